@@ -1,0 +1,270 @@
+//! The records that the kernel half writes and the user half reads, and nothing else.
+//!
+//! Every record begins with a [`Header`]; its `kind` says which struct follows. The layouts hold no
+//! padding (checked at compile time): the kernel half copies them from its stack, where the verifier
+//! refuses a byte that was never written. The user half takes them apart field by field with
+//! [`Wire::take`], without `unsafe` and without trusting a length.
+//!
+//! Numbers are in the byte order of the machine. A field that the kernel could not tell is 0.
+
+#![no_std]
+
+mod wire;
+
+pub use wire::Wire;
+
+use wire::record;
+
+/// What a record is: the `kind` of its [`Header`], and the index of its event's counters.
+pub mod kind {
+    /// [`super::NetnsRecord`]: `netns_bpf_pernet_init`.
+    pub const NETNS_CREATED: u16 = 1;
+    /// [`super::NetnsRecord`]: `netns_bpf_pernet_pre_exit`.
+    pub const NETNS_DYING: u16 = 2;
+    /// [`super::NetnsRecord`]: `proc_net_ns_exit`.
+    pub const NETNS_GONE: u16 = 3;
+    /// [`super::TaskRecord`]: a process was forked.
+    pub const TASK_FORK: u16 = 4;
+    /// [`super::TaskRecord`]: a process runs a new program.
+    pub const TASK_EXEC: u16 = 5;
+    /// [`super::TaskRecord`]: a task has begun to exit. It still holds its netns.
+    pub const TASK_EXIT: u16 = 6;
+    /// [`super::TaskRecord`]: a task moves to `netns` (`setns`, `unshare`).
+    pub const TASK_JOIN: u16 = 7;
+    /// [`super::TaskRecord`]: a task gives up its namespaces (`exit_task_namespaces`).
+    pub const TASK_RELEASE: u16 = 8;
+    /// [`super::TaskRecord`]: a task that was seen exiting is freed (`sched_process_free`).
+    pub const TASK_FREE: u16 = 9;
+    /// [`super::TaskRecord`]: a thread that goes on while its thread group's leader exits.
+    pub const TASK_SURVIVOR: u16 = 10;
+    /// [`super::SignalRecord`].
+    pub const SIGNAL: u16 = 11;
+    /// [`super::AddressRecord`]: an IPv4 address came.
+    pub const IPV4_UP: u16 = 12;
+    /// [`super::AddressRecord`]: an IPv4 address went.
+    pub const IPV4_DOWN: u16 = 13;
+    /// [`super::AddressRecord`]: an IPv6 address came; it may still be tentative.
+    pub const IPV6_UP: u16 = 14;
+    /// [`super::AddressRecord`]: an IPv6 address went.
+    pub const IPV6_DOWN: u16 = 15;
+    /// [`super::AddressRecord`]: an IPv6 address became usable or changed its flags.
+    pub const IPV6_READY: u16 = 16;
+    /// [`super::AddressRecord`]: an IPv6 address was taken off its routes.
+    pub const IPV6_REMOVED: u16 = 17;
+    /// [`super::AddressRecord`], `mac` is the offender's: duplicate address detection failed.
+    pub const DAD_FAILED: u16 = 18;
+    /// [`super::MoveRecord`].
+    pub const DEVICE_MOVED: u16 = 19;
+    /// [`super::NeighbourRecord`].
+    pub const NEIGHBOUR: u16 = 20;
+    /// [`super::TaskRecord`], read by the task iterator.
+    pub const TASK_SEEN: u16 = 21;
+    /// [`super::FileRecord`], read by the file iterator.
+    pub const FILE_SEEN: u16 = 22;
+    /// One more than the last kind: the length of tables indexed by kind.
+    pub const COUNT: usize = 23;
+}
+
+/// The offset global of a member that this kernel does not have.
+pub const MISSING: u32 = u32::MAX;
+
+/// Netns in one element of the map that the netns walk fills.
+pub const WALK_CHUNK: usize = 256;
+/// Elements of that map: it holds 8,192 netns in 128 KiB.
+pub const WALK_CHUNKS: usize = 32;
+
+/// Address family, as in `sys/socket.h`.
+pub const AF_INET: u8 = 2;
+/// Address family, as in `sys/socket.h`.
+pub const AF_INET6: u8 = 10;
+
+record! {
+    /// What every record begins with.
+    pub struct Header {
+        /// One of [`kind`].
+        pub kind: u16,
+        /// Size of the whole record.
+        pub size: u16,
+        /// Unused.
+        pub reserved: u32,
+        /// `CLOCK_BOOTTIME` in nanoseconds, at the event.
+        pub time: u64,
+    }
+}
+
+record! {
+    /// The names of a netns.
+    pub struct Netns {
+        /// `net->net_cookie`; 0 on kernels that have none.
+        pub cookie: u64,
+        /// `net->ns.inum`.
+        pub inode: u32,
+        /// References that keep it alive (`net->ns.count`): 0 means that it waits for its
+        /// teardown. [`MISSING`] where this was not asked.
+        pub refs: u32,
+    }
+}
+
+record! {
+    /// A netns was made, begins to die, or is gone.
+    pub struct NetnsRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Which.
+        pub netns: Netns,
+    }
+}
+
+record! {
+    /// A task.
+    pub struct TaskRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Its netns; all 0 when it has none (any more).
+        pub netns: Netns,
+        /// Thread group id, in the initial pid namespace.
+        pub pid: u32,
+        /// Thread id, in the initial pid namespace.
+        pub tid: u32,
+        /// `start_boottime` in nanoseconds.
+        pub start: u64,
+        /// Thread group id of `real_parent`.
+        pub parent: u32,
+        /// `PF_*`.
+        pub flags: u32,
+        /// `__state`.
+        pub state: u32,
+        /// `exit_state`.
+        pub exit_state: u32,
+        /// Signals 1 to 64 that are pending for the thread or its process.
+        pub pending: u64,
+        /// Its name.
+        pub comm: [u8; 16],
+    }
+}
+
+record! {
+    /// A SIGKILL was generated.
+    pub struct SignalRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Target's thread group id.
+        pub pid: u32,
+        /// Target's thread id.
+        pub tid: u32,
+        /// Its number.
+        pub signal: u32,
+        /// 1 when it was sent to the whole thread group.
+        pub group: u32,
+        /// Thread group id of the task that sent it; 0 for the kernel itself.
+        pub sender: u32,
+        /// Unused.
+        pub reserved: u32,
+        /// Name of the task that ran while it was generated.
+        pub comm: [u8; 16],
+    }
+}
+
+record! {
+    /// An address and the index of the device it is on.
+    pub struct AddressRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// The device's netns.
+        pub netns: Netns,
+        /// `ifa_local`, or `addr` of IPv6; an IPv4 address is in the first four bytes.
+        pub local: [u8; 16],
+        /// `ifa_address`, or `peer_addr` of IPv6, which is all 0 without a peer.
+        pub peer: [u8; 16],
+        /// The device.
+        pub ifindex: u32,
+        /// `IFA_F_*`.
+        pub flags: u32,
+        /// [`AF_INET`] or [`AF_INET6`].
+        pub family: u8,
+        /// Length of the prefix.
+        pub prefix_len: u8,
+        /// `RT_SCOPE_*` of an IPv4 address; 0 for IPv6, which says it by the address itself.
+        pub scope: u8,
+        /// 1 when `offender` was read.
+        pub has_offender: u8,
+        /// Who answered, in [`kind::DAD_FAILED`].
+        pub offender: [u8; 6],
+        /// Unused.
+        pub reserved: [u8; 6],
+    }
+}
+
+record! {
+    /// A device was moved to another netns.
+    pub struct MoveRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Where it was.
+        pub from: Netns,
+        /// Where it is.
+        pub to: Netns,
+        /// Its index there.
+        pub from_ifindex: u32,
+        /// Its index here.
+        pub to_ifindex: u32,
+    }
+}
+
+record! {
+    /// An update of a neighbour entry, before it is applied.
+    pub struct NeighbourRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// The device's netns.
+        pub netns: Netns,
+        /// The neighbour's IP; an IPv4 address is in the first four bytes.
+        pub ip: [u8; 16],
+        /// The device.
+        pub ifindex: u32,
+        /// `NEIGH_UPDATE_F_*`.
+        pub flags: u32,
+        /// [`AF_INET`] or [`AF_INET6`].
+        pub family: u8,
+        /// `NUD_*` before.
+        pub old_state: u8,
+        /// `NUD_*` that the update asks for.
+        pub new_state: u8,
+        /// 1 when the update names a hardware address.
+        pub has_claim: u8,
+        /// Hardware address before.
+        pub mac: [u8; 6],
+        /// Hardware address that the update names.
+        pub claim: [u8; 6],
+    }
+}
+
+record! {
+    /// An open file that keeps a netns alive in which its process is not.
+    pub struct FileRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// The netns that is kept alive.
+        pub netns: Netns,
+        /// Thread group id of the process that has it open.
+        pub pid: u32,
+        /// The fd.
+        pub fd: u32,
+        /// 1 for a socket, 0 for an nsfs file.
+        pub socket: u32,
+        /// Unused.
+        pub reserved: u32,
+        /// The process's name.
+        pub comm: [u8; 16],
+    }
+}
+
+record! {
+    /// What one run of the netns walk left in its result map.
+    pub struct WalkResult {
+        /// Netns written to the chunks.
+        pub count: u32,
+        /// 1 when the walk came back to the head of the list.
+        pub complete: u32,
+    }
+}

@@ -1,0 +1,89 @@
+//! Reading files that may be hostile: never more than a limit, never through a final symlink unless
+//! asked, never blocking on a fifo, and lossy text.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// What was read of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bytes {
+    /// The first bytes.
+    pub bytes: Vec<u8>,
+    /// There was more than the limit.
+    pub truncated: bool,
+}
+
+/// The first `limit` bytes of a file under `/proc` or `/sys`, whose paths the kernel makes.
+///
+/// # Errors
+/// As `open` and `read`.
+pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
+    read_with(path, limit, OFlags::empty())
+}
+
+/// The first `limit` bytes of a regular file that somebody else wrote: a symlink, fifo or device in
+/// its place is an error (`ELOOP`, `InvalidInput`).
+///
+/// # Errors
+/// As `open` and `read`; `InvalidInput` when it is no regular file.
+pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
+    let fd = open(path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    take(File::from(fd), limit)
+}
+
+/// As [`read`], lossily decoded.
+///
+/// # Errors
+/// As `open` and `read`.
+pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
+    read(path, limit).map(|read| String::from_utf8_lossy(&read.bytes).into_owned())
+}
+
+fn read_with(path: &Path, limit: usize, flags: OFlags) -> io::Result<Bytes> {
+    take(File::from(open(path, flags)?), limit)
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
+}
+
+fn take(file: File, limit: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    let truncated = bytes.len() > limit;
+    bytes.truncate(limit);
+    Ok(Bytes { bytes, truncated })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_cuts_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"12345").unwrap();
+        let cut = read_regular(&path, 4).unwrap();
+        assert_eq!((cut.bytes.as_slice(), cut.truncated), (&b"1234"[..], true));
+        let whole = read_regular(&path, 5).unwrap();
+        assert_eq!((whole.bytes.as_slice(), whole.truncated), (&b"12345"[..], false));
+    }
+
+    #[test]
+    fn a_link_or_a_directory_is_no_regular_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/proc/self/status", &link).unwrap();
+        assert!(read_regular(&link, 10).is_err());
+        assert!(read_regular(dir.path(), 10).is_err());
+    }
+}

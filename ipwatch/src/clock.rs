@@ -1,0 +1,35 @@
+//! Reading the boot clock, and turning its moments into dates for people.
+
+use crate::fact::BootNs;
+
+/// Now, on `CLOCK_BOOTTIME`.
+#[must_use]
+pub fn now() -> BootNs {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither part of the boot clock is ever negative.
+    BootNs((now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// Wall clock minus boot clock, in nanoseconds, read once at start (`fact::Boot::wall_offset`).
+#[must_use]
+pub fn wall_offset() -> i64 {
+    let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let boot = now();
+    (wall.tv_sec as i128 * 1_000_000_000 + wall.tv_nsec as i128 - boot.0 as i128) as i64
+}
+
+/// Turns moments of one boot into RFC 3339 dates (UTC, milliseconds). Pure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Calendar {
+    /// `fact::Boot::wall_offset`.
+    pub wall_offset: i64,
+}
+
+impl Calendar {
+    /// The date of `at`.
+    #[must_use]
+    pub fn date(&self, at: BootNs) -> String {
+        let ns = i128::from(at.0) + i128::from(self.wall_offset);
+        jiff::Timestamp::from_nanosecond(ns).map(|stamp| format!("{stamp:.3}")).unwrap_or_default()
+    }
+}

@@ -1,0 +1,323 @@
+//! The JSON contract, schema `ipwatch/v1`: what every command prints with `-o json` and what the
+//! socket answers. It may grow; a field never changes its meaning.
+//!
+//! Every document is a [`Document`]: an envelope and one list. Fields that are unknown are absent.
+//! `docs/contract/*.json` holds one example of each, which the tests read.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fact::{Mac, SourceStatus};
+use crate::finding::Finding;
+
+/// The schema's name, in every document.
+pub const SCHEMA: &str = "ipwatch/v1";
+
+/// The envelope and what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Document {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The node's name.
+    pub node: String,
+    /// When the answer was made, RFC 3339.
+    pub taken_at: String,
+    /// What was asked, and how it stood: silence of a source that is not `active` proves nothing.
+    pub sources: Vec<SourceState>,
+    /// The answer.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// One list of answers, under the name of what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    /// `query ip|netns|pod|pid`.
+    Addresses(Vec<Address>),
+    /// `scan`, `query findings`.
+    Findings(Vec<Finding>),
+    /// `query neigh`.
+    Neighbours(Vec<Neighbour>),
+    /// `query history`.
+    History(Vec<Tenure>),
+    /// `doctor`.
+    Probes(Vec<Probe>),
+}
+
+/// Which addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// All, or those within a prefix.
+    Ip(Option<Prefix>),
+    /// Of a netns: cookie, inode, nsid, path or name of its mount. `None`: every netns.
+    Netns(Option<String>),
+    /// Of a pod: `namespace/name`, a name, or a prefix of uid or container id. `None`: every pod.
+    Pod(Option<String>),
+    /// Of the netns that a process (or one thread of it) holds.
+    Pid(u32),
+}
+
+/// A prefix of IPs; one IP is a prefix of full length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// Any IP in it.
+    pub ip: IpAddr,
+    /// Its length.
+    pub len: u8,
+}
+
+/// A source and its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceState {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub status: SourceStatus,
+    /// Why, or how, in one line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// One address and everything known around it. A netns without any address is told as one entry
+/// without `ip`, so that a leaked one is never invisible.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The IP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip: Option<IpAddr>,
+    /// Length of its prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_len: Option<u8>,
+    /// `global`, `site`, `link`, `host` or a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// Where it sits.
+    pub netns: Netns,
+    /// On which device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Interface>,
+    /// Who keeps that netns alive.
+    pub holders: Vec<Holder>,
+    /// Whose container it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+    /// Whose pod it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+    /// What the IPAM says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reservation>,
+    /// Since when the address has been here, as far as ipwatch saw it, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Ids of findings about it.
+    pub findings: Vec<String>,
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Netns {
+    /// `net->net_cookie`: never used twice within a boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<u64>,
+    /// The number in `net:[…]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u32>,
+    /// Its number in the host's netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nsid: Option<i32>,
+    /// Where its nsfs file is mounted on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// `host`: the node's own. `dying`: its teardown has begun. Absent: an ordinary one, alive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its index in its netns.
+    pub index: u32,
+    /// Its MAC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// `veth`, `macvlan`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name of its master in the same netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub master: Option<String>,
+}
+
+/// Who or what keeps a netns alive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// What kind of hold it is.
+    pub kind: HolderKind,
+    /// The process; for a mount, one that sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The thread, for `thread`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// Its name. May hold any byte a program chose: escape it before a terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+    /// State letter, when it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<char>,
+    /// It has begun to exit and still holds the netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exiting: Option<bool>,
+    /// Since when it has been so (exiting, else holding), RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Path of the mount, for `mount`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_path: Option<String>,
+    /// Mount namespace of the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_ns: Option<u64>,
+    /// The fd, for `fd` and `socket`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fd: Option<u32>,
+}
+
+/// What kind of hold it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HolderKind {
+    /// A process in it.
+    Process,
+    /// A thread in it whose process is not: its leader has exited, or it went there alone.
+    Thread,
+    /// A bind mount.
+    Mount,
+    /// An open fd.
+    Fd,
+    /// A socket.
+    Socket,
+    /// Nothing visible: a reference inside the kernel.
+    Kernel,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Container {
+    /// Its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Its runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The runtime's word on its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Pod {
+    /// Its Kubernetes namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Attempt number of its sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Its sandbox's state in the runtime's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+/// What an IPAM store says of an IP.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Reservation {
+    /// Which store.
+    pub store: String,
+    /// Which network of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// Its key there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// For which container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+}
+
+/// An ARP or NDP entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// The neighbour's IP.
+    pub ip: IpAddr,
+    /// Its MAC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// `REACHABLE`, `STALE`, …, as `ip neigh` spells them.
+    pub state: String,
+    /// Where the entry stands.
+    pub netns: Netns,
+    /// On which device.
+    pub interface: Interface,
+    /// When it last changed, as far as ipwatch saw it, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+}
+
+/// Who had an IP, from when to when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenure {
+    /// The IP.
+    pub ip: IpAddr,
+    /// In which netns.
+    pub netns: Netns,
+    /// Of which container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+    /// Of which pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+    /// Since when, RFC 3339.
+    pub from: String,
+    /// Until when, RFC 3339; absent while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `unseen` (it was gone when the
+    /// daemon came back).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
+}
+
+/// One event that ipwatch wants to see, and how it sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The event: `netns-created`, `ipv4-address`, …
+    pub event: String,
+    /// The rung it stands on: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, `netlink`, `procfs`, `snapshot`, `none`.
+    pub rung: String,
+    /// The kernel function, tracepoint, group or file.
+    pub hook: String,
+    /// `active`, `fallback` (a lower rung than the best) or `missing`.
+    pub status: String,
+    /// Why not a higher rung, and what is missing for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Events seen since the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
+}

@@ -1,0 +1,388 @@
+//! The vocabulary between the sources and the map: what was seen, when, and by whom.
+//!
+//! A [`Fact`] is plain data. Sources make them, [`crate::map`] applies them, `ipwatch record` writes
+//! them one JSON document a line and `ipwatch replay` reads them back. A fact never says what
+//! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
+//! environment, no process argument, no file content beyond the fields named here.
+
+mod network;
+mod sandbox;
+mod task;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+pub use network::{Address, AddressKey, Link, Mac, Neighbour};
+pub use sandbox::{Attachment, PodName};
+pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
+
+/// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
+/// counting through a suspend.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct BootNs(pub u64);
+
+impl BootNs {
+    /// This moment and `ns` nanoseconds more, saturating.
+    #[must_use]
+    pub fn plus(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds since `earlier`; 0 when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// One observation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// When it was true. A kernel event carries the kernel's own time, a netlink message the time it
+    /// was read, and an entry of a dump the time the dump **began**: it never outranks an event
+    /// that came in between.
+    pub at: BootNs,
+    /// Who saw it.
+    pub origin: Origin,
+    /// What was seen.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Who saw a fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// An eBPF program, at the moment of the event.
+    Probe,
+    /// An eBPF snapshot (iterator or netns walk).
+    Snapshot,
+    /// rtnetlink: a multicast message or a dump.
+    Netlink,
+    /// Files under `/proc`.
+    Procfs,
+    /// The CNI result cache.
+    Cni,
+    /// The daemon itself.
+    Daemon,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::Probe => "probe",
+            Origin::Snapshot => "snapshot",
+            Origin::Netlink => "netlink",
+            Origin::Procfs => "procfs",
+            Origin::Cni => "cni",
+            Origin::Daemon => "daemon",
+        })
+    }
+}
+
+/// The names by which a source knows a netns; at least one is set.
+///
+/// Only the cookie (`net->net_cookie`, 5.14+) identifies: it is never used twice within a boot. The
+/// nsfs inode and the nsid are both handed out again as soon as they are free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct NetnsRef {
+    /// `net->net_cookie`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<u64>,
+    /// `net->ns.inum`, the number in `net:[…]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u32>,
+    /// The number this netns has in the daemon's own netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nsid: Option<i32>,
+}
+
+impl NetnsRef {
+    /// Known by its cookie alone.
+    #[must_use]
+    pub fn cookie(cookie: u64) -> Self {
+        Self { cookie: Some(cookie), ..Self::default() }
+    }
+
+    /// Known by its nsfs inode alone.
+    #[must_use]
+    pub fn inode(inode: u32) -> Self {
+        Self { inode: Some(inode), ..Self::default() }
+    }
+
+    /// Known by its nsid alone.
+    #[must_use]
+    pub fn nsid(nsid: i32) -> Self {
+        Self { nsid: Some(nsid), ..Self::default() }
+    }
+}
+
+/// A part of the world that a dump enumerates whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "scope")]
+pub enum Scope {
+    /// Every netns that is alive (`net->list`; a netns queued for teardown is not on it).
+    Netns,
+    /// Every task outside the host's netns.
+    Tasks,
+    /// The links of one netns.
+    Links {
+        /// Which netns.
+        netns: NetnsRef,
+    },
+    /// The addresses of one netns.
+    Addresses {
+        /// Which netns.
+        netns: NetnsRef,
+    },
+    /// The neighbours of one netns.
+    Neighbours {
+        /// Which netns.
+        netns: NetnsRef,
+    },
+    /// The nsfs mounts of one mount namespace.
+    Mounts {
+        /// Its inode.
+        mount_ns: u64,
+    },
+    /// Every fd and socket that holds a netns from a process outside it.
+    Files,
+    /// The CNI result cache.
+    Cni,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "what")]
+pub enum What {
+    /// First fact of every stream: which boot of which node this is.
+    Boot(Boot),
+    /// How much can be seen; changes when the attach ladder settles.
+    Sight(Sight),
+    /// A source changed its state.
+    Source(Source),
+
+    /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that
+    /// were being torn down are dropped then, for the end of that may be what was lost.
+    Lost {
+        /// How many, when it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+    },
+    /// A dump of `scope` began: entries last touched before this fact's `at` go when it ends.
+    Began(Scope),
+    /// The dump ended. Only a complete one sweeps: what a truncated dump did not name is unknown.
+    Ended {
+        /// What was dumped.
+        #[serde(flatten)]
+        scope: Scope,
+        /// Time of the [`What::Began`] this closes.
+        began: BootNs,
+        /// Every entry was read.
+        complete: bool,
+    },
+
+    /// A netns is alive. The names it carries belong together from now on.
+    Netns {
+        /// Its names.
+        netns: NetnsRef,
+    },
+    /// A netns was just made (`copy_net_ns`).
+    NetnsCreated {
+        /// Its names.
+        netns: NetnsRef,
+    },
+    /// The teardown has begun, or the nsid was taken away: its addresses may still be up.
+    NetnsDying {
+        /// Its names.
+        netns: NetnsRef,
+    },
+    /// The teardown has ended: devices and addresses are gone, its inode and nsid are free.
+    NetnsGone {
+        /// Its names.
+        netns: NetnsRef,
+    },
+
+    /// A link is there.
+    Link {
+        /// Where.
+        netns: NetnsRef,
+        /// The link.
+        link: Link,
+    },
+    /// A link left this netns: deleted, or moved to another one. Its addresses went with it.
+    LinkGone {
+        /// Where.
+        netns: NetnsRef,
+        /// Which.
+        ifindex: u32,
+    },
+    /// An address is there.
+    Address {
+        /// Where.
+        netns: NetnsRef,
+        /// The address.
+        address: Address,
+    },
+    /// An address was deleted.
+    AddressGone {
+        /// Where.
+        netns: NetnsRef,
+        /// Which.
+        key: AddressKey,
+    },
+    /// Duplicate address detection failed: another node on the link answered for the address.
+    DadFailed {
+        /// Where.
+        netns: NetnsRef,
+        /// On which link.
+        ifindex: u32,
+        /// The address.
+        ip: IpAddr,
+        /// The MAC that answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offender: Option<Mac>,
+    },
+    /// A neighbour entry is there, or has changed.
+    Neighbour {
+        /// Where.
+        netns: NetnsRef,
+        /// The entry.
+        neighbour: Neighbour,
+    },
+    /// A neighbour entry is gone.
+    NeighbourGone {
+        /// Where.
+        netns: NetnsRef,
+        /// On which link.
+        ifindex: u32,
+        /// For which IP.
+        ip: IpAddr,
+    },
+
+    /// A task is there, in this netns.
+    Task(Task),
+    /// A task has begun to exit. It keeps its netns until [`What::TaskReleased`].
+    TaskExiting {
+        /// Which.
+        task: TaskKey,
+    },
+    /// A task has given its namespaces up (`nsproxy` is gone), or no longer exists.
+    TaskReleased {
+        /// Which.
+        task: TaskKey,
+    },
+    /// A signal was generated for a task (only SIGKILL is reported).
+    Signalled {
+        /// The target's process id.
+        pid: u32,
+        /// The target thread.
+        tid: u32,
+        /// The signal's number.
+        signal: u32,
+        /// Sent to the whole process, not to one thread.
+        group: bool,
+        /// Who sent it; pid 0 is the kernel.
+        by: Sender,
+    },
+    /// A careful look at one task, for the evidence of a finding.
+    Look {
+        /// Which.
+        task: TaskKey,
+        /// What it showed.
+        look: Box<Look>,
+    },
+    /// The cgroup of a process.
+    Cgroup {
+        /// Which.
+        task: TaskKey,
+        /// Path within the hierarchy that names containers (see `map::sandbox`).
+        path: String,
+    },
+
+    /// Something other than a task holds a netns.
+    Holder {
+        /// Which netns.
+        netns: NetnsRef,
+        /// By what.
+        holder: Holder,
+    },
+    /// A holder search of this netns, through everything that can be read, has ended. The holders it
+    /// found were told before; none of another kind was seen.
+    HoldersSearched {
+        /// Which netns.
+        netns: NetnsRef,
+        /// Every source of holders answered.
+        complete: bool,
+    },
+
+    /// The CNI result cache says which IPs a container was given.
+    Attachment(Attachment),
+    /// The cache entry is gone.
+    AttachmentGone {
+        /// Its container.
+        container_id: String,
+        /// The interface in the container.
+        ifname: String,
+    },
+}
+
+/// Which boot of which node a stream of facts belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// The node's name.
+    pub node: String,
+    /// Kernel release (`uname -r`).
+    pub kernel: String,
+    /// Wall clock minus boot clock in nanoseconds: turns a [`BootNs`] into a date for people.
+    pub wall_offset: i64,
+    /// The daemon's own netns, which is the host's.
+    pub host: NetnsRef,
+}
+
+/// What the probes can see, where the map must know it to read a silence rightly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sight {
+    /// The end of a teardown is seen ([`What::NetnsGone`]). If not, a dying netns is dropped when
+    /// its nsid is: nothing would ever tell that it ended.
+    pub teardown_end: bool,
+    /// A task giving up its namespaces is seen, zombies included.
+    pub release: bool,
+    /// Every address change is seen in the kernel's own order. Netlink's later word on one then only
+    /// adds detail: it neither makes nor ends an address.
+    #[serde(default)]
+    pub addresses: bool,
+}
+
+/// The state of a source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …
+    pub name: String,
+    /// Its state.
+    pub status: SourceStatus,
+    /// One line for people: why it is not `active`, or how it works.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// Whether a source's silence means anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceStatus {
+    /// It tells all it should.
+    Active,
+    /// It tells a part, or later than it could.
+    Degraded,
+    /// It does not answer: what it would have told is unknown.
+    Down,
+    /// Switched off by the configuration.
+    Disabled,
+}

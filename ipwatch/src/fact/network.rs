@@ -1,0 +1,137 @@
+//! What is in a netns: links, addresses, neighbours.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A hardware address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            *byte = parts
+                .next()
+                .filter(|part| part.len() == 2)
+                .and_then(|part| u8::from_str_radix(part, 16).ok())
+                .ok_or_else(|| format!("{text:?} is not a MAC address"))?;
+        }
+        match parts.next() {
+            None => Ok(Self(bytes)),
+            Some(_) => Err(format!("{text:?} is not a MAC address")),
+        }
+    }
+}
+
+impl Serialize for Mac {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mac {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its index in its netns.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MAC, where it has one of six bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// `veth`, `bridge`, `macvlan`, …; absent for physical devices and `lo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Index of its master (bridge, bond, vrf) in the same netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub master: Option<u32>,
+    /// `IFLA_LINK`: the veth's peer, the macvlan's parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<u32>,
+    /// `IFLA_LINK_NETNSID`: the netns of `peer`, as an nsid **of the netns this link is in**.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_nsid: Option<i32>,
+    /// `IFF_UP` is set.
+    #[serde(default)]
+    pub up: bool,
+    /// `IFF_LOOPBACK` is set.
+    #[serde(default)]
+    pub loopback: bool,
+}
+
+/// What makes an address one address (`inet_insert_ifa`, `ipv6_add_addr`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AddressKey {
+    /// The device's index.
+    pub ifindex: u32,
+    /// `IFA_LOCAL`, else `IFA_ADDRESS`: the address this netns has.
+    pub local: IpAddr,
+    /// Length of the prefix.
+    pub prefix_len: u8,
+    /// `IFA_ADDRESS` where it differs from `local`: the far end of a point-to-point link. It is
+    /// **not** held here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<IpAddr>,
+}
+
+/// An address on a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// What identifies it.
+    #[serde(flatten)]
+    pub key: AddressKey,
+    /// `RT_SCOPE_*`: 0 global, 253 link, 254 host. `None` when the source does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<u8>,
+    /// `IFA_F_*` bits (tentative 0x40, dadfailed 0x08, permanent 0x80, secondary 0x01). `None` when
+    /// the source does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flags: Option<u32>,
+}
+
+/// An ARP or NDP entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// The device it stands on.
+    pub ifindex: u32,
+    /// The neighbour's IP.
+    pub ip: IpAddr,
+    /// Its MAC, when it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// `NUD_*` bits: 0x01 incomplete, 0x02 reachable, 0x04 stale, 0x08 delay, 0x10 probe,
+    /// 0x20 failed, 0x40 noarp, 0x80 permanent.
+    pub state: u16,
+    /// The MAC that an update named and that did not win (`tp_btf/neigh_update`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<Mac>,
+    /// Somebody set it by hand (`NEIGH_UPDATE_F_ADMIN`).
+    #[serde(default)]
+    pub admin: bool,
+}

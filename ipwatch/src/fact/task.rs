@@ -1,0 +1,136 @@
+//! Who is in a netns: tasks, and what a careful look at one shows; and what else holds a netns.
+
+use serde::{Deserialize, Serialize};
+
+use super::NetnsRef;
+
+/// A task: one thread of one process. `start` tells two tasks with one tid apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskKey {
+    /// The process (thread group) id, as in the initial pid namespace.
+    pub pid: u32,
+    /// The thread id; equal to `pid` for the leader.
+    pub tid: u32,
+    /// Start of this thread since boot in USER_HZ ticks (10 ms): field 22 of
+    /// `/proc/PID/task/TID/stat`, and `task->start_boottime / 10^7` in the kernel.
+    pub start: u64,
+}
+
+impl TaskKey {
+    /// Whether this is the thread group's leader.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.pid == self.tid
+    }
+}
+
+/// A task and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Which.
+    #[serde(flatten)]
+    pub key: TaskKey,
+    /// Its netns.
+    pub netns: NetnsRef,
+    /// The kernel's name of the thread, lossily decoded. Hostile text.
+    pub comm: String,
+    /// The parent process, where the source tells: a child inherits its cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u32>,
+    /// `PF_EXITING` is set.
+    #[serde(default)]
+    pub exiting: bool,
+    /// SIGKILL is pending, for the thread or its process.
+    #[serde(default)]
+    pub killed: bool,
+    /// State letter as `/proc` shows it; absent when the source does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<char>,
+}
+
+/// Who sent a signal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sender {
+    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace).
+    pub pid: u32,
+    /// Its name. Hostile text.
+    pub comm: String,
+}
+
+/// What `/proc/PID/task/TID` showed of one task, for the evidence of a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Look {
+    /// The task still has namespaces: `ns/net` reads. `None`: could not be asked.
+    pub netns: Option<Presence>,
+    /// Thread's name. Hostile text.
+    pub comm: String,
+    /// State letter.
+    pub state: char,
+    /// `PF_*` flags (field 9 of stat): 0x4 is `PF_EXITING`, 0x8 on old kernels `PF_EXITPIDONE`.
+    pub flags: u32,
+    /// `SigPnd`: signals pending for the thread.
+    pub sig_pending: u64,
+    /// `ShdPnd`: signals pending for the process.
+    pub shared_pending: u64,
+    /// Kernel function it sleeps in; absent when hidden or not asleep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wchan: Option<String>,
+    /// Kernel stack, innermost first, function names without addresses; empty when unreadable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
+    /// A core dump is being written (`CoreDumping: 1`).
+    #[serde(default)]
+    pub core_dumping: bool,
+    /// Its cgroup is frozen (v1 `freezer.state`, v2 `cgroup.events`), or being frozen. `None`: could
+    /// not be read, so it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<bool>,
+    /// Its cgroup path, in the hierarchy that names containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+}
+
+/// Whether a task still has a netns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// In this one.
+    In(NetnsRef),
+    /// It has given its namespaces up.
+    Released,
+    /// The task does not exist any more.
+    Gone,
+}
+
+/// What other than a task keeps a netns alive.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Holder {
+    /// A bind mount of its nsfs file.
+    Mount {
+        /// Inode of the mount namespace it stands in.
+        mount_ns: u64,
+        /// Path within that mount namespace. Hostile text.
+        path: String,
+        /// A process of that mount namespace, through whose `/proc/PID/root` the path is reached.
+        pid: u32,
+    },
+    /// An open fd on its nsfs file.
+    Fd {
+        /// The process.
+        pid: u32,
+        /// The fd.
+        fd: u32,
+        /// The process's name. Hostile text.
+        comm: String,
+    },
+    /// A socket made in it, open in a process that may be elsewhere.
+    Socket {
+        /// The process.
+        pid: u32,
+        /// The fd.
+        fd: u32,
+        /// The process's name. Hostile text.
+        comm: String,
+    },
+}

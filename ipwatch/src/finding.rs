@@ -1,0 +1,209 @@
+//! The vocabulary between the detectors, the ledger and the sinks: what is wrong, with whom, and
+//! how it is known.
+//!
+//! A detector returns [`Candidate`]s: what the map shows right now. The [`crate::ledger`] gives them
+//! a life and makes [`Finding`]s of them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract;
+use crate::fact::BootNs;
+
+/// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page
+/// in `docs/findings/` carry the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// A netns with an IP is held by a thread that is exiting or killed and does not get out.
+    IpHeldByStuckProcess,
+}
+
+impl Code {
+    /// Every code, in the order of the documentation.
+    pub const ALL: &[Code] = &[Code::IpHeldByStuckProcess];
+
+    /// The name as JSON, logs, metrics and docs spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Code::IpHeldByStuckProcess => "ip-held-by-stuck-process",
+        }
+    }
+
+    /// The code's runbook, `docs/findings/CODE.md`.
+    #[must_use]
+    pub fn runbook(self) -> &'static str {
+        match self {
+            Code::IpHeldByStuckProcess => {
+                include_str!("../../docs/findings/ip-held-by-stuck-process.md")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Code {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Code::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == text)
+            .ok_or_else(|| format!("{text:?} is no finding code"))
+    }
+}
+
+/// How soon a person must act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Context.
+    Info,
+    /// A ticket.
+    Warning,
+    /// Pages a person.
+    Critical,
+}
+
+/// Where a finding stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Seen once.
+    Pending,
+    /// Seen by two separate observations.
+    Firing,
+    /// Over.
+    Resolved,
+}
+
+/// What a finding is about. What is unknown is absent.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Subject {
+    /// The IP at stake; the first one when the netns has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip: Option<IpAddr>,
+    /// The netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<contract::Netns>,
+    /// The container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<contract::Container>,
+    /// The pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<contract::Pod>,
+    /// The CNI network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+}
+
+/// One item of proof.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Which source showed it.
+    pub source: String,
+    /// When, RFC 3339.
+    pub at: String,
+    /// What it showed. May quote hostile text: escape it before a terminal.
+    pub text: String,
+}
+
+/// What a detector sees in the map at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Which kind.
+    pub code: Code,
+    /// What makes this finding the same one tomorrow and after a restart: built from names that are
+    /// never reused (boot id, cookie, task start). The finding's id is a hash of code and key.
+    pub key: String,
+    /// How bad.
+    pub severity: Severity,
+    /// About what.
+    pub subject: Subject,
+    /// Who is at fault.
+    pub holders: Vec<contract::Holder>,
+    /// The proof.
+    pub evidence: Vec<Evidence>,
+    /// Since when it has been so.
+    pub since: BootNs,
+    /// When it was last **observed**, which is not when the detector last ran: two candidates with
+    /// the same `observed` are one observation.
+    pub observed: BootNs,
+    /// What will break, one sentence.
+    pub impact: String,
+    /// What to do, the first line first.
+    pub remediation: Vec<String>,
+    /// Key of the candidate that this is a consequence of.
+    pub caused_by: Option<(Code, String)>,
+    /// It already stood when ipwatch first looked.
+    pub preexisting: bool,
+}
+
+/// A finding with its life: what the API, the log, the store and the traces carry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Stable id: 16 characters of `a-z2-7`. People use a unique prefix.
+    pub id: String,
+    /// Which kind.
+    pub code: Code,
+    /// How bad.
+    pub severity: Severity,
+    /// Where it stands.
+    pub status: Status,
+    /// About what.
+    pub subject: Subject,
+    /// Who is at fault.
+    pub holders: Vec<contract::Holder>,
+    /// The proof.
+    pub evidence: Vec<Evidence>,
+    /// Since when it has been so, RFC 3339.
+    pub since: String,
+    /// When the second observation made it fire, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firing_at: Option<String>,
+    /// Last observation, RFC 3339.
+    pub last_seen: String,
+    /// When it ended, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_at: Option<String>,
+    /// Id of the finding that this is a consequence of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caused_by: Option<String>,
+    /// What will break.
+    pub impact: String,
+    /// What to do, the first line first.
+    pub remediation: Vec<String>,
+    /// It already stood when ipwatch first looked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preexisting: bool,
+}
+
+/// One step in the life of a finding: one event for every sink.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What happened.
+    pub change: ChangeKind,
+    /// The finding as it stands now.
+    pub finding: Finding,
+}
+
+/// What happened to a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// First seen.
+    Opened,
+    /// Began to fire, or changed its severity, holders or subject.
+    Updated,
+    /// Over.
+    Resolved,
+}

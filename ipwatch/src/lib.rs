@@ -1,0 +1,16 @@
+//! ipwatch: which IP sits in which network namespace, who holds it there, and which are about to
+//! break a pod start.
+//!
+//! ```text
+//! sources ──► Fact ──► map ──► detect ──► Candidate ──► ledger ──► Finding ──► sinks, api
+//! ```
+//!
+//! The arrows never turn: `map` and `detect` are pure. `ARCHITECTURE.md` walks one event through
+//! all of it by file names.
+
+pub mod bounded;
+pub mod clock;
+pub mod contract;
+pub mod escape;
+pub mod fact;
+pub mod finding;

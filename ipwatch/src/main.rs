@@ -1,0 +1,3 @@
+//! The `ipwatch` command.
+
+fn main() {}
