@@ -5,12 +5,14 @@
 //! sources ──► Fact ──► map ──► detect ──► Candidate ──► ledger ──► Finding ──► sinks, api
 //! ```
 //!
-//! The arrows never turn: `map` and `detect` are pure. `ARCHITECTURE.md` walks one event through
+//! The arrows never turn: [`map`] and [`detect`] are pure. `ARCHITECTURE.md` walks one event through
 //! all of it by file names.
 
 pub mod bounded;
 pub mod clock;
 pub mod contract;
+pub mod detect;
 pub mod escape;
 pub mod fact;
 pub mod finding;
+pub mod map;

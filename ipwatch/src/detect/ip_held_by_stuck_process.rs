@@ -1,0 +1,260 @@
+//! `ip-held-by-stuck-process`: a netns with an IP holds a thread that is on its way out and does not
+//! get there.
+//!
+//! Stuck is a thread that still has namespaces and is exiting (`PF_EXITING`) or has SIGKILL pending,
+//! in **any** state, longer than its grace: `exit(0)` hanging in a FUSE flush sleeps interruptibly
+//! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
+//! it is thawed), and one whose core is being dumped, until that takes too long.
+
+use crate::contract::{Container, HolderKind, Pod};
+use crate::fact::{BootNs, Look, Presence, TaskKey};
+use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
+use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
+
+/// Without these nothing can be said, in either direction.
+pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
+
+/// `PF_EXITING` of `include/linux/sched.h`.
+const PF_EXITING: u32 = 0x4;
+/// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.
+const SIGKILL_BIT: u64 = 1 << 8;
+/// Stack frames quoted as evidence.
+const FRAMES: usize = 8;
+
+pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    let mut stuck: Vec<(&TaskEntry, &LookEntry)> = map
+        .leaving()
+        .filter_map(|task| task.look.as_ref().map(|look| (task, look)))
+        .filter(|(task, look)| is_stuck(task, look, policy))
+        .collect();
+    stuck.sort_by_key(|(task, _)| task.key);
+    // One finding a process.
+    stuck
+        .chunk_by(|(a, _), (b, _)| a.key.pid == b.key.pid && a.netns == b.netns)
+        .filter_map(|threads| candidate(map, threads))
+        .collect()
+}
+
+/// Whether a task that was on its way out before ipwatch looked first has not had its grace since: after
+/// a restart it may well be the one that a finding is about.
+pub(super) fn undecided(map: &NodeMap, policy: &Policy) -> bool {
+    map.leaving().filter(|task| task.preexisting).any(|task| {
+        let since = task.leaving_since().unwrap_or_default();
+        task.look.as_ref().is_none_or(|entry| entry.at.since(since) < grace(entry, policy))
+    })
+}
+
+/// How long this task may take.
+fn grace(entry: &LookEntry, policy: &Policy) -> u64 {
+    if entry.look.core_dumping { policy.core_dump_grace } else { policy.grace }
+}
+
+fn is_stuck(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
+    let look = &entry.look;
+    let Some(since) = task.leaving_since() else { return false };
+    let holds = matches!(look.netns, Some(Presence::In(_)));
+    let leaving =
+        look.flags & PF_EXITING != 0 || (look.sig_pending | look.shared_pending) & SIGKILL_BIT != 0;
+    // Whether it is frozen must be known: a frozen task with SIGKILL pending looks the same (cgroup v1).
+    holds && leaving && look.frozen == Some(false) && entry.at.since(since) >= grace(entry, policy)
+}
+
+fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Candidate> {
+    let (first, _) = threads.first()?;
+    let netns = map.netns(first.netns)?;
+    let ips: Vec<String> = netns
+        .routable()
+        .map(|(key, _)| {
+            format!("{}/{} on {}", key.local, key.prefix_len, device(netns, key.ifindex))
+        })
+        .collect();
+    let ip = netns.routable().map(|(key, _)| key.local).next()?;
+    if netns.host {
+        return None;
+    }
+    let (container, pod) = sandbox(map, first);
+    let kill = map.kill_of(&first.key);
+    let since = threads.iter().filter_map(|(task, _)| task.leaving_since()).min()?;
+    // As old as the oldest look it rests on: a first look at a second thread is no second look.
+    let observed = threads.iter().map(|(_, look)| look.at).min()?;
+    let boot = map.boot()?;
+    let pid = first.key.pid;
+
+    Some(Candidate {
+        code: Code::IpHeldByStuckProcess,
+        // No thread's number or start: which of them hang changes. While one does, the pid is taken.
+        key: format!("{}/{}/{pid}", boot.boot_id, netns.identity),
+        severity: Severity::Warning,
+        subject: Subject {
+            ip: Some(ip),
+            netns: Some(map.netns_view(netns)),
+            container: container.clone(),
+            pod: pod.clone(),
+            network: None,
+        },
+        holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
+        evidence: evidence(map, threads, netns, &ips, kill),
+        since,
+        observed,
+        impact: impact(&ip.to_string(), pod.as_ref(), container.as_ref()),
+        remediation: remediation(threads, pid, &boot.node),
+        caused_by: None,
+        preexisting: first.preexisting,
+    })
+}
+
+fn holder(map: &NodeMap, task: &TaskEntry) -> Option<crate::contract::Holder> {
+    let mut holder = map.task_view(&task.key)?;
+    holder.since = task.leaving_since().map(|since| map.calendar().date(since));
+    if holder.kind == HolderKind::Process {
+        holder.tid = None;
+    }
+    Some(holder)
+}
+
+/// The stuck process's own container before the sandbox's: it is the one to name.
+fn sandbox(map: &NodeMap, task: &TaskEntry) -> (Option<Container>, Option<Pod>) {
+    let (sandbox, pod) = map.sandbox_of(task.netns);
+    let (own, uid) = map.container_of(&task.key);
+    let pod = pod.or_else(|| uid.map(|uid| Pod { uid: Some(uid), ..Pod::default() }));
+    (own.or(sandbox), pod)
+}
+
+fn evidence(
+    map: &NodeMap,
+    threads: &[(&TaskEntry, &LookEntry)],
+    netns: &Netns,
+    ips: &[String],
+    kill: Option<&Kill>,
+) -> Vec<Evidence> {
+    let date = |at| map.calendar().date(at);
+    let mut items = Vec::new();
+    let mut tell = |source: &str, at: BootNs, text: String| {
+        items.push(Evidence { source: source.to_owned(), at: date(at), text });
+    };
+    if let Some(kill) = kill {
+        tell("probe", kill.at, kill_text(kill));
+    }
+    for (task, look) in threads {
+        if let Some(at) = task.exiting {
+            let was = if task.preexisting { "was already exiting" } else { "began to exit" };
+            tell(
+                if task.preexisting { "procfs" } else { "probe" },
+                at,
+                format!("{} {was}", who(task)),
+            );
+        }
+        tell("procfs", look.at, look_text(task, &look.look));
+        if !look.look.stack.is_empty() {
+            let frames: Vec<&str> =
+                look.look.stack.iter().take(FRAMES).map(String::as_str).collect();
+            tell(
+                "procfs",
+                look.at,
+                format!("kernel stack of {}: {}", task.key.tid, frames.join(" < ")),
+            );
+        }
+        if let Some(cgroup) = &task.cgroup {
+            tell("procfs", look.at, format!("cgroup {cgroup}"));
+        }
+    }
+    let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
+    tell("netlink", newest, format!("still up in {}: {}", netns_text(netns), ips.join(", ")));
+    if let (_, Some(pod)) = map.sandbox_of(netns.id)
+        && let (Some(namespace), Some(name)) = (&pod.namespace, &pod.name)
+    {
+        tell("cni", newest, format!("the CNI result cache names pod {namespace}/{name}"));
+    }
+    items
+}
+
+fn who(task: &TaskEntry) -> String {
+    let TaskKey { pid, tid, .. } = task.key;
+    if pid == tid {
+        format!("pid {pid} ({})", task.comm)
+    } else {
+        format!("thread {tid} ({}) of pid {pid}", task.comm)
+    }
+}
+
+fn kill_text(kill: &Kill) -> String {
+    let target =
+        if kill.group { "the process".to_owned() } else { format!("its thread {}", kill.tid) };
+    match kill.by.pid {
+        0 => format!("SIGKILL sent to {target} by the kernel"),
+        pid => format!("SIGKILL sent to {target} by pid {pid} ({})", kill.by.comm),
+    }
+}
+
+fn look_text(task: &TaskEntry, look: &Look) -> String {
+    let wchan = look.wchan.as_deref().unwrap_or("unknown");
+    let dumping = if look.core_dumping { ", its core is being dumped" } else { "" };
+    format!(
+        "{}: state {}, flags {:#x}{}, SigPnd {:016x}, ShdPnd {:016x}, wchan {wchan}{dumping}",
+        who(task),
+        look.state,
+        look.flags,
+        if look.flags & PF_EXITING != 0 { " (PF_EXITING)" } else { "" },
+        look.sig_pending,
+        look.shared_pending,
+    )
+}
+
+fn netns_text(netns: &Netns) -> String {
+    match (netns.names.inode, netns.names.cookie) {
+        (Some(inode), Some(cookie)) => format!("net:[{inode}] (cookie {cookie})"),
+        (Some(inode), None) => format!("net:[{inode}]"),
+        _ => netns.identity.to_string(),
+    }
+}
+
+fn device(netns: &Netns, ifindex: u32) -> String {
+    netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
+}
+
+fn impact(ip: &str, pod: Option<&Pod>, container: Option<&Container>) -> String {
+    let owner = match (pod, container.and_then(|container| container.id.as_deref())) {
+        (Some(Pod { namespace: Some(namespace), name: Some(name), .. }), _) => {
+            format!("pod {namespace}/{name}")
+        }
+        (_, Some(id)) => format!("container {}", id.get(..12).unwrap_or(id)),
+        _ => "the process".to_owned(),
+    };
+    format!(
+        "{ip} stays up for as long as {owner} cannot exit. If the IPAM frees it meanwhile, the next \
+         pod that is given {ip} fails with \"address already in use\" or shares it."
+    )
+}
+
+/// What to do now, what frees the process (by the kernel function it waits in, where that is telling),
+/// and what not to do: in this order, which `explain` shows as NOW, FIX and DON'T.
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], pid: u32, node: &str) -> Vec<String> {
+    let waits_in = |name: &str| {
+        threads.iter().any(|(_, entry)| {
+            entry.look.wchan.as_deref().is_some_and(|wchan| wchan.contains(name))
+                || entry.look.stack.iter().any(|frame| frame.contains(name))
+        })
+    };
+    let mut lines =
+        vec![format!("Start no new pod here, it may be given this IP: kubectl cordon {node}")];
+    if waits_in("fuse_") || waits_in("request_wait_answer") {
+        lines.push(
+            "A FUSE server does not answer. Find its connection: grep fuse /proc/1/mountinfo (or that \
+             of another process of the pod); the number behind the colon of the third field is N."
+                .to_owned(),
+        );
+        lines.push(
+            "Bring the server back, or give its requests up: echo 1 > /sys/fs/fuse/connections/N/abort"
+                .to_owned(),
+        );
+    } else if waits_in("nfs") || waits_in("rpc_wait") {
+        lines.push("Bring the NFS server back: the process then exits by itself.".to_owned());
+    } else if threads.iter().any(|(_, entry)| entry.look.core_dumping) {
+        lines.push("Let the core dump end, or make room where it is written.".to_owned());
+    } else {
+        lines.push(format!("Find out what it waits for: cat /proc/{pid}/stack"));
+    }
+    lines.push("Do not: kill -9, it is pending already or comes too late".to_owned());
+    lines.push("Do not: force-delete the pod, that frees its IP for the next one".to_owned());
+    lines
+}

@@ -1,0 +1,265 @@
+//! Each detector against maps made of facts: what it must find, and what it must leave alone.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::fact::{
+    Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Origin, Presence, Sender, Source,
+    SourceStatus, Task, TaskKey, What,
+};
+use crate::map::NodeMap;
+
+const MS: u64 = 1_000_000;
+const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
+const KEY: TaskKey = TaskKey { pid: 10, tid: 10, start: 100 };
+const PF_EXITING: u32 = 0x4;
+const SIGKILL: u64 = 1 << 8;
+
+/// Facts at chosen times, in ms since the boot.
+struct Case(NodeMap);
+
+impl Case {
+    /// A pod with one process and one address on a veth.
+    fn pod() -> Self {
+        let mut case = Self(NodeMap::new(false));
+        let boot = Boot {
+            boot_id: "boot".into(),
+            node: "node".into(),
+            kernel: String::new(),
+            wall_offset: 0,
+            host: HOST,
+        };
+        case.at(1, What::Boot(boot));
+        for name in ["procfs", "netlink"] {
+            case.source(name, SourceStatus::Active);
+        }
+        case.address([10, 0, 0, 5]);
+        case.at(2, What::Task(task(KEY, POD)));
+        case
+    }
+
+    fn at(&mut self, ms: u64, what: What) {
+        self.0.apply(&Fact { at: BootNs(ms * MS), origin: Origin::Probe, what });
+    }
+
+    fn source(&mut self, name: &str, status: SourceStatus) {
+        self.at(1, What::Source(Source { name: name.into(), status, detail: String::new() }));
+    }
+
+    fn address(&mut self, ip: [u8; 4]) {
+        let local = Ipv4Addr::from(ip).into();
+        let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0) };
+        self.at(1, What::Address { netns: POD, address });
+    }
+
+    fn killed(&mut self, ms: u64) {
+        let by = Sender { pid: 812, comm: "containerd-shim".into() };
+        self.at(ms, What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
+    }
+
+    fn look(&mut self, ms: u64, look: Look) {
+        self.at(ms, What::Look { task: KEY, look: Box::new(look) });
+    }
+
+    fn found(&self) -> Vec<Candidate> {
+        detect(&self.0, self.0.now(), &Policy::default())
+    }
+}
+
+fn task(key: TaskKey, netns: NetnsRef) -> Task {
+    let comm = "java".into();
+    Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None }
+}
+
+/// Hanging in exit, with nothing pending: as `exit(0)` in a FUSE flush shows.
+fn hanging() -> Look {
+    Look {
+        netns: Some(Presence::In(POD)),
+        comm: "java".into(),
+        state: 'S',
+        flags: PF_EXITING,
+        wchan: Some("request_wait_answer".into()),
+        stack: vec!["request_wait_answer".into(), "fuse_flush".into(), "do_exit".into()],
+        frozen: Some(false),
+        ..Look::default()
+    }
+}
+
+#[test]
+fn one_that_hangs_past_its_grace_is_found_with_its_proof() {
+    let mut case = Case::pod();
+    case.killed(1_000);
+    case.at(1_001, What::TaskExiting { task: KEY });
+    case.look(6_100, Look { shared_pending: SIGKILL, ..hanging() });
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!((found.code, found.since), (Code::IpHeldByStuckProcess, BootNs(1_000 * MS)));
+    assert_eq!(found.subject.ip, Some(Ipv4Addr::new(10, 0, 0, 5).into()));
+    assert_eq!((found.holders[0].pid, found.holders[0].exiting), (Some(10), Some(true)));
+    let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    let proof = proof.join("\n");
+    for part in
+        ["pid 812 (containerd-shim)", "PF_EXITING", "request_wait_answer", "0000000000000100"]
+    {
+        assert!(proof.contains(part), "{part} is not in\n{proof}");
+    }
+    assert!(found.remediation.iter().any(|line| line.contains("/sys/fs/fuse/connections/N/abort")));
+}
+
+#[test]
+fn any_state_will_do_and_pending_is_enough() {
+    let looks = [
+        hanging(),
+        Look { flags: 0, state: 'D', sig_pending: SIGKILL, ..hanging() },
+        Look { flags: 0, state: 'R', shared_pending: SIGKILL, ..hanging() },
+    ];
+    for look in looks {
+        let mut case = Case::pod();
+        case.at(1_000, What::TaskExiting { task: KEY });
+        case.look(6_100, look.clone());
+        assert_eq!(case.found().len(), 1, "{look:?}");
+    }
+}
+
+#[test]
+fn the_innocent_are_left_alone() {
+    let innocents = [
+        ("frozen", Look { frozen: Some(true), state: 'D', shared_pending: SIGKILL, ..hanging() }),
+        ("perhaps frozen", Look { frozen: None, ..hanging() }),
+        ("dumping core", Look { core_dumping: true, ..hanging() }),
+        (
+            "a vfork parent",
+            Look { flags: 0, state: 'D', wchan: Some("kernel_clone".into()), ..hanging() },
+        ),
+        ("stopped", Look { flags: 0, state: 'T', ..hanging() }),
+        ("busy", Look { flags: 0, state: 'R', wchan: None, ..hanging() }),
+        ("not known to hold", Look { netns: None, ..hanging() }),
+    ];
+    for (what, look) in innocents {
+        let mut case = Case::pod();
+        case.at(1_000, What::TaskExiting { task: KEY });
+        case.look(6_100, look);
+        assert_eq!(case.found(), [], "{what}");
+    }
+}
+
+#[test]
+fn grace_and_release_count() {
+    let mut case = Case::pod();
+    case.at(1_000, What::TaskExiting { task: KEY });
+    case.look(5_900, hanging());
+    assert_eq!(case.found(), [], "within its grace");
+    case.look(6_100, hanging());
+    assert_eq!(case.found().len(), 1);
+    case.at(6_200, What::TaskReleased { task: KEY });
+    assert_eq!(case.found(), [], "it got out");
+}
+
+#[test]
+fn a_core_dump_that_takes_too_long_is_a_cause() {
+    let mut case = Case::pod();
+    case.at(1_000, What::TaskExiting { task: KEY });
+    case.look(700_000, Look { core_dumping: true, ..hanging() });
+    let [found] = case.found().try_into().unwrap();
+    assert!(found.evidence.iter().any(|item| item.text.contains("core is being dumped")));
+}
+
+#[test]
+fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
+    let mut case = Case::pod();
+    let key = |ip: [u8; 4]| AddressKey {
+        ifindex: 2,
+        local: Ipv4Addr::from(ip).into(),
+        prefix_len: 24,
+        peer: None,
+    };
+    case.at(3, What::AddressGone { netns: POD, key: key([10, 0, 0, 5]) });
+    case.address([169, 254, 0, 5]);
+    case.at(1_000, What::TaskExiting { task: KEY });
+    case.look(6_100, hanging());
+    assert_eq!(case.found(), [], "link-local only");
+    // On the loopback device an address concerns nobody else.
+    case.address([10, 0, 0, 6]);
+    let link = Link {
+        ifindex: 2,
+        name: "lo".into(),
+        mac: None,
+        kind: None,
+        master: None,
+        peer: None,
+        peer_nsid: None,
+        up: true,
+        loopback: true,
+    };
+    assert_eq!(case.found().len(), 1);
+    case.at(4, What::Link { netns: POD, link });
+    assert_eq!(case.found(), []);
+}
+
+#[test]
+fn threads_of_one_process_are_one_finding() {
+    let mut case = Case::pod();
+    let other = TaskKey { tid: 11, start: 101, ..KEY };
+    case.at(900, What::Task(task(other, POD)));
+    case.killed(1_000);
+    case.look(6_100, hanging());
+    case.at(6_100, What::Look { task: other, look: Box::new(hanging()) });
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!(found.holders.len(), 2);
+    assert_eq!(found.holders[1].tid, Some(11));
+}
+
+#[test]
+fn a_source_that_is_down_blinds_its_detectors() {
+    let mut case = Case::pod();
+    let blind = |case: &Case| blind(&case.0, &Policy::default());
+    assert!(blind(&case).is_empty());
+    case.source("procfs", SourceStatus::Down);
+    assert!(blind(&case).contains(&Code::IpHeldByStuckProcess));
+    case.source("procfs", SourceStatus::Degraded);
+    assert!(blind(&case).is_empty());
+}
+
+#[test]
+fn what_hung_before_the_start_is_not_judged_before_its_grace() {
+    let mut case = Case::pod();
+    let hanging_since_long = TaskKey { pid: 20, tid: 20, start: 5 };
+    let what = What::Task(Task { exiting: true, ..task(hanging_since_long, POD) });
+    case.0.apply(&Fact { at: BootNs(1_000 * MS), origin: Origin::Snapshot, what });
+    let blind = |case: &Case| !blind(&case.0, &Policy::default()).is_empty();
+    assert!(blind(&case));
+    let mut look = |ms, look| {
+        case.at(ms, What::Look { task: hanging_since_long, look: Box::new(look) });
+        blind(&case)
+    };
+    assert!(look(2_000, hanging()));
+    assert!(look(6_100, Look { core_dumping: true, ..hanging() }));
+    assert!(!look(6_600, hanging()));
+}
+
+#[test]
+fn a_first_look_at_a_second_thread_is_no_second_look() {
+    let mut case = Case::pod();
+    let other = TaskKey { tid: 11, start: 101, ..KEY };
+    case.at(900, What::Task(task(other, POD)));
+    case.killed(1_000);
+    case.look(6_100, hanging());
+    let [first] = case.found().try_into().unwrap();
+    case.at(6_101, What::Look { task: other, look: Box::new(hanging()) });
+    let [second] = case.found().try_into().unwrap();
+    assert_eq!((first.observed, &first.key), (second.observed, &second.key));
+    case.at(6_200, What::TaskReleased { task: KEY });
+    let [third] = case.found().try_into().unwrap();
+    assert_eq!(third.key, first.key, "one thread got out, the process did not");
+}
+
+#[test]
+fn a_look_that_could_not_tell_changes_nothing() {
+    let mut case = Case::pod();
+    case.at(1_000, What::TaskExiting { task: KEY });
+    case.look(6_100, hanging());
+    case.look(6_600, Look { frozen: None, ..hanging() });
+    case.look(7_100, Look { netns: None, ..hanging() });
+    assert_eq!(case.found().len(), 1);
+}

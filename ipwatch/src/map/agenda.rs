@@ -1,0 +1,381 @@
+//! What to find out next, and when.
+//!
+//! The map asks only when something happened (a netns appeared, its last task left, a task was
+//! killed), and asks again with growing pauses while the answer stays away. Nothing here runs on a
+//! node where nothing is wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Holder, TaskKey};
+
+use super::want::{Door, Want};
+use super::{NetnsId, NodeMap, Table};
+
+const MS: u64 = 1_000_000;
+const SEC: u64 = 1_000 * MS;
+
+/// Pauses before the second, third, … try at opening a netns; the last one repeats.
+const ADOPT_PAUSES: [u64; 6] = [20 * MS, 100 * MS, 500 * MS, 2 * SEC, 10 * SEC, 60 * SEC];
+/// Pauses before the second, third, … search for the holders of a netns without tasks.
+const SEARCH_PAUSES: [u64; 5] = [SEC, 5 * SEC, 30 * SEC, 120 * SEC, 300 * SEC];
+/// A netns is made before the first process is put into it; a search right away would be in vain.
+const SEARCH_AFTER_BIRTH: u64 = 400 * MS;
+/// The last task left: usually the netns is about to die.
+const SEARCH_AFTER_EMPTIED: u64 = 150 * MS;
+/// Walks for netns that are known by their nsid only.
+const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
+/// When to look whether an exiting task is gone, where no probe tells: most are after some ms.
+const GONE_YET: [u64; 2] = [100 * MS, SEC];
+/// Pauses before a cgroup is asked for again: the first answer may have been lost.
+const NAME_PAUSES: [u64; 3] = [SEC, 10 * SEC, 60 * SEC];
+/// Cgroups asked for in one turn.
+const NAMES_A_TURN: usize = 512;
+
+/// How patient the map is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a task may be exiting or killed before it is called stuck, in ns.
+    pub grace: u64,
+    /// The same while its core is being dumped.
+    pub core_dump_grace: u64,
+    /// Between the first look after the grace and the second, which makes it certain.
+    pub second_look: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { grace: 5 * SEC, core_dump_grace: 600 * SEC, second_look: 500 * MS }
+    }
+}
+
+/// What to find out now, and when to ask again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Agenda {
+    /// To be found out.
+    pub wants: Vec<Want>,
+    /// When the next thing falls due.
+    pub next: Option<BootNs>,
+}
+
+/// Keys in the order they fall due, each at most once.
+#[derive(Debug)]
+struct Queue<K> {
+    order: BTreeSet<(BootNs, K)>,
+    due: BTreeMap<K, BootNs>,
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self { order: BTreeSet::new(), due: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Copy> Queue<K> {
+    fn set(&mut self, key: K, due: BootNs) {
+        self.cancel(&key);
+        self.order.insert((due, key));
+        self.due.insert(key, due);
+    }
+
+    /// As `set`, but never later than it was.
+    fn hasten(&mut self, key: K, due: BootNs) {
+        if self.due.get(&key).is_none_or(|known| *known > due) {
+            self.set(key, due);
+        }
+    }
+
+    fn cancel(&mut self, key: &K) {
+        if let Some(due) = self.due.remove(key) {
+            self.order.remove(&(due, *key));
+        }
+    }
+
+    fn pop(&mut self, now: BootNs) -> Option<K> {
+        let (due, key) = *self.order.first()?;
+        if due > now {
+            return None;
+        }
+        self.cancel(&key);
+        Some(key)
+    }
+
+    fn next(&self) -> Option<BootNs> {
+        self.order.first().map(|(due, _)| *due)
+    }
+}
+
+/// What is still to be found out.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    adopt: Queue<NetnsId>,
+    adopt_tries: Table<NetnsId, usize>,
+    search: Queue<NetnsId>,
+    search_tries: Table<NetnsId, usize>,
+    walk: Option<BootNs>,
+    walk_tries: usize,
+    looks: Queue<TaskKey>,
+    /// Tasks on their way out: since when, and how many looks they had after their grace.
+    plans: Table<TaskKey, (BootNs, u32)>,
+    /// Tasks whose next look is to be planned as soon as the policy is at hand.
+    to_plan: Vec<(TaskKey, Option<BootNs>)>,
+    threads: Queue<TaskKey>,
+    fresh_leavers: Vec<(TaskKey, BootNs)>,
+    unnamed: Queue<TaskKey>,
+    unnamed_tries: Table<TaskKey, usize>,
+}
+
+impl Pending {
+    pub(super) fn netns_appeared(&mut self, id: NetnsId, at: BootNs) {
+        self.adopt.set(id, at);
+        self.search.hasten(id, at.plus(SEARCH_AFTER_BIRTH));
+    }
+
+    pub(super) fn adopted(&mut self, id: NetnsId) {
+        self.adopt.cancel(&id);
+        self.adopt_tries.remove(&id);
+    }
+
+    pub(super) fn holder_appeared(&mut self, id: NetnsId, at: BootNs) {
+        if let Some(tries) = self.adopt_tries.get_mut(&id) {
+            *tries = 0;
+            self.adopt.hasten(id, at);
+        }
+    }
+
+    /// With tasks in it nobody needs to search, unless it is to learn that a holder found earlier has let
+    /// go (`searching`).
+    pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, searching: bool) {
+        if !searching {
+            self.search.cancel(&id);
+            self.search_tries.remove(&id);
+        }
+        self.holder_appeared(id, at);
+    }
+
+    pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs) {
+        self.search_tries.remove(&id);
+        self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
+    }
+
+    /// A known holder let go.
+    pub(super) fn holders_changed(&mut self, id: NetnsId, at: BootNs) {
+        if self.search.due.contains_key(&id) {
+            self.search.hasten(id, at.plus(SEARCH_AFTER_EMPTIED));
+        }
+    }
+
+    pub(super) fn searched(&mut self, id: NetnsId, at: BootNs) {
+        if let Some(tries) = self.search_tries.get(&id) {
+            let pause = SEARCH_PAUSES[tries.saturating_sub(1).min(SEARCH_PAUSES.len() - 1)];
+            self.search.set(id, at.plus(pause));
+        }
+    }
+
+    pub(super) fn forget_netns(&mut self, id: NetnsId) {
+        self.adopted(id);
+        self.search.cancel(&id);
+        self.search_tries.remove(&id);
+    }
+
+    pub(super) fn unnamed(&mut self, task: TaskKey, at: BootNs) {
+        self.unnamed_tries.remove(&task);
+        self.unnamed.hasten(task, at);
+    }
+
+    pub(super) fn named(&mut self, task: &TaskKey) {
+        self.unnamed.cancel(task);
+        self.unnamed_tries.remove(task);
+    }
+
+    pub(super) fn leaving(&mut self, task: TaskKey, since: BootNs) {
+        self.plans.insert(task, (since, 0));
+        self.to_plan.push((task, None));
+    }
+
+    /// It may have gone unseen.
+    pub(super) fn doubt(&mut self, task: TaskKey, at: BootNs) {
+        self.looks.hasten(task, at);
+    }
+
+    pub(super) fn looked(&mut self, task: TaskKey, at: BootNs) {
+        if !self.plans.contains_key(&task) {
+            self.looks.cancel(&task);
+        }
+        self.to_plan.push((task, Some(at)));
+    }
+
+    pub(super) fn leader_left(&mut self, task: TaskKey, at: BootNs) {
+        self.fresh_leavers.push((task, at));
+    }
+
+    pub(super) fn forget_task(&mut self, task: &TaskKey) {
+        self.named(task);
+        self.looks.cancel(task);
+        self.plans.remove(task);
+    }
+
+    /// Plans the next look at a task: soon whether it is gone, then at the end of its grace, again for
+    /// certainty, then with growing pauses to keep the evidence fresh.
+    fn plan(&mut self, task: TaskKey, looked: Option<BootNs>, policy: &Policy, sees_release: bool) {
+        let Some((since, after_grace)) = self.plans.get_mut(&task) else { return };
+        let since = *since;
+        let end = since.plus(policy.grace);
+        let due = match looked {
+            Some(at) if at >= end => {
+                *after_grace += 1;
+                match *after_grace {
+                    1 => at.plus(policy.second_look),
+                    _ => at.plus((at.since(end) / 2).clamp(2 * SEC, 60 * SEC)),
+                }
+            }
+            looked => {
+                let from = looked.unwrap_or(since);
+                let early = GONE_YET.iter().map(|pause| since.plus(*pause));
+                let early = early.filter(|_| !sees_release).find(|due| *due > from);
+                early.filter(|due| *due < end).unwrap_or(end)
+            }
+        };
+        self.looks.set(task, due);
+    }
+}
+
+impl NodeMap {
+    /// What to find out at `now`. Whatever is returned is taken off the list; it comes back later if no
+    /// fact answers it.
+    pub fn agenda(&mut self, now: BootNs, policy: &Policy) -> Agenda {
+        let mut wants = Vec::new();
+        self.plan_looks(policy);
+        self.want_adoptions(now, &mut wants);
+        self.want_searches(now, &mut wants);
+        self.want_looks(now, &mut wants);
+        let pending = &self.agenda;
+        let next = [
+            pending.adopt.next(),
+            pending.search.next(),
+            pending.looks.next(),
+            pending.threads.next(),
+            pending.walk,
+            pending.unnamed.next(),
+        ];
+        Agenda { wants, next: next.into_iter().flatten().min() }
+    }
+
+    /// Opens and dumps every netns once more: events were lost.
+    pub fn reopen_all(&mut self, now: BootNs) {
+        for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
+            self.agenda.adopt_tries.remove(&entry.id);
+            self.agenda.adopt.set(entry.id, now);
+        }
+    }
+
+    /// Whether a netns is there that was neither opened nor twice tried in vain.
+    #[must_use]
+    pub fn has_unopened(&self) -> bool {
+        self.agenda.adopt.due.keys().any(|id| {
+            self.agenda.adopt_tries.get(id).is_none_or(|tries| *tries < 2)
+                && self.netns.get(id).is_some_and(|entry| !entry.dumped)
+        })
+    }
+
+    /// A look could not be taken: when to try again is planned as after one that told nothing.
+    fn plan_looks(&mut self, policy: &Policy) {
+        let pending = &mut self.agenda;
+        for (task, looked) in std::mem::take(&mut pending.to_plan) {
+            pending.plan(task, looked, policy, self.sight.release);
+        }
+        for (task, left) in std::mem::take(&mut pending.fresh_leavers) {
+            pending.threads.set(task, left.plus(policy.grace));
+        }
+    }
+
+    fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+        while let Some(id) = self.agenda.adopt.pop(now) {
+            let Some(entry) = self.netns.get(&id) else { continue };
+            let tries = self.agenda.adopt_tries.entry(id).or_default();
+            let pause = ADOPT_PAUSES[(*tries).min(ADOPT_PAUSES.len() - 1)];
+            let again = *tries > 0;
+            *tries += 1;
+            self.agenda.adopt.set(id, now.plus(pause));
+            if entry.names.cookie.is_none() && entry.names.inode.is_none() {
+                self.agenda.walk.get_or_insert(now);
+                continue;
+            }
+            let doors = self.doors(id);
+            // The second try at a door that may not exist: only a search can find another.
+            if doors == [Door::Handle] && again {
+                self.agenda.search.hasten(id, now);
+            }
+            wants.push(Want::Adopt { netns: entry.names, doors });
+        }
+        if self.agenda.walk.is_some_and(|due| due <= now) {
+            wants.push(Want::Walk);
+            let pause = WALK_PAUSES[self.agenda.walk_tries.min(WALK_PAUSES.len() - 1)];
+            self.agenda.walk_tries += 1;
+            let nameless = self.netns.values().any(|entry| {
+                entry.names.cookie.is_none() && entry.names.inode.is_none() && !entry.dumped
+            });
+            self.agenda.walk = nameless.then(|| now.plus(pause));
+            if !nameless {
+                self.agenda.walk_tries = 0;
+            }
+        }
+    }
+
+    /// Ways into a netns, the cheapest first.
+    fn doors(&self, id: NetnsId) -> Vec<Door> {
+        const MAX_DOORS: usize = 8;
+        let Some(entry) = self.netns.get(&id) else { return Vec::new() };
+        let tasks = entry.tasks.iter().map(|task| Door::Task { pid: task.pid, tid: task.tid });
+        let holders = entry.holders.keys().map(|holder| match holder {
+            Holder::Mount { pid, path, .. } => Door::Mount { pid: *pid, path: path.clone() },
+            Holder::Fd { pid, fd, .. } => Door::Fd { pid: *pid, fd: *fd },
+            Holder::Socket { pid, fd, .. } => Door::Socket { pid: *pid, fd: *fd },
+        });
+        tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
+    }
+
+    fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+        let mut netns = Vec::new();
+        while let Some(id) = self.agenda.search.pop(now) {
+            let Some(entry) = self.netns.get(&id) else { continue };
+            let needless = !entry.tasks.is_empty() && !entry.has_hidden_holder();
+            if needless || entry.dying.is_some() {
+                continue;
+            }
+            let tries = self.agenda.search_tries.entry(id).or_default();
+            let pause = SEARCH_PAUSES[(*tries).min(SEARCH_PAUSES.len() - 1)];
+            *tries += 1;
+            self.agenda.search.set(id, now.plus(pause));
+            if entry.names.cookie.is_some() || entry.names.inode.is_some() {
+                netns.push(entry.names);
+            }
+        }
+        if !netns.is_empty() {
+            wants.push(Want::Holders { netns });
+        }
+    }
+
+    fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+        const RETRY: u64 = 2 * SEC;
+        while let Some(task) = self.agenda.looks.pop(now) {
+            // Put back at once, for the case that no answer comes.
+            self.agenda.looks.set(task, now.plus(RETRY));
+            wants.push(Want::Look { task });
+        }
+        while let Some(leader) = self.agenda.threads.pop(now) {
+            wants.push(Want::Threads { pid: leader.pid });
+        }
+        for _ in 0..NAMES_A_TURN {
+            let Some(task) = self.agenda.unnamed.pop(now) else { break };
+            let tries = self.agenda.unnamed_tries.entry(task).or_default();
+            // A task in no container's cgroup stays unnamed: an answer or three questions, then peace.
+            if let Some(pause) = NAME_PAUSES.get(*tries) {
+                *tries += 1;
+                self.agenda.unnamed.set(task, now.plus(*pause));
+                wants.push(Want::Cgroup { task });
+            } else {
+                self.agenda.unnamed_tries.remove(&task);
+            }
+        }
+    }
+}

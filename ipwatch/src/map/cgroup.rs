@@ -1,0 +1,204 @@
+//! What the path of a cgroup says about the container in it: the only witness left when no runtime
+//! answers. Pure.
+//!
+//! Shapes (`ID` 64 hex; `U` a pod UID with `-` or `_`, or 32 hex for a static pod):
+//!
+//! - kubelet, systemd driver: `kubepods.slice/[kubepods-QOS.slice/]kubepods[-QOS]-podU.slice/…`
+//! - kubelet, cgroupfs driver: `kubepods/[QOS/]podU/ID`
+//! - containerd: `cri-containerd-ID.scope`, or `…:cri-containerd:ID`, which the systemd driver's name
+//!   becomes where systemd is not asked; CRI-O: `crio-ID[.scope]`; Docker: `docker-ID.scope`,
+//!   `docker/ID`; podman: `libpod-ID.scope[/container]`, `libpod_parent/libpod-ID`
+//!
+//! Not containers: `crio-conmon-ID.scope`, `libpod-conmon-ID.scope`, the monitors beside them.
+
+/// Whose cgroup a path is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attribution {
+    /// The container, 64 hexadecimal digits.
+    pub container_id: Option<String>,
+    /// `containerd`, `cri-o`, `docker` or `podman`; absent where the path does not tell (kubelet's
+    /// cgroupfs driver names no runtime).
+    pub runtime: Option<&'static str>,
+    /// The pod, with dashes. A static pod's is a hash of its manifest, not the API's UID.
+    pub pod_uid: Option<String>,
+}
+
+/// Reads a cgroup path, from the right: in nested clusters and docker-in-docker the innermost
+/// container is the one that the process is in, and the innermost pod the one that container is in.
+#[must_use]
+pub fn attribution(path: &str) -> Option<Attribution> {
+    let mut found = Attribution::default();
+    let mut parts = path.split('/').rev().peekable();
+    while let Some(part) = parts.next() {
+        // What a cgroupfs driver's pod directory holds is named by the bare id; so is Docker's.
+        let parent = parts.peek().copied().unwrap_or_default();
+        for name in part.rsplit(':') {
+            if found.container_id.is_none()
+                && let Some((id, runtime)) = container(name, part, parent)
+            {
+                found.container_id = Some(id.to_owned());
+                found.runtime = runtime;
+            }
+            if let Some(uid) = pod(name) {
+                found.pod_uid = Some(uid);
+                return Some(found);
+            }
+        }
+    }
+    found.container_id.is_some().then_some(found)
+}
+
+/// Prefixes of the systemd driver's scopes. A `…-conmon-` is none of them.
+const RUNTIMES: &[(&str, &str)] = &[
+    ("cri-containerd", "containerd"),
+    ("nerdctl", "containerd"),
+    ("crio", "cri-o"),
+    ("docker", "docker"),
+    ("libpod", "podman"),
+    ("libpod-payload", "podman"),
+];
+
+fn runtime(prefix: &str) -> Option<&'static str> {
+    RUNTIMES.iter().find(|(known, _)| *known == prefix).map(|(_, runtime)| *runtime)
+}
+
+fn container<'a>(
+    name: &'a str,
+    part: &str,
+    parent: &str,
+) -> Option<(&'a str, Option<&'static str>)> {
+    if is_id(name) {
+        // `SLICE:RUNTIME:ID` in one part, else Docker's directory, else nobody's name.
+        let beside = part.rsplit(':').nth(1).and_then(runtime);
+        return Some((name, beside.or_else(|| runtime(parent))));
+    }
+    let (prefix, id) = name.strip_suffix(".scope").unwrap_or(name).rsplit_once('-')?;
+    let runtime = runtime(prefix)?;
+    is_id(id).then_some((id, Some(runtime)))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && is_lower_hex(text)
+}
+
+fn is_lower_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The pod of `podU` or `PREFIX-podU.slice`.
+fn pod(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1,
+        None => name.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    is_uid(&uid).then_some(uid)
+}
+
+fn is_uid(text: &str) -> bool {
+    let groups = text.split('-');
+    let uuid = || groups.clone().map(str::len).eq([8, 4, 4, 4, 12]);
+    (text.len() == 32 || uuid()) && groups.clone().all(is_lower_hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    const OTHER: &str = "00001b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
+    const STATIC: &str = "5f1d2c3b4a59687706152433f2e1d0c9";
+
+    /// ID, OTHER, U (with dashes), V (with underscores) and S stand for the constants above.
+    fn read(shape: &str) -> Option<Attribution> {
+        let path = shape
+            .replace("OTHER", OTHER)
+            .replace("ID", ID)
+            .replace("podU", &format!("pod{UID}"))
+            .replace("podV", &format!("pod{}", UID.replace('-', "_")))
+            .replace("podS", &format!("pod{STATIC}"));
+        attribution(&path)
+    }
+
+    fn is(
+        id: Option<&str>,
+        runtime: Option<&'static str>,
+        uid: Option<&str>,
+    ) -> Option<Attribution> {
+        let owned = |text: &str| text.to_owned();
+        Some(Attribution { container_id: id.map(owned), runtime, pod_uid: uid.map(owned) })
+    }
+
+    #[test]
+    fn every_shape_of_a_pod() {
+        let slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podV.slice";
+        let cases = [
+            (format!("{slice}/cri-containerd-ID.scope"), Some("containerd")),
+            (format!("{slice}/crio-ID.scope"), Some("cri-o")),
+            (format!("{slice}/crio-ID.scope/container"), Some("cri-o")),
+            (format!("{slice}/docker-ID.scope"), Some("docker")),
+            ("/kubepods.slice/kubepods-podV.slice/docker-ID.scope".to_owned(), Some("docker")),
+            ("/kubepods/besteffort/podU/ID".to_owned(), None),
+            ("/kubepods/podU/ID".to_owned(), None),
+            ("/kubepods/burstable/podU/crio-ID".to_owned(), Some("cri-o")),
+            (
+                "/system.slice/containerd.service/kubepods-burstable-podV.slice:cri-containerd:ID"
+                    .to_owned(),
+                Some("containerd"),
+            ),
+            (format!("/docker/OTHER/kubelet{slice}/cri-containerd-ID.scope"), Some("containerd")),
+        ];
+        for (path, runtime) in cases {
+            assert_eq!(read(&path), is(Some(ID), runtime, Some(UID)), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_shape_without_a_pod() {
+        for (path, runtime) in [
+            ("/docker/ID", Some("docker")),
+            ("/system.slice/docker-ID.scope", Some("docker")),
+            ("/machine.slice/libpod-ID.scope", Some("podman")),
+            ("/machine.slice/libpod-ID.scope/container", Some("podman")),
+            ("/libpod_parent/libpod-ID", Some("podman")),
+            ("/user.slice/user-1000.slice/libpod-payload-ID", Some("podman")),
+            ("/default/ID", None),
+        ] {
+            assert_eq!(read(path), is(Some(ID), runtime, None), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pod_without_a_container_and_a_static_one() {
+        let systemd = "/kubepods.slice/kubepods-pod5f1d2c3b4a59687706152433f2e1d0c9.slice";
+        assert_eq!(read(systemd), is(None, None, Some(STATIC)));
+        assert_eq!(read("/kubepods/podS/ID"), is(Some(ID), None, Some(STATIC)));
+        // The container around a nested cluster is not the container of its pods.
+        assert_eq!(read("/docker/OTHER/kubepods/podU"), is(None, None, Some(UID)));
+        // And the one inside a pod is.
+        let nested = is(Some(ID), Some("docker"), Some(UID));
+        assert_eq!(read("/kubepods/podU/OTHER/docker/ID"), nested);
+    }
+
+    #[test]
+    fn what_is_no_container() {
+        for path in [
+            "/",
+            "",
+            "/system.slice/sshd.service",
+            "/user.slice/user-0.slice/session-1.scope",
+            "/kubepods.slice/kubepods-burstable.slice",
+            "/machine.slice/libpod-conmon-ID.scope",
+            "/system.slice/crio-conmon-ID.scope",
+            "/agent/83ff8dd5b7bc87f588886bd6278e6601",
+            "/kubepods/podnot-a-uid",
+            "/docker/8f4c1b2a9d7e",
+        ] {
+            assert_eq!(read(path), None, "{path}");
+        }
+        // The monitor of a pod's container is in no container, but it is the pod's.
+        let monitor = "/kubepods.slice/kubepods-podV.slice/crio-conmon-ID.scope";
+        assert_eq!(read(monitor), is(None, None, Some(UID)));
+    }
+}

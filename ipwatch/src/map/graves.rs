@@ -1,0 +1,102 @@
+//! What was deleted lately: so that a dump which read it before cannot bring it back.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use crate::fact::{AddressKey, BootNs, NetnsRef, TaskKey};
+
+use super::{NetnsId, Table};
+
+/// What was deleted lately, and when. Bounded: beyond [`Graves::MAX`] the oldest are forgotten, which a
+/// dump slower than that many deletions would have to survive; none is.
+#[derive(Debug, Default)]
+pub(super) struct Graves {
+    entries: Table<Grave, BootNs>,
+    order: VecDeque<(Grave, BootNs)>,
+}
+
+/// What can be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Grave {
+    Cookie(u64),
+    Inode(u32),
+    Nsid(i32),
+    Link(NetnsId, u32),
+    Address(NetnsId, AddressKey),
+    Neighbour(NetnsId, u32, IpAddr),
+    Task(TaskKey),
+}
+
+impl Graves {
+    const MAX: usize = 8192;
+
+    pub(super) fn dig(&mut self, grave: Grave, at: BootNs) {
+        self.entries.insert(grave, at);
+        self.order.push_back((grave, at));
+        while self.order.len() > Self::MAX {
+            let Some((oldest, dug)) = self.order.pop_front() else { break };
+            if self.entries.get(&oldest) == Some(&dug) {
+                self.entries.remove(&oldest);
+            }
+        }
+    }
+
+    /// What was deleted in one entry was deleted in the other: they are one netns.
+    pub(super) fn rehome(&mut self, from: NetnsId, to: NetnsId) {
+        let moved: Vec<(Grave, BootNs)> = self
+            .order
+            .iter()
+            .filter_map(|(grave, at)| Some((grave.rehomed(from, to)?, *at)))
+            .collect();
+        for (grave, at) in moved {
+            self.dig(grave, at);
+        }
+    }
+
+    /// Whether this was deleted at `at` or later.
+    pub(super) fn covers(&self, grave: Grave, at: BootNs) -> bool {
+        self.entries.get(&grave).is_some_and(|dug| *dug >= at)
+    }
+
+    pub(super) fn netns(&mut self, names: &NetnsRef, at: BootNs) {
+        if let Some(cookie) = names.cookie {
+            self.dig(Grave::Cookie(cookie), at);
+        }
+        if let Some(inode) = names.inode {
+            self.dig(Grave::Inode(inode), at);
+        }
+        if let Some(nsid) = names.nsid {
+            self.dig(Grave::Nsid(nsid), at);
+        }
+    }
+
+    /// Whether word of this netns comes too late: a cookie never lives twice, and the other names were
+    /// somebody's who died after `at`.
+    pub(super) fn buried(&self, names: &NetnsRef, at: BootNs) -> bool {
+        if let Some(cookie) = names.cookie {
+            return self.entries.contains_key(&Grave::Cookie(cookie));
+        }
+        names.inode.is_some_and(|inode| self.covers(Grave::Inode(inode), at))
+            || names.nsid.is_some_and(|nsid| self.covers(Grave::Nsid(nsid), at))
+    }
+
+    pub(super) fn task(&mut self, task: TaskKey, at: BootNs) {
+        self.dig(Grave::Task(task), at);
+    }
+
+    pub(super) fn task_buried(&self, task: TaskKey, at: BootNs) -> bool {
+        self.covers(Grave::Task(task), at)
+    }
+}
+
+impl Grave {
+    /// The same in another netns; `None` when it is not in `from`.
+    fn rehomed(self, from: NetnsId, to: NetnsId) -> Option<Self> {
+        Some(match self {
+            Grave::Link(id, ifindex) if id == from => Grave::Link(to, ifindex),
+            Grave::Address(id, key) if id == from => Grave::Address(to, key),
+            Grave::Neighbour(id, ifindex, ip) if id == from => Grave::Neighbour(to, ifindex, ip),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,312 @@
+//! The live map of one node: netns, what is in them, and who holds them.
+//!
+//! Pure and single-owner: it applies [`Fact`]s and answers questions. It has no clock (the newest
+//! fact's time, or the time a question brings, is now), does no I/O and takes no lock. The same facts
+//! in the same order give the same map, which is what makes a recording a test.
+//!
+//! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
+//! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
+//!   must not bring back.
+//! - `task`: who is in a netns, who is leaving it and who was killed.
+//! - `sandbox`, `cgroup`: which container and pod that is.
+//! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
+//! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
+//! - `view`: answers in the words of the JSON contract.
+
+mod agenda;
+pub mod cgroup;
+mod graves;
+mod identity;
+mod netns;
+mod sandbox;
+mod task;
+mod tenure;
+mod view;
+pub mod want;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+pub use agenda::{Agenda, Policy};
+pub use identity::{Identity, NetnsId};
+pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
+pub use task::{Kill, LookEntry, TaskEntry};
+pub use tenure::TenureEvent;
+pub use view::{scope_name, state_name};
+
+use crate::clock::Calendar;
+use crate::contract::SourceState;
+use crate::fact::{
+    Attachment, Boot, BootNs, Fact, Holder, Origin, Scope, Sight, Source, SourceStatus, What,
+};
+
+/// A hash table with a fast hasher: keys are the kernel's numbers, and its seed is random, for some of
+/// them can be chosen by containers.
+type Table<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
+/// The map. See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub struct NodeMap {
+    boot: Option<Boot>,
+    sight: Sight,
+    sources: BTreeMap<String, Source>,
+    /// Time of the newest fact.
+    now: BootNs,
+    /// When events were lost, if no whole walk has begun since.
+    lost: Option<BootNs>,
+
+    names: identity::Names,
+    netns: Table<NetnsId, Netns>,
+    /// Every address of every netns, in IP order.
+    by_ip: BTreeSet<(IpAddr, NetnsId)>,
+    graves: graves::Graves,
+
+    tasks: task::Tasks,
+    attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
+
+    agenda: agenda::Pending,
+    tenures: tenure::Outbox,
+    /// Snapshots of [`Scope::Tasks`] that ended: what the first one showed stood before ipwatch.
+    task_snapshots: u32,
+    /// The mount table was read at least once.
+    mounts_read: bool,
+}
+
+impl NodeMap {
+    /// An empty map. With `provisional`, cookies are ignored and every netns is known by the names
+    /// that older kernels have: the nsid and the nsfs inode.
+    #[must_use]
+    pub fn new(provisional: bool) -> Self {
+        Self { names: identity::Names::new(provisional), ..Self::default() }
+    }
+
+    /// Applies one fact.
+    pub fn apply(&mut self, fact: &Fact) {
+        self.now = self.now.max(fact.at);
+        let at = fact.at;
+        match &fact.what {
+            What::Boot(boot) => self.begin(boot.clone(), at),
+            What::Sight(sight) => self.sight = *sight,
+            What::Source(source) => {
+                self.sources.insert(source.name.clone(), source.clone());
+            }
+            What::Lost { .. } => self.lost = Some(at),
+            What::Began(scope) => self.dump_began(scope, at),
+            What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
+
+            What::Netns { netns } | What::NetnsCreated { netns } => {
+                if let Some(id) = self.resolve(netns, at) {
+                    self.touch_netns(id, at);
+                }
+            }
+            What::NetnsDying { netns } => self.netns_dying(netns, at),
+            What::NetnsGone { netns } => self.netns_gone(netns, at),
+
+            What::Link { netns, link } => self.set_link(netns, link, at),
+            What::LinkGone { netns, ifindex } => self.drop_link(netns, *ifindex, at, fact.origin),
+            What::Address { netns, address } => {
+                self.set_address(netns, address, at, fact.origin);
+            }
+            What::AddressGone { netns, key } => self.drop_address(netns, key, at, fact.origin),
+            What::DadFailed { netns, ifindex, ip, .. } => self.dad_failed(netns, *ifindex, *ip, at),
+            What::Neighbour { netns, neighbour } => self.set_neighbour(netns, neighbour, at),
+            What::NeighbourGone { netns, ifindex, ip } => {
+                self.drop_neighbour(netns, *ifindex, *ip, at);
+            }
+
+            What::Task(task) => self.set_task(task, at, fact.origin),
+            What::TaskExiting { task } => self.task_exiting(*task, at),
+            What::TaskReleased { task } => self.task_released(*task, at),
+            What::Signalled { pid, tid, signal, group, by } => {
+                self.signalled(*pid, *tid, *signal, *group, by, at);
+            }
+            What::Look { task, look } => self.looked(*task, look, at),
+            What::Cgroup { task, path } => self.set_cgroup(*task, path),
+
+            What::Holder { netns, holder } => self.set_holder(netns, holder, at),
+            What::HoldersSearched { netns, complete } => self.searched(netns, *complete, at),
+
+            What::Attachment(attachment) => self.set_attachment(attachment, at),
+            What::AttachmentGone { container_id, ifname } => {
+                self.attachments.remove(&(container_id.clone(), ifname.clone()));
+            }
+        }
+    }
+
+    fn begin(&mut self, boot: Boot, at: BootNs) {
+        let host = boot.host;
+        self.boot = Some(boot);
+        self.names.set_host(host);
+        self.resolve(&host, at);
+    }
+
+    /// A dump of `scope` that began at `began` has ended. What it did not name and nothing touched
+    /// since is gone; an incomplete one proves nothing.
+    fn sweep(&mut self, scope: &Scope, began: BootNs, complete: bool) {
+        if let Scope::Addresses { netns } = scope {
+            self.dump_ended(netns, began, complete);
+        }
+        match scope {
+            Scope::Tasks => self.task_snapshots = self.task_snapshots.saturating_add(1),
+            Scope::Mounts { .. } => self.mounts_read = true,
+            _ => {}
+        }
+        if !complete {
+            if *scope == Scope::Tasks {
+                self.doubt_tasks(began);
+            }
+            return;
+        }
+        match scope {
+            Scope::Netns => self.sweep_netns(began),
+            Scope::Tasks => self.sweep_tasks(began),
+            Scope::Links { netns } => self.sweep_links(netns, began),
+            Scope::Addresses { netns } => self.sweep_addresses(netns, began),
+            Scope::Neighbours { netns } => self.sweep_neighbours(netns, began),
+            Scope::Mounts { mount_ns } => self.sweep_holders(
+                began,
+                |holder| matches!(holder, Holder::Mount { mount_ns: own, .. } if own == mount_ns),
+            ),
+            Scope::Files => {
+                self.sweep_holders(began, |holder| !matches!(holder, Holder::Mount { .. }))
+            }
+            Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
+        }
+    }
+
+    fn set_attachment(&mut self, attachment: &Attachment, at: BootNs) {
+        let key = (attachment.container_id.clone(), attachment.ifname.clone());
+        let renamed = self.attachments.get(&key).is_none_or(|(old, _)| old != attachment);
+        self.attachments.insert(key, (attachment.clone(), at));
+        if renamed {
+            self.name_tenures(attachment, at);
+        }
+    }
+
+    /// The boot, once the first fact has come.
+    #[must_use]
+    pub fn boot(&self) -> Option<&Boot> {
+        self.boot.as_ref()
+    }
+
+    /// Turns times of this boot into dates.
+    #[must_use]
+    pub fn calendar(&self) -> Calendar {
+        Calendar { wall_offset: self.boot.as_ref().map_or(0, |boot| boot.wall_offset) }
+    }
+
+    /// What the probes can see.
+    #[must_use]
+    pub fn sight(&self) -> Sight {
+        self.sight
+    }
+
+    /// Time of the newest fact.
+    #[must_use]
+    pub fn now(&self) -> BootNs {
+        self.now
+    }
+
+    /// Every source and its state, by name.
+    #[must_use]
+    pub fn sources(&self) -> Vec<SourceState> {
+        let state = |source: &Source| SourceState {
+            name: source.name.clone(),
+            status: source.status,
+            detail: source.detail.clone(),
+        };
+        self.sources.values().map(state).collect()
+    }
+
+    /// Whether netns, tasks, mounts and the host have been read at least once.
+    #[must_use]
+    pub fn has_first_snapshot(&self) -> bool {
+        let host = self.host().and_then(|id| self.netns.get(&id));
+        self.task_snapshots > 0 && self.mounts_read && host.is_some_and(|host| host.dumped)
+    }
+
+    /// Whether this source has said how it stands.
+    #[must_use]
+    pub fn has_source(&self, name: &str) -> bool {
+        self.sources.contains_key(name)
+    }
+
+    /// Whether this source answers, wholly or in part. One never heard of does not.
+    #[must_use]
+    pub fn answers(&self, source: &str) -> bool {
+        self.sources.get(source).is_some_and(|source| {
+            matches!(source.status, SourceStatus::Active | SourceStatus::Degraded)
+        })
+    }
+
+    /// One netns.
+    #[must_use]
+    pub fn netns(&self, id: NetnsId) -> Option<&Netns> {
+        self.netns.get(&id)
+    }
+
+    /// Every netns, in no order.
+    pub fn all_netns(&self) -> impl Iterator<Item = &Netns> {
+        self.netns.values()
+    }
+
+    /// The host's netns.
+    #[must_use]
+    pub fn host(&self) -> Option<NetnsId> {
+        self.boot.as_ref().and_then(|boot| self.names.find(&boot.host))
+    }
+
+    /// The netns of a source's name for it, when it is known.
+    #[must_use]
+    pub fn find(&self, netns: &crate::fact::NetnsRef) -> Option<NetnsId> {
+        self.names.find(netns)
+    }
+
+    /// One task.
+    #[must_use]
+    pub fn task(&self, key: &crate::fact::TaskKey) -> Option<&TaskEntry> {
+        self.tasks.get(key)
+    }
+
+    /// Every known task of a process, threads included.
+    pub fn tasks_of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
+        self.tasks.of(pid)
+    }
+
+    /// Tasks that are exiting or killed and still hold a netns.
+    pub fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        self.tasks.leaving()
+    }
+
+    /// When and by whom a task's process was killed, if it was seen.
+    #[must_use]
+    pub fn kill_of(&self, task: &crate::fact::TaskKey) -> Option<&Kill> {
+        self.tasks.kill(task)
+    }
+
+    /// Links and addresses that were beyond the bounds of their netns and are not kept.
+    #[must_use]
+    pub fn beyond_bounds(&self) -> u64 {
+        self.netns.values().map(|entry| entry.more).sum()
+    }
+
+    /// One source's state.
+    #[must_use]
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        self.sources.get(name)
+    }
+
+    /// Number of netns, addresses and tasks.
+    #[must_use]
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.netns.len(), self.by_ip.len(), self.tasks.len())
+    }
+
+    /// Whether this origin only repeats what probes tell first-hand and in the kernel's order.
+    fn hearsay(&self, origin: Origin) -> bool {
+        origin == Origin::Netlink && self.sight.addresses
+    }
+}

@@ -1,0 +1,597 @@
+//! What is in a netns, and the rules of order between events and dumps.
+//!
+//! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
+//! a deletion leaves a grave for a while, so that a dump which read the entry before the deletion
+//! cannot bring it back. A finished dump sweeps what was last touched before it began.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::fact::{
+    Address, AddressKey, BootNs, Holder, Link, Neighbour, NetnsRef, Origin, Scope, TaskKey,
+};
+
+use super::graves::Grave;
+use super::{Identity, NetnsId, NodeMap};
+
+/// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
+/// (`gc_thresh3`) is 1024.
+const MAX_NEIGHBOURS: usize = 4096;
+/// Addresses kept per netns. A node with IPVS has one for each service.
+const MAX_ADDRESSES: usize = 16_384;
+/// Links kept per netns. The host has one for each pod.
+const MAX_LINKS: usize = 8_192;
+/// Non-task holders kept per netns.
+const MAX_HOLDERS: usize = 256;
+
+/// One network namespace.
+#[derive(Debug)]
+pub struct Netns {
+    /// Its id in this map.
+    pub id: NetnsId,
+    /// What identifies it within the boot.
+    pub identity: Identity,
+    /// Every name known of it.
+    pub names: NetnsRef,
+    /// It is the host's own.
+    pub host: bool,
+    /// When it was first heard of.
+    pub first_seen: BootNs,
+    /// When its teardown was seen to begin, or its nsid was taken away.
+    pub dying: Option<BootNs>,
+    /// Its addresses were dumped whole at least once.
+    pub dumped: bool,
+    /// When the dump of its addresses began that is being applied.
+    dumping: Option<BootNs>,
+    /// Links and addresses that were beyond the bounds.
+    pub(super) more: u64,
+    /// Its addresses have been told as tenures.
+    pub(super) announced: bool,
+    pub(super) touched: BootNs,
+    pub(super) links: BTreeMap<u32, LinkEntry>,
+    pub(super) addresses: BTreeMap<AddressKey, AddressEntry>,
+    pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
+    pub(super) tasks: BTreeSet<TaskKey>,
+    pub(super) holders: BTreeMap<Holder, BootNs>,
+    /// When a search for holders last ended, and whether it was complete.
+    pub(super) searched: Option<(BootNs, bool)>,
+}
+
+/// A link and when it was last told of.
+#[derive(Debug, Clone)]
+pub struct LinkEntry {
+    /// The link.
+    pub link: Link,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+}
+
+/// An address and since when it stands.
+#[derive(Debug, Clone)]
+pub struct AddressEntry {
+    /// `RT_SCOPE_*`.
+    pub scope: Option<u8>,
+    /// `IFA_F_*`.
+    pub flags: Option<u32>,
+    /// First seen.
+    pub since: BootNs,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+    /// It was told as a tenure.
+    pub(super) told: bool,
+}
+
+/// A neighbour entry and when it last changed.
+#[derive(Debug, Clone)]
+pub struct NeighbourEntry {
+    /// The entry.
+    pub neighbour: Neighbour,
+    /// Last change of MAC or state.
+    pub changed: BootNs,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+}
+
+impl Netns {
+    pub(super) fn new(
+        id: NetnsId,
+        identity: Identity,
+        names: NetnsRef,
+        host: bool,
+        at: BootNs,
+    ) -> Self {
+        Self {
+            id,
+            identity,
+            names,
+            host,
+            first_seen: at,
+            dying: None,
+            dumped: false,
+            dumping: None,
+            more: 0,
+            announced: false,
+            touched: at,
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            tasks: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            searched: None,
+        }
+    }
+
+    pub(super) fn learn_names(&mut self, names: &NetnsRef) {
+        self.names.cookie = names.cookie.or(self.names.cookie);
+        self.names.inode = names.inode.or(self.names.inode);
+        if self.dying.is_none() {
+            self.names.nsid = names.nsid.or(self.names.nsid);
+        }
+    }
+
+    /// Takes over what an entry held that turned out to be this same netns: the newer word wins.
+    pub(super) fn absorb(&mut self, other: &mut Netns) {
+        self.first_seen = self.first_seen.min(other.first_seen);
+        self.touched = self.touched.max(other.touched);
+        self.dying = self.dying.or(other.dying);
+        self.dumped |= other.dumped;
+        absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
+        absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
+        absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
+        absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
+        self.tasks.append(&mut other.tasks);
+    }
+
+    /// Its addresses, by device.
+    pub fn addresses(&self) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
+        self.addresses.iter()
+    }
+
+    /// Its links, by index.
+    pub fn links(&self) -> impl Iterator<Item = &LinkEntry> {
+        self.links.values()
+    }
+
+    /// One link.
+    #[must_use]
+    pub fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex).map(|entry| &entry.link)
+    }
+
+    /// Its neighbours.
+    pub fn neighbours(&self) -> impl Iterator<Item = &NeighbourEntry> {
+        self.neighbours.values()
+    }
+
+    /// The tasks known in it: processes, and threads whose process is not.
+    pub fn tasks(&self) -> impl Iterator<Item = &TaskKey> {
+        self.tasks.iter()
+    }
+
+    /// An fd or a socket holds it, which only another search can tell the end of.
+    pub(super) fn has_hidden_holder(&self) -> bool {
+        self.holders.keys().any(|holder| !matches!(holder, Holder::Mount { .. }))
+    }
+
+    /// What else holds it.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.keys()
+    }
+
+    /// When a search for holders last ended, and whether everything answered.
+    #[must_use]
+    pub fn searched(&self) -> Option<(BootNs, bool)> {
+        self.searched
+    }
+
+    /// Addresses that matter to somebody else: neither on a loopback device nor link-local.
+    pub fn routable(&self) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
+        self.addresses.iter().filter(|(key, _)| self.is_routable(key))
+    }
+
+    pub(super) fn is_routable(&self, key: &AddressKey) -> bool {
+        is_routable(key.local)
+            && !self.links.get(&key.ifindex).is_some_and(|entry| entry.link.loopback)
+    }
+}
+
+/// Whether an IP can be handed out at all: not loopback, link-local, multicast or unspecified.
+pub(super) fn is_routable(ip: IpAddr) -> bool {
+    if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
+        return false;
+    }
+    match ip {
+        IpAddr::V4(ip) => !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+fn same_hold(one: &Holder, other: &Holder) -> bool {
+    match (one, other) {
+        (
+            Holder::Mount { mount_ns, path, .. },
+            Holder::Mount { mount_ns: other_ns, path: other_path, .. },
+        ) => mount_ns == other_ns && path == other_path,
+        _ => one == other,
+    }
+}
+
+fn absorb_map<K: Ord, V>(
+    into: &mut BTreeMap<K, V>,
+    from: &mut BTreeMap<K, V>,
+    touched: impl Fn(&V) -> BootNs,
+) {
+    for (key, value) in std::mem::take(from) {
+        match into.get(&key) {
+            Some(own) if touched(own) >= touched(&value) => {}
+            _ => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+impl NodeMap {
+    pub(super) fn touch_netns(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        entry.touched = entry.touched.max(at);
+        // On `net->list` after all: it was called dying by a torn walk.
+        if entry.dying.is_some_and(|since| since < at) {
+            entry.dying = None;
+            self.agenda.netns_appeared(id, at);
+        }
+    }
+
+    /// The teardown has begun. Without sight of its end this is the last that is ever heard.
+    pub(super) fn netns_dying(&mut self, netns: &NetnsRef, at: BootNs) {
+        let ids = self.meant_by_death(netns, at);
+        if ids.is_empty() {
+            self.graves_for_unknown(netns, at);
+        }
+        for id in ids {
+            self.mark_dying(id, at);
+        }
+    }
+
+    /// A netns that nobody has told of yet dies: what is still queued about it must not bring it to life.
+    fn graves_for_unknown(&mut self, netns: &NetnsRef, at: BootNs) {
+        if let Some(nsid) = netns.nsid {
+            self.graves.netns(&NetnsRef::nsid(nsid), at);
+        }
+    }
+
+    pub(super) fn mark_dying(&mut self, id: NetnsId, at: BootNs) {
+        let seen_to_end = self.sight.teardown_end;
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.host {
+            return;
+        }
+        // The end of a teardown is told by cookie and inode: of a netns that is known by its nsid alone
+        // nothing more would ever be heard.
+        let nameable = entry.names.cookie.is_some() || entry.names.inode.is_some();
+        if !seen_to_end || !nameable {
+            self.remove_netns(id, at, "netns-gone");
+            return;
+        }
+        entry.dying.get_or_insert(at);
+        // The nsid is free from the moment RTM_DELNSID is sent (`unhash_nsid`, before pre_exit).
+        if let Some(nsid) = entry.names.nsid.take() {
+            let names = NetnsRef::nsid(nsid);
+            self.unbind_nsid(id, nsid);
+            self.graves.netns(&names, at);
+        }
+        self.agenda.forget_netns(id);
+    }
+
+    pub(super) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
+        let ids = self.meant_by_death(netns, at);
+        if ids.is_empty() {
+            self.graves.netns(netns, at);
+        }
+        for id in ids {
+            self.remove_netns(id, at, "netns-gone");
+        }
+    }
+
+    /// A whole walk of `net->list` did not meet these: they are being torn down, or gone.
+    pub(super) fn sweep_netns(&mut self, began: BootNs) {
+        // A walk that began before the loss cannot make up for it.
+        if self.lost.take_if(|lost| *lost < began).is_some() {
+            let ended = |entry: &&Netns| entry.dying.is_some_and(|since| since < began);
+            let ids: Vec<_> = self.netns.values().filter(ended).map(|entry| entry.id).collect();
+            for id in ids {
+                self.remove_netns(id, began, "netns-gone");
+            }
+        }
+        let missed: Vec<NetnsId> = self
+            .netns
+            .values()
+            .filter(|entry| !entry.host && entry.dying.is_none())
+            .filter(|entry| entry.touched < began && entry.first_seen < began)
+            // A netns known by its nsid alone cannot be met by a walk, which does not read nsids.
+            .filter(|entry| entry.names.inode.is_some() || entry.names.cookie.is_some())
+            .map(|entry| entry.id)
+            .collect();
+        for id in missed {
+            self.mark_dying(id, began);
+        }
+    }
+
+    pub(super) fn set_link(&mut self, netns: &NetnsRef, link: &Link, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.graves.covers(Grave::Link(id, link.ifindex), at) {
+            return;
+        }
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let full = entry.links.len() >= MAX_LINKS;
+        match entry.links.get_mut(&link.ifindex) {
+            Some(known) if known.touched > at => {}
+            Some(known) => *known = LinkEntry { link: link.clone(), touched: at },
+            None if full => entry.more += 1,
+            None => {
+                entry.links.insert(link.ifindex, LinkEntry { link: link.clone(), touched: at });
+            }
+        }
+    }
+
+    pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {
+        let hearsay = self.hearsay(origin);
+        let Some(id) = self.find(netns) else { return };
+        self.graves.dig(Grave::Link(id, ifindex), at);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.links.get(&ifindex).is_some_and(|known| known.touched > at) {
+            return;
+        }
+        entry.links.remove(&ifindex);
+        entry.neighbours.retain(|(on, _), _| *on != ifindex);
+        // Where probes tell of addresses they tell of these too, and in order.
+        if hearsay {
+            return;
+        }
+        let on_it = |(key, known): &(&AddressKey, &AddressEntry)| {
+            key.ifindex == ifindex && known.touched <= at
+        };
+        let addresses: Vec<AddressKey> =
+            entry.addresses.iter().filter(on_it).map(|(key, _)| *key).collect();
+        for key in addresses {
+            self.end_address(id, &key, at, "device-gone");
+        }
+    }
+
+    pub(super) fn sweep_links(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(entry) = self.find(netns).and_then(|id| self.netns.get(&id)) else { return };
+        let stale: Vec<u32> = entry
+            .links
+            .values()
+            .filter(|known| known.touched < began)
+            .map(|known| known.link.ifindex)
+            .collect();
+        for ifindex in stale {
+            self.drop_link(netns, ifindex, began, Origin::Netlink);
+        }
+    }
+
+    pub(super) fn set_address(
+        &mut self,
+        netns: &NetnsRef,
+        address: &Address,
+        at: BootNs,
+        origin: Origin,
+    ) {
+        let hearsay = self.hearsay(origin);
+        let Some(id) = self.resolve(netns, at) else { return };
+        let buried = self.graves.covers(Grave::Address(id, address.key), at);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        // An entry of a dump is no echo: it tells what probes cannot, or have lost.
+        let echo = hearsay && entry.dumping != Some(at);
+        if let Some(known) = entry.addresses.get_mut(&address.key) {
+            if known.touched <= at || echo {
+                known.scope = address.scope.or(known.scope);
+                known.flags = address.flags.or(known.flags);
+            }
+            if !echo {
+                known.touched = known.touched.max(at);
+            }
+            return;
+        }
+        if buried || (echo && entry.dumped) {
+            return;
+        }
+        if entry.addresses.len() >= MAX_ADDRESSES {
+            entry.more += 1;
+            return;
+        }
+        let new = AddressEntry {
+            scope: address.scope,
+            flags: address.flags,
+            since: at,
+            touched: at,
+            told: false,
+        };
+        entry.addresses.insert(address.key, new);
+        self.by_ip.insert((address.key.local, id));
+        self.announce_address(id, &address.key, at);
+    }
+
+    pub(super) fn drop_address(
+        &mut self,
+        netns: &NetnsRef,
+        key: &AddressKey,
+        at: BootNs,
+        origin: Origin,
+    ) {
+        let Some(id) = self.find(netns) else { return };
+        // In the kernel's own order the deletion was told already, or will be; netlink's echo of it may
+        // come after the address has been added again.
+        if self.hearsay(origin) {
+            return;
+        }
+        let known = self.netns.get(&id).and_then(|entry| entry.addresses.get(key));
+        self.graves.dig(Grave::Address(id, *key), at);
+        if known.is_some_and(|known| known.touched <= at) {
+            self.end_address(id, key, at, "address-deleted");
+        }
+    }
+
+    /// Removes an address and ends its tenure.
+    fn end_address(&mut self, id: NetnsId, key: &AddressKey, at: BootNs, ended_by: &'static str) {
+        self.end_tenure(id, key, at, ended_by);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.addresses.remove(key).is_none() {
+            return;
+        }
+        // The same IP may stand on another device or with another prefix.
+        if !entry.addresses.keys().any(|other| other.local == key.local) {
+            self.by_ip.remove(&(key.local, id));
+        }
+    }
+
+    pub(super) fn sweep_addresses(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        let Some(entry) = self.netns.get(&id) else { return };
+        let stale: Vec<AddressKey> = entry
+            .addresses
+            .iter()
+            .filter(|(_, known)| known.touched < began)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in stale {
+            self.end_address(id, &key, began, "address-deleted");
+        }
+    }
+
+    /// IFA_F_DADFAILED, for whoever asks before netlink repeats it.
+    pub(super) fn dad_failed(&mut self, netns: &NetnsRef, ifindex: u32, ip: IpAddr, at: BootNs) {
+        const IFA_F_DADFAILED: u32 = 0x08;
+        let Some(id) = self.find(netns) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        for (key, known) in &mut entry.addresses {
+            if key.ifindex == ifindex && key.local == ip {
+                known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
+                known.touched = known.touched.max(at);
+            }
+        }
+    }
+
+    pub(super) fn set_neighbour(&mut self, netns: &NetnsRef, new: &Neighbour, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.graves.covers(Grave::Neighbour(id, new.ifindex, new.ip), at) {
+            return;
+        }
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let key = (new.ifindex, new.ip);
+        if let Some(known) = entry.neighbours.get_mut(&key) {
+            if known.touched > at {
+                return;
+            }
+            if known.neighbour.mac != new.mac || known.neighbour.state != new.state {
+                known.changed = at;
+            }
+            known.neighbour = new.clone();
+            known.touched = at;
+            return;
+        }
+        if entry.neighbours.len() >= MAX_NEIGHBOURS {
+            let oldest = entry.neighbours.iter().min_by_key(|(_, known)| known.touched);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                entry.neighbours.remove(&oldest);
+            }
+        }
+        let new = NeighbourEntry { neighbour: new.clone(), changed: at, touched: at };
+        entry.neighbours.insert(key, new);
+    }
+
+    pub(super) fn drop_neighbour(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        ip: IpAddr,
+        at: BootNs,
+    ) {
+        let Some(id) = self.find(netns) else { return };
+        self.graves.dig(Grave::Neighbour(id, ifindex, ip), at);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
+            entry.neighbours.remove(&(ifindex, ip));
+        }
+    }
+
+    pub(super) fn sweep_neighbours(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        if let Some(entry) = self.netns.get_mut(&id) {
+            entry.neighbours.retain(|_, known| known.touched >= began);
+        }
+    }
+
+    pub(super) fn set_holder(&mut self, netns: &NetnsRef, holder: &Holder, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.host {
+            return;
+        }
+        // A mount is one mount, whichever process it is seen through.
+        let known = entry.holders.keys().find(|known| same_hold(known, holder)).cloned();
+        if let Some(known) = known {
+            let touched = entry.holders.remove(&known).unwrap_or_default();
+            entry.holders.insert(holder.clone(), at.max(touched));
+        } else if entry.holders.len() < MAX_HOLDERS {
+            entry.holders.insert(holder.clone(), at);
+            self.agenda.holder_appeared(id, at);
+        }
+    }
+
+    /// A whole pass over a part of the holders did not meet these.
+    pub(super) fn sweep_holders(&mut self, began: BootNs, part: impl Fn(&Holder) -> bool) {
+        let mut lost = Vec::new();
+        for entry in self.netns.values_mut() {
+            let before = entry.holders.len();
+            entry.holders.retain(|holder, touched| *touched >= began || !part(holder));
+            if entry.holders.len() < before {
+                lost.push(entry.id);
+            }
+        }
+        for id in lost {
+            self.agenda.holders_changed(id, began);
+        }
+    }
+
+    /// A search for the holders of one netns has ended; those it did not meet have let go.
+    pub(super) fn searched(&mut self, netns: &NetnsRef, complete: bool, at: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        entry.searched = Some((at, complete));
+        if complete {
+            entry.holders.retain(|_, touched| *touched >= at);
+        }
+        // Known by a mount or a task that has gone since, never opened, and nothing holds it: where its
+        // end cannot be seen, that is its end.
+        let held = !entry.holders.is_empty() || !entry.tasks.is_empty();
+        let listed = entry.names.cookie.is_some() || entry.names.nsid.is_some();
+        if complete && !held && !listed && !entry.dumped && !entry.host {
+            self.remove_netns(id, at, "netns-gone");
+            return;
+        }
+        self.agenda.searched(id, at);
+    }
+
+    /// What is told with the time `at` from now on is this dump's.
+    pub(super) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
+        if let Scope::Addresses { netns } = scope
+            && let Some(id) = self.resolve(netns, at)
+            && let Some(entry) = self.netns.get_mut(&id)
+        {
+            entry.dumping = Some(at);
+        }
+    }
+
+    pub(super) fn dump_ended(&mut self, netns: &NetnsRef, began: BootNs, complete: bool) {
+        let Some(id) = self.resolve(netns, began) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        entry.dumping = None;
+        if complete {
+            entry.dumped = true;
+            self.agenda.adopted(id);
+            self.announce(id, began);
+        }
+    }
+}

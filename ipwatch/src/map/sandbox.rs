@@ -1,0 +1,130 @@
+//! Which container and which pod a netns belongs to.
+//!
+//! Three things name it, the strongest first: the container id in a task's cgroup path that is also
+//! in the CNI result cache (the sandbox's own process), the pod uid in a cgroup path, and a cached
+//! result whose netns path or IP is this netns's.
+
+use std::net::IpAddr;
+
+use crate::contract::{Container, Pod};
+use crate::fact::{Attachment, Holder, TaskKey};
+
+use super::cgroup::attribution;
+use super::{NetnsId, NodeMap};
+
+impl NodeMap {
+    /// Every netns that has this IP.
+    pub fn with_ip(&self, ip: IpAddr) -> impl Iterator<Item = NetnsId> {
+        let all = (ip, NetnsId::MIN)..=(ip, NetnsId::MAX);
+        self.by_ip.range(all).map(|(_, id)| *id)
+    }
+
+    /// The sandbox of a netns: its container and its pod, as far as they are known.
+    #[must_use]
+    pub fn sandbox_of(&self, id: NetnsId) -> (Option<Container>, Option<Pod>) {
+        let Some(entry) = self.netns.get(&id) else { return (None, None) };
+        if entry.host {
+            return (None, None);
+        }
+        let mut uid = None;
+        let mut first_container = None;
+        for task in &entry.tasks {
+            let (container, pod_uid) = self.container_of(task);
+            if let Some(attachment) = container
+                .as_ref()
+                .and_then(|container| self.attachment_of(container.id.as_deref()?))
+            {
+                return (container, pod(Some(attachment), pod_uid));
+            }
+            uid = uid.or(pod_uid);
+            first_container = first_container.or(container);
+        }
+        let attachment = uid
+            .as_deref()
+            .and_then(|uid| self.attachment_by_uid(uid))
+            .or_else(|| self.attachment_by_place(id, uid.as_deref()));
+        let sandbox = attachment.map(|attachment| Container {
+            id: Some(attachment.container_id.clone()),
+            runtime: first_container.as_ref().and_then(|container| container.runtime.clone()),
+            ..Container::default()
+        });
+        (sandbox.or(first_container), pod(attachment, uid))
+    }
+
+    /// The container of one task and its pod's uid, by its cgroup.
+    #[must_use]
+    pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
+        let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
+        let Some(found) = cgroup.and_then(attribution) else { return (None, None) };
+        let container = found.container_id.map(|id| Container {
+            id: Some(id),
+            runtime: found.runtime.map(str::to_owned),
+            ..Container::default()
+        });
+        (container, found.pod_uid)
+    }
+
+    fn attachment_of(&self, container_id: &str) -> Option<&Attachment> {
+        let from = (container_id.to_owned(), String::new());
+        let (key, (attachment, _)) = self.attachments.range(from..).next()?;
+        (key.0 == container_id).then_some(attachment)
+    }
+
+    fn attachment_by_uid(&self, uid: &str) -> Option<&Attachment> {
+        self.attachments.values().map(|(attachment, _)| attachment).find(|attachment| {
+            attachment.pod.as_ref().is_some_and(|pod| pod.uid.as_deref() == Some(uid))
+        })
+    }
+
+    /// By the mounted path of the netns, else by an IP that only one cached result has. A result of
+    /// another pod (`uid`) is never taken: its IP may have been handed out twice.
+    fn attachment_by_place(&self, id: NetnsId, uid: Option<&str>) -> Option<&Attachment> {
+        if self.attachments.is_empty() {
+            return None;
+        }
+        let entry = self.netns.get(&id)?;
+        let fits = |attachment: &&Attachment| {
+            let theirs = attachment.pod.as_ref().and_then(|pod| pod.uid.as_deref());
+            uid.is_none() || theirs.is_none() || theirs == uid
+        };
+        let paths: Vec<&str> = entry
+            .holders
+            .keys()
+            .filter_map(|holder| match holder {
+                Holder::Mount { path, .. } => Some(path.as_str()),
+                _ => None,
+            })
+            .collect();
+        let all = || self.attachments.values().map(|(attachment, _)| attachment).filter(fits);
+        let by_path = all().find(|attachment| {
+            let theirs = attachment.netns_path.as_deref().map(strip_var);
+            theirs.is_some_and(|theirs| paths.iter().any(|path| strip_var(path) == theirs))
+        });
+        if by_path.is_some() {
+            return by_path;
+        }
+        let ips: Vec<IpAddr> = entry.routable().map(|(key, _)| key.local).collect();
+        let mut by_ip = all().filter(|attachment| {
+            // A result that names another mounted netns is not about this one.
+            let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
+            !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
+        });
+        by_ip.next().filter(|_| by_ip.next().is_none())
+    }
+}
+
+/// `/var/run` is a link to `/run`: runtimes write either.
+fn strip_var(path: &str) -> &str {
+    path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
+}
+
+fn pod(attachment: Option<&Attachment>, uid: Option<String>) -> Option<Pod> {
+    let named = attachment.and_then(|attachment| attachment.pod.as_ref());
+    let pod = Pod {
+        namespace: named.map(|pod| pod.namespace.clone()),
+        name: named.map(|pod| pod.name.clone()),
+        uid: named.and_then(|pod| pod.uid.clone()).or(uid),
+        ..Pod::default()
+    };
+    (pod != Pod::default()).then_some(pod)
+}

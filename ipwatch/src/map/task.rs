@@ -1,0 +1,379 @@
+//! Who is in a netns, who is leaving it, and who was killed.
+//!
+//! A task keeps its netns until its `nsproxy` is gone (`exit_task_namespaces`, after `exit_files`):
+//! an exiting one is still a holder. Threads share their process's netns nearly always and are kept
+//! only when they are known to outlive their leader or to stand apart.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Sender, Task, TaskKey};
+
+use super::{Netns, NetnsId, NodeMap, Table};
+
+/// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
+const MAX_KILLS: usize = 4096;
+const SIGKILL: u32 = 9;
+/// Nanoseconds of a tick (USER_HZ), in which start times are told.
+const TICK: u64 = 10_000_000;
+
+/// A task in a netns other than the host's.
+#[derive(Debug)]
+pub struct TaskEntry {
+    /// Which.
+    pub key: TaskKey,
+    /// Its name. Hostile text.
+    pub comm: String,
+    /// Where.
+    pub netns: NetnsId,
+    /// Its cgroup, once read.
+    pub cgroup: Option<Rc<str>>,
+    /// First seen here.
+    pub since: BootNs,
+    /// It is exiting, as far as is known since this moment.
+    pub exiting: Option<BootNs>,
+    /// SIGKILL is pending for it, as far as is known since this moment.
+    pub killed: Option<BootNs>,
+    /// It was exiting or killed when ipwatch first looked: since when is not known.
+    pub preexisting: bool,
+    /// State letter, when it was told.
+    pub state: Option<char>,
+    /// The last careful look at it.
+    pub look: Option<LookEntry>,
+    touched: BootNs,
+}
+
+/// A careful look and its time.
+#[derive(Debug, Clone)]
+pub struct LookEntry {
+    /// When.
+    pub at: BootNs,
+    /// What it showed.
+    pub look: Look,
+    /// How many looks there have been.
+    pub count: u32,
+}
+
+/// A SIGKILL that was seen to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    /// When.
+    pub at: BootNs,
+    /// By whom.
+    pub by: Sender,
+    /// To the whole process.
+    pub group: bool,
+    /// The thread it was directed at.
+    pub tid: u32,
+}
+
+impl TaskEntry {
+    /// Since when it has been on its way out.
+    #[must_use]
+    pub fn leaving_since(&self) -> Option<BootNs> {
+        match (self.exiting, self.killed) {
+            (Some(exiting), Some(killed)) => Some(exiting.min(killed)),
+            (exiting, killed) => exiting.or(killed),
+        }
+    }
+
+    /// A task that exits is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind
+    /// `proc_cgroup_show`, 6.18): what was known before says more.
+    fn learn_cgroup(&mut self, path: Rc<str>) {
+        if self.exiting.is_none() || self.cgroup.is_none() {
+            self.cgroup = Some(path);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    entries: Table<TaskKey, TaskEntry>,
+    /// `(pid, tid)` to the one task that has it now.
+    by_tid: BTreeMap<(u32, u32), TaskKey>,
+    leaving: BTreeSet<TaskKey>,
+    kills: Table<u32, Kill>,
+    kill_order: VecDeque<(u32, BootNs)>,
+}
+
+impl Tasks {
+    pub(super) fn get(&self, key: &TaskKey) -> Option<&TaskEntry> {
+        self.entries.get(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
+        self.by_tid.range((pid, 0)..=(pid, u32::MAX)).filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    pub(super) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        self.leaving.iter().filter_map(|key| self.entries.get(key))
+    }
+
+    /// The kill of this task's process. One that is older than the task was another's, who had its pid.
+    pub(super) fn kill(&self, task: &TaskKey) -> Option<&Kill> {
+        self.kills.get(&task.pid).filter(|kill| kill.at.0 / TICK >= task.start)
+    }
+
+    pub(super) fn rehome(&mut self, tasks: &BTreeSet<TaskKey>, netns: NetnsId) {
+        for key in tasks {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.netns = netns;
+            }
+        }
+    }
+
+    fn remember_kill(&mut self, pid: u32, kill: Kill) {
+        self.kill_order.push_back((pid, kill.at));
+        // The first kill is the story, later ones are people trying again; unless the first was of
+        // another process, which had this pid.
+        let known = self.of(pid).any(|task| self.kill(&task.key).is_some());
+        if !known {
+            self.kills.insert(pid, kill);
+        }
+        while self.kill_order.len() > MAX_KILLS {
+            let Some((pid, at)) = self.kill_order.pop_front() else { break };
+            if self.kills.get(&pid).is_some_and(|kill| kill.at == at) {
+                self.kills.remove(&pid);
+            }
+        }
+    }
+}
+
+impl NodeMap {
+    pub(super) fn set_task(&mut self, task: &Task, at: BootNs, origin: Origin) {
+        if self.graves.task_buried(task.key, at) {
+            return;
+        }
+        if self.is_host(&task.netns) {
+            // It moved to the host's netns, where nobody's IP is at stake.
+            self.leave(task.key, at);
+            return;
+        }
+        let Some(netns) = self.resolve(&task.netns, at) else { return };
+        self.evict_predecessor(task.key, at);
+        let first_snapshot = self.task_snapshots == 0 && origin != Origin::Probe;
+        let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
+
+        let fresh = !self.tasks.entries.contains_key(&task.key);
+        let entry = self.tasks.entries.entry(task.key).or_insert_with(|| TaskEntry {
+            key: task.key,
+            comm: task.comm.clone(),
+            netns,
+            cgroup: None,
+            since: at,
+            exiting: None,
+            killed: None,
+            preexisting: first_snapshot && (task.exiting || task.killed),
+            state: None,
+            look: None,
+            touched: at,
+        });
+        if entry.touched > at {
+            return;
+        }
+        entry.touched = at;
+        let became_another = entry.comm != task.comm;
+        if became_another {
+            entry.comm.clone_from(&task.comm);
+        }
+        entry.state = task.state.or(entry.state);
+        let moved_from = (entry.netns != netns).then_some(entry.netns);
+        entry.netns = netns;
+        if task.exiting {
+            entry.exiting.get_or_insert(at);
+        }
+        if task.killed {
+            entry.killed.get_or_insert(at);
+        }
+        if entry.cgroup.is_none() && inherited.is_some() && origin == Origin::Probe {
+            entry.cgroup = inherited;
+        }
+        // A runtime puts its process into a cgroup before it becomes the container's by an exec.
+        let unnamed = (entry.cgroup.is_none() || became_another) && task.key.is_leader();
+        if let Some(old) = moved_from {
+            self.leave_netns(old, &task.key, at);
+        }
+        if let Some(netns) = self.netns.get_mut(&netns) {
+            netns.tasks.insert(task.key);
+        }
+        if fresh || moved_from.is_some() {
+            self.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
+            let searching = self.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
+            self.agenda.task_entered(netns, at, searching);
+        }
+        if unnamed {
+            self.agenda.unnamed(task.key, at);
+        }
+        self.consider_leaving(task.key);
+    }
+
+    fn is_host(&self, netns: &NetnsRef) -> bool {
+        self.host().is_some() && self.names.find(netns) == self.host()
+    }
+
+    fn cgroup_of(&self, pid: u32) -> Option<Rc<str>> {
+        let key = self.tasks.by_tid.get(&(pid, pid))?;
+        self.tasks.entries.get(key)?.cgroup.clone()
+    }
+
+    /// Another task had this pid and tid: it must be gone.
+    fn evict_predecessor(&mut self, key: TaskKey, at: BootNs) {
+        if let Some(old) = self.tasks.by_tid.get(&(key.pid, key.tid)).copied()
+            && old != key
+        {
+            self.leave(old, at);
+        }
+    }
+
+    pub(super) fn task_exiting(&mut self, key: TaskKey, at: BootNs) {
+        if let Some(entry) = self.tasks.entries.get_mut(&key) {
+            entry.exiting.get_or_insert(at);
+            entry.touched = entry.touched.max(at);
+            self.consider_leaving(key);
+        }
+    }
+
+    /// It has no netns any more. If it led its process, its threads may still have.
+    pub(super) fn task_released(&mut self, key: TaskKey, at: BootNs) {
+        let known = self.tasks.entries.contains_key(&key);
+        self.leave(key, at);
+        if known && key.is_leader() {
+            self.agenda.leader_left(key, at);
+        }
+    }
+
+    /// Removes a task and remembers that it is gone.
+    fn leave(&mut self, key: TaskKey, at: BootNs) {
+        self.graves.task(key, at);
+        let Some(netns) = self.tasks.entries.get(&key).map(|entry| entry.netns) else { return };
+        self.drop_task(&key);
+        self.leave_netns(netns, &key, at);
+    }
+
+    fn leave_netns(&mut self, netns: NetnsId, key: &TaskKey, at: BootNs) {
+        if let Some(entry) = self.netns.get_mut(&netns)
+            && entry.tasks.remove(key)
+            && entry.tasks.is_empty()
+            && entry.dying.is_none()
+        {
+            self.agenda.emptied(netns, at);
+        }
+    }
+
+    /// Removes a task from every index but its netns's.
+    pub(super) fn drop_task(&mut self, key: &TaskKey) {
+        self.tasks.entries.remove(key);
+        self.tasks.leaving.remove(key);
+        self.agenda.forget_task(key);
+        if self.tasks.by_tid.get(&(key.pid, key.tid)) == Some(key) {
+            self.tasks.by_tid.remove(&(key.pid, key.tid));
+        }
+    }
+
+    pub(super) fn signalled(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        signal: u32,
+        group: bool,
+        by: &Sender,
+        at: BootNs,
+    ) {
+        if signal != SIGKILL {
+            return;
+        }
+        self.tasks.remember_kill(pid, Kill { at, by: by.clone(), group, tid });
+        // SIGKILL ends the whole process, to whichever thread it is directed (`complete_signal`).
+        let keys: Vec<TaskKey> = self.tasks.of(pid).map(|entry| entry.key).collect();
+        for key in keys {
+            if let Some(entry) = self.tasks.entries.get_mut(&key) {
+                entry.killed.get_or_insert(at);
+                self.consider_leaving(key);
+            }
+        }
+    }
+
+    /// Sets a task on the agenda when it is on its way out.
+    fn consider_leaving(&mut self, key: TaskKey) {
+        let Some(entry) = self.tasks.entries.get(&key) else { return };
+        if let Some(since) = entry.leaving_since()
+            && self.tasks.leaving.insert(key)
+        {
+            self.agenda.leaving(key, since);
+        }
+    }
+
+    pub(super) fn looked(&mut self, key: TaskKey, look: &Look, at: BootNs) {
+        match &look.netns {
+            Some(Presence::Gone) => return self.leave(key, at),
+            Some(Presence::Released) => return self.task_released(key, at),
+            Some(Presence::In(_)) | None => {}
+        }
+        let Some(entry) = self.tasks.entries.get_mut(&key) else { return };
+        if entry.look.as_ref().is_some_and(|last| last.at > at) {
+            return;
+        }
+        // One that could not tell does not outrank one that could.
+        if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
+            self.agenda.looked(key, at);
+            return;
+        }
+        let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
+        entry.state = Some(look.state);
+        if !look.comm.is_empty() && entry.comm != look.comm {
+            entry.comm.clone_from(&look.comm);
+        }
+        if let Some(cgroup) = &look.cgroup {
+            entry.learn_cgroup(Rc::from(cgroup.as_str()));
+        }
+        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.touched = entry.touched.max(at);
+        self.agenda.looked(key, at);
+    }
+
+    pub(super) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
+        self.agenda.named(&key);
+        let Some(entry) = self.tasks.entries.get_mut(&key) else { return };
+        let path: Rc<str> = Rc::from(path);
+        entry.learn_cgroup(path.clone());
+        let netns = entry.netns;
+        // Share one copy among the tasks of one container.
+        if let Some(same) = self.shared_cgroup(netns, &path)
+            && let Some(entry) = self.tasks.entries.get_mut(&key)
+            && entry.cgroup.as_ref() == Some(&same)
+        {
+            entry.cgroup = Some(same);
+        }
+        self.netns_named(netns);
+    }
+
+    fn shared_cgroup(&self, netns: NetnsId, path: &str) -> Option<Rc<str>> {
+        let tasks = &self.netns.get(&netns)?.tasks;
+        tasks
+            .iter()
+            .filter_map(|task| self.tasks.entries.get(task)?.cgroup.clone())
+            .find(|cgroup| cgroup.as_ref() == path)
+    }
+
+    pub(super) fn sweep_tasks(&mut self, began: BootNs) {
+        for key in self.untouched_since(began) {
+            self.task_released(key, began);
+        }
+    }
+
+    /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.
+    pub(super) fn doubt_tasks(&mut self, began: BootNs) {
+        for key in self.untouched_since(began) {
+            self.agenda.doubt(key, began);
+        }
+    }
+
+    fn untouched_since(&self, began: BootNs) -> Vec<TaskKey> {
+        let untouched = self.tasks.entries.values().filter(|entry| entry.touched < began);
+        untouched.map(|entry| entry.key).collect()
+    }
+}

@@ -1,0 +1,195 @@
+//! Who had an IP from when to when, told as events: for the ledger's history and for `watch`.
+//!
+//! A netns is announced once its lasting identity is known, so that the key of a tenure stays the
+//! same until its end.
+
+use std::collections::BTreeSet;
+
+use crate::contract::{Container, Pod, Tenure};
+use crate::fact::{AddressKey, Attachment, BootNs};
+
+use super::{Netns, NetnsId, NodeMap};
+
+/// Events kept until the daemon takes them. A replay that never does must not grow without end.
+const MAX_EVENTS: usize = 65_536;
+
+/// One change in who has an IP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenureEvent {
+    /// An address came, or was there at the start.
+    Held {
+        /// Netns identity, device, IP and prefix: the same until the tenure ends.
+        key: String,
+        /// What is known of it.
+        tenure: Tenure,
+    },
+    /// Its container or pod became known.
+    Named {
+        /// As in `Held`.
+        key: String,
+        /// The container.
+        container: Option<Container>,
+        /// The pod.
+        pod: Option<Pod>,
+    },
+    /// It went.
+    Released {
+        /// As in `Held`.
+        key: String,
+        /// When.
+        at: BootNs,
+        /// `address-deleted`, `device-gone`, `netns-gone`.
+        ended_by: &'static str,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    events: Vec<TenureEvent>,
+    /// Netns whose container or pod is to be told, once for all that happens until the next take.
+    unnamed: BTreeSet<NetnsId>,
+}
+
+impl Outbox {
+    fn push(&mut self, event: TenureEvent) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(event);
+        }
+    }
+}
+
+impl NodeMap {
+    /// What came and went since the last call.
+    pub fn take_tenures(&mut self) -> Vec<TenureEvent> {
+        for id in std::mem::take(&mut self.tenures.unnamed) {
+            self.name_tenures_of(id);
+        }
+        std::mem::take(&mut self.tenures.events)
+    }
+
+    /// Keys of every tenure that lasts.
+    #[must_use]
+    pub fn tenure_keys(&self) -> std::collections::HashSet<String> {
+        let mut keys = std::collections::HashSet::new();
+        for entry in self.netns.values().filter(|entry| entry.announced && !entry.host) {
+            keys.extend(entry.routable().filter_map(|(key, _)| self.tenure_key(entry.id, key)));
+        }
+        keys
+    }
+
+    /// The key of an address's tenure; none for addresses nobody else could get.
+    fn tenure_key(&self, id: NetnsId, key: &AddressKey) -> Option<String> {
+        let entry = self.netns.get(&id)?;
+        (!entry.host && entry.addresses.contains_key(key) && entry.is_routable(key))
+            .then(|| tenure_name(entry, key))
+    }
+
+    fn tenure(&self, id: NetnsId, key: &AddressKey) -> Option<Tenure> {
+        let entry = self.netns.get(&id)?;
+        let since = entry.addresses.get(key)?.since;
+        Some(Tenure {
+            ip: key.local,
+            netns: self.netns_view(entry),
+            container: None,
+            pod: None,
+            from: self.calendar().date(since),
+            to: None,
+            ended_by: None,
+        })
+    }
+
+    /// Tells of a netns's addresses, once its identity will not change any more.
+    pub(super) fn announce(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let lasting = entry.names.cookie.is_some() || entry.dumped;
+        if entry.announced || entry.host || !lasting {
+            return;
+        }
+        entry.announced = true;
+        let keys: Vec<AddressKey> = entry.addresses.keys().copied().collect();
+        for key in keys {
+            self.announce_address(id, &key, at);
+        }
+    }
+
+    pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressKey, _at: BootNs) {
+        if !self.netns.get(&id).is_some_and(|entry| entry.announced) {
+            return;
+        }
+        let (name, tenure) = (self.tenure_key(id, key), self.tenure(id, key));
+        let entry = self.netns.get_mut(&id).and_then(|entry| entry.addresses.get_mut(key));
+        if let (Some(key), Some(tenure), Some(entry)) = (name, tenure, entry) {
+            entry.told = true;
+            self.tenures.push(TenureEvent::Held { key, tenure });
+            self.tenures.unnamed.insert(id);
+        }
+    }
+
+    pub(super) fn end_tenure(
+        &mut self,
+        id: NetnsId,
+        key: &AddressKey,
+        at: BootNs,
+        ended_by: &'static str,
+    ) {
+        let Some(entry) = self.netns.get(&id) else { return };
+        let told = entry.addresses.get(key).is_some_and(|known| known.told);
+        // What was told is ended, even if it has turned out since to be nobody's concern.
+        if !told && (entry.host || !entry.is_routable(key)) {
+            return;
+        }
+        let name = tenure_name(entry, key);
+        if !told && let Some(tenure) = self.tenure(id, key) {
+            self.tenures.push(TenureEvent::Held { key: name.clone(), tenure });
+        }
+        self.tenures.push(TenureEvent::Released { key: name, at, ended_by });
+    }
+
+    pub(super) fn end_all_tenures(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
+        if self.tenures.unnamed.remove(&id) {
+            self.name_tenures_of(id);
+        }
+        let Some(entry) = self.netns.get(&id) else { return };
+        let keys: Vec<AddressKey> = entry.addresses.keys().copied().collect();
+        for key in keys {
+            self.end_tenure(id, &key, at, ended_by);
+        }
+    }
+
+    /// A netns's container or pod became known.
+    pub(super) fn netns_named(&mut self, id: NetnsId) {
+        if self.netns.get(&id).is_some_and(|entry| entry.announced) {
+            self.tenures.unnamed.insert(id);
+        }
+    }
+
+    fn name_tenures_of(&mut self, id: NetnsId) {
+        let (container, pod) = self.sandbox_of(id);
+        if container.is_none() && pod.is_none() {
+            return;
+        }
+        let Some(entry) = self.netns.get(&id) else { return };
+        let addresses: Vec<AddressKey> = entry.routable().map(|(key, _)| *key).collect();
+        for address in addresses {
+            if let Some(key) = self.tenure_key(id, &address) {
+                let (container, pod) = (container.clone(), pod.clone());
+                self.tenures.push(TenureEvent::Named { key, container, pod });
+            }
+        }
+    }
+
+    /// A CNI result came: whoever has its IPs has a name now.
+    pub(super) fn name_tenures(&mut self, attachment: &Attachment, _at: BootNs) {
+        let mut ids: Vec<NetnsId> =
+            attachment.ips.iter().flat_map(|(ip, _)| self.with_ip(*ip)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            self.netns_named(id);
+        }
+    }
+}
+
+fn tenure_name(entry: &Netns, key: &AddressKey) -> String {
+    format!("{}/{}/{}/{}", entry.identity, key.ifindex, key.local, key.prefix_len)
+}

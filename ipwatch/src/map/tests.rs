@@ -1,0 +1,360 @@
+//! The map's rules, one test each. What comes out of order is in `order`, random lives in `model`.
+
+mod model;
+mod order;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::want::{Door, Want};
+use super::*;
+use crate::contract::{HolderKind, Prefix, Selector};
+use crate::fact::{
+    Address, AddressKey, Holder, Link, Look, NetnsRef, PodName, Presence, Sender, Task, TaskKey,
+};
+
+const MS: u64 = 1_000_000;
+const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(4_026_531_840), nsid: None };
+
+fn ip(last: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, last).into()
+}
+
+fn key(last: u8) -> AddressKey {
+    AddressKey { ifindex: 2, local: ip(last), prefix_len: 24, peer: None }
+}
+
+fn address(last: u8) -> Address {
+    Address { key: key(last), scope: Some(0), flags: Some(0x80) }
+}
+
+fn task(pid: u32, netns: NetnsRef) -> Task {
+    Task {
+        key: TaskKey { pid, tid: pid, start: 100 },
+        netns,
+        comm: format!("t{pid}"),
+        parent: None,
+        exiting: false,
+        killed: false,
+        state: None,
+    }
+}
+
+/// A map and a clock that ticks one ms a fact.
+struct Feed {
+    map: NodeMap,
+    at: BootNs,
+}
+
+impl Feed {
+    fn new(sight: Sight) -> Self {
+        Self::with(NodeMap::new(false), sight)
+    }
+
+    fn with(map: NodeMap, sight: Sight) -> Self {
+        let mut feed = Self { map, at: BootNs(1_000 * MS) };
+        feed.tell(What::Boot(Boot {
+            boot_id: "boot".into(),
+            node: "node".into(),
+            kernel: "6.12".into(),
+            wall_offset: 0,
+            host: HOST,
+        }));
+        feed.tell(What::Sight(sight));
+        feed
+    }
+
+    fn tell(&mut self, what: What) -> BootNs {
+        self.tell_from(Origin::Probe, what)
+    }
+
+    fn tell_from(&mut self, origin: Origin, what: What) -> BootNs {
+        self.at = self.at.plus(MS);
+        self.map.apply(&Fact { at: self.at, origin, what });
+        self.at
+    }
+
+    fn tell_at(&mut self, at: BootNs, origin: Origin, what: What) {
+        self.map.apply(&Fact { at, origin, what });
+    }
+
+    fn ips(&self) -> Vec<IpAddr> {
+        let all = self.map.addresses(&Selector::Ip(None));
+        all.into_iter().filter_map(|view| view.ip).collect()
+    }
+
+    fn wants(&mut self, after_ms: u64) -> Vec<Want> {
+        self.at = self.at.plus(after_ms * MS);
+        self.map.agenda(self.at, &Policy::default()).wants
+    }
+}
+
+const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true };
+const NONE: Sight = Sight { teardown_end: false, release: false, addresses: false };
+
+fn full(cookie: u64, inode: u32, nsid: i32) -> NetnsRef {
+    NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: Some(nsid) }
+}
+
+#[test]
+fn names_learned_apart_become_one_netns() {
+    let mut feed = Feed::new(NONE);
+    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell(What::Task(task(10, NetnsRef { cookie: Some(7), inode: Some(70), nsid: None })));
+    assert_eq!(feed.map.all_netns().count(), 3);
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    assert_eq!(feed.map.all_netns().count(), 2);
+    let found = feed.map.addresses(&Selector::Ip(Some(Prefix { ip: ip(1), len: 32 })));
+    assert_eq!(found[0].netns.cookie, Some(7));
+    assert_eq!(found[0].holders[0].pid, Some(10));
+}
+
+#[test]
+fn a_reused_inode_is_another_netns() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    // Its end was not seen, but its inode turns up with another cookie.
+    feed.tell(What::Netns { netns: NetnsRef { cookie: Some(8), inode: Some(70), nsid: None } });
+    assert!(feed.ips().is_empty());
+    feed.tell(What::Task(task(10, NetnsRef::inode(70))));
+    let found = feed.map.addresses(&Selector::Netns(Some("70".into())));
+    assert_eq!((found.len(), found[0].netns.cookie), (1, Some(8)));
+}
+
+#[test]
+fn a_reused_nsid_is_another_netns() {
+    let mut feed = Feed::new(NONE);
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell(What::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(2) });
+    assert_eq!(feed.ips(), [ip(2)]);
+    feed.tell(What::Netns { netns: full(8, 70, 3) });
+    let found = feed.map.addresses(&Selector::Ip(None));
+    assert_eq!((found.len(), found[0].netns.cookie), (1, Some(8)));
+}
+
+#[test]
+fn a_link_that_leaves_takes_its_addresses_along() {
+    let mut feed = Feed::new(NONE);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(What::LinkGone { netns, ifindex: 2 });
+    assert!(feed.ips().is_empty());
+}
+
+#[test]
+fn an_exiting_task_holds_until_it_is_released() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(What::Task(task(10, netns)));
+    feed.tell(What::TaskExiting { task: task(10, netns).key });
+    let holders = feed.map.addresses(&Selector::Ip(None)).remove(0).holders;
+    assert_eq!((holders[0].kind, holders[0].exiting), (HolderKind::Process, Some(true)));
+    feed.tell(What::TaskReleased { task: task(10, netns).key });
+    assert!(feed.map.addresses(&Selector::Ip(None)).remove(0).holders.is_empty());
+    // A snapshot that read the task before cannot bring it back.
+    let at = BootNs(feed.at.0 - MS);
+    feed.tell_at(at, Origin::Snapshot, What::Task(task(10, netns)));
+    assert_eq!(feed.map.sizes().2, 0);
+}
+
+#[test]
+fn a_task_that_moves_takes_its_hold_along() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Task(task(10, full(7, 70, 3))));
+    feed.tell(What::Task(task(10, full(8, 80, 4))));
+    let holders = |feed: &Feed, netns: &str| {
+        feed.map.addresses(&Selector::Netns(Some(netns.into()))).remove(0).holders.len()
+    };
+    assert_eq!((holders(&feed, "70"), holders(&feed, "80")), (0, 1));
+    feed.tell(What::Task(task(10, HOST)));
+    assert_eq!((holders(&feed, "80"), feed.map.sizes().2), (0, 0));
+}
+
+#[test]
+fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Netns { netns });
+    let search = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Holders { .. }));
+    assert!(!search(&feed.wants(1)), "too early: the first process is not in yet");
+    assert!(search(&feed.wants(1_000)));
+    let kinds = |feed: &Feed| {
+        let view = feed.map.addresses(&Selector::Netns(Some("70".into()))).remove(0);
+        view.holders.iter().map(|holder| holder.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&feed), [], "nothing is claimed before the search has ended");
+    feed.tell(What::HoldersSearched { netns, complete: false });
+    assert_eq!(kinds(&feed), [], "an incomplete search proves nothing");
+    feed.tell(What::HoldersSearched { netns, complete: true });
+    assert_eq!(kinds(&feed), [HolderKind::Kernel]);
+    let holder = Holder::Mount { mount_ns: 1, path: "/run/netns/x".into(), pid: 1 };
+    feed.tell(What::Holder { netns, holder });
+    assert_eq!(kinds(&feed), [HolderKind::Mount]);
+}
+
+#[test]
+fn a_netns_is_opened_by_what_is_known_to_hold_it() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Task(task(10, full(7, 70, 3))));
+    let wants = feed.wants(0);
+    let Some(Want::Adopt { doors, .. }) = wants.first() else { panic!("{wants:?}") };
+    assert_eq!(doors[0], Door::Task { pid: 10, tid: 10 });
+    let scope = Scope::Addresses { netns: full(7, 70, 3) };
+    let began = feed.at;
+    feed.tell(What::Ended { scope, began, complete: true });
+    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    assert!(!adopts(&feed.wants(120_000)), "once is enough");
+}
+
+#[test]
+fn a_netns_known_by_its_nsid_alone_asks_for_a_walk() {
+    let mut feed = Feed::new(NONE);
+    feed.tell(What::Netns { netns: NetnsRef::nsid(3) });
+    assert!(feed.wants(0).contains(&Want::Walk));
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.wants(10);
+    assert!(!feed.wants(10_000).contains(&Want::Walk));
+}
+
+#[test]
+fn a_killed_task_is_looked_at_after_its_grace_and_again() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let task = task(10, netns);
+    let key = task.key;
+    feed.tell(What::Task(task));
+    let by = Sender { pid: 1, comm: "killer".into() };
+    feed.tell(What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
+    let looks = |wants: &[Want]| wants.contains(&Want::Look { task: key });
+    assert!(!looks(&feed.wants(4_000)), "within its grace");
+    assert!(looks(&feed.wants(1_100)));
+    let look = Look { netns: Some(Presence::In(netns)), state: 'D', ..Look::default() };
+    feed.tell(What::Look { task: key, look: Box::new(look) });
+    assert!(looks(&feed.wants(600)), "a second time, to be certain");
+}
+
+#[test]
+fn a_pod_is_named_by_cgroup_and_cache() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let id = "a".repeat(64);
+    feed.tell(What::Task(task(10, netns)));
+    feed.tell(What::Address { netns, address: address(1) });
+    let uid = "0a1b2c3d-1111-2222-3333-444455556666";
+    let path = format!("/kubepods/besteffort/pod{uid}/{id}");
+    feed.tell(What::Cgroup { task: task(10, netns).key, path });
+    let pod = Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None });
+    feed.tell(What::Attachment(Attachment {
+        container_id: id.clone(),
+        ifname: "eth0".into(),
+        network: "cbr0".into(),
+        netns_path: None,
+        ips: vec![(ip(1), 24)],
+        pod,
+    }));
+    let view = feed.map.addresses(&Selector::Pod(Some("shop/api-0".into()))).remove(0);
+    let pod = view.pod.unwrap();
+    assert_eq!((pod.name.as_deref(), pod.uid.as_deref()), (Some("api-0"), Some(uid)));
+    assert_eq!(view.container.unwrap().id, Some(id));
+}
+
+#[test]
+fn tenures_begin_and_end_once() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(What::Netns { netns });
+    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    let events = feed.map.take_tenures();
+    let [
+        TenureEvent::Held { key: held, .. },
+        TenureEvent::Released { key: released, ended_by, .. },
+    ] = events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(held, released);
+    assert_eq!(*ended_by, "netns-gone");
+}
+
+#[test]
+fn a_kill_of_another_process_with_this_pid_is_not_this_ones() {
+    let mut feed = Feed::new(ALL);
+    let by = |comm: &str| Sender { pid: 1, comm: comm.into() };
+    let signalled =
+        |comm: &str| What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by: by(comm) };
+    feed.tell(signalled("monday"));
+    feed.at = BootNs(100_000 * MS);
+    let later =
+        Task { key: TaskKey { pid: 10, tid: 10, start: 9_000 }, ..task(10, full(7, 70, 3)) };
+    let key = later.key;
+    feed.tell(What::Task(later));
+    assert_eq!(feed.map.kill_of(&key), None);
+    feed.tell(signalled("wednesday"));
+    feed.tell(signalled("thursday"));
+    assert_eq!(feed.map.kill_of(&key).map(|kill| kill.by.comm.as_str()), Some("wednesday"));
+}
+
+#[test]
+fn a_cgroup_is_asked_for_until_it_is_told() {
+    let mut feed = Feed::new(ALL);
+    let task = task(10, full(7, 70, 3));
+    let want = Want::Cgroup { task: task.key };
+    let key = task.key;
+    feed.tell(What::Task(task));
+    assert!(feed.wants(0).contains(&want));
+    assert!(!feed.wants(10).contains(&want));
+    assert!(feed.wants(2_000).contains(&want), "the first answer was lost");
+    feed.tell(What::Cgroup { task: key, path: "/kubepods/x".into() });
+    assert!(!feed.wants(60_000).contains(&want));
+}
+
+#[test]
+fn an_exiting_task_keeps_the_cgroup_it_had() {
+    let mut feed = Feed::new(ALL);
+    let task = task(10, full(7, 70, 3));
+    let key = task.key;
+    feed.tell(What::Task(task));
+    feed.tell(What::Cgroup { task: key, path: "/kubepods/x".into() });
+    feed.tell(What::TaskExiting { task: key });
+    let look = Look {
+        netns: Some(Presence::In(full(7, 70, 3))),
+        cgroup: Some("/".into()),
+        frozen: Some(false),
+        ..Look::default()
+    };
+    feed.tell(What::Look { task: key, look: Box::new(look) });
+    feed.tell(What::Cgroup { task: key, path: "/".into() });
+    assert_eq!(feed.map.task(&key).and_then(|task| task.cgroup.as_deref()), Some("/kubepods/x"));
+}
+
+#[test]
+fn a_snapshot_that_was_not_complete_only_raises_doubt() {
+    let mut feed = Feed::new(ALL);
+    let task = task(10, full(7, 70, 3));
+    let key = task.key;
+    feed.tell(What::Task(task));
+    let began = feed.tell(What::Began(Scope::Tasks));
+    feed.tell(What::Ended { scope: Scope::Tasks, began, complete: false });
+    assert_eq!(feed.map.sizes().2, 1);
+    assert!(feed.wants(1).contains(&Want::Look { task: key }));
+    let look = Look { netns: Some(Presence::Gone), ..Look::default() };
+    feed.tell(What::Look { task: key, look: Box::new(look) });
+    assert_eq!(feed.map.sizes().2, 0);
+}
+
+#[test]
+fn a_pod_cannot_fill_the_map() {
+    let mut feed = Feed::new(NONE);
+    let netns = full(7, 70, 3);
+    for n in 0..20_000u32 {
+        let local = Ipv4Addr::from_bits(0x0b00_0000 + n).into();
+        let key = AddressKey { local, ..key(1) };
+        feed.tell(What::Address { netns, address: Address { key, ..address(1) } });
+    }
+    assert_eq!(feed.map.sizes().1, 16_384);
+    assert_eq!(feed.map.beyond_bounds(), 20_000 - 16_384);
+}

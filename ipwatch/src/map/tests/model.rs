@@ -1,0 +1,115 @@
+//! Random lives of netns, against a model, and in any order at all.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One step of a random life: netns are born, get names, addresses and tasks, and die.
+#[derive(Debug, Clone)]
+enum Step {
+    Seen(u8),
+    Address(u8, u8),
+    Gone(u8, u8),
+    Task(u8, u8),
+    Released(u8),
+    Dies(u8),
+    Link(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..4u8).prop_map(Step::Seen),
+        (0..4u8, 0..6u8).prop_map(|(netns, ip)| Step::Address(netns, ip)),
+        (0..4u8, 0..6u8).prop_map(|(netns, ip)| Step::Gone(netns, ip)),
+        (0..6u8, 0..4u8).prop_map(|(pid, netns)| Step::Task(pid, netns)),
+        (0..6u8).prop_map(Step::Released),
+        (0..4u8).prop_map(Step::Dies),
+        (0..4u8).prop_map(Step::Link),
+    ]
+}
+
+proptest! {
+    /// Against a model that keys on the slot's incarnation: inodes and nsids are reused by every
+    /// incarnation of a slot, cookies never.
+    #[test]
+    fn the_map_equals_the_model(steps in prop::collection::vec(step(), 1..200), provisional: bool) {
+        let mut feed = Feed::with(NodeMap::new(provisional), ALL);
+        let mut life = [0u64; 4];
+        let mut addresses = std::collections::BTreeSet::new();
+        let mut tasks = std::collections::BTreeMap::new();
+        let name = |slot: u8, life: &[u64; 4]| {
+            full(100 + life[slot as usize] * 4 + u64::from(slot), 70 + u32::from(slot), slot.into())
+        };
+        for step in steps {
+            match step {
+                Step::Seen(n) => { feed.tell(What::Netns { netns: name(n, &life) }); }
+                Step::Address(n, last) => {
+                    feed.tell(What::Address { netns: name(n, &life), address: address(last) });
+                    addresses.insert((ip(last), n));
+                }
+                Step::Gone(n, last) => {
+                    feed.tell(What::AddressGone { netns: name(n, &life), key: key(last) });
+                    addresses.remove(&(ip(last), n));
+                }
+                Step::Task(pid, n) => {
+                    feed.tell(What::Task(task(pid.into(), name(n, &life))));
+                    tasks.insert(pid, n);
+                }
+                Step::Released(pid) => {
+                    feed.tell(What::TaskReleased { task: task(pid.into(), HOST).key });
+                    tasks.remove(&pid);
+                }
+                Step::Dies(n) => {
+                    feed.tell(What::NetnsGone { netns: name(n, &life) });
+                    life[n as usize] += 1;
+                    addresses.retain(|(_, slot)| *slot != n);
+                    tasks.retain(|_, slot| *slot != n);
+                }
+                Step::Link(n) => {
+                    let link = Link {
+                        ifindex: 2, name: "eth0".into(), mac: None, kind: None, master: None,
+                        peer: None, peer_nsid: None, up: true, loopback: false,
+                    };
+                    feed.tell(What::Link { netns: name(n, &life), link });
+                }
+            }
+            let mut seen: Vec<_> = feed
+                .map
+                .addresses(&Selector::Ip(None))
+                .into_iter()
+                .map(|view| (view.ip.unwrap(), (view.netns.inode.unwrap() - 70) as u8))
+                .collect();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, addresses.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(feed.map.sizes().2, tasks.len());
+        }
+    }
+
+    /// Whatever comes, in whatever order of time: no panic, and no address outside a netns.
+    #[test]
+    fn any_order_is_survived(
+        steps in prop::collection::vec((step(), 0..50u64, prop::option::of(0..3u64), prop::option::of(0..3u32), prop::option::of(0..3i32)), 1..300)
+    ) {
+        let mut feed = Feed::new(NONE);
+        for (step, at, cookie, inode, nsid) in steps {
+            let netns = NetnsRef { cookie: cookie.map(|c| c + 50), inode, nsid };
+            let what = match step {
+                Step::Seen(_) => What::Netns { netns },
+                Step::Address(_, last) => What::Address { netns, address: address(last) },
+                Step::Gone(_, last) => What::AddressGone { netns, key: key(last) },
+                Step::Task(pid, _) => What::Task(task(pid.into(), netns)),
+                Step::Released(pid) => What::TaskReleased { task: task(pid.into(), HOST).key },
+                Step::Dies(_) => What::NetnsDying { netns },
+                Step::Link(_) => What::LinkGone { netns, ifindex: 2 },
+            };
+            feed.tell_at(BootNs(1_000 * MS + at * MS), Origin::Netlink, what);
+            let (netns, by_ip, _) = feed.map.sizes();
+            let held: std::collections::BTreeSet<_> = feed.map.all_netns()
+                .flat_map(|n| n.addresses().map(|(key, _)| (key.local, n.id)).collect::<Vec<_>>())
+                .collect();
+            prop_assert_eq!(held.len(), by_ip);
+            prop_assert!(netns >= 1);
+            feed.map.agenda(feed.at, &Policy::default());
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What comes late, twice or out of order: events, netlink's echoes of them, and dumps.
+
+use super::*;
+
+#[test]
+fn late_word_of_a_dead_netns_does_not_revive_it() {
+    let mut feed = Feed::new(ALL);
+    let began = feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    let address = What::Address { netns: full(7, 70, 3), address: address(1) };
+    feed.tell_at(began, Origin::Netlink, address);
+    assert!(feed.ips().is_empty());
+    assert_eq!(feed.map.all_netns().count(), 1);
+}
+
+#[test]
+fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    feed.tell(What::NetnsDying { netns: NetnsRef::nsid(3) });
+    let view = feed.map.addresses(&Selector::Ip(None));
+    assert_eq!(view[0].netns.state.as_deref(), Some("dying"));
+    // The nsid is free at once and soon another's.
+    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(2) });
+    assert_eq!(feed.ips(), [ip(1), ip(2)]);
+    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    assert_eq!(feed.ips(), [ip(2)]);
+}
+
+#[test]
+fn a_dump_neither_revives_nor_overwrites() {
+    let mut feed = Feed::new(NONE);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    let began = feed.tell(What::Netns { netns });
+    feed.tell(What::AddressGone { netns, key: key(1) });
+    feed.tell(What::Address { netns, address: address(3) });
+    // The dump read 1 before it went, and 2, but not yet 3.
+    let dump = |what| Fact { at: began, origin: Origin::Netlink, what };
+    let scope = Scope::Addresses { netns };
+    feed.map.apply(&dump(What::Began(scope)));
+    feed.map.apply(&dump(What::Address { netns, address: address(1) }));
+    feed.map.apply(&dump(What::Address { netns, address: address(2) }));
+    feed.map.apply(&dump(What::Ended { scope, began, complete: true }));
+    assert_eq!(feed.ips(), [ip(2), ip(3)]);
+}
+
+#[test]
+fn only_a_complete_dump_sweeps() {
+    for complete in [false, true] {
+        let mut feed = Feed::new(NONE);
+        let netns = full(7, 70, 3);
+        feed.tell(What::Address { netns, address: address(1) });
+        let scope = Scope::Addresses { netns };
+        let began = feed.tell(What::Began(scope));
+        feed.tell(What::Ended { scope, began, complete });
+        assert_eq!(feed.ips().is_empty(), complete);
+    }
+}
+
+#[test]
+fn netlink_does_not_undo_what_probes_told_in_order() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell(What::Netns { netns });
+    feed.tell(What::Ended { scope, began, complete: true });
+    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(What::AddressGone { netns, key: key(1) });
+    feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+    assert!(feed.ips().is_empty());
+    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell_from(Origin::Netlink, What::AddressGone { netns, key: key(1) });
+    assert_eq!(feed.ips(), [ip(1)]);
+}
+
+/// A pod's netns that was dumped before the probes tell of it.
+fn dumped(feed: &mut Feed) -> NetnsRef {
+    let netns = full(7, 70, 3);
+    feed.tell(What::Netns { netns });
+    dump(feed, netns, &[]);
+    netns
+}
+
+/// One dump of addresses, as adoption tells it: all with the time it began.
+fn dump(feed: &mut Feed, netns: NetnsRef, found: &[u8]) {
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell_from(Origin::Netlink, What::Began(scope));
+    for last in found {
+        let what = What::Address { netns, address: address(*last) };
+        feed.tell_at(began, Origin::Netlink, what);
+    }
+    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+}
+
+#[test]
+fn a_late_echo_of_an_addition_does_not_hold_off_its_deletion() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    let up = feed.tell(What::Address { netns, address: address(1) });
+    feed.tell_at(up.plus(9 * MS), Origin::Netlink, What::Address { netns, address: address(1) });
+    feed.tell_at(up.plus(MS), Origin::Probe, What::AddressGone { netns, key: key(1) });
+    assert!(feed.ips().is_empty());
+}
+
+#[test]
+fn a_late_echo_of_a_deletion_does_not_bury_what_came_after() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    feed.tell(What::Address { netns, address: address(1) });
+    let down = feed.tell(What::AddressGone { netns, key: key(1) });
+    let echo = What::AddressGone { netns, key: key(1) };
+    feed.tell_at(down.plus(9 * MS), Origin::Netlink, echo);
+    let up = What::Address { netns, address: address(1) };
+    feed.tell_at(down.plus(MS), Origin::Probe, up);
+    assert_eq!(feed.ips(), [ip(1)]);
+}
+
+#[test]
+fn the_hosts_addresses_follow_the_same_rules() {
+    let mut feed = Feed::new(ALL);
+    dump(&mut feed, HOST, &[]);
+    feed.tell(What::Address { netns: HOST, address: address(1) });
+    feed.tell(What::AddressGone { netns: HOST, key: key(1) });
+    feed.tell_from(Origin::Netlink, What::Address { netns: HOST, address: address(1) });
+    assert!(feed.ips().is_empty());
+}
+
+#[test]
+fn a_dump_after_a_loss_brings_back_what_was_lost() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    feed.tell(What::Lost { count: None });
+    dump(&mut feed, netns, &[4]);
+    assert_eq!(feed.ips(), [ip(4)]);
+}
+
+#[test]
+fn a_walk_that_began_before_a_loss_does_not_make_up_for_it() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    let early = feed.tell_from(Origin::Snapshot, What::Began(Scope::Netns));
+    feed.tell(What::NetnsDying { netns });
+    feed.tell(What::Lost { count: Some(1) });
+    let ended = |began| What::Ended { scope: Scope::Netns, began, complete: true };
+    feed.tell_at(early, Origin::Snapshot, ended(early));
+    assert_eq!(feed.ips(), [ip(1)], "dying, and its end may still be told");
+    let late = feed.tell_from(Origin::Snapshot, What::Began(Scope::Netns));
+    feed.tell_at(late, Origin::Snapshot, ended(late));
+    assert!(feed.ips().is_empty());
+}
+
+#[test]
+fn an_end_told_by_other_names_than_are_known_is_an_end() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Holder {
+        netns: NetnsRef::inode(70),
+        holder: Holder::Mount { mount_ns: 1, path: "/run/netns/x".into(), pid: 1 },
+    });
+    let netns = NetnsRef { cookie: Some(7), inode: Some(70), nsid: None };
+    feed.tell(What::NetnsGone { netns });
+    assert_eq!(feed.map.all_netns().count(), 1, "the host's alone");
+}
+
+#[test]
+fn a_netns_known_by_its_nsid_alone_ends_with_it() {
+    let mut feed = Feed::new(ALL);
+    feed.tell_from(
+        Origin::Netlink,
+        What::Address { netns: NetnsRef::nsid(3), address: address(1) },
+    );
+    feed.tell_from(Origin::Netlink, What::NetnsDying { netns: NetnsRef::nsid(3) });
+    assert!(feed.ips().is_empty());
+}
+
+#[test]
+fn the_end_of_a_former_owner_does_not_end_the_next_one() {
+    let mut feed = Feed::with(NodeMap::new(true), ALL);
+    let first = full(7, 70, 3);
+    feed.tell(What::Address { netns: first, address: address(1) });
+    let died = feed.tell(What::NetnsDying { netns: first });
+    // Netlink is quicker than the ring: the next netns with this inode is told before the end of the first.
+    let next = full(8, 70, 3);
+    feed.tell_from(Origin::Netlink, What::Netns { netns: next });
+    feed.tell_from(Origin::Netlink, What::Address { netns: next, address: address(2) });
+    feed.tell_at(died, Origin::Probe, What::NetnsGone { netns: first });
+    assert_eq!(feed.ips(), [ip(2)]);
+}

@@ -1,0 +1,76 @@
+//! What the map does not know and could: the pure half asks, the daemon sends a source for it, and
+//! the answer comes back as facts like any other.
+
+use crate::fact::{NetnsRef, TaskKey};
+
+/// One thing to find out.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Want {
+    /// Read the list of netns and the tasks in them: something is heard of a netns that nobody has
+    /// seen yet.
+    Walk,
+    /// Open this netns by one of its doors, learn all its names (an nsid is assigned where there is
+    /// none, unless the configuration forbids it) and dump its links, addresses and neighbours.
+    Adopt {
+        /// The names known so far. What is opened must agree with every one of them.
+        netns: NetnsRef,
+        /// Ways in, the cheapest first.
+        doors: Vec<Door>,
+    },
+    /// Search every mount namespace, fd and socket for what holds these netns: no task is seen in
+    /// them.
+    Holders {
+        /// Which.
+        netns: Vec<NetnsRef>,
+    },
+    /// Look at a task that is exiting or killed for longer than it should be.
+    Look {
+        /// Which.
+        task: TaskKey,
+    },
+    /// Tell which threads of a process still hold a netns: its leader has left.
+    Threads {
+        /// The process.
+        pid: u32,
+    },
+    /// Read the cgroup of a process: it names its container.
+    Cgroup {
+        /// Which.
+        task: TaskKey,
+    },
+}
+
+/// A way to get an fd of a netns. It is used and closed at once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// The netns of a task: `/proc/PID/task/TID/ns/net`.
+    Task {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+    },
+    /// An nsfs mount, reached through `/proc/PID/root`.
+    Mount {
+        /// A process that sees the mount.
+        pid: u32,
+        /// The path it sees.
+        path: String,
+    },
+    /// An nsfs fd of a process: `/proc/PID/fd/FD`.
+    Fd {
+        /// Process.
+        pid: u32,
+        /// Its fd.
+        fd: u32,
+    },
+    /// A socket of a process: `pidfd_getfd`, then `SIOCGSKNS`.
+    Socket {
+        /// Process.
+        pid: u32,
+        /// Its fd.
+        fd: u32,
+    },
+    /// `open_by_handle_at` on nsfs with the netns's inode and id (6.18+; elsewhere it fails).
+    Handle,
+}
