@@ -16,3 +16,4 @@ pub mod escape;
 pub mod fact;
 pub mod finding;
 pub mod map;
+pub mod sources;

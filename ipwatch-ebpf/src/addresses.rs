@@ -1,0 +1,221 @@
+//! Addresses come and go, duplicates are detected, devices change their netns.
+
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use aya_ebpf::macros::{fentry, fexit, kprobe, kretprobe, map};
+use aya_ebpf::maps::LruHashMap;
+use aya_ebpf::programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext};
+use ipwatch_common::{AF_INET, AF_INET6, AddressRecord, MoveRecord, Netns, kind};
+
+use crate::emit::{emit, header};
+use crate::offsets::{
+    IFA4_ADDRESS, IFA4_DEV, IFA4_FLAGS, IFA4_LOCAL, IFA4_PREFIX_LEN, IFA4_SCOPE, IFA6_ADDR,
+    IFA6_FLAGS, IFA6_IDEV, IFA6_PEER, IFA6_PREFIX_LEN, IN_DEVICE_DEV, INET6_DEV_DEV, SKB_HEAD,
+    SKB_MAC_HEADER,
+};
+use crate::read::{self, Addr, field};
+
+/// `include/linux/netdevice.h`, the same since 2.6.
+const NETDEV_UP: u64 = 1;
+const NETDEV_DOWN: u64 = 2;
+/// `include/uapi/linux/rtnetlink.h`.
+const RTM_NEWADDR: u32 = 20;
+const RTM_DELADDR: u32 = 21;
+
+/// An IPv4 address in the first four bytes.
+#[inline(always)]
+fn ipv4(ip: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = ip;
+    [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// `fib_inetaddr_event(nb, event, ifa)`: a notifier, called for whatever changes an address,
+/// secondaries that go with their primary and the end of a netns included.
+#[inline(always)]
+fn ipv4_event(event: u64, ifa: Addr) {
+    let kind = match event {
+        NETDEV_UP => kind::IPV4_UP,
+        NETDEV_DOWN => kind::IPV4_DOWN,
+        _ => return,
+    };
+    let device: Addr = field(field(ifa, &IFA4_DEV), &IN_DEVICE_DEV);
+    let record = AddressRecord {
+        header: header::<AddressRecord>(kind),
+        netns: read::netns(read::net_of_device(device)),
+        local: ipv4(field(ifa, &IFA4_LOCAL)),
+        peer: ipv4(field(ifa, &IFA4_ADDRESS)),
+        ifindex: read::index_of_device(device),
+        flags: field(ifa, &IFA4_FLAGS),
+        family: AF_INET,
+        prefix_len: field(ifa, &IFA4_PREFIX_LEN),
+        scope: field(ifa, &IFA4_SCOPE),
+        has_offender: 0,
+        offender: [0; 6],
+        reserved: [0; 6],
+    };
+    emit(kind, &record);
+}
+
+#[inline(always)]
+fn ipv6_record(kind: u16, ifp: Addr, offender: Option<[u8; 6]>) {
+    let device: Addr = field(field(ifp, &IFA6_IDEV), &INET6_DEV_DEV);
+    let prefix_len: u32 = field(ifp, &IFA6_PREFIX_LEN);
+    let record = AddressRecord {
+        header: header::<AddressRecord>(kind),
+        netns: read::netns(read::net_of_device(device)),
+        local: field(ifp, &IFA6_ADDR),
+        peer: field(ifp, &IFA6_PEER),
+        ifindex: read::index_of_device(device),
+        flags: field(ifp, &IFA6_FLAGS),
+        family: AF_INET6,
+        prefix_len: prefix_len as u8,
+        scope: 0,
+        has_offender: u8::from(offender.is_some()),
+        offender: offender.unwrap_or_default(),
+        reserved: [0; 6],
+    };
+    emit(kind, &record);
+}
+
+/// `inet6addr_notifier_call_chain(val, ifp)`: as for IPv4; the address may still be tentative.
+#[inline(always)]
+fn ipv6_event(event: u64, ifp: Addr) {
+    let kind = match event {
+        NETDEV_UP => kind::IPV6_UP,
+        NETDEV_DOWN => kind::IPV6_DOWN,
+        _ => return,
+    };
+    ipv6_record(kind, ifp, None);
+}
+
+/// `__ipv6_ifa_notify(event, ifp)`: event 0 tells of changed flags or lifetimes.
+#[inline(always)]
+fn ipv6_notify(event: u32, ifp: Addr) {
+    let kind = match event {
+        0 | RTM_NEWADDR => kind::IPV6_READY,
+        RTM_DELADDR => kind::IPV6_REMOVED,
+        _ => return,
+    };
+    ipv6_record(kind, ifp, None);
+}
+
+/// `addrconf_dad_failure(skb, ifp)`: `eth_hdr(skb)->h_source` is who answered.
+#[inline(always)]
+fn dad_failure(skb: Addr, ifp: Addr) {
+    let head: Addr = field(skb, &SKB_HEAD);
+    let mac_header: u16 = field(skb, &SKB_MAC_HEADER);
+    // skb_mac_header_was_set() of include/linux/skbuff.h.
+    let offender = (head != 0 && mac_header != u16::MAX)
+        .then(|| read::at::<[u8; 6]>(head.wrapping_add(u64::from(mac_header) + 6)));
+    ipv6_record(kind::DAD_FAILED, ifp, offender);
+}
+
+#[fentry]
+pub fn fe_ipv4(ctx: FEntryContext) -> u32 {
+    ipv4_event(ctx.arg(1), ctx.arg(2));
+    0
+}
+
+#[kprobe]
+pub fn kp_ipv4(ctx: ProbeContext) -> u32 {
+    if let (Some(event), Some(ifa)) = (ctx.arg(1), ctx.arg(2)) {
+        ipv4_event(event, ifa);
+    }
+    0
+}
+
+macro_rules! hook {
+    ($fentry:ident, $kprobe:ident, $handler:ident) => {
+        #[fentry]
+        pub fn $fentry(ctx: FEntryContext) -> u32 {
+            $handler(ctx.arg(0), ctx.arg(1));
+            0
+        }
+
+        #[kprobe]
+        pub fn $kprobe(ctx: ProbeContext) -> u32 {
+            if let (Some(first), Some(second)) = (ctx.arg(0), ctx.arg(1)) {
+                $handler(first, second);
+            }
+            0
+        }
+    };
+}
+
+hook!(fe_ipv6, kp_ipv6, ipv6_event);
+hook!(fe_ipv6_notify, kp_ipv6_notify, ipv6_notify);
+hook!(fe_dad_failure, kp_dad_failure, dad_failure);
+
+/// A device that is being moved: `__dev_change_net_namespace` may still refuse, and once it has
+/// returned the device no longer tells where it came from.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Move {
+    device: Addr,
+    from: Netns,
+    from_ifindex: u64,
+}
+
+/// By the task that moves it. Moves hold RTNL, so there is one at a time (per netns, on kernels
+/// with a lock for each).
+#[map]
+static MOVES: LruHashMap<u64, Move> = LruHashMap::with_max_entries(64, 0);
+
+#[inline(always)]
+fn move_begins(device: Addr) {
+    let moved = Move {
+        device,
+        from: read::netns(read::net_of_device(device)),
+        from_ifindex: u64::from(read::index_of_device(device)),
+    };
+    // A full LRU map throws out an old entry: an insertion fails only where the kernel has no
+    // memory, and then the move is not told.
+    let _ = MOVES.insert(bpf_get_current_pid_tgid(), moved, 0);
+}
+
+#[inline(always)]
+fn move_ends(error: i32) {
+    let task = bpf_get_current_pid_tgid();
+    // SAFETY: the entry is this task's own and is copied at once.
+    let Some(moved) = (unsafe { MOVES.get(task) }).copied() else { return };
+    let _ = MOVES.remove(task);
+    if error != 0 {
+        return;
+    }
+    let record = MoveRecord {
+        header: header::<MoveRecord>(kind::DEVICE_MOVED),
+        from: moved.from,
+        to: read::netns(read::net_of_device(moved.device)),
+        from_ifindex: moved.from_ifindex as u32,
+        to_ifindex: read::index_of_device(moved.device),
+    };
+    emit(kind::DEVICE_MOVED, &record);
+}
+
+#[fentry]
+pub fn fe_move(ctx: FEntryContext) -> u32 {
+    move_begins(ctx.arg(0));
+    0
+}
+
+#[kprobe]
+pub fn kp_move(ctx: ProbeContext) -> u32 {
+    if let Some(device) = ctx.arg(0) {
+        move_begins(device);
+    }
+    0
+}
+
+#[fexit]
+pub fn fx_move(ctx: FExitContext) -> u32 {
+    // The return slot comes after the arguments, and 6.1 has one less: `ret` asks the kernel.
+    if let Ok(error) = ctx.ret::<i32>() {
+        move_ends(error);
+    }
+    0
+}
+
+#[kretprobe]
+pub fn kr_move(ctx: RetProbeContext) -> u32 {
+    move_ends(ctx.ret());
+    0
+}

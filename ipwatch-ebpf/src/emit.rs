@@ -1,0 +1,48 @@
+//! The way out: the ring buffer, and the count of what did not fit.
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{PerCpuArray, RingBuf};
+use ipwatch_common::{Header, kind};
+
+/// The user half sets its size at load.
+#[map]
+static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Records that did not fit, by kind.
+#[map]
+static DROPPED: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
+
+/// Neighbour updates that were held back, see `neighbours`.
+#[map]
+static SUPPRESSED: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// The header of a `T`, with the time of the event, which is now.
+#[inline(always)]
+pub fn header<T>(kind: u16) -> Header {
+    // SAFETY: takes nothing, reads a clock.
+    let time = unsafe { bpf_ktime_get_boot_ns() };
+    Header { kind, size: size_of::<T>() as u16, reserved: 0, time }
+}
+
+/// Hands a record to the user half.
+#[inline(always)]
+pub fn emit<T>(kind: u16, record: &T) {
+    if EVENTS.output::<T>(record, 0).is_err() {
+        count(&DROPPED, u32::from(kind));
+    }
+}
+
+/// Counts a neighbour update that is not told.
+#[inline(always)]
+pub fn suppressed() {
+    count(&SUPPRESSED, 0);
+}
+
+#[inline(always)]
+fn count(counters: &PerCpuArray<u64>, index: u32) {
+    if let Some(counter) = counters.get_ptr_mut(index) {
+        // SAFETY: a value of the map that only this CPU writes to.
+        unsafe { *counter = (*counter).wrapping_add(1) };
+    }
+}

@@ -1,0 +1,30 @@
+//! Where the members of kernel structs are. The user half reads it from the kernel's BTF and writes
+//! it here before the programs are loaded; a member that this kernel lacks stays [`MISSING`]. The
+//! names are the contract with the user half's table of members.
+
+use aya_ebpf::Global;
+use ipwatch_common::MISSING;
+
+macro_rules! offsets {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        pub static $name: Global<u32> = Global::new(MISSING);
+    )*};
+}
+
+offsets! {
+    TASK_PID TASK_TGID TASK_START TASK_PARENT TASK_LEADER TASK_NSPROXY TASK_COMM TASK_FLAGS
+    TASK_STATE TASK_EXIT_STATE TASK_PENDING TASK_SIGNAL TASK_THREAD_NODE
+    SIGNAL_LIVE SIGNAL_SHARED_PENDING SIGNAL_THREAD_HEAD
+    NSPROXY_NET NET_COOKIE NET_INODE NET_REFS NET_LIST NET_NS NS_OPS
+    DEVICE_NET DEVICE_INDEX DEVICE_ADDR_LEN
+    IFA4_DEV IN_DEVICE_DEV IFA4_LOCAL IFA4_ADDRESS IFA4_PREFIX_LEN IFA4_SCOPE IFA4_FLAGS
+    IFA6_IDEV INET6_DEV_DEV IFA6_ADDR IFA6_PEER IFA6_PREFIX_LEN IFA6_FLAGS
+    SKB_HEAD SKB_MAC_HEADER
+    NEIGH_TABLE NEIGH_DEV NEIGH_HA NEIGH_STATE NEIGH_KEY TABLE_FAMILY
+    FILE_INODE FILE_PRIVATE INODE_SB INODE_PRIVATE SB_MAGIC SOCKET_SK SOCK_NET
+}
+
+/// nsfs inode of the host's netns. No other netns has it while the host's lives, which is always.
+#[unsafe(no_mangle)]
+pub static HOST_INODE: Global<u32> = Global::new(0);

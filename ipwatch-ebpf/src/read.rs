@@ -1,0 +1,107 @@
+//! Reading the kernel's structs.
+//!
+//! Everything goes through `bpf_probe_read_kernel`, typed pointer or not: one handler then serves
+//! tp_btf, fentry and kprobe alike, a `void *` argument is no special case, and a pointer that went
+//! stale is read as zeroes instead of faulting. A field that cannot be read, and a member that this
+//! kernel does not have, is 0, and every user of a field takes 0 for "unknown".
+
+use aya_ebpf::Global;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
+use ipwatch_common::{MISSING, Netns};
+
+use crate::offsets::{
+    DEVICE_INDEX, DEVICE_NET, HOST_INODE, NET_COOKIE, NET_INODE, NET_REFS, NSPROXY_NET,
+    TASK_NSPROXY,
+};
+
+/// An address in kernel memory. It is a number: nothing here dereferences one.
+pub type Addr = u64;
+
+/// A value that is valid for any bytes.
+///
+/// # Safety
+/// Every bit pattern is a `Self`, and it has no padding.
+pub unsafe trait Plain: Copy {
+    const ZERO: Self;
+}
+
+macro_rules! plain {
+    ($($number:ty),*) => {$(
+        // SAFETY: an integer.
+        unsafe impl Plain for $number {
+            const ZERO: Self = 0;
+        }
+    )*};
+}
+
+plain!(u8, u16, u32, u64);
+
+// SAFETY: bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {
+    const ZERO: Self = [0; N];
+}
+
+/// The `T` at `addr`, or zeroes.
+#[inline(always)]
+pub fn at<T: Plain>(addr: Addr) -> T {
+    let mut value = T::ZERO;
+    // SAFETY: the helper writes exactly `size_of::<T>()` bytes to `value`, which are any `T`: those
+    // at `addr`, or zeroes when that faults (bpf_probe_read_kernel_common in
+    // kernel/trace/bpf_trace.c).
+    unsafe {
+        bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, addr as *const _);
+    }
+    value
+}
+
+/// The member at `offset` of the struct at `base`, or zeroes.
+#[inline(always)]
+pub fn field<T: Plain>(base: Addr, offset: &Global<u32>) -> T {
+    match offset.load() {
+        MISSING => T::ZERO,
+        offset => at(base.wrapping_add(u64::from(offset))),
+    }
+}
+
+/// The netns of a task; 0 for one that has given its namespaces up.
+#[inline(always)]
+pub fn net_of_task(task: Addr) -> Addr {
+    match field::<u64>(task, &TASK_NSPROXY) {
+        0 => 0,
+        nsproxy => field(nsproxy, &NSPROXY_NET),
+    }
+}
+
+/// The netns of a device.
+#[inline(always)]
+pub fn net_of_device(device: Addr) -> Addr {
+    field(device, &DEVICE_NET)
+}
+
+/// The index of a device.
+#[inline(always)]
+pub fn index_of_device(device: Addr) -> u32 {
+    field(device, &DEVICE_INDEX)
+}
+
+/// Whether this is the host's netns.
+#[inline(always)]
+pub fn is_host(net: Addr) -> bool {
+    field::<u32>(net, &NET_INODE) == HOST_INODE.load()
+}
+
+/// The names of a netns, without its references.
+#[inline(always)]
+pub fn netns(net: Addr) -> Netns {
+    Netns { cookie: field(net, &NET_COOKIE), inode: field(net, &NET_INODE), refs: MISSING }
+}
+
+/// The names of a netns and its references.
+#[inline(always)]
+pub fn netns_with_refs(net: Addr) -> Netns {
+    let refs = match NET_REFS.load() {
+        MISSING => MISSING,
+        _ => field(net, &NET_REFS),
+    };
+    Netns { refs, ..netns(net) }
+}

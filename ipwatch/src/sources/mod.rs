@@ -1,0 +1,53 @@
+//! The outside world. Each source says only what it saw, as [`Fact`]s, and decides nothing.
+//!
+//! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
+//! - `netlink`: links, addresses, neighbours and nsids of every netns.
+//! - `procfs`: tasks, careful looks at one task, and searches for who holds a netns.
+//! - `cni`: the CNI result cache, which names the pod an IP was given to.
+
+pub mod probes;
+
+use tokio::sync::mpsc;
+
+use crate::fact::Fact;
+
+/// Where a source puts what it saw. Bounded: a source that is faster than the map waits, and what it
+/// loses meanwhile (ring buffer, socket buffer) is counted where it is lost and then read again.
+#[derive(Debug, Clone)]
+pub struct Emit(mpsc::Sender<Vec<Fact>>);
+
+impl Emit {
+    /// A sender and the receiving end, with room for `batches`.
+    #[must_use]
+    pub fn channel(batches: usize) -> (Self, mpsc::Receiver<Vec<Fact>>) {
+        let (sender, receiver) = mpsc::channel(batches);
+        (Self(sender), receiver)
+    }
+
+    /// Hands facts over from async code.
+    ///
+    /// # Errors
+    /// The daemon is going down.
+    pub async fn send(&self, facts: Vec<Fact>) -> Result<(), Closed> {
+        if facts.is_empty() {
+            return Ok(());
+        }
+        self.0.send(facts).await.map_err(|_| Closed)
+    }
+
+    /// Hands facts over from a thread of its own. Never call it on an async worker.
+    ///
+    /// # Errors
+    /// The daemon is going down.
+    pub fn send_blocking(&self, facts: Vec<Fact>) -> Result<(), Closed> {
+        if facts.is_empty() {
+            return Ok(());
+        }
+        self.0.blocking_send(facts).map_err(|_| Closed)
+    }
+}
+
+/// The receiving end has gone: stop quietly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the daemon is going down")]
+pub struct Closed;

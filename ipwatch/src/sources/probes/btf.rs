@@ -1,0 +1,305 @@
+//! Where a member lies in a kernel struct, from the kernel's own type information (BTF).
+//!
+//! A full parse of BTF costs a hundred milliseconds and tens of megabytes; some fifty members are
+//! wanted. So this reads the type section once to find where each type begins and which structs bear
+//! a wanted name, and follows only those. The format: `Documentation/bpf/btf.rst`.
+//!
+//! The input is the kernel's, but it is parsed as if it were hostile: every access is checked.
+
+use std::collections::HashMap;
+
+/// BTF is not what it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BtfError {
+    /// No BTF, or of the other byte order.
+    #[error("not BTF of this machine")]
+    Header,
+    /// A section or a type reaches past the end.
+    #[error("truncated")]
+    Truncated,
+    /// A kind of type that this reader does not know the size of.
+    #[error("type kind {0} is unknown")]
+    Kind(u32),
+}
+
+const MAGIC: u16 = 0xeb9f;
+const KIND_INT: u32 = 1;
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
+const KIND_TYPEDEF: u32 = 8;
+const KIND_VOLATILE: u32 = 9;
+const KIND_CONST: u32 = 10;
+const KIND_FUNC_PROTO: u32 = 13;
+const KIND_VAR: u32 = 14;
+const KIND_DATASEC: u32 = 15;
+const KIND_DECL_TAG: u32 = 17;
+const KIND_TYPE_TAG: u32 = 18;
+const KIND_ENUM64: u32 = 19;
+
+/// How many anonymous structs and qualifiers may be stacked.
+const DEPTH: u32 = 16;
+
+/// The structs of a BTF blob that were asked for.
+#[derive(Debug)]
+pub(super) struct Structs<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type begins in `types`; type 1 is the first.
+    starts: Vec<u32>,
+    /// Every definition of each wanted struct.
+    named: HashMap<&'static str, Vec<u32>>,
+}
+
+impl<'a> Structs<'a> {
+    /// Finds the structs called `wanted`.
+    ///
+    /// # Errors
+    /// [`BtfError`].
+    pub(super) fn find(
+        btf: &'a [u8],
+        wanted: impl IntoIterator<Item = &'static str>,
+    ) -> Result<Self, BtfError> {
+        let (types, strings) = sections(btf)?;
+        let mut named: HashMap<_, _> = wanted.into_iter().map(|name| (name, Vec::new())).collect();
+        // The kernel's types take some 20 bytes each.
+        let mut starts = Vec::with_capacity(types.len() / 20);
+        let mut at = 0;
+        while at < types.len() {
+            let head = Head::read(types, at).ok_or(BtfError::Truncated)?;
+            let start = u32::try_from(at).map_err(|_| BtfError::Truncated)?;
+            starts.push(start);
+            if matches!(head.kind, KIND_STRUCT | KIND_UNION)
+                && let Some(name) = text(strings, head.name)
+                && let Some(found) = named.get_mut(name)
+            {
+                found.push(start);
+            }
+            at += 12 + head.extra()?;
+        }
+        Ok(Self { types, strings, starts, named })
+    }
+
+    /// The offset in bytes of a member, `path` being members joined by dots. Members of anonymous
+    /// structs count as the outer struct's own, as in C. `None` when this kernel has no such member,
+    /// or has it as a bit field that does not begin at a byte.
+    pub(super) fn offset(&self, name: &str, path: &str) -> Option<u32> {
+        let path: Vec<&str> = path.split('.').collect();
+        let bits = self.named.get(name)?.iter().find_map(|&at| self.bits(at, &path, DEPTH))?;
+        (bits % 8 == 0).then_some(bits / 8)
+    }
+
+    fn bits(&self, at: u32, path: &[&str], depth: u32) -> Option<u32> {
+        let (first, rest) = path.split_first()?;
+        let depth = depth.checked_sub(1)?;
+        let head = Head::read(self.types, at as usize)?;
+        if !matches!(head.kind, KIND_STRUCT | KIND_UNION) {
+            return None;
+        }
+        for index in 0..head.count as usize {
+            let member = at as usize + 12 + index * 12;
+            let name = text(self.strings, word(self.types, member)?)?;
+            let kind = word(self.types, member + 4)?;
+            let offset = word(self.types, member + 8)?;
+            // With the kind flag the upper byte is the size of a bit field.
+            let offset = if head.flag { offset & 0x00ff_ffff } else { offset };
+            let deeper = if name == *first {
+                if rest.is_empty() {
+                    return Some(offset);
+                }
+                rest
+            } else if name.is_empty() {
+                path
+            } else {
+                continue;
+            };
+            if let Some(inner) =
+                self.resolve(kind, depth).and_then(|at| self.bits(at, deeper, depth))
+            {
+                return offset.checked_add(inner);
+            }
+        }
+        None
+    }
+
+    /// Where the struct behind qualifiers and typedefs begins.
+    fn resolve(&self, mut id: u32, depth: u32) -> Option<u32> {
+        for _ in 0..depth {
+            let at = *self.starts.get((id as usize).checked_sub(1)?)?;
+            let head = Head::read(self.types, at as usize)?;
+            match head.kind {
+                KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_TYPE_TAG => id = head.size_or_type,
+                _ => return Some(at),
+            }
+        }
+        None
+    }
+}
+
+/// The three words that every type begins with (`struct btf_type`).
+struct Head {
+    name: u32,
+    kind: u32,
+    count: u32,
+    flag: bool,
+    size_or_type: u32,
+}
+
+impl Head {
+    fn read(types: &[u8], at: usize) -> Option<Self> {
+        let info = word(types, at + 4)?;
+        Some(Self {
+            name: word(types, at)?,
+            kind: info >> 24 & 0x1f,
+            count: info & 0xffff,
+            flag: info >> 31 == 1,
+            size_or_type: word(types, at + 8)?,
+        })
+    }
+
+    /// Bytes that follow.
+    fn extra(&self) -> Result<usize, BtfError> {
+        let count = self.count as usize;
+        Ok(match self.kind {
+            KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,
+            KIND_ARRAY => 12,
+            KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => count * 12,
+            KIND_ENUM | KIND_FUNC_PROTO => count * 8,
+            // Pointer, forward, typedef, qualifiers, function, float, type tag.
+            2 | 7..=12 | 16 | KIND_TYPE_TAG => 0,
+            kind => return Err(BtfError::Kind(kind)),
+        })
+    }
+}
+
+/// The sections of types and of strings.
+fn sections(btf: &[u8]) -> Result<(&[u8], &[u8]), BtfError> {
+    let magic = btf.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes));
+    if magic != Some(MAGIC) {
+        return Err(BtfError::Header);
+    }
+    let part = |at| -> Option<&[u8]> {
+        let begin = word(btf, 4)?.checked_add(word(btf, at)?)? as usize;
+        btf.get(begin..begin.checked_add(word(btf, at + 4)? as usize)?)
+    };
+    part(8).zip(part(16)).ok_or(BtfError::Truncated)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word))
+}
+
+fn text(strings: &[u8], at: u32) -> Option<&str> {
+    let tail = strings.get(at as usize..)?;
+    let end = tail.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(&tail[..end]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A BTF blob of a few structs, put together word by word.
+    #[derive(Default)]
+    struct Blob {
+        types: Vec<u8>,
+        strings: Vec<u8>,
+    }
+
+    impl Blob {
+        fn new() -> Self {
+            Self { types: Vec::new(), strings: vec![0] }
+        }
+
+        fn name(&mut self, name: &str) -> u32 {
+            if name.is_empty() {
+                return 0;
+            }
+            let at = self.strings.len() as u32;
+            self.strings.extend(name.bytes().chain([0]));
+            at
+        }
+
+        fn words(&mut self, words: &[u32]) {
+            self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        }
+
+        /// Members are (name, type, offset in bits).
+        fn structure(&mut self, name: &str, flag: bool, members: &[(&str, u32, u32)]) {
+            let name = self.name(name);
+            let flag = u32::from(flag) << 31;
+            self.words(&[name, KIND_STRUCT << 24 | members.len() as u32 | flag, 0]);
+            for (member, kind, offset) in members {
+                let member = self.name(member);
+                self.words(&[member, *kind, *offset]);
+            }
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            let mut bytes = Vec::new();
+            bytes.extend(MAGIC.to_ne_bytes());
+            bytes.extend([1, 0]);
+            let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+            for word in [24, 0, types, types, strings] {
+                bytes.extend(u32::to_ne_bytes(word));
+            }
+            bytes.extend(&self.types);
+            bytes.extend(&self.strings);
+            bytes
+        }
+    }
+
+    fn sample() -> Vec<u8> {
+        let mut blob = Blob::new();
+        // 1: an int
+        blob.words(&[0, KIND_INT << 24, 4, 32]);
+        // 2: struct ns { int ops; int inum; }
+        blob.structure("ns", false, &[("ops", 1, 0), ("inum", 1, 32)]);
+        // 3: an anonymous struct { int deep; }
+        blob.structure("", false, &[("deep", 1, 64)]);
+        // 4: const struct ns
+        blob.words(&[0, KIND_CONST << 24, 2]);
+        // 5: struct net { bit field of 3 bits at 5; const struct ns ns at 16; anonymous at 32 }
+        let members = [("flags", 1, 3 << 24 | 5), ("ns", 4, 128), ("", 3, 256)];
+        blob.structure("net", true, &members);
+        blob.bytes()
+    }
+
+    #[test]
+    fn members_are_found_through_qualifiers_and_anonymous_structs() {
+        let btf = sample();
+        let structs = Structs::find(&btf, ["net", "ns"]).unwrap();
+        assert_eq!(structs.offset("ns", "inum"), Some(4));
+        assert_eq!(structs.offset("net", "ns"), Some(16));
+        assert_eq!(structs.offset("net", "ns.inum"), Some(20));
+        assert_eq!(structs.offset("net", "deep"), Some(40));
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let btf = sample();
+        let structs = Structs::find(&btf, ["net", "gone"]).unwrap();
+        assert_eq!(structs.offset("net", "cookie"), None);
+        assert_eq!(structs.offset("net", "ns.cookie"), None);
+        assert_eq!(structs.offset("net", "flags"), None, "it does not begin at a byte");
+        assert_eq!(structs.offset("gone", "x"), None);
+        assert_eq!(structs.offset("ns", "ops"), None, "it was not asked for");
+    }
+
+    #[test]
+    fn no_prefix_of_a_blob_panics() {
+        let btf = sample();
+        for end in 0..btf.len() {
+            assert!(Structs::find(&btf[..end], ["net"]).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_struct_that_contains_itself_ends() {
+        let mut blob = Blob::new();
+        blob.structure("loop", false, &[("", 1, 0)]);
+        let btf = blob.bytes();
+        assert_eq!(Structs::find(&btf, ["loop"]).unwrap().offset("loop", "x"), None);
+    }
+}

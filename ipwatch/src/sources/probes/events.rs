@@ -1,0 +1,274 @@
+//! From the kernel half's records to facts. Pure: bytes in, facts out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ipwatch_common::{
+    AF_INET, AF_INET6, AddressRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord,
+    SignalRecord, TaskRecord, Wire, kind,
+};
+
+use crate::fact::{
+    Address, AddressKey, BootNs, Fact, Holder, Mac, Neighbour, NetnsRef, Origin, Sender, Task,
+    TaskKey, What,
+};
+
+/// `include/linux/sched.h`: the task is in `do_exit`.
+const PF_EXITING: u32 = 0x4;
+/// `SIGKILL` as a bit of a signal set.
+const KILL_BIT: u64 = 1 << 8;
+/// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
+const TICK: u64 = 10_000_000;
+/// `include/uapi/linux/neighbour.h`.
+const NUD_VALID: u8 = 0xde;
+const NUD_NOARP: u8 = 0x40;
+const NUD_PERMANENT: u8 = 0x80;
+/// `include/net/neighbour.h`.
+const NEIGH_UPDATE_F_OVERRIDE: u32 = 0x1;
+/// Bit 7 since 5.16 and bit 31 before, where bit 7 was unused.
+const NEIGH_UPDATE_F_ADMIN: u32 = 0x8000_0080;
+
+/// A record that no version of the kernel half writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a record of kind {kind} and {size} bytes")]
+pub(super) struct Malformed {
+    kind: u16,
+    size: usize,
+}
+
+/// Records read, by kind.
+#[derive(Debug, Default)]
+pub(super) struct Counters([AtomicU64; kind::COUNT]);
+
+impl Counters {
+    pub(super) fn count(&self, kind: u16) {
+        if let Some(counter) = self.0.get(usize::from(kind)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn seen(&self, kind: u16) -> u64 {
+        self.0.get(usize::from(kind)).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// Appends what one record says. Returns its kind.
+///
+/// # Errors
+/// [`Malformed`], and nothing was appended.
+pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malformed> {
+    let mut rest = bytes;
+    let header = Header::take(&mut rest).ok_or(Malformed { kind: 0, size: bytes.len() })?;
+    let malformed = Malformed { kind: header.kind, size: bytes.len() };
+    if usize::from(header.size) != bytes.len() {
+        return Err(malformed);
+    }
+    let at = BootNs(header.time);
+    let mut say = |what| facts.push(Fact { at, origin: Origin::Probe, what });
+    match header.kind {
+        kind::NETNS_CREATED | kind::NETNS_DYING | kind::NETNS_GONE => {
+            say(netns_event(&whole::<NetnsRecord>(bytes).ok_or(malformed)?));
+        }
+        kind::TASK_FORK..=kind::TASK_SURVIVOR => {
+            task_event(&whole::<TaskRecord>(bytes).ok_or(malformed)?, say);
+        }
+        kind::SIGNAL => say(signal_event(&whole::<SignalRecord>(bytes).ok_or(malformed)?)),
+        kind::IPV4_UP..=kind::DAD_FAILED => {
+            let record = whole::<AddressRecord>(bytes).ok_or(malformed)?;
+            say(address_event(&record).ok_or(malformed)?);
+        }
+        kind::DEVICE_MOVED => {
+            let record = whole::<MoveRecord>(bytes).ok_or(malformed)?;
+            let netns = netns_ref(&record.from);
+            say(What::LinkGone { netns, ifindex: record.from_ifindex });
+        }
+        kind::NEIGHBOUR => {
+            let record = whole::<NeighbourRecord>(bytes).ok_or(malformed)?;
+            say(neighbour_event(&record).ok_or(malformed)?);
+        }
+        _ => return Err(malformed),
+    }
+    Ok(header.kind)
+}
+
+/// A record that fills `bytes`.
+pub(super) fn whole<T: Wire>(mut bytes: &[u8]) -> Option<T> {
+    let record = T::take(&mut bytes)?;
+    bytes.is_empty().then_some(record)
+}
+
+/// The names that a record carries.
+pub(super) fn netns_ref(netns: &ipwatch_common::Netns) -> NetnsRef {
+    NetnsRef {
+        cookie: (netns.cookie != 0).then_some(netns.cookie),
+        inode: (netns.inode != 0).then_some(netns.inode),
+        nsid: None,
+    }
+}
+
+fn netns_event(record: &NetnsRecord) -> What {
+    let netns = netns_ref(&record.netns);
+    match record.header.kind {
+        kind::NETNS_CREATED => What::NetnsCreated { netns },
+        kind::NETNS_DYING => What::NetnsDying { netns },
+        _ => What::NetnsGone { netns },
+    }
+}
+
+fn task_event(record: &TaskRecord, mut say: impl FnMut(What)) {
+    let key = task_key(record);
+    match record.header.kind {
+        kind::TASK_RELEASE | kind::TASK_FREE => say(What::TaskReleased { task: key }),
+        kind::TASK_EXIT => {
+            // It may never have been told before: a thread whose leader stood for it, or a process
+            // that came by setns where joins are not seen.
+            say(What::Task(task(record, None)));
+            say(What::TaskExiting { task: key });
+        }
+        _ => say(What::Task(task(record, None))),
+    }
+}
+
+fn task_key(record: &TaskRecord) -> TaskKey {
+    TaskKey { pid: record.pid, tid: record.tid, start: record.start / TICK }
+}
+
+fn task(record: &TaskRecord, state: Option<char>) -> Task {
+    Task {
+        key: task_key(record),
+        netns: netns_ref(&record.netns),
+        comm: comm(&record.comm),
+        parent: (record.parent != 0).then_some(record.parent),
+        exiting: record.flags & PF_EXITING != 0,
+        killed: record.pending & KILL_BIT != 0,
+        state,
+    }
+}
+
+/// What the task iterator says of one task.
+pub(super) fn task_seen(record: &TaskRecord) -> What {
+    What::Task(task(record, Some(state_letter(record.state, record.exit_state))))
+}
+
+/// What the file iterator says of one file.
+pub(super) fn file_seen(record: &FileRecord) -> What {
+    let FileRecord { pid, fd, .. } = *record;
+    let comm = comm(&record.comm);
+    let holder = match record.socket {
+        0 => Holder::Fd { pid, fd, comm },
+        _ => Holder::Socket { pid, fd, comm },
+    };
+    What::Holder { netns: netns_ref(&record.netns), holder }
+}
+
+/// The letter that `/proc/PID/stat` shows: `__task_state_index` of include/linux/sched.h and
+/// `task_state_array` of fs/proc/array.c, 6.1 to 6.18.
+fn state_letter(state: u32, exit_state: u32) -> char {
+    const TASK_IDLE: u32 = 0x402;
+    const TASK_RTLOCK_WAIT: u32 = 0x1000;
+    const TASK_FROZEN: u32 = 0x8000;
+    /// TASK_REPORT: the states below TASK_DEAD.
+    const REPORTED: u32 = 0x7f;
+    if state & TASK_IDLE == TASK_IDLE {
+        return 'I';
+    }
+    let hidden = state & (TASK_RTLOCK_WAIT | TASK_FROZEN) != 0;
+    let reported = if hidden { 0x2 } else { (state | exit_state) & REPORTED };
+    let letters = ['R', 'S', 'D', 'T', 't', 'X', 'Z', 'P'];
+    // fls(): the highest bit counts.
+    letters.get((u32::BITS - reported.leading_zeros()) as usize).copied().unwrap_or('?')
+}
+
+/// A name of at most 15 bytes, which may be any.
+fn comm(bytes: &[u8; 16]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn signal_event(record: &SignalRecord) -> What {
+    let comm = if record.sender == 0 { "kernel".to_owned() } else { comm(&record.comm) };
+    What::Signalled {
+        pid: record.pid,
+        tid: record.tid,
+        signal: record.signal,
+        group: record.group != 0,
+        by: Sender { pid: record.sender, comm },
+    }
+}
+
+fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
+    match family {
+        AF_INET => bytes.first_chunk::<4>().map(|four| Ipv4Addr::from(*four).into()),
+        AF_INET6 => Some(Ipv6Addr::from(bytes).into()),
+        _ => None,
+    }
+}
+
+fn address_event(record: &AddressRecord) -> Option<What> {
+    let netns = netns_ref(&record.netns);
+    let local = ip(record.family, record.local)?;
+    let peer = ip(record.family, record.peer)?;
+    let ifindex = record.ifindex;
+    let key = AddressKey {
+        ifindex,
+        local,
+        prefix_len: record.prefix_len,
+        peer: (!peer.is_unspecified() && peer != local).then_some(peer),
+    };
+    Some(match record.header.kind {
+        kind::IPV4_DOWN | kind::IPV6_DOWN | kind::IPV6_REMOVED => What::AddressGone { netns, key },
+        kind::DAD_FAILED => {
+            let offender = (record.has_offender != 0).then_some(Mac(record.offender));
+            What::DadFailed { netns, ifindex, ip: local, offender }
+        }
+        _ => {
+            let scope = match local {
+                IpAddr::V4(_) => record.scope,
+                IpAddr::V6(ip) => ipv6_scope(ip),
+            };
+            let address = Address { key, scope: Some(scope), flags: Some(record.flags) };
+            What::Address { netns, address }
+        }
+    })
+}
+
+/// `rt_scope()` of include/net/addrconf.h and net/ipv6/addrconf.c.
+fn ipv6_scope(ip: Ipv6Addr) -> u8 {
+    const RT_SCOPE_UNIVERSE: u8 = 0;
+    const RT_SCOPE_SITE: u8 = 200;
+    const RT_SCOPE_LINK: u8 = 253;
+    const RT_SCOPE_HOST: u8 = 254;
+    match ip.segments()[0] & 0xffc0 {
+        _ if ip.is_loopback() => RT_SCOPE_HOST,
+        0xfe80 => RT_SCOPE_LINK,
+        0xfec0 => RT_SCOPE_SITE,
+        _ => RT_SCOPE_UNIVERSE,
+    }
+}
+
+/// What `__neigh_update` (net/core/neighbour.c, 6.1 to 6.18) is about to make of the update.
+fn neighbour_event(record: &NeighbourRecord) -> Option<What> {
+    let admin = record.flags & NEIGH_UPDATE_F_ADMIN != 0;
+    let overrides = record.flags & NEIGH_UPDATE_F_OVERRIDE != 0;
+    let known = record.old_state & NUD_VALID != 0;
+    let fixed = record.old_state & (NUD_NOARP | NUD_PERMANENT) != 0 && !admin;
+    let claims = record.has_claim != 0 && record.claim != record.mac;
+    // An entry that is set by hand yields only to a hand; one that is known yields only to an
+    // update that overrides.
+    let loses = fixed || (claims && known && !overrides);
+    let state = if loses { record.old_state } else { record.new_state };
+    let mac = if record.has_claim != 0 && !loses { record.claim } else { record.mac };
+    let neighbour = Neighbour {
+        ifindex: record.ifindex,
+        ip: ip(record.family, record.ip)?,
+        mac: (state & NUD_VALID != 0).then_some(Mac(mac)),
+        state: u16::from(state),
+        claimed: (loses && claims).then_some(Mac(record.claim)),
+        admin,
+    };
+    Some(What::Neighbour { netns: netns_ref(&record.netns), neighbour })
+}
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod tests;

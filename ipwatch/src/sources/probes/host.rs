@@ -1,0 +1,38 @@
+//! The names of the daemon's own netns, which is the host's.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::fact::NetnsRef;
+
+/// Reads them. The cookie stays out on kernels before 5.14.
+pub(super) fn netns() -> io::Result<NetnsRef> {
+    let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let inode = u32::try_from(inode).map_err(io::Error::other)?;
+    Ok(NetnsRef { cookie: cookie().ok(), inode: Some(inode), nsid: None })
+}
+
+fn cookie() -> io::Result<u64> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut cookie = 0u64;
+    let mut size = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes, which is the size of `cookie`, and `size`.
+    let error = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut size,
+        )
+    };
+    if error == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,387 @@
+//! Every event that ipwatch wants to see, the ways to see it from the best to the least, and the
+//! climb: try one way after the other, keep the first that the kernel takes, and say why not a
+//! better one.
+
+use std::fmt;
+
+use super::attach::{Attach, Loader, Refusal};
+use super::offsets::need;
+use super::{Rung, events};
+use crate::contract;
+use ipwatch_common::kind;
+
+/// One event and the ways to it.
+pub(super) struct Event {
+    /// Its name in `doctor`.
+    pub name: &'static str,
+    /// Members of kernel structs without which its programs would tell nonsense.
+    needs: &'static [&'static [&'static str]],
+    /// The best one first.
+    rungs: &'static [Way],
+    /// Where it is seen when no program can: rung and hook, as `doctor` shows them.
+    fallback: (&'static str, &'static str),
+    /// The kinds of records that it makes.
+    pub kinds: &'static [u16],
+}
+
+/// One way: all these programs, or none of them.
+struct Way {
+    rung: Rung,
+    programs: &'static [(&'static str, Attach)],
+}
+
+const fn way(rung: Rung, programs: &'static [(&'static str, Attach)]) -> Way {
+    Way { rung, programs }
+}
+
+/// A tracepoint: typed, else raw. Both see the same.
+macro_rules! tracepoint {
+    ($tp:literal, $raw:literal, $name:literal) => {
+        &[
+            way(Rung::TpBtf, &[($tp, Attach::TpBtf($name))]),
+            way(Rung::RawTp, &[($raw, Attach::RawTp($name))]),
+        ]
+    };
+}
+
+/// The entry of a function, under whichever name it has.
+macro_rules! function {
+    ($fentry:literal, $kprobe:literal, $($name:literal),+) => {
+        &[
+            $(way(Rung::Fentry, &[($fentry, Attach::Fentry($name))]),)+
+            $(way(Rung::Kprobe, &[($kprobe, Attach::Kprobe($name))]),)+
+        ]
+    };
+}
+
+/// In the order of `doctor`.
+pub(super) const EVENTS: &[Event] = &[
+    Event {
+        name: "process-fork",
+        needs: &[need::TASK],
+        rungs: tracepoint!("tp_fork", "rt_fork", "sched_process_fork"),
+        fallback: ("procfs", "/proc"),
+        kinds: &[kind::TASK_FORK],
+    },
+    Event {
+        name: "process-exec",
+        needs: &[need::TASK],
+        rungs: tracepoint!("tp_exec", "rt_exec", "sched_process_exec"),
+        fallback: ("procfs", "/proc/PID/comm"),
+        kinds: &[kind::TASK_EXEC],
+    },
+    Event {
+        name: "process-exit",
+        needs: &[need::TASK],
+        rungs: tracepoint!("tp_exit", "rt_exit", "sched_process_exit"),
+        fallback: ("procfs", "/proc/PID/task/TID/stat"),
+        kinds: &[kind::TASK_EXIT, kind::TASK_SURVIVOR],
+    },
+    Event {
+        name: "netns-release",
+        needs: &[need::TASK],
+        // Called by do_exit() from another file, so that it cannot be inlined there; the
+        // switch_task_namespaces() that it consists of can. Split in two in 6.19.
+        rungs: function!(
+            "fe_release",
+            "kp_release",
+            "exit_task_namespaces",
+            "exit_nsproxy_namespaces"
+        ),
+        fallback: ("procfs", "/proc/PID/task/TID/ns/net"),
+        kinds: &[kind::TASK_RELEASE],
+    },
+    Event {
+        name: "task-freed",
+        needs: &[need::TASK],
+        rungs: tracepoint!("tp_free", "rt_free", "sched_process_free"),
+        fallback: ("procfs", "/proc/PID/task/TID"),
+        kinds: &[kind::TASK_FREE],
+    },
+    Event {
+        name: "netns-join",
+        needs: &[need::TASK],
+        rungs: function!("fe_switch", "kp_switch", "switch_task_namespaces"),
+        fallback: ("snapshot", "iter/task"),
+        kinds: &[kind::TASK_JOIN],
+    },
+    Event {
+        name: "sigkill",
+        needs: &[need::TASK],
+        rungs: tracepoint!("tp_signal", "rt_signal", "signal_generate"),
+        fallback: ("procfs", "/proc/PID/task/TID/status"),
+        kinds: &[kind::SIGNAL],
+    },
+    Event {
+        name: "netns-created",
+        needs: &[need::NETNS],
+        rungs: function!("fe_netns_init", "kp_netns_init", "netns_bpf_pernet_init"),
+        fallback: ("snapshot", "netns walk, RTNLGRP_NSID"),
+        kinds: &[kind::NETNS_CREATED],
+    },
+    Event {
+        name: "netns-teardown-begin",
+        needs: &[need::NETNS],
+        rungs: function!("fe_netns_pre_exit", "kp_netns_pre_exit", "netns_bpf_pernet_pre_exit"),
+        fallback: ("netlink", "RTNLGRP_NSID"),
+        kinds: &[kind::NETNS_DYING],
+    },
+    Event {
+        name: "netns-teardown-end",
+        needs: &[need::NETNS],
+        rungs: function!("fe_netns_exit", "kp_netns_exit", "proc_net_ns_exit"),
+        fallback: ("netlink", "RTNLGRP_NSID"),
+        kinds: &[kind::NETNS_GONE],
+    },
+    Event {
+        name: "ipv4-address",
+        needs: &[need::IPV4],
+        rungs: function!("fe_ipv4", "kp_ipv4", "fib_inetaddr_event"),
+        fallback: ("netlink", "RTNLGRP_IPV4_IFADDR"),
+        kinds: &[kind::IPV4_UP, kind::IPV4_DOWN],
+    },
+    Event {
+        name: "ipv6-address",
+        needs: &[need::IPV6],
+        rungs: function!("fe_ipv6", "kp_ipv6", "inet6addr_notifier_call_chain"),
+        fallback: ("netlink", "RTNLGRP_IPV6_IFADDR"),
+        kinds: &[kind::IPV6_UP, kind::IPV6_DOWN],
+    },
+    Event {
+        name: "ipv6-usable",
+        needs: &[need::IPV6],
+        rungs: function!("fe_ipv6_notify", "kp_ipv6_notify", "__ipv6_ifa_notify"),
+        fallback: ("netlink", "RTNLGRP_IPV6_IFADDR"),
+        kinds: &[kind::IPV6_READY, kind::IPV6_REMOVED],
+    },
+    Event {
+        name: "ipv6-dad-failure",
+        needs: &[need::IPV6, &["SKB_HEAD", "SKB_MAC_HEADER"]],
+        rungs: function!("fe_dad_failure", "kp_dad_failure", "addrconf_dad_failure"),
+        fallback: ("netlink", "RTNLGRP_IPV6_IFADDR, without who answered"),
+        kinds: &[kind::DAD_FAILED],
+    },
+    Event {
+        name: "device-moved",
+        needs: &[need::DEVICE],
+        rungs: &[
+            way(
+                Rung::Fentry,
+                &[
+                    ("fe_move", Attach::Fentry("__dev_change_net_namespace")),
+                    ("fx_move", Attach::Fexit("__dev_change_net_namespace")),
+                ],
+            ),
+            way(
+                Rung::Kprobe,
+                &[
+                    ("kp_move", Attach::Kprobe("__dev_change_net_namespace")),
+                    ("kr_move", Attach::Kretprobe("__dev_change_net_namespace")),
+                ],
+            ),
+        ],
+        fallback: ("netlink", "RTNLGRP_LINK"),
+        kinds: &[kind::DEVICE_MOVED],
+    },
+    Event {
+        name: "neighbour-update",
+        needs: &[need::NEIGHBOUR],
+        rungs: tracepoint!("tp_neigh_update", "rt_neigh_update", "neigh_update"),
+        fallback: ("netlink", "RTNLGRP_NEIGH, without claims that lose"),
+        kinds: &[kind::NEIGHBOUR],
+    },
+    Event {
+        name: "netns-list",
+        needs: &[need::WALK],
+        rungs: &[way(Rung::Snapshot, &[("walk_netns", Attach::TestRun)])],
+        fallback: ("procfs", "/proc/PID/ns/net, mountinfo"),
+        kinds: &[],
+    },
+    Event {
+        name: "task-list",
+        needs: &[need::TASK],
+        rungs: &[way(Rung::Snapshot, &[("it_task", Attach::Iter("task"))])],
+        fallback: ("procfs", "/proc/PID/task/TID/ns/net"),
+        kinds: &[],
+    },
+    Event {
+        name: "file-list",
+        needs: &[need::FILE],
+        rungs: &[way(Rung::Snapshot, &[("it_file", Attach::Iter("task_file"))])],
+        fallback: ("procfs", "/proc/PID/fd"),
+        kinds: &[],
+    },
+];
+
+/// Why not a better rung: one reason for each.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Why(Vec<(Option<Rung>, Reason)>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reason {
+    Forbidden,
+    Lacks(String),
+    Refused(Refusal),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Forbidden => f.write_str("forbidden by the configuration"),
+            Reason::Lacks(member) => write!(f, "this kernel's BTF has no {member}"),
+            Reason::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl Why {
+    /// Adds a reason. Where a function has two names, the absence of the one says less than what
+    /// the kernel answered to the other.
+    fn add(&mut self, rung: Option<Rung>, reason: Reason) {
+        let absent = |reason: &Reason| matches!(reason, Reason::Refused(Refusal::NoHook(_)));
+        match self.0.iter_mut().find(|(known, _)| *known == rung) {
+            Some((_, known)) if absent(known) => *known = reason,
+            Some(_) => {}
+            None => self.0.push((rung, reason)),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let one = |(rung, reason): &(Option<Rung>, Reason)| match rung {
+            Some(rung) => format!("{rung}: {reason}"),
+            None => reason.to_string(),
+        };
+        (!self.0.is_empty()).then(|| self.0.iter().map(one).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Where one event has come to stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The event's name.
+    pub event: &'static str,
+    /// The rung of ours that holds, if any.
+    pub rung: Option<Rung>,
+    /// What is hooked.
+    hook: &'static str,
+    /// Why not a better rung.
+    why: Why,
+}
+
+/// Tries every event's ways. Nothing in here is fatal: what the kernel refuses is noted.
+pub(super) fn climb(loader: &mut Loader<'_>, forbid: &[Rung]) -> Vec<Standing> {
+    EVENTS.iter().map(|event| settle(event, loader, forbid)).collect()
+}
+
+fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
+    let mut why = Why::default();
+    let lacking = event.needs.iter().find_map(|needed| loader.offsets().lacking(needed));
+    if let Some(member) = lacking {
+        why.add(None, Reason::Lacks(member));
+        return Standing { event: event.name, rung: None, hook: "", why };
+    }
+    for way in event.rungs {
+        if forbid.contains(&way.rung) {
+            why.add(Some(way.rung), Reason::Forbidden);
+            continue;
+        }
+        match loader.attach(way.rung, way.programs) {
+            Ok(()) => {
+                let hook = way.programs.first().map_or("", |(_, attach)| attach.hook());
+                return Standing { event: event.name, rung: Some(way.rung), hook, why };
+            }
+            Err(refusal) => why.add(Some(way.rung), Reason::Refused(refusal)),
+        }
+    }
+    Standing { event: event.name, rung: None, hook: "", why }
+}
+
+/// As `doctor` shows it; `seen` counts the records of each event.
+pub(super) fn report(standings: &[Standing], counters: &events::Counters) -> Vec<contract::Probe> {
+    EVENTS
+        .iter()
+        .zip(standings)
+        .map(|(event, standing)| {
+            let seen = event.kinds.iter().map(|kind| counters.seen(*kind)).sum();
+            let why = standing.why.text();
+            match standing.rung {
+                Some(rung) => contract::Probe {
+                    event: event.name.to_owned(),
+                    rung: rung.to_string(),
+                    hook: standing.hook.to_owned(),
+                    status: if why.is_none() { "active" } else { "fallback" }.to_owned(),
+                    why,
+                    seen: (!event.kinds.is_empty()).then_some(seen),
+                },
+                None => fallen(event, why),
+            }
+        })
+        .collect()
+}
+
+/// The same events when no program at all can be loaded, because of `reason`.
+pub(super) fn unavailable(reason: &str) -> Vec<contract::Probe> {
+    EVENTS.iter().map(|event| fallen(event, Some(reason.to_owned()))).collect()
+}
+
+fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
+    let (rung, hook) = event.fallback;
+    contract::Probe {
+        event: event.name.to_owned(),
+        rung: rung.to_owned(),
+        hook: hook.to_owned(),
+        status: "fallback".to_owned(),
+        why,
+        seen: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_event_belongs_to_one_event() {
+        let mut kinds: Vec<u16> = EVENTS.iter().flat_map(|event| event.kinds).copied().collect();
+        kinds.sort_unstable();
+        // The iterators' kinds never come through the ring buffer.
+        assert_eq!(kinds, (kind::NETNS_CREATED..kind::TASK_SEEN).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn without_bpf_every_event_still_shows_with_the_reason() {
+        let report = unavailable("no BTF");
+        assert_eq!(report.len(), EVENTS.len());
+        for probe in report {
+            assert_eq!(probe.status, "fallback");
+            assert_eq!(probe.why.as_deref(), Some("no BTF"));
+            assert!(["netlink", "procfs", "snapshot"].contains(&probe.rung.as_str()), "{probe:?}");
+        }
+    }
+
+    #[test]
+    fn a_rung_that_holds_shows_why_it_is_not_a_better_one() {
+        let mut why = Why::default();
+        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
+        let refused = Refusal::Refused("load refused (EPERM)".to_owned());
+        why.add(Some(Rung::Fentry), Reason::Refused(refused));
+        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("second_name")));
+        let standings: Vec<Standing> = EVENTS
+            .iter()
+            .map(|event| Standing {
+                event: event.name,
+                rung: (event.name == "ipv4-address").then_some(Rung::Kprobe),
+                hook: "fib_inetaddr_event",
+                why: why.clone(),
+            })
+            .collect();
+        let counters = events::Counters::default();
+        counters.count(kind::IPV4_UP);
+        counters.count(kind::IPV4_DOWN);
+        let report = report(&standings, &counters);
+        let probe = report.iter().find(|probe| probe.event == "ipv4-address").unwrap();
+        assert_eq!((probe.rung.as_str(), probe.status.as_str()), ("kprobe", "fallback"));
+        assert_eq!(probe.why.as_deref(), Some("fentry: load refused (EPERM)"));
+        assert_eq!(probe.seen, Some(2));
+    }
+}

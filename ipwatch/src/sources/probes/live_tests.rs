@@ -1,0 +1,302 @@
+//! The probes against the kernel that runs the tests. Needs root; makes netns of its own, without
+//! devices or addresses, which go with the threads and children that hold them.
+
+use std::fs::File;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::*;
+use crate::fact::{Fact, Holder, Scope, What};
+use crate::sources::Emit;
+
+/// Loaded probes, or `None` with a line that says which test was left out. In CI that is an error.
+fn probes(test: &str, forbid: &[Rung]) -> Option<Probes> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "{test} needs root");
+        eprintln!("SKIPPED {test}: needs root");
+        return None;
+    }
+    let settings = Settings { forbid: forbid.to_vec(), ..Settings::default() };
+    Some(Probes::load(&settings).unwrap())
+}
+
+fn unshare() -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What a thread in a netns of its own says of itself.
+struct Place {
+    inode: u32,
+    tid: u32,
+    file: File,
+    socket: UdpSocket,
+}
+
+/// A thread that stands in a new netns until it is told to go.
+struct Stay {
+    go: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Stay {
+    fn begin() -> (Self, Place) {
+        let (go, wait) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            unshare().unwrap();
+            let file = File::open("/proc/thread-self/ns/net").unwrap();
+            let place = Place {
+                inode: file.metadata().unwrap().ino() as u32,
+                tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+                socket: UdpSocket::bind("0.0.0.0:0").unwrap(),
+                file,
+            };
+            tell.send(place).unwrap();
+            let _ = wait.recv();
+        });
+        (Self { go, thread }, told.recv().unwrap())
+    }
+
+    fn end(self) {
+        drop(self.go);
+        self.thread.join().unwrap();
+    }
+}
+
+/// Whether `facts` are a whole dump of `scope`.
+fn assert_whole(facts: &[Fact], scope: Scope) {
+    assert_eq!(facts.first().map(|fact| &fact.what), Some(&What::Began(scope)));
+    let began = facts[0].at;
+    let ended = What::Ended { scope, began, complete: true };
+    assert_eq!(facts.last().map(|fact| &fact.what), Some(&ended));
+}
+
+fn netns_of(what: &What) -> Option<NetnsRef> {
+    match what {
+        What::Netns { netns } | What::Holder { netns, .. } => Some(*netns),
+        What::Task(task) => Some(task.netns),
+        _ => None,
+    }
+}
+
+#[test]
+fn snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone() {
+    let name = "snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone";
+    let Some(mut probes) = probes(name, &[]) else { return };
+    let host = probes.host();
+    let mut snapshots = probes.snapshots().unwrap();
+    let (stay, place) = Stay::begin();
+    let here =
+        |fact: &&Fact| netns_of(&fact.what).is_some_and(|netns| netns.inode == Some(place.inode));
+
+    let netns = snapshots.netns().unwrap();
+    assert_whole(&netns, Scope::Netns);
+    assert!(netns.iter().any(|fact| fact.what == What::Netns { netns: host }));
+    let found = netns.iter().find(here).expect("the new netns is on the list");
+    assert!(netns_of(&found.what).unwrap().cookie.is_some());
+
+    let tasks = snapshots.tasks().unwrap();
+    assert_whole(&tasks, Scope::Tasks);
+    let What::Task(task) = &tasks.iter().find(here).unwrap().what else { panic!() };
+    assert_eq!((task.key.pid, task.key.tid), (std::process::id(), place.tid));
+    assert!(!task.exiting && !task.killed);
+    assert!(tasks.iter().all(|fact| netns_of(&fact.what) != Some(host)), "the host is left out");
+
+    stay.end();
+    let files = snapshots.files().unwrap();
+    assert_whole(&files, Scope::Files);
+    let holders: Vec<_> = files.iter().filter(here).map(|fact| &fact.what).collect();
+    let pid = std::process::id();
+    let fds = [place.file.as_raw_fd() as u32, place.socket.as_raw_fd() as u32];
+    assert!(holders.iter().any(|what| matches!(
+        what,
+        What::Holder { holder: Holder::Fd { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[0])
+    )));
+    assert!(holders.iter().any(|what| matches!(
+        what,
+        What::Holder { holder: Holder::Socket { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[1])
+    )));
+}
+
+/// A child in a netns of its own that sleeps, and ends with this.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn spawn() -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null());
+        // SAFETY: between fork and exec only one system call is made.
+        let child = unsafe { command.pre_exec(unshare) }.spawn().unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// No test: a process of two threads, libtest's and this one, for the test below.
+#[test]
+#[ignore = "a process for another test"]
+fn stays_until_its_input_ends() {
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+}
+
+#[test]
+fn a_thread_is_covered_by_its_leader_in_the_same_netns() {
+    let name = "a_thread_is_covered_by_its_leader_in_the_same_netns";
+    let Some(mut probes) = probes(name, &[]) else { return };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "stays_until_its_input_ends"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    // SAFETY: between fork and exec only one system call is made.
+    let mut child = unsafe { command.pre_exec(unshare) }.spawn().unwrap();
+    let pid = child.id();
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    for _ in 0..500 {
+        if threads() > 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let count = threads();
+    let facts = probes.snapshots().unwrap().tasks().unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(count > 1, "it has but one thread");
+    let told: Vec<u32> = facts
+        .iter()
+        .filter_map(|fact| match &fact.what {
+            What::Task(task) if task.key.pid == pid => Some(task.key.tid),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [pid]);
+}
+
+/// Lives through a process's life with the rungs that are left, and returns what was told of it.
+async fn life(probes: &mut Probes) -> Vec<What> {
+    let events = probes.events().unwrap().unwrap();
+    let (emit, mut facts) = Emit::channel(64);
+    let reader = tokio::spawn(events.run(emit));
+    let mut sleeper = Sleeper::spawn();
+    let pid = sleeper.0.id();
+    // spawn() returns once the exec has happened, so that all this is in order.
+    sleeper.0.kill().unwrap();
+    sleeper.0.wait().unwrap();
+    let mut told = Vec::new();
+    let about = |what: &What| match what {
+        What::Task(task) => task.key.pid == pid,
+        What::TaskExiting { task } | What::TaskReleased { task } => task.pid == pid,
+        What::Signalled { pid: target, .. } => *target == pid,
+        _ => false,
+    };
+    let released =
+        |told: &[What]| told.iter().any(|what| matches!(what, What::TaskReleased { .. }));
+    let end = async {
+        while !released(&told) {
+            let batch = facts.recv().await.unwrap();
+            told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), end).await.expect("the release is told");
+    reader.abort();
+    told
+}
+
+fn assert_life(told: &[What]) {
+    let at = |wanted: &dyn Fn(&What) -> bool| {
+        told.iter().position(wanted).unwrap_or_else(|| panic!("not told: {told:?}"))
+    };
+    let exec = at(&|what| matches!(what, What::Task(task) if task.comm == "sleep"));
+    let me = std::process::id();
+    let killed = at(
+        &|what| matches!(what, What::Signalled { signal: 9, group: true, by, .. } if by.pid == me),
+    );
+    let exiting = at(&|what| matches!(what, What::TaskExiting { .. }));
+    let released = at(&|what| matches!(what, What::TaskReleased { .. }));
+    assert!(exec < killed && killed < exiting && exiting < released, "{told:?}");
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(future)
+}
+
+#[test]
+fn a_process_is_followed_from_exec_to_release() {
+    let Some(mut probes) = probes("a_process_is_followed_from_exec_to_release", &[]) else {
+        return;
+    };
+    assert_life(&block_on(life(&mut probes)));
+    let report = probes.report();
+    let exec = report.iter().find(|probe| probe.event == "process-exec").unwrap();
+    assert_eq!((exec.rung.as_str(), exec.status.as_str()), ("tp_btf", "active"));
+    assert!(exec.seen.unwrap() > 0);
+    assert_eq!(probes.missed(), 0);
+}
+
+#[test]
+fn the_same_is_told_on_lower_rungs() {
+    let forbid = [Rung::TpBtf, Rung::Fentry];
+    let Some(mut probes) = probes("the_same_is_told_on_lower_rungs", &forbid) else { return };
+    assert_life(&block_on(life(&mut probes)));
+    let report = probes.report();
+    let exec = report.iter().find(|probe| probe.event == "process-exec").unwrap();
+    assert_eq!((exec.rung.as_str(), exec.status.as_str()), ("raw_tp", "fallback"));
+    assert_eq!(exec.why.as_deref(), Some("tp_btf: forbidden by the configuration"));
+}
+
+#[test]
+fn a_snapshot_that_was_refused_says_so() {
+    let Some(mut probes) = probes("a_snapshot_that_was_refused_says_so", &[Rung::Snapshot]) else {
+        return;
+    };
+    let mut snapshots = probes.snapshots().unwrap();
+    assert!(matches!(snapshots.netns(), Err(SnapshotError::Refused(_))));
+    assert!(matches!(snapshots.tasks(), Err(SnapshotError::Refused(_))));
+}
+
+/// A reader that is too slow loses events, and hears that it did.
+#[test]
+fn what_does_not_fit_is_counted() {
+    if probes("what_does_not_fit_is_counted", &[]).is_none() {
+        return;
+    }
+    let settings = Settings { ring_bytes: 1 << 16, ..Settings::default() };
+    let mut probes = Probes::load(&settings).unwrap();
+    let losses = probes.losses();
+    block_on(async {
+        let events = probes.events().unwrap().unwrap();
+        // Each child makes at least four records of a hundred bytes.
+        for _ in 0..300 {
+            drop(Sleeper::spawn());
+        }
+        let (emit, mut facts) = Emit::channel(64);
+        let reader = tokio::spawn(events.run(emit));
+        let mut losses = losses;
+        let lost = async {
+            tokio::select! {
+                changed = losses.changed() => changed.unwrap(),
+                () = async { while facts.recv().await.is_some() {} } => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), lost).await.expect("the loss is told");
+        assert!(losses.borrow().tasks > 0);
+        reader.abort();
+    });
+}

@@ -1,0 +1,375 @@
+//! eBPF probes: events as they happen, and snapshots read out of the kernel.
+//!
+//! The kernel half is `ipwatch-ebpf`. What happens here, file by file:
+//! - `object`: the kernel half's committed bytes.
+//! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
+//! - `ladder`: which events there are and the ways to see each; `attach`: trying one.
+//! - `ring`, `events`: records out of the ring buffer, and the facts they are.
+//! - `snapshot`: netns, tasks and files that are there already.
+//! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
+//!
+//! One refused program stops nothing: its event falls to netlink or procfs and `doctor` says why.
+//!
+//! How to use it, so that there is no gap: [`Probes::load`], then the [`Snapshots`], then
+//! [`Probes::events`], which queued meanwhile. When [`Probes::losses`] or [`Probes::missed`] grows,
+//! take the snapshots again. A task is told by [`What::Task`](crate::fact::What::Task) with its new
+//! netns when it moves, into the host's too: that is how it leaves.
+
+mod attach;
+mod btf;
+mod events;
+mod host;
+mod ladder;
+mod log;
+mod object;
+mod offsets;
+mod ring;
+mod snapshot;
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya::maps::{Array, Map, PerCpuArray, RingBuf};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
+use aya_log::{EbpfLogger, Level};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::bounded;
+use crate::contract;
+use crate::fact::{NetnsRef, Sight};
+
+pub use ring::{Events, Losses};
+pub use snapshot::{SnapshotError, Snapshots};
+
+const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+/// A kernel's BTF takes 4 to 6 MB; with every debug option some 20.
+const BTF_LIMIT: usize = 64 << 20;
+
+/// The events that are no events but lists, read on demand.
+pub const SNAPSHOTS: [&str; 3] = ["netns-list", "task-list", "file-list"];
+
+/// Size of the ring buffer of the kernel half's own log. A multiple of the page size, up to 64 KiB
+/// pages.
+const LOG_BYTES: u32 = 64 << 10;
+
+/// A way to see events in the kernel, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Rung {
+    /// A tracepoint with typed arguments.
+    TpBtf,
+    /// A raw tracepoint.
+    RawTp,
+    /// Entry or return of a function, by BPF trampoline.
+    Fentry,
+    /// Entry or return of a function, by kprobe.
+    Kprobe,
+    /// A program that is not attached: an iterator, or run on demand.
+    Snapshot,
+}
+
+impl Rung {
+    const ALL: [Rung; 5] = [Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Snapshot];
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Rung::TpBtf => "tp_btf",
+            Rung::RawTp => "raw_tp",
+            Rung::Fentry => "fentry",
+            Rung::Kprobe => "kprobe",
+            Rung::Snapshot => "snapshot",
+        })
+    }
+}
+
+impl TryFrom<String> for Rung {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Rung {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Rung::ALL.into_iter().find(|rung| rung.to_string() == text).ok_or_else(|| {
+            format!("{text:?} is no rung: use tp_btf, raw_tp, fentry, kprobe or snapshot")
+        })
+    }
+}
+
+/// How to load the probes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Rungs to leave out: where one makes trouble on a kernel, and to test the others.
+    pub forbid: Vec<Rung>,
+    /// Size of the ring buffer. It is rounded up to a power of two of pages.
+    pub ring_bytes: u32,
+}
+
+impl Default for Settings {
+    /// 512 KiB holds some 5,000 events: a node that changes a thousand addresses a second leaves the
+    /// daemon five seconds to come back from whatever held it up. Twice that is resident memory,
+    /// because the buffer is mapped twice in a row so that no record wraps.
+    fn default() -> Self {
+        Self { forbid: Vec::new(), ring_bytes: 512 << 10 }
+    }
+}
+
+/// No BPF at all. Everything is then seen through netlink and procfs.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbesError {
+    /// Nobody wants them.
+    #[error("switched off by the configuration: probes.enabled = false")]
+    Disabled,
+    /// Built for an architecture that has no object.
+    #[error("this build has no eBPF object for {0}")]
+    NoObject(&'static str),
+    /// The kernel does not describe its types.
+    #[error(
+        "{BTF_PATH} cannot be read ({0}): the kernel needs CONFIG_DEBUG_INFO_BTF, and /sys must be mounted"
+    )]
+    NoBtf(#[source] std::io::Error),
+    /// The kernel's types cannot be understood.
+    #[error("{BTF_PATH} cannot be parsed: {0}")]
+    BadBtf(String),
+    /// The host's netns cannot be identified.
+    #[error("/proc/thread-self/ns/net cannot be read ({0}): /proc must be mounted")]
+    NoHost(#[source] std::io::Error),
+    /// bpf(2) is not for us.
+    #[error(
+        "bpf(2) is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (in a container, its seccomp profile must allow bpf too)"
+    )]
+    NotPermitted,
+    /// Something else.
+    #[error("the eBPF object cannot be loaded: {0}")]
+    Load(String),
+}
+
+/// The probes, attached for as long as this or its [`Snapshots`] live.
+pub struct Probes {
+    ebpf: Arc<Mutex<Ebpf>>,
+    standings: Vec<ladder::Standing>,
+    counters: Arc<events::Counters>,
+    host: NetnsRef,
+    losses: watch::Receiver<Losses>,
+    events: Option<Unstarted>,
+    snapshots: Option<Snapshots>,
+}
+
+impl fmt::Debug for Probes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probes").field("standings", &self.standings).finish_non_exhaustive()
+    }
+}
+
+/// What [`Events`] is made of once there is an async runtime to register with.
+struct Unstarted {
+    ring: RingBuf<aya::maps::MapData>,
+    capacity: usize,
+    counts: ring::Counts,
+    losses: watch::Sender<Losses>,
+}
+
+impl Probes {
+    /// Loads and attaches what this kernel takes. From here on events queue in the ring buffer:
+    /// take the snapshots now and read [`Probes::events`] afterwards, and there is no gap.
+    ///
+    /// # Errors
+    /// [`ProbesError`] only when no program at all can be loaded; each says what to do.
+    pub fn load(settings: &Settings) -> Result<Self, ProbesError> {
+        let object = object::OBJECT.ok_or(ProbesError::NoObject(std::env::consts::ARCH))?;
+        let host = host::netns().map_err(ProbesError::NoHost)?;
+        let types = bounded::read(Path::new(BTF_PATH), BTF_LIMIT).map_err(ProbesError::NoBtf)?;
+        let (loader, offsets, btf) = understand(&types.bytes)?;
+        drop(types);
+        let ring_bytes = settings.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();
+        let mut ebpf = create(loader, object, &btf, &offsets, host, ring_bytes)?;
+        let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets);
+        let standings = ladder::climb(&mut loader, &settings.forbid);
+        drop(btf);
+        give_memory_back();
+        Self::assemble(ebpf, standings, host, ring_bytes)
+    }
+
+    fn assemble(
+        mut ebpf: Ebpf,
+        standings: Vec<ladder::Standing>,
+        host: NetnsRef,
+        ring_bytes: u32,
+    ) -> Result<Self, ProbesError> {
+        let ring = RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(load_error)?;
+        let counts = ring::Counts {
+            dropped: PerCpuArray::try_from(take(&mut ebpf, "DROPPED")?).map_err(load_error)?,
+            suppressed: PerCpuArray::try_from(take(&mut ebpf, "SUPPRESSED")?)
+                .map_err(load_error)?,
+        };
+        let walk = Array::try_from(take(&mut ebpf, "WALK")?).map_err(load_error)?;
+        let walk_end = Array::try_from(take(&mut ebpf, "WALK_RESULT")?).map_err(load_error)?;
+        let log = EbpfLogger::init_with_logger(&mut ebpf, log::ToTracing).map_err(load_error)?;
+        let (sender, losses) = watch::channel(Losses::default());
+        let capacity = usize::try_from(ring_bytes).unwrap_or(usize::MAX);
+        let ebpf = Arc::new(Mutex::new(ebpf));
+        Ok(Self {
+            snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
+            ebpf,
+            standings,
+            counters: Arc::default(),
+            host,
+            losses,
+            events: Some(Unstarted { ring, capacity, counts, losses: sender }),
+        })
+    }
+
+    /// Every event and how it is seen.
+    #[must_use]
+    pub fn report(&self) -> Vec<contract::Probe> {
+        ladder::report(&self.standings, &self.counters)
+    }
+
+    /// The same where [`Probes::load`] failed, so that `doctor` shows every event in any case.
+    #[must_use]
+    pub fn unavailable_report(error: &ProbesError) -> Vec<contract::Probe> {
+        ladder::unavailable(&error.to_string())
+    }
+
+    /// What a silence means.
+    #[must_use]
+    pub fn sight(&self) -> Sight {
+        Sight {
+            teardown_end: self.sees("netns-teardown-end"),
+            release: self.sees("netns-release"),
+            addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
+        }
+    }
+
+    /// Tasks that move between netns are seen. If not, only a task snapshot tells.
+    #[must_use]
+    pub fn sees_joins(&self) -> bool {
+        self.sees("netns-join")
+    }
+
+    /// Every netns is seen when it is made. If not, one without a device is found by a walk only.
+    #[must_use]
+    pub fn sees_creation(&self) -> bool {
+        self.sees("netns-created")
+    }
+
+    fn sees(&self, event: &str) -> bool {
+        self.standings.iter().any(|standing| standing.event == event && standing.rung.is_some())
+    }
+
+    /// The host's netns: its tasks are not told.
+    #[must_use]
+    pub fn host(&self) -> NetnsRef {
+        self.host
+    }
+
+    /// The snapshots; `None` when they were taken before.
+    pub fn snapshots(&mut self) -> Option<Snapshots> {
+        self.snapshots.take()
+    }
+
+    /// The live events; `None` when they were taken before. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The ring buffer cannot be polled.
+    pub fn events(&mut self) -> std::io::Result<Option<Events>> {
+        let Some(Unstarted { ring, capacity, counts, losses }) = self.events.take() else {
+            return Ok(None);
+        };
+        Events::new(ring, capacity, counts, Arc::clone(&self.counters), losses).map(Some)
+    }
+
+    /// Events that were not looked at, because the same program was running on that CPU already (a
+    /// program may be preempted, or interrupted by what it watches). The kernel counts them by itself
+    /// and says nothing: ask now and then, and take new snapshots when the number has grown.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        let ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+        ebpf.programs()
+            .filter_map(|(_, program)| program.fd().ok())
+            .filter_map(|fd| misses(fd.as_fd().as_raw_fd()))
+            .sum()
+    }
+
+    /// What was lost so far; changes when more is.
+    #[must_use]
+    pub fn losses(&self) -> watch::Receiver<Losses> {
+        self.losses.clone()
+    }
+}
+
+/// Takes the kernel's type information in. aya parses it by itself when a loader is made, and once
+/// more for the programs: some 20 ms each, so that they go side by side.
+fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Btf), ProbesError> {
+    let bad = |error: &dyn fmt::Display| ProbesError::BadBtf(error.to_string());
+    let (loader, offsets, btf) = std::thread::scope(|scope| {
+        let btf = scope.spawn(|| Btf::parse(types, Endianness::default()));
+        (EbpfLoader::new(), offsets::Offsets::read(types), btf.join())
+    });
+    let offsets = offsets.map_err(|error| bad(&error))?;
+    let btf = btf.map_err(|_| bad(&"the parser panicked"))?.map_err(|error| bad(&error))?;
+    Ok((loader, offsets, btf))
+}
+
+/// Creates the maps and reads the programs; none is loaded yet.
+fn create(
+    loader: EbpfLoader<'_>,
+    object: &[u8],
+    btf: &Btf,
+    offsets: &offsets::Offsets,
+    host: NetnsRef,
+    ring_bytes: u32,
+) -> Result<Ebpf, ProbesError> {
+    let host_inode = host.inode.unwrap_or_default();
+    let log_level = Level::Error as u8;
+    let mut loader = loader;
+    loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
+    // The least that a ring buffer can be: a line or two in a daemon's life.
+    loader.map_max_entries("AYA_LOGS", LOG_BYTES);
+    loader.override_global(aya_log::LEVEL, &log_level, true);
+    loader.override_global("HOST_INODE", &host_inode, true);
+    for (global, offset) in offsets.globals() {
+        loader.override_global(global, offset, true);
+    }
+    loader.load(object).map_err(|error| match attach::errno(&error) {
+        Some(libc::EPERM | libc::EACCES) => ProbesError::NotPermitted,
+        Some(libc::ENOSYS) => ProbesError::Load("the kernel needs CONFIG_BPF_SYSCALL".to_owned()),
+        _ => load_error(error),
+    })
+}
+
+/// `recursion_misses` of one program (`bpf_prog_show_fdinfo`, kernel/bpf/syscall.c, since 5.12).
+fn misses(fd: RawFd) -> Option<u64> {
+    let info = bounded::read_text(Path::new(&format!("/proc/self/fdinfo/{fd}")), 4096).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?.trim().parse().ok()
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, ProbesError> {
+    ebpf.take_map(name).ok_or_else(|| ProbesError::Load(format!("it has no map {name}")))
+}
+
+fn load_error(error: impl std::error::Error) -> ProbesError {
+    ProbesError::Load(error.to_string())
+}
+
+/// BTF is parsed in tens of megabytes, which glibc would keep for itself for ever after.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointer and may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod live_tests;

@@ -1,0 +1,10 @@
+//! The kernel half, as it is committed for each architecture. `cargo xtask build-ebpf` makes it.
+
+/// The object for this architecture. Programs differ between architectures, because `pt_regs` does.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!("../../../ebpf/ipwatch-ebpf.x86_64.o"));
+
+/// There is none for this architecture: everything is then seen through netlink and procfs.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OBJECT: Option<&[u8]> = None;

@@ -1,0 +1,274 @@
+//! What is there already, read out of the kernel in one go.
+
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya::maps::{Array, MapData, MapError};
+use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions};
+use aya::{Ebpf, TestRun};
+use aya_log::EbpfLogger;
+use ipwatch_common::{FileRecord, Netns, TaskRecord, WALK_CHUNK, WALK_CHUNKS, WalkResult, Wire};
+
+use super::events;
+use super::log::ToTracing;
+use crate::clock;
+use crate::fact::{BootNs, Fact, Origin, Scope, What};
+
+/// One chunk of the walk's result, as bytes.
+type Chunk = [u8; WALK_CHUNK * <Netns as Wire>::SIZE];
+type WalkEnd = [u8; <WalkResult as Wire>::SIZE];
+
+/// Times that a walk is taken again when the list changed under it.
+const WALKS: u32 = 3;
+/// Facts of one snapshot. More are cut off and the snapshot is marked as not complete.
+const MOST: usize = 1 << 18;
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The kernel refused the program when the probes were loaded; `doctor` shows why.
+    #[error("this kernel refused the program {0}")]
+    Refused(&'static str),
+    /// It was loaded, and cannot be run.
+    #[error("the program does not run")]
+    Program(#[from] ProgramError),
+    /// It cannot be attached to a file.
+    #[error("the iterator gives no file")]
+    Link(#[from] aya::programs::links::LinkError),
+    /// Its result cannot be read.
+    #[error("its result cannot be read")]
+    Map(#[from] MapError),
+    /// Its output cannot be read.
+    #[error("its output cannot be read")]
+    Read(#[from] io::Error),
+}
+
+/// Takes snapshots. It blocks for some milliseconds: use it from a thread of its own.
+pub struct Snapshots {
+    /// Owns every program and its attachment: shared with `Probes`, which keeps them alive.
+    pub(super) ebpf: Arc<Mutex<Ebpf>>,
+    pub(super) walk: Array<MapData, Chunk>,
+    pub(super) walk_end: Array<MapData, WalkEnd>,
+    pub(super) log: EbpfLogger<ToTracing>,
+}
+
+impl std::fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshots").finish_non_exhaustive()
+    }
+}
+
+impl Snapshots {
+    /// Every netns of `net->list`: alive, or waiting for its teardown ([`What::NetnsDying`]). One
+    /// whose teardown runs is not on the list.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn netns(&mut self) -> Result<Vec<Fact>, SnapshotError> {
+        let mut dump = Dump::begin(Scope::Netns);
+        let mut complete = false;
+        for _ in 0..WALKS {
+            dump.facts.truncate(1);
+            complete = self.walk(&mut dump)?;
+            if complete {
+                break;
+            }
+        }
+        Ok(dump.end(complete))
+    }
+
+    fn walk(&mut self, dump: &mut Dump) -> Result<bool, SnapshotError> {
+        {
+            let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+            let program: &mut RawTracePoint = loaded(&mut ebpf, "walk_netns")?;
+            program.test_run(RawTracePointRunOptions::new())?;
+        }
+        self.log.flush();
+        let end = self.walk_end.get(&0, 0)?;
+        let Some(end) = events::whole::<WalkResult>(&end) else { return Ok(false) };
+        let count = (end.count as usize).min(WALK_CHUNK * WALK_CHUNKS);
+        for first in (0..count).step_by(WALK_CHUNK) {
+            let index = u32::try_from(first / WALK_CHUNK).unwrap_or(u32::MAX);
+            let chunk = self.walk.get(&index, 0)?;
+            let mut rest = &chunk[..];
+            for _ in first..count.min(first + WALK_CHUNK) {
+                let Some(netns) = Netns::take(&mut rest) else { return Ok(false) };
+                dump.say(netns_seen(&netns));
+            }
+        }
+        Ok(end.complete == 1)
+    }
+
+    /// Every task outside the host's netns. A thread whose leader is in the same netns is left out,
+    /// unless it is exiting or killed.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn tasks(&mut self) -> Result<Vec<Fact>, SnapshotError> {
+        let mut dump = Dump::begin(Scope::Tasks);
+        let file = self.open("it_task")?;
+        let complete =
+            read_records::<TaskRecord>(file, |record| dump.say(events::task_seen(&record)))?;
+        Ok(dump.end(complete))
+    }
+
+    /// Every fd and socket that holds a netns which is neither the host's nor that of its process.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn files(&mut self) -> Result<Vec<Fact>, SnapshotError> {
+        let mut dump = Dump::begin(Scope::Files);
+        let file = self.open("it_file")?;
+        let complete =
+            read_records::<FileRecord>(file, |record| dump.say(events::file_seen(&record)))?;
+        Ok(dump.end(complete))
+    }
+
+    /// A fresh pass of an iterator.
+    fn open(&self, name: &'static str) -> Result<std::fs::File, SnapshotError> {
+        let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+        let program: &mut Iter = loaded(&mut ebpf, name)?;
+        let link = program.attach()?;
+        Ok(program.take_link(link)?.into_file()?)
+    }
+}
+
+fn loaded<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, SnapshotError>
+where
+    &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or(SnapshotError::Refused(name))?;
+    if program.fd().is_err() {
+        return Err(SnapshotError::Refused(name));
+    }
+    Ok(program.try_into()?)
+}
+
+/// The facts of one dump.
+struct Dump {
+    scope: Scope,
+    at: BootNs,
+    facts: Vec<Fact>,
+}
+
+impl Dump {
+    fn begin(scope: Scope) -> Self {
+        let at = clock::now();
+        let mut dump = Self { scope, at, facts: Vec::new() };
+        dump.say(What::Began(scope));
+        dump
+    }
+
+    /// Says one thing; false when there is no more room.
+    fn say(&mut self, what: What) -> bool {
+        self.facts.push(Fact { at: self.at, origin: Origin::Snapshot, what });
+        self.facts.len() < MOST
+    }
+
+    fn end(mut self, complete: bool) -> Vec<Fact> {
+        let (scope, began) = (self.scope, self.at);
+        self.say(What::Ended { scope, began, complete });
+        self.facts
+    }
+}
+
+fn netns_seen(record: &Netns) -> What {
+    let netns = events::netns_ref(record);
+    if record.refs == 0 { What::NetnsDying { netns } } else { What::Netns { netns } }
+}
+
+/// Feeds every record of an iterator to `each`, until that says no. True when all were read.
+fn read_records<T: Wire>(mut file: impl Read, mut each: impl FnMut(T) -> bool) -> io::Result<bool> {
+    let mut buffer = vec![0; 32 << 10];
+    let mut held = 0;
+    loop {
+        let read = match file.read(&mut buffer[held..]) {
+            Ok(0) => return Ok(held == 0),
+            Ok(read) => read,
+            // bpf_seq_read() gives up after a million objects that wrote nothing: go on from there.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        held += read;
+        let mut rest = &buffer[..held];
+        while rest.len() >= T::SIZE {
+            let Some(record) = T::take(&mut rest) else { return Ok(false) };
+            if !each(record) {
+                return Ok(false);
+            }
+        }
+        // A read may end in the middle of a record.
+        let left = rest.len();
+        buffer.copy_within(held - left..held, 0);
+        held = left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipwatch_common::MISSING;
+
+    /// Gives its bytes a few at a time.
+    struct Trickle<'a>(&'a [u8], usize);
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn walk_results(count: u32) -> Vec<u8> {
+        (0..count).flat_map(|at| [at.to_ne_bytes(), 1u32.to_ne_bytes()].concat()).collect()
+    }
+
+    #[test]
+    fn records_survive_any_cut_between_reads() {
+        let bytes = walk_results(5);
+        for step in 1..=bytes.len() {
+            let mut seen = Vec::new();
+            let complete = read_records::<WalkResult>(Trickle(&bytes, step), |record| {
+                seen.push(record.count);
+                true
+            });
+            assert!(complete.unwrap());
+            assert_eq!(seen, [0, 1, 2, 3, 4], "cut at {step}");
+        }
+    }
+
+    #[test]
+    fn half_a_record_at_the_end_is_not_complete() {
+        let bytes = walk_results(2);
+        let cut = &bytes[..bytes.len() - 3];
+        assert!(!read_records::<WalkResult>(cut, |_| true).unwrap());
+    }
+
+    #[test]
+    fn too_many_records_are_cut_off() {
+        let bytes = walk_results(3);
+        let mut seen = 0;
+        let complete = read_records::<WalkResult>(&bytes[..], |_| {
+            seen += 1;
+            seen < 2
+        });
+        assert!(!complete.unwrap());
+    }
+
+    #[test]
+    fn a_netns_without_references_is_dying() {
+        let netns = |refs| netns_seen(&Netns { cookie: 3, inode: 4, refs });
+        assert!(matches!(netns(0), What::NetnsDying { .. }));
+        assert!(matches!(netns(1), What::Netns { .. }));
+        assert!(matches!(netns(MISSING), What::Netns { .. }), "not asked is not dead");
+    }
+}
