@@ -1,11 +1,13 @@
 //! The outside world. Each source says only what it saw, as [`Fact`]s, and decides nothing.
 //!
 //! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
-//! - `netlink`: links, addresses, neighbours and nsids of every netns.
+//! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
 //! - `procfs`: tasks, careful looks at one task, and searches for who holds a netns.
 //! - `cni`: the CNI result cache, which names the pod an IP was given to.
 
+pub mod netlink;
 pub mod probes;
+mod ready;
 
 use tokio::sync::mpsc;
 

@@ -1,0 +1,180 @@
+//! Opening a netns through a [`Door`].
+//!
+//! Everything behind a door but the kernel's own files may be hostile or hung: the path a container
+//! mounted a netns at can lead through a FUSE file system that never answers, and an fd number may by
+//! now stand for a fifo. So nothing is opened for reading before it is known to lie in nsfs, and
+//! nothing is asked that would wait for a file system.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+use crate::fact::NetnsRef;
+use crate::map::want::Door;
+
+/// The device number of nsfs: what lies on it is a namespace and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Nsfs {
+    major: u32,
+    minor: u32,
+}
+
+impl Nsfs {
+    /// The nsfs that `namespace` lies on; there is one (`nsfs_init` mounts it once).
+    pub(super) fn of(namespace: impl AsFd) -> io::Result<Self> {
+        let stat = stat(namespace)?;
+        Ok(Self { major: stat.stx_dev_major, minor: stat.stx_dev_minor })
+    }
+
+    /// The inode number of a namespace; an error for any other file.
+    pub(super) fn inode(self, fd: impl AsFd) -> io::Result<u32> {
+        let stat = stat(fd)?;
+        if (Self { major: stat.stx_dev_major, minor: stat.stx_dev_minor }) != self {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a namespace"));
+        }
+        u32::try_from(stat.stx_ino).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Opens `door`. What opens is a namespace; which one, and whether a network one, is for the
+    /// caller to see (`setns` refuses any other with EINVAL).
+    pub(super) fn open(self, door: &Door, wanted: NetnsRef) -> io::Result<OwnedFd> {
+        match door {
+            Door::Task { pid, tid } => {
+                open(format!("/proc/{pid}/task/{tid}/ns/net").as_ref(), OFlags::RDONLY)
+            }
+            Door::Fd { pid, fd } => {
+                self.reopen(open(format!("/proc/{pid}/fd/{fd}").as_ref(), OFlags::PATH)?)
+            }
+            Door::Mount { pid, path } => self.reopen(mounted(*pid, path)?),
+            Door::Socket { pid, fd } => of_socket(*pid, *fd),
+            Door::Handle => by_handle(wanted),
+        }
+    }
+
+    /// From an O_PATH fd, which has called into no file system, to one that can be used.
+    fn reopen(self, path: OwnedFd) -> io::Result<OwnedFd> {
+        self.inode(&path)?;
+        open(format!("/proc/self/fd/{}", path.as_raw_fd()).as_ref(), OFlags::RDONLY)
+    }
+}
+
+/// DONT_SYNC: a network file system or FUSE answers from what it has, never from its server.
+fn stat(fd: impl AsFd) -> io::Result<rustix::fs::Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(fd, c"", flags, StatxFlags::INO)?)
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A path within the mount namespace and root of a process.
+///
+/// RESOLVE_CACHED (5.12+) makes the walk fail where it would have to ask a file system; the way to a
+/// mount point is always in the dentry cache, which the mount itself pins. The walk can fail
+/// spuriously too (a rename anywhere): hence the second and third try.
+fn mounted(pid: u32, path: &str) -> io::Result<OwnedFd> {
+    const TRIES: usize = 3;
+    let root = open(format!("/proc/{pid}/root").as_ref(), OFlags::PATH | OFlags::DIRECTORY)?;
+    let resolve = ResolveFlags::CACHED
+        | ResolveFlags::IN_ROOT
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS;
+    let mut outcome = Err(rustix::io::Errno::AGAIN);
+    for _ in 0..TRIES {
+        outcome = rustix::fs::openat2(
+            &root,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        );
+        if outcome.as_ref().err() != Some(&rustix::io::Errno::AGAIN) {
+            break;
+        }
+    }
+    Ok(outcome?)
+}
+
+fn of_socket(pid: u32, fd: u32) -> io::Result<OwnedFd> {
+    // Seen first, because closing a copy of another kind of file can make its file system wait
+    // (`filp_close` calls `flush`).
+    let mut link = [0u8; 32];
+    let path = format!("/proc/{pid}/fd/{fd}");
+    let len = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut link)?;
+    if !link[..len].starts_with(b"socket:[") {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a socket"));
+    }
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    netns_of_socket(process.as_fd(), fd)
+}
+
+/// The netns that a socket of another process was made in (`SIOCGSKNS`, 4.9+; `pidfd_getfd`, 5.6+).
+pub(in crate::sources) fn netns_of_socket(process: BorrowedFd<'_>, fd: u32) -> io::Result<OwnedFd> {
+    let flags = PidfdGetfdFlags::empty();
+    let socket = rustix::process::pidfd_getfd(process, fd.cast_signed(), flags)?;
+    rustix::net::sockopt::socket_type(&socket)?; // ENOTSOCK for anything else
+    // SAFETY: takes no argument; returns a new fd or -1.
+    let netns = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    if netns < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made for us, open, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(netns) })
+}
+
+const SIOCGSKNS: libc::Ioctl = 0x894C; // linux/sockios.h
+
+/// `struct file_handle` with nsfs's handle in it (`struct nsfs_file_handle`, linux/nsfs.h).
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    ns_id: u64,
+    ns_type: u32,
+    ns_inum: u32,
+}
+
+const _: () = assert!(size_of::<Handle>() == 24);
+
+/// `open_by_handle_at` below FD_NSFS_ROOT (6.18+). It opens what no path, fd or task leads to: a
+/// netns that only an fd in flight or the kernel itself holds. `ns_id` is the cookie
+/// (`net->net_cookie`, which NS_GET_ID shows).
+fn by_handle(wanted: NetnsRef) -> io::Result<OwnedFd> {
+    const FD_NSFS_ROOT: i32 = -10003; // linux/fcntl.h
+    const FILEID_NSFS: i32 = 0xf1; // linux/exportfs.h
+    let (Some(ns_id), Some(ns_inum)) = (wanted.cookie, wanted.inode) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "cookie or inode unknown"));
+    };
+    let mut handle = Handle {
+        bytes: (size_of::<Handle>() - 8) as u32,
+        kind: FILEID_NSFS,
+        ns_id,
+        ns_type: libc::CLONE_NEWNET.cast_unsigned(),
+        ns_inum,
+    };
+    // SAFETY: `handle` has the layout of struct file_handle, with as many bytes behind it as it says.
+    let fd = unsafe {
+        libc::open_by_handle_at(
+            FD_NSFS_ROOT,
+            (&raw mut handle).cast(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made for us, open, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The netns of the calling thread.
+pub(super) fn own() -> io::Result<OwnedFd> {
+    const OWN: &CStr = c"/proc/thread-self/ns/net";
+    Ok(rustix::fs::open(OWN, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}

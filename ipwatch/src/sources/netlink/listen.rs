@@ -1,0 +1,404 @@
+//! Hearing every netns at once.
+//!
+//! Two sockets, so that a neighbour storm cannot cost an address event: one for links, addresses and
+//! nsids, one for neighbours. The second joins NSID too, because nsids are used again at once: the
+//! sockets are read at different speeds, and a neighbour entry must not go to the netns that has its
+//! nsid *now* (see [`Lag`]).
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::net::SocketFlags;
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::sync::mpsc;
+
+use super::door;
+use super::parse;
+use super::requests::request_socket;
+use super::socket::{BUFFER, Received, Socket};
+use super::talk::Talk;
+use crate::clock;
+use crate::fact::{BootNs, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::sources::ready::ready;
+use crate::sources::{Closed, Emit};
+
+/// Room for about 20,000 queued messages of 832 bytes each, as the kernel counts them.
+const QUEUE: usize = 16 << 20;
+
+/// Datagrams read before what they said is handed on.
+const BATCH: usize = 512;
+
+const LINK: u32 = 1; // RTNLGRP_*, linux/rtnetlink.h
+const NEIGH: u32 = 3;
+const IPV4_IFADDR: u32 = 5;
+const IPV6_IFADDR: u32 = 9;
+const NSID: u32 = 28;
+
+/// The kernel dropped messages: what they said must be dumped again. Told after everything that was
+/// still queued has been handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lost {
+    /// Links, addresses or nsids.
+    Links,
+    /// Neighbours.
+    Neighbours,
+}
+
+/// What the sockets have gone through since the start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Messages read.
+    pub messages: AtomicU64,
+    /// Messages that could not be read.
+    pub malformed: AtomicU64,
+    /// Times the kernel found no room.
+    pub overruns: AtomicU64,
+    /// Datagrams it dropped then.
+    pub dropped: AtomicU64,
+}
+
+/// The sockets, joined and queueing.
+#[derive(Debug)]
+pub struct Listener {
+    links: Channel,
+    neighbours: Channel,
+    own: Own,
+    lag: Lag,
+    counters: Arc<Counters>,
+}
+
+impl Listener {
+    /// Joins the groups: what happens from now on is queued until [`run`](Self::run) reads it. Open
+    /// it before the first dump, and nothing falls in between. `host` names the netns of the calling
+    /// thread ([`Requests::host`](super::Requests::host)).
+    ///
+    /// # Errors
+    /// No netlink socket. A missing capability is no error but a degraded source.
+    pub fn open(host: NetnsRef) -> io::Result<Self> {
+        Ok(Self {
+            links: Channel::open("netlink", Lost::Links, &[LINK, IPV4_IFADDR, IPV6_IFADDR, NSID])?,
+            neighbours: Channel::open("neighbours", Lost::Neighbours, &[NEIGH, NSID])?,
+            own: Own::of(host)?,
+            lag: Lag::default(),
+            counters: Arc::default(),
+        })
+    }
+
+    /// What the sockets have gone through.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Reads for ever. `lost` should have room for a few: while it is full, nothing is read.
+    ///
+    /// # Errors
+    /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when a socket breaks.
+    pub async fn run(self, emit: Emit, lost: mpsc::Sender<Lost>) -> Result<(), Stopped> {
+        let Self { mut links, mut neighbours, mut own, mut lag, counters } = self;
+        emit.send(vec![links.state(&counters), neighbours.state(&counters)]).await?;
+        let (link_ready, neigh_ready) = (links.ready()?, neighbours.ready()?);
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            // In this order: addresses before neighbours, always.
+            let (channel, ready) = tokio::select! {
+                biased;
+                ready = link_ready.readable() => (&mut links, ready?),
+                ready = neigh_ready.readable() => (&mut neighbours, ready?),
+            };
+            let mut reader = Reader { own: &mut own, lag: &mut lag, counters: &counters };
+            let (facts, empty) = channel.read(&mut buffer, &mut reader)?;
+            settle(ready, empty);
+            emit.send(facts).await?;
+            if channel.overrun && (empty || channel.since_overrun > QUEUE_LEN) {
+                channel.overrun = false;
+                lag.forget();
+                emit.send(vec![channel.state(&counters)]).await?;
+                lost.send(channel.kind).await.map_err(|_| Closed)?;
+            }
+        }
+    }
+}
+
+/// More than ever fits into the queue at once: everything that was queued when it overran has been
+/// read, even if the storm goes on and the queue is never seen empty.
+const QUEUE_LEN: usize = QUEUE / 512;
+
+fn settle(mut ready: AsyncFdReadyGuard<'_, OwnedFd>, empty: bool) {
+    if empty {
+        ready.clear_ready();
+    }
+}
+
+/// Why [`Listener::run`] ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The daemon is going down.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// A socket broke.
+    #[error("netlink socket: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// One socket and how it fares.
+#[derive(Debug)]
+struct Channel {
+    name: &'static str,
+    kind: Lost,
+    socket: Socket,
+    /// Why it hears less than it should.
+    degraded: Option<String>,
+    overrun: bool,
+    since_overrun: usize,
+    overruns: u64,
+    dropped: u32,
+}
+
+impl Channel {
+    fn open(name: &'static str, kind: Lost, groups: &[u32]) -> io::Result<Self> {
+        let socket = Socket::open(SocketFlags::NONBLOCK)?;
+        let mut degraded = None;
+        if !socket.receive_buffer(QUEUE)? {
+            degraded = Some("small receive buffer: CAP_NET_ADMIN is missing".to_owned());
+        }
+        if let Err(error) = socket.listen_all_nsid() {
+            degraded = Some(format!(
+                "hears the host's netns alone: NETLINK_LISTEN_ALL_NSID (CAP_NET_BROADCAST): {error}"
+            ));
+        }
+        for &group in groups {
+            socket.join(group)?;
+        }
+        Ok(Self {
+            name,
+            kind,
+            socket,
+            degraded,
+            overrun: false,
+            since_overrun: 0,
+            overruns: 0,
+            dropped: 0,
+        })
+    }
+
+    /// A second fd of the socket, to wait on.
+    fn ready(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        ready(self.socket.as_fd().try_clone_to_owned()?, Interest::READABLE)
+    }
+
+    /// Reads until the queue is empty (true) or a batch is full.
+    fn read(
+        &mut self,
+        buffer: &mut [u8],
+        reader: &mut Reader<'_>,
+    ) -> io::Result<(Vec<Fact>, bool)> {
+        let mut facts = Vec::new();
+        for _ in 0..BATCH {
+            match self.socket.receive(buffer) {
+                Ok(received) => {
+                    self.since_overrun = self.since_overrun.saturating_add(1);
+                    if received.truncated {
+                        self.lost(reader.counters); // no message is this large: cannot be told
+                    }
+                    if received.from_kernel {
+                        reader.datagram(self.kind, &buffer[..received.len], received, &mut facts);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok((facts, true));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Comes once, and before what is still queued (`netlink_overrun`, af_netlink.c).
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.lost(reader.counters);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((facts, false))
+    }
+
+    fn lost(&mut self, counters: &Counters) {
+        self.overrun = true;
+        self.since_overrun = 0;
+        self.overruns += 1;
+        counters.overruns.fetch_add(1, Relaxed);
+        if let Ok(dropped) = self.socket.dropped() {
+            counters.dropped.fetch_add(u64::from(dropped.wrapping_sub(self.dropped)), Relaxed);
+            self.dropped = dropped;
+        }
+    }
+
+    /// How it fares, as a fact.
+    fn state(&self, counters: &Counters) -> Fact {
+        let mut detail = self.degraded.clone().unwrap_or_default();
+        if self.overruns > 0 {
+            let separator = if detail.is_empty() { "" } else { "; " };
+            detail += &format!(
+                "{separator}overrun {} times since the start ({} messages), each time read again",
+                self.overruns, self.dropped
+            );
+        }
+        tracing::debug!(source = self.name, detail, ?counters, "netlink");
+        let degraded = self.degraded.is_some();
+        let status = if degraded { SourceStatus::Degraded } else { SourceStatus::Active };
+        let source = Source { name: self.name.to_owned(), status, detail };
+        Fact { at: clock::now(), origin: Origin::Netlink, what: What::Source(source) }
+    }
+}
+
+/// What it takes to understand a datagram.
+struct Reader<'a> {
+    own: &'a mut Own,
+    lag: &'a mut Lag,
+    counters: &'a Counters,
+}
+
+impl Reader<'_> {
+    fn datagram(&mut self, kind: Lost, bytes: &[u8], received: Received, facts: &mut Vec<Fact>) {
+        let at = clock::now();
+        for message in parse::messages(bytes) {
+            self.counters.messages.fetch_add(1, Relaxed);
+            let told = message.and_then(|message| self.message(kind, message, received.nsid, at));
+            match told {
+                Ok(what) => {
+                    facts.extend(what.map(|what| Fact { at, origin: Origin::Netlink, what }));
+                }
+                Err(error) => {
+                    self.counters.malformed.fetch_add(1, Relaxed);
+                    tracing::debug!(?kind, ?received, %error, "malformed message");
+                }
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        kind: Lost,
+        message: parse::Message<'_>,
+        from: Option<i32>,
+        at: BootNs,
+    ) -> Result<Option<What>, netlink_packet_core::DecodeError> {
+        let netns = self.own.netns(from);
+        if matches!(message.kind, libc::RTM_NEWNSID | libc::RTM_DELNSID) {
+            // Another netns's numbering is none of ours: an nsid within an nsid.
+            if netns != self.own.host {
+                return Ok(None);
+            }
+            let id = parse::nsid(message.payload)?;
+            return Ok(id.and_then(|id| self.numbered(kind, message.kind, id)));
+        }
+        // Neighbours of a netns whose death only one of the sockets has read of.
+        if kind == Lost::Neighbours && from.is_some_and(|nsid| self.lag.disagree(nsid)) {
+            tracing::trace!(?netns, ?at, "neighbour of a netns that changed its nsid");
+            return Ok(None);
+        }
+        parse::what(message.kind, message.payload, netns)
+    }
+
+    /// An nsid was given or taken. Only the first socket tells it: the second one's copy, read later,
+    /// would end the next netns of that nsid.
+    fn numbered(&mut self, kind: Lost, message: u16, nsid: i32) -> Option<What> {
+        let dying = message == libc::RTM_DELNSID;
+        if dying {
+            self.lag.ended(kind, nsid);
+        }
+        match (kind, dying) {
+            (Lost::Neighbours, _) => None,
+            (Lost::Links, true) => Some(What::NetnsDying { netns: NetnsRef::nsid(nsid) }),
+            (Lost::Links, false) => {
+                let netns = match self.own.learn(nsid) {
+                    true => NetnsRef { nsid: Some(nsid), ..self.own.host },
+                    false => NetnsRef::nsid(nsid),
+                };
+                Some(What::Netns { netns })
+            }
+        }
+    }
+}
+
+/// The host's netns, and the nsid it has *in itself*.
+///
+/// It has none until somebody asks, from the host, about a device elsewhere whose peer is on the host:
+/// `peernet2id_alloc(host, host)` then makes one and announces it as it would any other netns's. On
+/// 6.18 the host's own messages still come without it; one that came with it would be the host's.
+#[derive(Debug)]
+struct Own {
+    host: NetnsRef,
+    fd: OwnedFd,
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+    nsid: Option<i32>,
+}
+
+impl Own {
+    fn of(host: NetnsRef) -> io::Result<Self> {
+        let host = NetnsRef { nsid: None, ..host };
+        let (fd, socket) = (door::own()?, request_socket()?);
+        let mut own = Self { host, fd, socket, buffer: vec![0; 4096], sequence: 0, nsid: None };
+        own.ask();
+        Ok(own)
+    }
+
+    /// An nsid was given; returns whether to the host itself.
+    fn learn(&mut self, given: i32) -> bool {
+        if self.nsid.is_none() {
+            self.ask();
+        }
+        self.nsid == Some(given)
+    }
+
+    fn ask(&mut self) {
+        let Self { fd, socket, buffer, sequence, .. } = self;
+        match (Talk { socket, buffer, sequence }).nsid(fd.as_fd()) {
+            Ok(nsid) => self.nsid = nsid,
+            Err(error) => {
+                self.socket.discard();
+                tracing::debug!(%error, "own nsid");
+            }
+        }
+    }
+
+    /// Who sent a message that came with this nsid.
+    fn netns(&self, from: Option<i32>) -> NetnsRef {
+        match from {
+            Some(nsid) if self.nsid != Some(nsid) => NetnsRef::nsid(nsid),
+            _ => self.host,
+        }
+    }
+}
+
+/// For each nsid, how many more ends of it the first socket has read than the second.
+///
+/// While that is not 0, a neighbour entry of that nsid may be the dead netns's or the next one's: it
+/// is dropped. Nothing is lost by it: the next one is dumped after the first socket told of it.
+#[derive(Debug, Default)]
+struct Lag(HashMap<i32, i32>);
+
+impl Lag {
+    fn ended(&mut self, read_by: Lost, nsid: i32) {
+        let lead = self.0.entry(nsid).or_default();
+        *lead += if read_by == Lost::Links { 1 } else { -1 };
+        if *lead == 0 {
+            self.0.remove(&nsid);
+        }
+    }
+
+    fn disagree(&self, nsid: i32) -> bool {
+        self.0.contains_key(&nsid)
+    }
+
+    /// An overrun may have lost an end; the dumps that follow put everything right.
+    fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+use std::process::Command;
+use std::time::Duration;
+
+use super::*;
+use crate::map::want::Door;
+use crate::sources::netlink::Requests;
+use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
+
+/// The facts of a running listener.
+struct Heard {
+    host: NetnsRef,
+    facts: mpsc::Receiver<Vec<Fact>>,
+    lost: mpsc::Receiver<Lost>,
+    seen: Vec<What>,
+}
+
+impl Heard {
+    /// Reads until a fact is as wanted, and returns it.
+    async fn until(&mut self, wanted: impl Fn(&What) -> bool) -> What {
+        let mut from = 0;
+        loop {
+            if let Some(found) = self.seen[from..].iter().find(|what| wanted(what)) {
+                return found.clone();
+            }
+            from = self.seen.len();
+            let batch = tokio::time::timeout(Duration::from_secs(20), self.facts.recv()).await;
+            let batch = batch.unwrap_or_else(|_| panic!("not heard; only {:#?}", self.seen));
+            self.seen.extend(batch.expect("a listener").into_iter().map(|fact| fact.what));
+        }
+    }
+
+    /// Every nsid that was told as given so far.
+    fn given(&self) -> Vec<NetnsRef> {
+        let netns = |what: &What| match what {
+            What::Netns { netns } => Some(*netns),
+            _ => None,
+        };
+        self.seen.iter().filter_map(netns).collect()
+    }
+}
+
+/// A listener in a netns of the test's own, which stands for the host's: nobody else's events come in.
+/// `before` runs between the joining of the groups and the first reading.
+fn listening(
+    before: impl FnOnce(&mut Listener) + Send + 'static,
+    test: impl AsyncFnOnce(&mut Heard) + Send + 'static,
+) {
+    in_new_netns(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let host = Requests::new().unwrap().host();
+            let mut listener = Listener::open(host).unwrap();
+            before(&mut listener);
+            let (emit, facts) = Emit::channel(64);
+            let (tell, lost) = mpsc::channel(4);
+            let running = tokio::spawn(listener.run(emit, tell));
+            test(&mut Heard { host, facts, lost, seen: Vec::new() }).await;
+            running.abort();
+        });
+    });
+}
+
+fn ip(words: &str) {
+    run(Command::new("ip").args(words.split_whitespace()));
+}
+
+fn holds(what: &What, ip: &str) -> bool {
+    matches!(what, What::Address { address, .. } if address.key.local.to_string() == ip)
+}
+
+#[test]
+fn hears_another_netns_from_birth_to_death() {
+    if !root() {
+        return;
+    }
+    listening(
+        |_| {},
+        async |heard| {
+            let netns = Netns::new();
+            netns.veth("ipwt-c"); // gives it an nsid
+            netns.ip("addr add 192.0.2.7/24 dev eth0");
+            let given = heard.until(|what| matches!(what, What::Netns { .. })).await;
+            let What::Netns { netns: name } = given else { unreachable!() };
+            assert_eq!(name, NetnsRef::nsid(name.nsid.unwrap()));
+            let held = heard.until(|what| holds(what, "192.0.2.7")).await;
+            assert!(matches!(held, What::Address { netns, .. } if netns == name), "{held:?}");
+            let host = heard.host;
+            heard
+                .until(|what| {
+                    matches!(what, What::Link { netns, link } if *netns == host && link.name == "ipwt-c")
+                })
+                .await;
+
+            netns.ip("link set eth0 up");
+            netns.ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0");
+            heard
+                .until(|what| {
+                    matches!(what, What::Neighbour { netns, neighbour }
+                        if *netns == name && neighbour.ip.to_string() == "192.0.2.9")
+                })
+                .await;
+            netns.ip("addr del 192.0.2.7/24 dev eth0");
+            heard
+                .until(|what| matches!(what, What::AddressGone { netns, .. } if *netns == name))
+                .await;
+            drop(netns);
+            heard.until(|what| matches!(what, What::NetnsDying { netns } if *netns == name)).await;
+            assert_eq!(heard.given(), [name]);
+        },
+    );
+}
+
+#[test]
+fn what_happened_before_the_first_reading_is_not_lost() {
+    if !root() {
+        return;
+    }
+    listening(
+        |_| ip("link add v0 type veth peer name v1"),
+        async |heard| {
+            heard.until(|what| matches!(what, What::Link { link, .. } if link.name == "v0")).await;
+        },
+    );
+}
+
+#[test]
+fn a_port_that_leaves_its_bridge_is_not_gone() {
+    if !root() {
+        return;
+    }
+    listening(
+        |_| {},
+        async |heard| {
+            ip("link add br0 type bridge");
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 master br0");
+            ip("link set v0 nomaster");
+            ip("link del v0");
+            heard.until(|what| matches!(what, What::LinkGone { .. })).await;
+            let v0 = |what: &What| match what {
+                What::Link { link, .. } if link.name == "v0" => Some(Some(link.master.is_some())),
+                What::LinkGone { .. } => Some(None),
+                _ => None,
+            };
+            let life: Vec<_> = heard.seen.iter().filter_map(v0).collect();
+            let first_gone = life.iter().position(Option::is_none).unwrap();
+            assert!(life.contains(&Some(true)), "{life:?}");
+            assert!(life[..first_gone].ends_with(&[Some(false)]), "{life:?}");
+            assert_eq!(life[first_gone..].iter().filter(|step| step.is_some()).count(), 0);
+        },
+    );
+}
+
+#[test]
+fn numbers_that_other_netns_give_are_not_ours() {
+    if !root() {
+        return;
+    }
+    listening(
+        |_| {},
+        async |heard| {
+            let (netns, inner) = (Netns::new(), Netns::new());
+            netns.veth("ipwt-d");
+            // In `netns`, `inner` gets a number; here it has none.
+            netns.ip(&format!("link add side type veth peer name side netns {}", inner.pid()));
+            netns.ip("addr add 192.0.2.7/24 dev side");
+            heard.until(|what| holds(what, "192.0.2.7")).await;
+            drop(inner);
+            netns.ip("addr add 192.0.2.8/24 dev eth0");
+            heard.until(|what| holds(what, "192.0.2.8")).await;
+            assert_eq!(heard.given().len(), 1, "{:?}", heard.given());
+            let dying = |what: &&What| matches!(what, What::NetnsDying { .. });
+            assert_eq!(heard.seen.iter().find(dying), None);
+        },
+    );
+}
+
+#[test]
+fn the_host_with_a_number_of_its_own_stays_the_host() {
+    if !root() {
+        return;
+    }
+    listening(
+        |_| {},
+        async |heard| {
+            let netns = Netns::new();
+            netns.veth("ipwt-e");
+            // Asked from here about a device there whose peer is here, the kernel numbers us.
+            let mut requests = Requests::new().unwrap();
+            let door = [Door::Task { pid: netns.pid(), tid: netns.pid() }];
+            let facts = requests.adopt(NetnsRef::default(), &door, false).unwrap();
+            let Some(What::Netns { netns: name }) = facts.first().map(|fact| &fact.what) else {
+                panic!("{facts:?}")
+            };
+            requests.dump(*name).unwrap();
+            ip("addr add 192.0.2.1/24 dev ipwt-e");
+
+            let held = heard.until(|what| holds(what, "192.0.2.1")).await;
+            let host = heard.host;
+            assert!(matches!(held, What::Address { netns, .. } if netns == host), "{held:?}");
+            let numbered = heard.given().into_iter().find(|netns| netns.cookie == host.cookie);
+            assert!(numbered.is_some_and(|netns| netns.nsid.is_some()), "{:?}", heard.given());
+        },
+    );
+}
+
+#[test]
+fn an_overrun_is_told_after_what_was_still_queued() {
+    if !root() {
+        return;
+    }
+    listening(
+        |listener| {
+            listener.links.socket.receive_buffer(4_096).unwrap();
+            ip("link add v0 type veth peer name v1");
+            for host in 1..60 {
+                ip(&format!("addr add 192.0.2.{host}/32 dev v0"));
+            }
+        },
+        async |heard| {
+            let lost = tokio::time::timeout(Duration::from_secs(20), heard.lost.recv()).await;
+            assert_eq!(lost.expect("an overrun"), Some(Lost::Links));
+            let told = heard
+                .until(|what| matches!(what, What::Source(source) if !source.detail.is_empty()))
+                .await;
+            assert!(matches!(told, What::Source(source) if source.name == "netlink"
+                && source.status == SourceStatus::Active
+                && source.detail.starts_with("overrun 1 times")));
+            assert!(heard.seen.iter().any(|what| matches!(what, What::Link { .. })));
+        },
+    );
+}
+
+#[test]
+fn neighbours_wait_for_the_sockets_to_agree() {
+    let mut lag = Lag::default();
+    lag.ended(Lost::Neighbours, 5);
+    assert!(lag.disagree(5) && !lag.disagree(6));
+    lag.ended(Lost::Links, 5);
+    lag.ended(Lost::Links, 5);
+    assert!(lag.disagree(5));
+    lag.ended(Lost::Neighbours, 5);
+    assert!(!lag.disagree(5) && lag.0.is_empty());
+}

@@ -1,0 +1,22 @@
+//! rtnetlink: links, addresses, neighbours and nsids of every netns.
+//!
+//! - [`Listener`] hears what changes, everywhere at once: `NETLINK_LISTEN_ALL_NSID`.
+//! - [`Requests`] asks: the names of a netns, and what is in it.
+//!
+//! Only a netns with an nsid is heard. A veth that is moved into a netns gives it one; any other gets
+//! one from [`Requests::adopt`], which dumps it only then, so that nothing falls in between.
+
+mod door;
+mod listen;
+mod parse;
+mod requests;
+mod socket;
+mod talk;
+
+pub use listen::{Counters, Listener, Lost};
+pub use requests::{AdoptError, Requests};
+
+pub(super) use door::netns_of_socket;
+
+#[cfg(test)]
+pub(super) mod testing;

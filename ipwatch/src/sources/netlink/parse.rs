@@ -1,0 +1,259 @@
+//! Bytes of rtnetlink to [`What`]s.
+//!
+//! Framing and headers are netlink-packet-core's and -route's. Attributes are picked one by one,
+//! because the ready-made message types decode every attribute there is and give the whole message up
+//! when one of them surprises them: a container that names its device in bytes that are not UTF-8
+//! would make it, and its IPs, invisible.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{DecodeError, NetlinkBuffer, NlaBuffer, NlasIterator};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::AddressHeader;
+use netlink_packet_route::link::{LinkFlags, LinkHeader};
+use netlink_packet_route::neighbour::NeighbourHeader;
+
+use crate::fact::{Address, AddressKey, Link, Mac, Neighbour, NetnsRef, What};
+
+/// One netlink message within a datagram.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message<'a> {
+    /// `RTM_*` or `NLMSG_*`.
+    pub(super) kind: u16,
+    /// `NLM_F_*`.
+    pub(super) flags: u16,
+    /// Sequence number: the request's, in an answer.
+    pub(super) sequence: u32,
+    /// What follows the header.
+    pub(super) payload: &'a [u8],
+}
+
+/// The messages of a datagram. An error ends it: where the next one begins is then unknown.
+pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Result<Message<'_>, DecodeError>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let bytes = std::mem::take(&mut rest);
+        let whole = match NetlinkBuffer::new_checked(bytes) {
+            Ok(whole) => whole,
+            Err(error) => return Some(Err(error)),
+        };
+        let len = whole.length() as usize;
+        rest = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(Ok(Message {
+            kind: whole.message_type(),
+            flags: whole.flags(),
+            sequence: whole.sequence_number(),
+            payload: &bytes[HEADER..len], // new_checked: HEADER <= len <= bytes.len()
+        }))
+    })
+}
+
+const HEADER: usize = 16;
+
+/// What a link, address or neighbour message of `netns` says; `None` for those that say nothing about
+/// these three, NSID messages among them ([`nsid`]).
+pub(super) fn what(
+    kind: u16,
+    payload: &[u8],
+    netns: NetnsRef,
+) -> Result<Option<What>, DecodeError> {
+    match kind {
+        libc::RTM_NEWLINK => Ok(link(payload)?.map(|link| What::Link { netns, link })),
+        libc::RTM_DELLINK => link_gone(payload, netns),
+        libc::RTM_NEWADDR => Ok(address(payload)?.map(|address| What::Address { netns, address })),
+        libc::RTM_DELADDR => {
+            Ok(address(payload)?.map(|gone| What::AddressGone { netns, key: gone.key }))
+        }
+        libc::RTM_NEWNEIGH => {
+            Ok(neighbour(payload)?.map(|neighbour| What::Neighbour { netns, neighbour }))
+        }
+        libc::RTM_DELNEIGH => Ok(neighbour(payload)?.map(|gone| What::NeighbourGone {
+            netns,
+            ifindex: gone.ifindex,
+            ip: gone.ip,
+        })),
+        _ => Ok(None),
+    }
+}
+
+/// The nsid that an `RTM_NEWNSID` or `RTM_DELNSID` names; `None` when the netns has none (-1).
+pub(super) fn nsid(payload: &[u8]) -> Result<Option<i32>, DecodeError> {
+    const RTGENMSG: usize = 4; // struct rtgenmsg, padded
+    let mut id = None;
+    for attribute in attributes(payload, RTGENMSG) {
+        let attribute = attribute?;
+        if attribute.kind() == NETNSA_NSID {
+            id = number(&attribute);
+        }
+    }
+    Ok(id.filter(|&id| id >= 0))
+}
+
+/// A message about the device itself, not about one side of it.
+///
+/// The bridge sends RTM_NEWLINK of family AF_BRIDGE when a port's bridge settings change and
+/// RTM_DELLINK of that family when a port *leaves* its bridge (`br_ifinfo_notify`, br_netlink.c): the
+/// device lives on.
+fn about_the_device(header: &LinkHeader) -> bool {
+    header.interface_family == AddressFamily::Unspec
+}
+
+fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
+    let header = LinkHeader::parse(payload)?;
+    if !about_the_device(&header) {
+        return Ok(None);
+    }
+    let mut link = Link {
+        ifindex: header.index,
+        name: String::new(),
+        mac: None,
+        kind: None,
+        master: None,
+        peer: None,
+        peer_nsid: None,
+        up: header.flags.contains(LinkFlags::Up),
+        loopback: header.flags.contains(LinkFlags::Loopback),
+    };
+    for attribute in attributes(payload, LINK_HEADER) {
+        let attribute = attribute?;
+        match attribute.kind() {
+            libc::IFLA_IFNAME => link.name = text(attribute.value()),
+            libc::IFLA_ADDRESS => link.mac = mac(attribute.value()),
+            libc::IFLA_MASTER => link.master = number(&attribute).and_then(index),
+            libc::IFLA_LINK => link.peer = number(&attribute).and_then(index),
+            libc::IFLA_LINK_NETNSID => link.peer_nsid = number(&attribute).filter(|&id| id >= 0),
+            libc::IFLA_LINKINFO => link.kind = link_kind(attribute.value())?,
+            // A wireless extension's event borrows RTM_NEWLINK and carries nothing of the link but
+            // its name (`rtnetlink_ifinfo_prep`, wext-core.c).
+            libc::IFLA_WIRELESS => return Ok(None),
+            _ => {}
+        }
+    }
+    if link.name.is_empty() {
+        return Err(DecodeError::from("a link without a name"));
+    }
+    Ok(Some(link))
+}
+
+fn link_gone(payload: &[u8], netns: NetnsRef) -> Result<Option<What>, DecodeError> {
+    let header = LinkHeader::parse(payload)?;
+    let gone = What::LinkGone { netns, ifindex: header.index };
+    Ok(about_the_device(&header).then_some(gone))
+}
+
+fn link_kind(info: &[u8]) -> Result<Option<String>, DecodeError> {
+    const IFLA_INFO_KIND: u16 = 1;
+    for attribute in NlasIterator::new(info) {
+        let attribute = attribute?;
+        if attribute.kind() == IFLA_INFO_KIND {
+            return Ok(Some(text(attribute.value())));
+        }
+    }
+    Ok(None)
+}
+
+fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
+    let header = AddressHeader::parse(payload)?;
+    if !is_ip(header.family) {
+        return Ok(None);
+    }
+    let (mut local, mut named) = (None, None);
+    let mut flags = u32::from(header.flags.bits());
+    for attribute in attributes(payload, ADDRESS_HEADER) {
+        let attribute = attribute?;
+        match attribute.kind() {
+            libc::IFA_LOCAL => local = ip(attribute.value()),
+            libc::IFA_ADDRESS => named = ip(attribute.value()),
+            IFA_FLAGS => flags = number(&attribute).map_or(flags, |all: i32| all as u32),
+            _ => {}
+        }
+    }
+    // IFA_ADDRESS is the far end's where there is an IFA_LOCAL that differs (inet_fill_ifaddr,
+    // devinet.c; inet6_fill_ifaddr, addrconf.c).
+    let Some(holds) = local.or(named) else {
+        return Err(DecodeError::from("an address message without an address"));
+    };
+    let peer = named.filter(|&far| far != holds);
+    let key =
+        AddressKey { ifindex: header.index, local: holds, prefix_len: header.prefix_len, peer };
+    Ok(Some(Address { key, scope: Some(header.scope.into()), flags: Some(flags) }))
+}
+
+fn neighbour(payload: &[u8]) -> Result<Option<Neighbour>, DecodeError> {
+    let header = NeighbourHeader::parse(payload)?;
+    // AF_BRIDGE: an entry of a forwarding database, which the same group announces.
+    if !is_ip(header.family) {
+        return Ok(None);
+    }
+    let (mut destination, mut hardware) = (None, None);
+    for attribute in attributes(payload, NEIGHBOUR_HEADER) {
+        let attribute = attribute?;
+        match attribute.kind() {
+            libc::NDA_DST => destination = ip(attribute.value()),
+            libc::NDA_LLADDR => hardware = mac(attribute.value()),
+            _ => {}
+        }
+    }
+    let Some(ip) = destination else {
+        return Err(DecodeError::from("a neighbour without an address"));
+    };
+    // Nobody holds a multicast address; each device has several such entries, of state NOARP.
+    if ip.is_multicast() {
+        return Ok(None);
+    }
+    Ok(Some(Neighbour {
+        ifindex: header.ifindex,
+        ip,
+        mac: hardware,
+        state: header.state.into(),
+        claimed: None,
+        admin: false,
+    }))
+}
+
+const LINK_HEADER: usize = 16; // struct ifinfomsg
+const ADDRESS_HEADER: usize = 8; // struct ifaddrmsg
+const NEIGHBOUR_HEADER: usize = 12; // struct ndmsg
+const IFA_FLAGS: u16 = 8;
+const NETNSA_NSID: u16 = 1;
+
+fn attributes(
+    payload: &[u8],
+    header: usize,
+) -> impl Iterator<Item = Result<NlaBuffer<&[u8]>, DecodeError>> {
+    NlasIterator::new(payload.get(header..).unwrap_or_default())
+}
+
+fn is_ip(family: AddressFamily) -> bool {
+    matches!(family, AddressFamily::Inet | AddressFamily::Inet6)
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn mac(bytes: &[u8]) -> Option<Mac> {
+    bytes.try_into().ok().map(Mac)
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from);
+    v4().or_else(v6)
+}
+
+fn number(attribute: &NlaBuffer<&[u8]>) -> Option<i32> {
+    attribute.value().try_into().ok().map(i32::from_ne_bytes)
+}
+
+/// A device index; 0 is "none".
+fn index(number: i32) -> Option<u32> {
+    u32::try_from(number).ok().filter(|&index| index != 0)
+}
+
+#[cfg(test)]
+mod tests;

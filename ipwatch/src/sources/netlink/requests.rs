@@ -1,0 +1,298 @@
+//! Learning a netns: its names, then its links, addresses and neighbours.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::SocketFlags;
+use rustix::thread::ThreadNameSpaceType;
+
+use super::door::{self, Nsfs};
+use super::socket::{BUFFER, Socket};
+use super::talk::{Table, Talk};
+use crate::clock;
+use crate::fact::{Fact, NetnsRef, Origin, What};
+use crate::map::want::Door;
+
+/// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
+/// few microseconds that it takes to make a socket there: give it a thread of its own.
+///
+/// No socket or fd of a netns is kept beyond one call: it would keep alive what we watch die.
+#[derive(Debug)]
+pub struct Requests {
+    own: OwnedFd,
+    host: NetnsRef,
+    nsfs: Nsfs,
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+    stranded: bool,
+    /// `setns` is the thread's: what was opened on one thread means nothing on another.
+    not_send: PhantomData<*const ()>,
+}
+
+/// Why a netns could not be adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// No door opened. It may be gone, or there is a way in that nobody knows yet.
+    #[error("no way in: {0}")]
+    Closed(String),
+    /// What opened is another netns: a pid, a path or an inode has been used again.
+    #[error("looked for {wanted:?} and found {found:?}")]
+    Mismatch {
+        /// Every name that was known.
+        wanted: NetnsRef,
+        /// The names of what opened last.
+        found: NetnsRef,
+    },
+    /// The kernel refused something that it should not.
+    #[error("{0}: {1}")]
+    Kernel(&'static str, #[source] io::Error),
+    /// The thread stands in another netns and could not come back: it must end now, and this value
+    /// with it.
+    #[error("the thread could not return to the host's netns")]
+    Stranded,
+}
+
+impl AdoptError {
+    /// The thread is of no use any more.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, AdoptError::Stranded)
+    }
+}
+
+impl Requests {
+    /// For the netns that the calling thread is in, which is taken for the host's.
+    ///
+    /// # Errors
+    /// No netlink socket or no `/proc`.
+    pub fn new() -> io::Result<Self> {
+        let own = door::own()?;
+        let nsfs = Nsfs::of(&own)?;
+        let socket = request_socket()?;
+        let host = NetnsRef {
+            cookie: socket.netns_cookie().ok(),
+            inode: Some(nsfs.inode(&own)?),
+            nsid: None,
+        };
+        Ok(Self {
+            own,
+            host,
+            nsfs,
+            socket,
+            buffer: vec![0; BUFFER],
+            sequence: 0,
+            stranded: false,
+            not_send: PhantomData,
+        })
+    }
+
+    /// The host's netns: cookie (5.14+) and inode; never an nsid.
+    #[must_use]
+    pub fn host(&self) -> NetnsRef {
+        self.host
+    }
+
+    /// The links, addresses and neighbours of the host.
+    ///
+    /// # Errors
+    /// [`AdoptError::Stranded`]; what else goes wrong makes a dump incomplete.
+    pub fn dump_host(&mut self) -> Result<Vec<Fact>, AdoptError> {
+        self.usable()?;
+        let mut facts = Vec::new();
+        let mut talk =
+            Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
+        dump_all(&mut talk, self.host, &mut facts);
+        Ok(facts)
+    }
+
+    /// Opens a netns by the first door that works and agrees with every name of `netns`; learns its
+    /// other names, with an nsid given to it where it has none (unless `observe_only`), so that its
+    /// events are heard from then on; and only then dumps its links, addresses and neighbours.
+    ///
+    /// # Errors
+    /// No door opens it. A dump that fails is no error but an [`What::Ended`] that is not complete.
+    pub fn adopt(
+        &mut self,
+        netns: NetnsRef,
+        doors: &[Door],
+        observe_only: bool,
+    ) -> Result<Vec<Fact>, AdoptError> {
+        self.usable()?;
+        let (fd, socket, mut found) = self.enter_any(netns, doors)?;
+        if found.nsid.is_none() && !observe_only {
+            found.nsid = self.assign(fd.as_fd())?;
+        }
+        drop(fd);
+        let mut facts = vec![seen(What::Netns { netns: found })];
+        // A socket of that netns, not a dump by nsid from here: neighbours need it anyway, and a
+        // dump from here would number IFLA_LINK_NETNSID as the host does, not as that netns does
+        // (`rtnl_dump_ifinfo` fills it for the asking netns, `rtmsg_ifinfo` for the device's own).
+        let mut talk =
+            Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
+        dump_all(&mut talk, found, &mut facts);
+        Ok(facts)
+    }
+
+    /// Dumps links and addresses of a netns once more by its nsid alone, without a door. Neighbours
+    /// cannot be had that way and are left as they are.
+    ///
+    /// An nsid may by now be another netns's: a caller that knows a door should use
+    /// [`adopt`](Self::adopt), which checks.
+    ///
+    /// # Errors
+    /// [`AdoptError::Closed`] when it has no nsid, or that nsid is nobody's.
+    pub fn dump(&mut self, netns: NetnsRef) -> Result<Vec<Fact>, AdoptError> {
+        self.usable()?;
+        let nsid = netns.nsid.ok_or_else(|| AdoptError::Closed("no nsid".to_owned()))?;
+        let mut facts = Vec::new();
+        let mut talk = self.talk();
+        for table in [Table::Links, Table::Addresses] {
+            if let Err(error) = talk.dump(table, netns, Some(nsid), &mut facts) {
+                tracing::debug!(?netns, ?table, %error, "dump by nsid");
+                if error.raw_os_error() == Some(libc::EINVAL) {
+                    return Err(AdoptError::Closed(format!("nsid {nsid} is nobody's")));
+                }
+            }
+        }
+        renumber(&mut talk, nsid, &mut facts);
+        Ok(facts)
+    }
+
+    /// Through the first door that leads to `wanted`: an fd and a socket of it, and its names.
+    fn enter_any(
+        &mut self,
+        wanted: NetnsRef,
+        doors: &[Door],
+    ) -> Result<(OwnedFd, Socket, NetnsRef), AdoptError> {
+        let mut last = AdoptError::Closed("no door is known".to_owned());
+        for door in doors {
+            match self.enter(wanted, door) {
+                Err(error) if error.is_fatal() => return Err(error),
+                // A wrong netns behind one door says more than a closed other one.
+                Err(AdoptError::Closed(_)) if matches!(last, AdoptError::Mismatch { .. }) => {}
+                Err(error) => last = error,
+                Ok(entered) => return Ok(entered),
+            }
+        }
+        Err(last)
+    }
+
+    fn enter(
+        &mut self,
+        wanted: NetnsRef,
+        door: &Door,
+    ) -> Result<(OwnedFd, Socket, NetnsRef), AdoptError> {
+        let closed = |error: io::Error| AdoptError::Closed(format!("{door:?}: {error}"));
+        let fd = self.nsfs.open(door, wanted).map_err(closed)?;
+        let inode = Some(self.nsfs.inode(&fd).map_err(closed)?);
+        let mut found = NetnsRef { inode, ..NetnsRef::default() };
+        // The inode first: it spares the visit to a netns that is not the one.
+        agree(wanted, found)?;
+        if inode == self.host.inode {
+            return Err(AdoptError::Mismatch { wanted, found: self.host }); // never given an nsid
+        }
+        let socket = self.socket_in(fd.as_fd(), door)?;
+        found.cookie = socket.netns_cookie().ok();
+        agree(wanted, found)?;
+        let nsid = self.talk().nsid(fd.as_fd());
+        found.nsid = nsid.map_err(|error| AdoptError::Kernel("RTM_GETNSID", error))?;
+        if wanted.nsid.is_some() && wanted.nsid != found.nsid {
+            return Err(AdoptError::Mismatch { wanted, found });
+        }
+        Ok((fd, socket, found))
+    }
+
+    /// Makes a socket in another netns. The socket stays that netns's wherever it is used from, so
+    /// the thread is away for two system calls.
+    fn socket_in(&mut self, netns: BorrowedFd<'_>, door: &Door) -> Result<Socket, AdoptError> {
+        if let Err(error) = enter_netns(netns) {
+            return Err(AdoptError::Closed(format!("{door:?}: setns: {error}")));
+        }
+        let socket = request_socket();
+        if enter_netns(self.own.as_fd()).is_err() {
+            self.stranded = true;
+            return Err(AdoptError::Stranded);
+        }
+        socket.map_err(|error| AdoptError::Kernel("a socket in another netns", error))
+    }
+
+    fn assign(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, AdoptError> {
+        let mut talk = self.talk();
+        match talk.assign_nsid(netns) {
+            // EEXIST: it got one from elsewhere since we asked.
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
+                Err(AdoptError::Kernel("RTM_NEWNSID", error))
+            }
+            _ => talk.nsid(netns).map_err(|error| AdoptError::Kernel("RTM_GETNSID", error)),
+        }
+    }
+
+    fn talk(&mut self) -> Talk<'_> {
+        Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence }
+    }
+
+    fn usable(&self) -> Result<(), AdoptError> {
+        if self.stranded { Err(AdoptError::Stranded) } else { Ok(()) }
+    }
+}
+
+/// A blocking socket for requests, in the netns the thread is in.
+pub(super) fn request_socket() -> io::Result<Socket> {
+    let socket = Socket::open(SocketFlags::empty())?;
+    socket.strict()?;
+    // The kernel answers within the send; only a lost answer would wait.
+    socket.receive_timeout(Duration::from_secs(5))?;
+    Ok(socket)
+}
+
+fn enter_netns(netns: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::thread::move_into_thread_name_spaces(netns, ThreadNameSpaceType::NETWORK)
+}
+
+fn dump_all(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
+    for table in [Table::Links, Table::Addresses, Table::Neighbours] {
+        if let Err(error) = talk.dump(table, netns, None, facts) {
+            tracing::debug!(?netns, ?table, %error, "dump");
+        }
+    }
+}
+
+/// Turns the `peer_nsid`s of a dump by nsid, which the kernel numbers as the asking netns does, into
+/// the numbering of the netns the links are in.
+fn renumber(talk: &mut Talk<'_>, seen_from: i32, facts: &mut [Fact]) {
+    let mut known: Option<(i32, Option<i32>)> = None; // nearly always all peers are in one netns
+    for fact in facts {
+        let What::Link { link, .. } = &mut fact.what else { continue };
+        let Some(here) = link.peer_nsid else { continue };
+        let there = match known {
+            Some((nsid, there)) if nsid == here => there,
+            _ => talk.translate(here, seen_from).ok().flatten(),
+        };
+        known = Some((here, there));
+        link.peer_nsid = there;
+        if there.is_none() {
+            link.peer = None; // an index without its netns would be looked up in the wrong one
+        }
+    }
+}
+
+/// Every name known on both sides is the same.
+fn agree(wanted: NetnsRef, found: NetnsRef) -> Result<(), AdoptError> {
+    fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+        matches!((one, other), (Some(one), Some(other)) if one != other)
+    }
+    if differ(wanted.cookie, found.cookie) || differ(wanted.inode, found.inode) {
+        return Err(AdoptError::Mismatch { wanted, found });
+    }
+    Ok(())
+}
+
+fn seen(what: What) -> Fact {
+    Fact { at: clock::now(), origin: Origin::Netlink, what }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! Asking the kernel over one netlink socket: nsids and dumps.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+
+use super::parse;
+use super::socket::Socket;
+use crate::clock;
+use crate::fact::{Fact, NetnsRef, Origin, Scope, What};
+
+/// Entries that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
+/// told as incomplete.
+const MOST: usize = 65_536;
+
+/// How often a dump is begun anew when what it walks changes under it (`NLM_F_DUMP_INTR`).
+const TRIES: usize = 4;
+
+/// A socket, with a buffer and a sequence that outlive it.
+pub(super) struct Talk<'a> {
+    pub(super) socket: &'a Socket,
+    pub(super) buffer: &'a mut [u8],
+    pub(super) sequence: &'a mut u32,
+}
+
+/// What to dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    Links,
+    Addresses,
+    Neighbours,
+}
+
+impl Table {
+    fn scope(self, netns: NetnsRef) -> Scope {
+        match self {
+            Table::Links => Scope::Links { netns },
+            Table::Addresses => Scope::Addresses { netns },
+            Table::Neighbours => Scope::Neighbours { netns },
+        }
+    }
+
+    /// The request, of another netns than the socket's when `of` names one. Neighbours cannot be
+    /// asked so: `neigh_valid_dump_req` knows no target netns.
+    fn request(self, of: Option<i32>) -> RouteNetlinkMessage {
+        match self {
+            Table::Links => {
+                let mut message = LinkMessage::default();
+                message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+                message.attributes.extend(of.map(LinkAttribute::IfNetnsId));
+                RouteNetlinkMessage::GetLink(message)
+            }
+            Table::Addresses => {
+                let mut message = AddressMessage::default();
+                message.attributes.extend(of.map(AddressAttribute::TargetNetNsId));
+                RouteNetlinkMessage::GetAddress(message)
+            }
+            Table::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+        }
+    }
+}
+
+/// How one walk through a table ended.
+enum Walk {
+    Complete,
+    /// The table changed meanwhile: entries may be missing or doubled.
+    Interrupted,
+    /// More than [`MOST`], or messages that made no sense.
+    Cut,
+}
+
+impl Talk<'_> {
+    /// The nsid of a netns here, if it has one.
+    pub(super) fn nsid(&mut self, netns: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+        self.ask_nsid(vec![NsidAttribute::Fd(netns.as_raw_fd().cast_unsigned())])
+    }
+
+    /// The nsid that `nsid` here has in the netns `seen_from`, if it has one (4.20+).
+    pub(super) fn translate(&mut self, nsid: i32, seen_from: i32) -> io::Result<Option<i32>> {
+        self.ask_nsid(vec![NsidAttribute::Id(nsid), NsidAttribute::TargetNsid(seen_from)])
+    }
+
+    /// Gives a netns an nsid here; the kernel picks the lowest free one. EEXIST: it has one by now.
+    pub(super) fn assign_nsid(&mut self, netns: BorrowedFd<'_>) -> io::Result<()> {
+        let mut message = NsidMessage::default();
+        message.attributes.push(NsidAttribute::Fd(netns.as_raw_fd().cast_unsigned()));
+        message.attributes.push(NsidAttribute::Id(-1));
+        self.send(RouteNetlinkMessage::NewNsId(message), NLM_F_ACK)?;
+        self.answer(|_| Ok(()))
+    }
+
+    /// Dumps a table into `facts`, bracketed, and tells what stopped it, if anything did: the bracket
+    /// is then closed as incomplete. `ask_of` names the netns for the kernel when it is not the
+    /// socket's own.
+    pub(super) fn dump(
+        &mut self,
+        table: Table,
+        netns: NetnsRef,
+        ask_of: Option<i32>,
+        facts: &mut Vec<Fact>,
+    ) -> io::Result<()> {
+        let scope = table.scope(netns);
+        let start = facts.len();
+        let mut began = clock::now();
+        let mut outcome = Ok(Walk::Interrupted);
+        for _ in 0..TRIES {
+            facts.truncate(start);
+            began = clock::now();
+            let mut put = |what| facts.push(Fact { at: began, origin: Origin::Netlink, what });
+            put(What::Began(scope));
+            outcome = self.walk(table.request(ask_of), netns, &mut put);
+            if !matches!(outcome, Ok(Walk::Interrupted)) {
+                break;
+            }
+        }
+        let complete = matches!(outcome, Ok(Walk::Complete));
+        let ended = What::Ended { scope, began, complete };
+        facts.push(Fact { at: clock::now(), origin: Origin::Netlink, what: ended });
+        outcome.map(|_| ())
+    }
+
+    fn walk(
+        &mut self,
+        request: RouteNetlinkMessage,
+        netns: NetnsRef,
+        put: &mut impl FnMut(What),
+    ) -> io::Result<Walk> {
+        self.send(request, NLM_F_DUMP)?;
+        let (mut interrupted, mut cut, mut count) = (false, false, 0);
+        loop {
+            let received = self.receive()?;
+            for message in parse::messages(&self.buffer[..received]) {
+                let message = message.map_err(invalid)?;
+                if message.sequence != *self.sequence {
+                    continue; // a late answer to an earlier request
+                }
+                interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
+                match libc::c_int::from(message.kind) {
+                    libc::NLMSG_DONE | libc::NLMSG_ERROR => {
+                        errno(message.payload)?;
+                        return Ok(match (interrupted, cut) {
+                            (true, _) => Walk::Interrupted,
+                            (_, true) => Walk::Cut,
+                            _ => Walk::Complete,
+                        });
+                    }
+                    _ => {}
+                }
+                count += 1;
+                match parse::what(message.kind, message.payload, netns) {
+                    Ok(Some(what)) if count <= MOST => put(what),
+                    Ok(None) => {}
+                    Ok(Some(_)) | Err(_) => cut = true,
+                }
+            }
+        }
+    }
+
+    fn ask_nsid(&mut self, attributes: Vec<NsidAttribute>) -> io::Result<Option<i32>> {
+        let mut message = NsidMessage::default();
+        message.attributes = attributes;
+        self.send(RouteNetlinkMessage::GetNsId(message), 0)?;
+        self.answer(|payload| parse::nsid(payload).map_err(invalid))
+    }
+
+    /// The one answer to a request: an error, an acknowledgement, or a message.
+    fn answer<T>(&mut self, read: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            let received = self.receive()?;
+            for message in parse::messages(&self.buffer[..received]) {
+                let message = message.map_err(invalid)?;
+                if message.sequence != *self.sequence {
+                    continue;
+                }
+                if libc::c_int::from(message.kind) == libc::NLMSG_ERROR {
+                    errno(message.payload)?;
+                }
+                return read(message.payload);
+            }
+        }
+    }
+
+    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        *self.sequence = self.sequence.wrapping_add(1);
+        let mut message =
+            NetlinkMessage::new(Default::default(), NetlinkPayload::InnerMessage(request));
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = *self.sequence;
+        message.finalize();
+        let len = message.buffer_len();
+        // A request is a header and a few attributes; the buffer holds 64 KiB.
+        let bytes = self.buffer.get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
+        bytes.fill(0);
+        message.serialize(bytes);
+        self.socket.send(bytes)
+    }
+
+    fn receive(&mut self) -> io::Result<usize> {
+        loop {
+            match self.socket.receive(self.buffer) {
+                Ok(received) if !received.from_kernel => continue,
+                Ok(received) if received.truncated => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "truncated answer"));
+                }
+                Ok(received) => return Ok(received.len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The errno that NLMSG_DONE and NLMSG_ERROR begin with: 0, or negative.
+fn errno(payload: &[u8]) -> io::Result<()> {
+    let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.saturating_neg())) }
+}
+
+fn invalid(error: netlink_packet_core::DecodeError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
