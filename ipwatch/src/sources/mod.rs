@@ -2,11 +2,12 @@
 //!
 //! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
 //! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
-//! - `procfs`: tasks, careful looks at one task, and searches for who holds a netns.
+//! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - `cni`: the CNI result cache, which names the pod an IP was given to.
 
 pub mod netlink;
 pub mod probes;
+pub mod procfs;
 mod ready;
 
 use tokio::sync::mpsc;

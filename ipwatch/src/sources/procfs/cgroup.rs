@@ -1,0 +1,154 @@
+//! The cgroups of a process: which path names its container, and whether it is frozen.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::files::{Dir, is_gone};
+use super::{Proc, fact, mounts};
+use crate::fact::{Fact, TaskKey, What};
+
+/// Where the hierarchies that can freeze are mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Freezers {
+    /// cgroup v1, controller `freezer`.
+    pub v1: Option<PathBuf>,
+    /// cgroup v2, on its own or beside v1.
+    pub v2: Option<PathBuf>,
+}
+
+impl Freezers {
+    /// As the daemon's own mount namespace has them.
+    pub(super) fn find(proc: &Path) -> Self {
+        let mut found = Self::default();
+        let _: io::Result<_> = mounts::lines(&proc.join("self/mountinfo"), |line| {
+            let Some(mount) = mounts::Mount::parse(line) else { return };
+            // Only a mount of the hierarchy's root: its paths are those of /proc/PID/cgroup.
+            if mount.root != b"/" {
+                return;
+            }
+            let path = || Some(mount.path());
+            match mount.fs_type {
+                b"cgroup2" if found.v2.is_none() => found.v2 = path(),
+                b"cgroup" if mount.has_option(b"freezer") => found.v1 = path(),
+                _ => {}
+            }
+        });
+        found
+    }
+}
+
+impl Proc {
+    /// The path that names the container of a process; `None` when it has gone, or another process
+    /// has its pid.
+    ///
+    /// # Errors
+    /// The file does not read.
+    pub fn cgroup(&self, task: TaskKey) -> io::Result<Option<Fact>> {
+        let Some(dir) = self.task(task)? else { return Ok(None) };
+        match dir.text("cgroup") {
+            Ok(lines) => {
+                let path = naming(&lines).map(ToOwned::to_owned);
+                Ok(path.map(|path| fact(What::Cgroup { task, path })))
+            }
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the cgroups in `lines` are frozen or being frozen. `None`: it cannot be told.
+    pub(super) fn frozen(&self, lines: &str) -> Option<bool> {
+        let freezer = hierarchies(lines)
+            .find(|line| line.controllers.split(',').any(|name| name == "freezer"));
+        let unified = hierarchies(lines).find(Hierarchy::is_unified);
+        let v1 =
+            freezer.map_or(Some(false), |line| frozen_v1(self.freezers.v1.as_deref(), line.path));
+        let v2 =
+            unified.map_or(Some(false), |line| frozen_v2(self.freezers.v2.as_deref(), line.path));
+        match (v1, v2) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), Some(false)) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// One line of `/proc/PID/cgroup`: `ID:CONTROLLERS:PATH`.
+struct Hierarchy<'a> {
+    id: &'a str,
+    controllers: &'a str,
+    path: &'a str,
+}
+
+impl Hierarchy<'_> {
+    fn is_unified(&self) -> bool {
+        self.id == "0" && self.controllers.is_empty()
+    }
+}
+
+fn hierarchies(lines: &str) -> impl Iterator<Item = Hierarchy<'_>> {
+    lines.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        Some(Hierarchy { id: parts.next()?, controllers: parts.next()?, path: parts.next()? })
+    })
+}
+
+/// The path that names the container: on v2 the only one; on v1 and beside it that of
+/// `name=systemd`, else the longest.
+pub(super) fn naming(lines: &str) -> Option<&str> {
+    let longest = || hierarchies(lines).map(|line| line.path).max_by_key(|path| path.len());
+    let systemd = hierarchies(lines).find(|line| line.controllers == "name=systemd");
+    match systemd {
+        // A runtime with the cgroupfs driver may leave the systemd hierarchy alone.
+        Some(line) if line.path.len() > 1 => Some(line.path),
+        _ => longest(),
+    }
+}
+
+/// v1: `freezer.state` is THAWED, FREEZING or FROZEN, and shows a frozen parent too
+/// (`freezer_read`, legacy_freezer.c). The parents are asked all the same, for the state of a child is
+/// brought up to date lazily.
+fn frozen_v1(mount: Option<&Path>, path: &str) -> Option<bool> {
+    ancestors(mount, path, |dir| {
+        let state = dir.text("freezer.state")?;
+        Ok(state.trim() != "THAWED")
+    })
+}
+
+/// v2: `cgroup.events` says `frozen 1` when every task has stopped, `cgroup.freeze` 1 when that was
+/// asked for: a task that is hung in the kernel never stops, but its cgroup is "being frozen".
+fn frozen_v2(mount: Option<&Path>, path: &str) -> Option<bool> {
+    ancestors(mount, path, |dir| {
+        let frozen = dir.text("cgroup.events")?.lines().any(|line| line == "frozen 1");
+        Ok(frozen || dir.text("cgroup.freeze").is_ok_and(|asked| asked.trim() == "1"))
+    })
+}
+
+/// Whether `path` below `mount` or one of its parents is frozen. The root never is, and has no such
+/// files.
+fn ancestors(
+    mount: Option<&Path>,
+    path: &str,
+    frozen: impl Fn(&Dir) -> io::Result<bool>,
+) -> Option<bool> {
+    // A cgroup that was removed under an exiting task cannot be frozen (`proc_cgroup_show`).
+    if path == "/" || path.ends_with(" (deleted)") {
+        return Some(false);
+    }
+    // A path with `..` lies outside our cgroup namespace (`cgroup_path_ns`).
+    if path.split('/').any(|part| part == "..") {
+        return None;
+    }
+    let below = Path::new(path.strip_prefix('/')?);
+    let mut told = Some(false);
+    for part in below.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+        match Dir::open(&mount?.join(part)).and_then(|dir| frozen(&dir)) {
+            Ok(true) => return Some(true),
+            Ok(false) => {}
+            Err(_) => told = None,
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests;

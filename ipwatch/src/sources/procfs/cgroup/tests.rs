@@ -1,0 +1,86 @@
+use super::super::testing::{Made, Tree};
+use super::*;
+
+#[test]
+fn the_hierarchy_that_names_the_container() {
+    let v2 = "0::/kubepods.slice/x.scope\n";
+    assert_eq!(naming(v2), Some("/kubepods.slice/x.scope"));
+    let hybrid =
+        "12:memory:/kubepods/podU/ID-and-more\n1:name=systemd:/kubepods/podU/ID\n0::/init\n";
+    assert_eq!(naming(hybrid), Some("/kubepods/podU/ID"));
+    let without_systemd = "9:name=systemd:/\n4:memory:/docker/ID\n0::/\n";
+    assert_eq!(naming(without_systemd), Some("/docker/ID"));
+    assert_eq!(naming("3:cpu,cpuacct:/a:b\n"), Some("/a:b"), "a path may hold a colon");
+    assert_eq!(naming("nonsense"), None);
+}
+
+#[test]
+fn frozen_by_v1_itself_or_from_above() {
+    let tree = Tree::new();
+    tree.file("freezer/pod/freezer.state", "THAWED\n");
+    tree.file("freezer/pod/a/freezer.state", "THAWED\n");
+    let of = |path: &str| tree.proc().frozen(&format!("5:freezer:{path}\n0::/\n"));
+    assert_eq!(of("/pod/a"), Some(false));
+    for state in ["FREEZING\n", "FROZEN\n"] {
+        tree.file("freezer/pod/freezer.state", state);
+        assert_eq!(of("/pod/a"), Some(true), "{state}");
+    }
+    assert_eq!(of("/"), Some(false), "the root cannot be frozen");
+    assert_eq!(of("/not/there"), None);
+    assert_eq!(of("/not/there (deleted)"), Some(false));
+    assert_eq!(of("/../outside"), None);
+}
+
+#[test]
+fn frozen_by_v2_or_being_frozen() {
+    let tree = Tree::new();
+    tree.file("unified/pod/cgroup.events", "populated 1\nfrozen 0\n");
+    tree.file("unified/pod/cgroup.freeze", "0\n");
+    tree.file("unified/pod/a/cgroup.events", "populated 1\nfrozen 0\n");
+    let of = || tree.proc().frozen("0::/pod/a\n");
+    assert_eq!(of(), Some(false));
+    // A task that hangs in the kernel never stops, so its cgroup is never all frozen.
+    tree.file("unified/pod/cgroup.freeze", "1\n");
+    assert_eq!(of(), Some(true));
+    tree.file("unified/pod/cgroup.freeze", "0\n");
+    tree.file("unified/pod/a/cgroup.events", "populated 1\nfrozen 1\n");
+    assert_eq!(of(), Some(true));
+}
+
+#[test]
+fn a_freezer_that_is_not_mounted_may_freeze() {
+    let tree = Tree::new();
+    let mut proc = tree.proc();
+    proc.freezers = Freezers::default();
+    assert_eq!(proc.frozen("5:freezer:/pod\n"), None);
+    assert_eq!(proc.frozen("5:freezer:/\n0::/\n"), Some(false));
+    assert_eq!(proc.frozen("4:memory:/pod\n"), Some(false), "no freezer at all");
+}
+
+#[test]
+fn the_hierarchies_are_found_where_they_are_mounted() {
+    let tree = Tree::new();
+    tree.file(
+        "proc/self/mountinfo",
+        "36 31 0:33 / /my\\040cg/freezer rw - cgroup cgroup rw,freezer\n\
+         37 31 0:34 /docker/x /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n\
+         38 31 0:35 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n",
+    );
+    let found = Freezers::find(&tree.path("proc"));
+    assert_eq!(found.v1.as_deref(), Some(Path::new("/my cg/freezer")));
+    assert_eq!(found.v2.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+}
+
+#[test]
+fn a_cgroup_is_told_of_the_very_process_asked_for() {
+    let tree = Tree::new();
+    let made = Made { cgroup: "0::/kubepods/podU/ID\n", ..Made::default() };
+    tree.task(&made);
+    let told = tree.proc().cgroup(made.key()).unwrap().unwrap().what;
+    assert_eq!(told, What::Cgroup { task: made.key(), path: "/kubepods/podU/ID".to_owned() });
+    let reused = TaskKey { start: 1, ..made.key() };
+    assert_eq!(tree.proc().cgroup(reused).unwrap(), None);
+    let gone = TaskKey { pid: 41, tid: 41, ..made.key() };
+    assert_eq!(tree.proc().cgroup(gone).unwrap(), None);
+}

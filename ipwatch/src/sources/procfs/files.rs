@@ -1,0 +1,104 @@
+//! Reading `/proc` and cgroup files relative to one open directory.
+//!
+//! A pid is used again as soon as it is free. A directory fd below `/proc` is not: it stands for the
+//! one task it was opened for, and every look through it fails (ESRCH, ENOENT) once that task has
+//! gone (`proc_pid_lookup` pins `struct pid`). So whatever is read through one [`Dir`] belongs together.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Everything but mountinfo is far smaller.
+pub(super) const SMALL: usize = 64 * 1024;
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct Dir(OwnedFd);
+
+impl Dir {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// A directory below this one.
+    pub(super) fn dir(&self, path: impl AsRef<Path>) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::openat(&self.0, path.as_ref(), flags, Mode::empty())?))
+    }
+
+    /// A file below this directory.
+    pub(super) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(File::from(rustix::fs::openat(&self.0, path.as_ref(), flags, Mode::empty())?))
+    }
+
+    /// A file below this directory, not opened but named (O_PATH).
+    pub(super) fn path(&self, path: &str) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::openat(&self.0, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The first [`SMALL`] bytes of a file.
+    pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file(path)?.take(SMALL as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// As [`read`](Self::read), lossily decoded.
+    pub(super) fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        self.read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The number in a namespace link `KIND:[NUMBER]`. It reads the link's text alone, so it works
+    /// on a made-up tree and touches no file system but `/proc`.
+    pub(super) fn namespace(&self, path: &str, kind: &str) -> io::Result<u64> {
+        let mut buffer = [0u8; 64];
+        numbered(self.link(path, &mut buffer)?, kind)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The text of a link, as far as it fits.
+    ///
+    /// A link of a task that is just going reads EACCES, as one that may not be read does
+    /// (`proc_ns_readlink`, `proc_fd_access_allowed`): that is made ENOENT here.
+    pub(super) fn link<'a>(&self, path: &str, buffer: &'a mut [u8; 64]) -> io::Result<&'a [u8]> {
+        match rustix::fs::readlinkat_raw(&self.0, path, &mut buffer[..]) {
+            Ok(len) => Ok(&buffer[..len]),
+            Err(rustix::io::Errno::ACCESS) => match self.read("stat") {
+                Err(stat) if is_gone(&stat) => Err(stat),
+                _ => Err(io::ErrorKind::PermissionDenied.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The entries of a directory whose names are numbers: tasks, threads, fds.
+    pub(super) fn numbers(&self, path: &str) -> io::Result<Vec<u32>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listing = rustix::fs::openat(&self.0, path, flags, Mode::empty())?;
+        let mut numbers = Vec::new();
+        for entry in rustix::fs::Dir::new(listing)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            numbers.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        Ok(numbers)
+    }
+}
+
+/// The number in `KIND:[NUMBER]`.
+pub(super) fn numbered(link: &[u8], kind: &str) -> Option<u64> {
+    let number = link.strip_prefix(kind.as_bytes())?.strip_prefix(b":[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// The task that a directory stood for is gone: ENOENT at the look-up, ESRCH at the read.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}

@@ -1,0 +1,340 @@
+//! What other than a task holds a netns: mounts in every mount namespace, and fds and sockets of every
+//! process.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags};
+
+use super::files::{Dir, is_gone, numbered};
+use super::look::{netns, stat};
+use super::mounts::{self, Mount};
+use super::{Proc, fact};
+use crate::clock;
+use crate::fact::{BootNs, Fact, Holder, NetnsRef, Scope, What};
+use crate::sources::netlink::netns_of_socket;
+
+/// Where to search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Search {
+    /// The fds of every process too: 400 ms for 2,000 processes with 36,000 fds. Not needed beside a
+    /// BPF snapshot of files, which takes 15.
+    pub files: bool,
+    /// Every socket among these fds too: 200 ms more.
+    pub sockets: bool,
+    /// Give up then, and say so.
+    pub until: BootNs,
+}
+
+impl Search {
+    /// Mounts alone.
+    #[must_use]
+    pub fn mounts() -> Self {
+        Self { files: false, sockets: false, until: BootNs(u64::MAX) }
+    }
+
+    /// Everything, for at most three seconds.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { files: true, sockets: true, until: clock::now().plus(3_000_000_000) }
+    }
+}
+
+impl Proc {
+    /// The netns mounts of the daemon's own mount namespace, bracketed by [`Scope::Mounts`]: those that
+    /// runtimes and people make, for one read of one file. The others are searched for only when
+    /// somebody wants to know who holds a netns.
+    ///
+    /// # Errors
+    /// `/proc` does not let itself be read.
+    pub fn mounts(&self) -> io::Result<Vec<Fact>> {
+        let root = Dir::open(&self.root)?;
+        let mount_ns = root.dir("self")?.namespace("ns/mnt", "mnt")?;
+        let is_ours = |pid: &u32| {
+            root.dir(pid.to_string())
+                .and_then(|dir| dir.namespace("ns/mnt", "mnt"))
+                .is_ok_and(|theirs| theirs == mount_ns)
+        };
+        // A process that outlives the daemon, for whoever looks the path up later.
+        let pid = Some(1).filter(is_ours).unwrap_or_else(std::process::id);
+        let scope = Scope::Mounts { mount_ns };
+        let began = clock::now();
+        let mut facts = vec![Fact { at: began, ..fact(What::Began(scope)) }];
+        let found = |inode, holder| {
+            let netns = NetnsRef::inode(inode);
+            facts.push(fact(What::Holder { netns, holder }));
+        };
+        let mut walk = MountWalk { proc: &self.root, found, ids: HashSet::new() };
+        let complete = walk.read(pid, mount_ns, "self/mountinfo")?.unwrap_or(false);
+        facts.push(fact(What::Ended { scope, began, complete }));
+        Ok(facts)
+    }
+
+    /// Searches for what holds these netns: a fact for each holder, and for each netns one that says
+    /// that the search has ended, and whether everything could be read **of where it was to look**. A
+    /// netns whose inode is not known cannot be searched for.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub fn search(&self, wanted: &[NetnsRef], search: Search) -> io::Result<Vec<Fact>> {
+        let known: HashMap<u32, NetnsRef> =
+            wanted.iter().filter_map(|netns| Some((netns.inode?, *netns))).collect();
+        let mut facts = Vec::new();
+        let mut found = |inode: u32, holder| {
+            if let Some(&netns) = known.get(&inode) {
+                facts.push(fact(What::Holder { netns, holder }));
+            }
+        };
+        let mut complete = self.each_mount(&mut found)?;
+        if search.files {
+            let mut files = Files { wanted: &known, search, sockets: HashMap::new(), found };
+            complete &= files.search(&Dir::open(&self.root)?)?;
+        }
+        for &netns in wanted {
+            let complete = complete && netns.inode.is_some();
+            facts.push(fact(What::HoldersSearched { netns, complete }));
+        }
+        Ok(facts)
+    }
+
+    /// Every netns mount, once for each mount namespace; false when one could not be read.
+    fn each_mount(&self, found: impl FnMut(u32, Holder)) -> io::Result<bool> {
+        let root = Dir::open(&self.root)?;
+        let mut walk = MountWalk { proc: &self.root, found, ids: HashSet::new() };
+        let (mut read, mut unread) = (HashSet::new(), HashSet::new());
+        let mut denied = Vec::new();
+        let mut complete = true;
+        for pid in root.numbers(".")? {
+            let tasks = match root.dir(pid.to_string()).and_then(|dir| in_mount_ns(&dir, pid)) {
+                Ok(tasks) => tasks,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    denied.push(pid);
+                    continue;
+                }
+                Err(error) => {
+                    complete &= is_gone(&error);
+                    continue;
+                }
+            };
+            for (mount_ns, path) in tasks {
+                if read.contains(&mount_ns) {
+                    continue;
+                }
+                match walk.read(pid, mount_ns, &path) {
+                    Ok(Some(whole)) => {
+                        complete &= whole;
+                        read.insert(mount_ns);
+                    }
+                    Ok(None) => {} // it has left; another process may still show this one
+                    Err(_) => {
+                        unread.insert(mount_ns);
+                    }
+                }
+            }
+        }
+        for pid in denied {
+            complete &= match walk.read(pid, UNKNOWN, &format!("{pid}/mountinfo")) {
+                Ok(whole) => whole.unwrap_or(true),
+                Err(_) => false,
+            };
+        }
+        Ok(complete && unread.is_subset(&read))
+    }
+}
+
+/// Number of a mount namespace that may not be asked for: the link takes the right to trace the
+/// process (one with capabilities that we lack), its mountinfo does not.
+const UNKNOWN: u64 = 0;
+
+/// The search through mount namespaces.
+struct MountWalk<'a, F> {
+    proc: &'a Path,
+    found: F,
+    /// Ids of the mounts told: unique on the node (`mnt_alloc_id`), whichever process shows them.
+    ids: HashSet<u64>,
+}
+
+impl<F: FnMut(u32, Holder)> MountWalk<'_, F> {
+    /// Reads one mountinfo: whether to its end, or `None` when the task has given its namespaces up
+    /// (EINVAL, `mounts_open_common`) or has gone.
+    fn read(&mut self, pid: u32, mount_ns: u64, path: &str) -> io::Result<Option<bool>> {
+        let lines = mounts::lines(&self.proc.join(path), |line| {
+            let Some(mount) = Mount::parse(line) else { return };
+            let Some(inode) = mount.netns() else { return };
+            if self.ids.insert(mount.id) {
+                let path = mount.path().to_string_lossy().into_owned();
+                (self.found)(inode, Holder::Mount { mount_ns, path, pid });
+            }
+        });
+        match lines {
+            Ok(whole) => Ok(Some(whole)),
+            Err(error) if is_gone(&error) || error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The mount namespaces of a process, each with a mountinfo that shows it: one, or those of its threads
+/// when the leader has exited.
+fn in_mount_ns(dir: &Dir, pid: u32) -> io::Result<Vec<(u64, String)>> {
+    match dir.namespace("ns/mnt", "mnt") {
+        Ok(mount_ns) => return Ok(vec![(mount_ns, format!("{pid}/mountinfo"))]),
+        Err(error) if !is_gone(&error) => return Err(error),
+        Err(_) => {}
+    }
+    let mut found = Vec::new();
+    for tid in dir.numbers("task")? {
+        if let Ok(mount_ns) = dir.namespace(&format!("task/{tid}/ns/mnt"), "mnt") {
+            found.push((mount_ns, format!("{pid}/task/{tid}/mountinfo")));
+        }
+    }
+    Ok(found)
+}
+
+/// The search through fds.
+struct Files<'a, F> {
+    wanted: &'a HashMap<u32, NetnsRef>,
+    search: Search,
+    /// Netns of each socket inode seen: many processes share one.
+    sockets: HashMap<u64, Option<u32>>,
+    found: F,
+}
+
+impl<F: FnMut(u32, Holder)> Files<'_, F> {
+    fn search(&mut self, root: &Dir) -> io::Result<bool> {
+        let own = std::process::id();
+        let mut complete = true;
+        for pid in root.numbers(".")?.into_iter().filter(|&pid| pid != own) {
+            if clock::now() > self.search.until {
+                return Ok(false);
+            }
+            match root.dir(pid.to_string()).and_then(|dir| self.process(pid, &dir)) {
+                Ok(whole) => complete &= whole,
+                Err(error) => complete &= is_gone(&error),
+            }
+        }
+        Ok(complete)
+    }
+
+    fn process(&mut self, pid: u32, dir: &Dir) -> io::Result<bool> {
+        let fds = dir.numbers("fd")?;
+        if fds.is_empty() {
+            return Ok(true);
+        }
+        // Its own netns it holds as a task.
+        let home =
+            dir.namespace("ns/net", "net").and_then(netns).ok().and_then(|netns| netns.inode);
+        let mut process = Process { pid, dir, home, pidfd: None, comm: None };
+        let mut complete = true;
+        for fd in fds {
+            match self.fd(&mut process, fd) {
+                Ok(()) => {}
+                Err(error) if is_gone(&error) => {}
+                Err(_) => complete = false,
+            }
+        }
+        Ok(complete)
+    }
+
+    fn fd(&mut self, process: &mut Process<'_>, fd: u32) -> io::Result<()> {
+        let mut buffer = [0; 64];
+        let link = process.dir.link(&format!("fd/{fd}"), &mut buffer)?;
+        let (inode, socket) = if let Some(inode) = numbered(link, "net") {
+            (u32::try_from(inode).ok(), false)
+        } else if link.starts_with(b"/") {
+            (self.mounted(process, fd)?, false)
+        } else if let Some(socket) = numbered(link, "socket").filter(|_| self.search.sockets) {
+            (self.socket(process, fd, socket)?, true)
+        } else {
+            return Ok(());
+        };
+        let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
+            return Ok(());
+        };
+        if process.home != Some(inode) {
+            let (pid, comm) = (process.pid, process.comm());
+            let holder = match socket {
+                true => Holder::Socket { pid, fd, comm },
+                false => Holder::Fd { pid, fd, comm },
+            };
+            (self.found)(inode, holder);
+        }
+        Ok(())
+    }
+
+    /// An fd that was opened by a bind mount shows that mount's path. Its inode number is in fdinfo
+    /// (5.14+), which asks no file system; a stat would.
+    fn mounted(&self, process: &Process<'_>, fd: u32) -> io::Result<Option<u32>> {
+        let info = process.dir.text(format!("fdinfo/{fd}"))?;
+        let inode = info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok());
+        let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
+            return Ok(None);
+        };
+        // Another file system may use the same number.
+        let file = process.dir.path(&format!("fd/{fd}"))?;
+        let magic = rustix::fs::fstatfs(&file)?.f_type;
+        Ok((magic == NSFS_MAGIC).then_some(inode))
+    }
+
+    fn socket(
+        &mut self,
+        process: &mut Process<'_>,
+        fd: u32,
+        socket: u64,
+    ) -> io::Result<Option<u32>> {
+        if let Some(&known) = self.sockets.get(&socket) {
+            return Ok(known);
+        }
+        let netns = netns_of_socket(process.pidfd()?.as_fd(), fd);
+        let inode = match netns {
+            Ok(netns) => u32::try_from(rustix::fs::fstat(&netns)?.st_ino).ok(),
+            // Closed meanwhile, or of a protocol family without a netns.
+            Err(error) if is_closed(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.sockets.insert(socket, inode);
+        Ok(inode)
+    }
+}
+
+const NSFS_MAGIC: i64 = 0x6e73_6673; // linux/magic.h
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::ENOTTY))
+}
+
+/// A process whose fds are searched.
+struct Process<'a> {
+    pid: u32,
+    dir: &'a Dir,
+    home: Option<u32>,
+    pidfd: Option<OwnedFd>,
+    comm: Option<String>,
+}
+
+impl Process<'_> {
+    fn comm(&mut self) -> String {
+        let dir = self.dir;
+        self.comm
+            .get_or_insert_with(|| {
+                let comm = dir.text("comm").unwrap_or_default();
+                comm.strip_suffix('\n').unwrap_or(&comm).to_owned()
+            })
+            .clone()
+    }
+
+    fn pidfd(&mut self) -> io::Result<&OwnedFd> {
+        if self.pidfd.is_none() {
+            let pid = Pid::from_raw(self.pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+            let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+            stat(self.dir)?; // still there: so the pid was still its own when the pidfd was made
+            self.pidfd = Some(pidfd);
+        }
+        self.pidfd.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+
+use super::super::testing::Tree;
+use super::*;
+use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
+
+/// The holders of one netns, and whether the search was complete.
+fn held_by(facts: &[Fact], wanted: NetnsRef) -> (Vec<Holder>, bool) {
+    let holder = |fact: &Fact| match &fact.what {
+        What::Holder { netns, holder } if *netns == wanted => Some(holder.clone()),
+        _ => None,
+    };
+    let complete = facts.iter().any(
+        |fact| matches!(fact.what, What::HoldersSearched { netns, complete: true } if netns == wanted),
+    );
+    (facts.iter().filter_map(holder).collect(), complete)
+}
+
+fn inode(file: &File) -> NetnsRef {
+    let inode = rustix::fs::fstat(file).unwrap().st_ino;
+    NetnsRef { nsid: Some(9), ..NetnsRef::inode(inode.try_into().unwrap()) }
+}
+
+/// `sleep`, with fds of ours that it inherits.
+struct Keeper(Child);
+
+impl Keeper {
+    fn new(keep: &[&dyn AsRawFd]) -> Self {
+        let fds: Vec<i32> = keep.iter().map(|fd| fd.as_raw_fd()).collect();
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null());
+        // SAFETY: dup2 and fcntl are async-signal-safe, and touch this child's fds alone.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, move || {
+                for (place, fd) in fds.iter().enumerate() {
+                    if libc::dup2(*fd, 100 + place as i32) < 0 {
+                        return Err(io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_mount_a_file_and_a_socket_are_each_found() {
+    if !root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("with a space");
+    File::create(&path).unwrap();
+    let (file, socket) = in_new_netns(|| {
+        let file = File::open("/proc/thread-self/ns/net").unwrap();
+        (file, std::net::UdpSocket::bind("0.0.0.0:0").unwrap())
+    });
+    let wanted = inode(&file);
+    let of_fd = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    run(Command::new("mount").args(["--bind", &of_fd]).arg(&path));
+    // Opened by the mount's path, which is what its link in /proc then shows.
+    let by_path = File::open(&path).unwrap();
+    let keeper = Keeper::new(&[&file, &by_path, &socket]);
+    drop((file, by_path, socket));
+    let everything = Proc::new().search(&[wanted], Search::everything());
+    let mounts = Proc::new().search(&[wanted], Search::mounts());
+    run(Command::new("umount").arg("--lazy").arg(&path)); // the keeper has it open
+
+    let (mut holders, complete) = held_by(&everything.unwrap(), wanted);
+    // Where an init with more capabilities than ours keeps its fds to itself, they are unknown.
+    let hidden = std::fs::read_link("/proc/1/fd/0");
+    assert_eq!(
+        complete,
+        !hidden.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    );
+    let pid = keeper.0.id();
+    let comm = || "sleep".to_owned();
+    holders.retain(|holder| match holder {
+        Holder::Mount { path: at, .. } => at == path.to_str().unwrap(),
+        _ => true,
+    });
+    holders.sort();
+    let [Holder::Mount { mount_ns, .. }, others @ ..] = &holders[..] else { panic!("{holders:?}") };
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    assert_eq!(own.to_str(), Some(&*format!("mnt:[{mount_ns}]")));
+    let expected = [
+        Holder::Fd { pid, fd: 100, comm: comm() },
+        Holder::Fd { pid, fd: 101, comm: comm() },
+        Holder::Socket { pid, fd: 102, comm: comm() },
+    ];
+    assert_eq!(others, expected);
+    let (holders, complete) = held_by(&mounts.unwrap(), wanted);
+    assert!(complete && holders.iter().all(|holder| matches!(holder, Holder::Mount { .. })));
+}
+
+#[test]
+fn a_mount_in_another_mount_namespace_is_found_once() {
+    if !root() {
+        return;
+    }
+    let netns = Netns::new();
+    let dir = tempfile::tempdir().unwrap();
+    // Two processes in one mount namespace of their own; the first tells the second's pid.
+    let script = format!(
+        "mount -t tmpfs none {0} && touch {0}/held && mount --bind /proc/{1}/ns/net {0}/held || exit
+         sleep 60 >&- & echo $!
+         exec sleep 60",
+        dir.path().display(),
+        netns.pid()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut first = command.spawn().unwrap();
+    let mut second = String::new();
+    let told = first.stdout.take().unwrap();
+    io::BufRead::read_line(&mut io::BufReader::new(told), &mut second).unwrap();
+    let wanted = NetnsRef::inode(netns.inode());
+    let held = format!("{}/held", dir.path().display());
+    let facts = Proc::new().search(&[wanted], Search::mounts());
+    let own = Proc::new().mounts();
+    run(Command::new("kill").arg(second.trim()));
+    first.kill().unwrap();
+    first.wait().unwrap();
+
+    let (found, complete) = held_by(&facts.unwrap(), wanted);
+    assert!(complete);
+    assert!(matches!(&found[..], [Holder::Mount { path, .. }] if *path == held), "{found:?}");
+    let own = own.unwrap();
+    assert!(
+        !own.iter().any(
+            |fact| matches!(&fact.what, What::Holder { holder: Holder::Mount { path, .. }, .. }
+        if *path == held)
+        )
+    );
+    let What::Began(Scope::Mounts { mount_ns }) = own.first().unwrap().what else { panic!() };
+    let ended = &own.last().unwrap().what;
+    assert!(matches!(ended, What::Ended { scope, complete: true, .. }
+        if *scope == Scope::Mounts { mount_ns }));
+}
+
+#[test]
+fn a_process_that_hides_its_namespaces_still_shows_its_mounts() {
+    let tree = Tree::new();
+    let mount = "7 2 0:4 net:[4026532177] /run/netns/x rw - nsfs nsfs rw\n";
+    for pid in [10, 11] {
+        tree.file(&format!("proc/{pid}/mountinfo"), mount);
+        std::fs::create_dir_all(tree.path(&format!("proc/{pid}/ns"))).unwrap();
+        std::os::unix::fs::symlink("mnt:[5]", tree.path(&format!("proc/{pid}/ns/mnt"))).unwrap();
+    }
+    let wanted = NetnsRef::inode(4_026_532_177);
+    let found = || held_by(&tree.proc().search(&[wanted], Search::mounts()).unwrap(), wanted);
+    let (holders, complete) = found();
+    assert!(
+        complete
+            && matches!(&holders[..], [Holder::Mount { mount_ns: 5, path, .. }]
+        if path == "/run/netns/x"),
+        "{holders:?}"
+    );
+    // Of one that cannot be told apart, only mounts that nobody else has shown are new.
+    tree.file(
+        "proc/12/mountinfo",
+        &format!("{mount}8 2 0:4 net:[4026532177] /y rw - nsfs nsfs rw\n"),
+    );
+    tree.file("proc/12/ns/mnt", "no link: EINVAL");
+    assert!(!found().1, "unreadable for no good reason");
+}
+
+#[test]
+fn a_netns_of_unknown_inode_and_a_search_out_of_time_prove_nothing() {
+    let nameless = NetnsRef::nsid(4);
+    let other = NetnsRef::inode(1);
+    let late = Search { until: BootNs(0), ..Search::everything() };
+    let facts = Proc::new().search(&[nameless, other], Search::mounts()).unwrap();
+    assert!(!held_by(&facts, nameless).1);
+    let facts = Proc::new().search(&[other], late).unwrap();
+    assert!(!held_by(&facts, other).1);
+}

@@ -1,0 +1,174 @@
+//! A careful look at one task: what it does, whether it still has its namespaces, and whether it is
+//! merely paused.
+
+use std::io;
+
+use procfs::FromRead;
+use procfs::process::Stat;
+
+use super::files::{Dir, is_gone};
+use super::{Proc, cgroup, fact};
+use crate::fact::{Fact, Look, NetnsRef, Presence, TaskKey, What};
+
+/// Frames of a kernel stack worth keeping (`proc_pid_stack` gives 64 at most).
+const FRAMES: usize = 64;
+
+/// What v1's freezer puts a task to sleep in (`__refrigerator`, kernel/freezer.c).
+const REFRIGERATOR: &str = "__refrigerator";
+
+impl Proc {
+    /// Looks at a task. One that has gone, or whose pid is another task's by now, is told as
+    /// [`Presence::Gone`].
+    ///
+    /// # Errors
+    /// `/proc` does not let itself be read: nothing is known.
+    pub fn look(&self, task: TaskKey) -> io::Result<Fact> {
+        let gone = || Look { netns: Some(Presence::Gone), ..Look::default() };
+        let look = match self.task(task)? {
+            Some(dir) => match self.look_through(&dir) {
+                Err(error) if is_gone(&error) => gone(),
+                look => look?,
+            },
+            None => gone(),
+        };
+        Ok(fact(What::Look { task, look: Box::new(look) }))
+    }
+
+    /// Whether a task still has a netns. Four system calls.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn presence(&self, task: TaskKey) -> io::Result<Presence> {
+        match self.task(task)? {
+            Some(dir) => presence(&dir),
+            None => Ok(Presence::Gone),
+        }
+    }
+
+    /// Whether a task still exists, zombies included.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn alive(&self, task: TaskKey) -> io::Result<bool> {
+        self.task(task).map(|dir| dir.is_some())
+    }
+
+    /// The directory of a task, which stands for that task alone from now on; `None` when it has gone
+    /// or started at another time.
+    pub(super) fn task(&self, task: TaskKey) -> io::Result<Option<Dir>> {
+        let TaskKey { pid, tid, start } = task;
+        let path = self.root.join(format!("{pid}/task/{tid}"));
+        let read = Dir::open(&path).and_then(|dir| Ok((stat(&dir)?, dir)));
+        match read {
+            Ok((stat, dir)) => Ok((stat.starttime == start).then_some(dir)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn look_through(&self, dir: &Dir) -> io::Result<Look> {
+        let stat = stat(dir)?;
+        let signals = Signals::read(dir)?;
+        let wchan = dir.text("wchan").ok().filter(|name| !name.is_empty() && name != "0");
+        let groups = dir.text("cgroup").ok();
+        let frozen = match &wchan {
+            Some(name) if name == REFRIGERATOR => Some(true),
+            _ => groups.as_deref().and_then(|lines| self.frozen(lines)),
+        };
+        Ok(Look {
+            comm: stat.comm,
+            state: stat.state,
+            flags: stat.flags,
+            sig_pending: signals.thread,
+            shared_pending: signals.process,
+            core_dumping: signals.core_dumping,
+            frozen,
+            cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
+            // Last of the reads: it waits for exec_update_lock, which an execve holds for a moment
+            // (`lock_trace`, fs/proc/base.c). Nothing else here waits for anything of the task's.
+            stack: dir.text("stack").map(|stack| frames(&stack)).unwrap_or_default(),
+            wchan,
+            // After all of these: if it still has a netns now, it had one while they were read.
+            netns: presence(dir).ok(),
+        })
+    }
+}
+
+/// `stat` of a task, which may be named in any bytes.
+pub(super) fn stat(dir: &Dir) -> io::Result<Stat> {
+    let bytes = dir.read("stat")?;
+    Stat::from_read(&bytes[..])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+/// `ns/net` of a zombie, or of a task that is past `exit_task_namespaces`, reads ENOENT, as that of a
+/// task that is no more. Its `stat` tells them apart.
+fn presence(dir: &Dir) -> io::Result<Presence> {
+    let error = match dir.namespace("ns/net", "net") {
+        Ok(inode) => return netns(inode).map(Presence::In),
+        Err(error) => error,
+    };
+    match dir.read("stat") {
+        Err(stat) if is_gone(&stat) => Ok(Presence::Gone),
+        Ok(_) if is_gone(&error) => Ok(Presence::Released),
+        _ => Err(error),
+    }
+}
+
+/// The name of a netns by its number in `net:[…]`.
+pub(super) fn netns(inode: u64) -> io::Result<NetnsRef> {
+    u32::try_from(inode).map(NetnsRef::inode).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// What `status` tells of signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Signals {
+    /// `SigPnd`.
+    pub(super) thread: u64,
+    /// `ShdPnd`.
+    pub(super) process: u64,
+    /// `CoreDumping: 1` (4.15+).
+    pub(super) core_dumping: bool,
+}
+
+impl Signals {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+
+    pub(super) fn read(dir: &Dir) -> io::Result<Self> {
+        dir.text("status").map(|status| Self::parse(&status))
+    }
+
+    /// SIGKILL is pending.
+    pub(super) fn killed(self) -> bool {
+        (self.thread | self.process) & Self::KILL != 0
+    }
+
+    /// By hand, for the `procfs` crate's `Status` has no `CoreDumping` and needs 30 other fields.
+    /// `Name:` comes first and is escaped by the kernel, so no name can forge a line.
+    fn parse(status: &str) -> Self {
+        let mut signals = Self::default();
+        for line in status.lines() {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let mask = || u64::from_str_radix(value.trim(), 16).unwrap_or_default();
+            match key {
+                "SigPnd" => signals.thread = mask(),
+                "ShdPnd" => signals.process = mask(),
+                "CoreDumping" => signals.core_dumping = value.trim() == "1",
+                _ => {}
+            }
+        }
+        signals
+    }
+}
+
+/// Function names of a kernel stack, `[<0>] name+0x12/0x34 [module]`. The addresses stay behind.
+fn frames(stack: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let symbol = line.strip_prefix("[<")?.split_once(">] ")?.1;
+        Some(symbol.split(['+', ' ']).next()?.to_owned())
+    };
+    stack.lines().filter_map(name).take(FRAMES).collect()
+}
+
+#[cfg(test)]
+mod tests;

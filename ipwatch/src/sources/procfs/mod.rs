@@ -1,0 +1,78 @@
+//! Files under `/proc`: the tasks of the node, careful looks at one, and searches for what else holds a
+//! netns.
+//!
+//! Everything here blocks and belongs on a thread where that does no harm. Nothing here reads a file
+//! that waits for a task's memory (`cmdline`, `environ`: `mmap_lock`) or goes through its root or
+//! working directory: exactly the tasks that matter are hung, and would take us with them.
+
+mod cgroup;
+mod files;
+mod holders;
+mod look;
+mod mounts;
+mod tasks;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use cgroup::Freezers;
+pub use holders::Search;
+pub use mounts::MountWatch;
+
+use crate::clock;
+use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+
+/// A `/proc`, and where the cgroup hierarchies are mounted.
+#[derive(Debug, Clone)]
+pub struct Proc {
+    root: PathBuf,
+    freezers: Freezers,
+}
+
+impl Proc {
+    /// The kernel's own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at(PathBuf::from("/proc"))
+    }
+
+    /// Another one, made up for a test or mounted elsewhere; the cgroup hierarchies are where its
+    /// `self/mountinfo` says.
+    #[must_use]
+    pub fn at(root: PathBuf) -> Self {
+        let freezers = Freezers::find(&root);
+        Self { root, freezers }
+    }
+
+    /// How this source stands, as a fact: whether the namespaces of other users' processes read. The
+    /// first process stands for all of them.
+    #[must_use]
+    pub fn state(&self) -> Fact {
+        let read =
+            files::Dir::open(&self.root.join("1")).and_then(|dir| dir.namespace("ns/net", "net"));
+        let (status, detail) = match read {
+            Ok(_) => (SourceStatus::Active, String::new()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (
+                SourceStatus::Degraded,
+                "the namespaces of some processes do not read: CAP_SYS_PTRACE, or they have more \
+                 capabilities than ipwatch"
+                    .to_owned(),
+            ),
+            Err(error) => (SourceStatus::Down, format!("{}: {error}", self.root.display())),
+        };
+        fact(What::Source(Source { name: "procfs".to_owned(), status, detail }))
+    }
+}
+
+impl Default for Proc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn fact(what: What) -> Fact {
+    Fact { at: clock::now(), origin: Origin::Procfs, what }
+}
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,159 @@
+//! Mounts of netns files: reading `mountinfo`, and knowing when it has changed.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Proc;
+use super::files::numbered;
+use crate::sources::ready::ready;
+
+/// The most of one mountinfo that is read: some 300,000 mounts, three times what
+/// `fs.mount-max` allows.
+const LONGEST: u64 = 64 << 20;
+
+/// One line of mountinfo, as far as it is of use. The bytes are as the kernel escaped them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mount<'a> {
+    pub(super) id: u64,
+    pub(super) root: &'a [u8],
+    point: &'a [u8],
+    pub(super) fs_type: &'a [u8],
+    options: &'a [u8],
+}
+
+impl<'a> Mount<'a> {
+    /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`. No field holds a space:
+    /// the kernel escapes them (`show_mountinfo`, fs/proc_namespace.c).
+    pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let root = fields.nth(2)?;
+        let point = fields.next()?;
+        let mut rest = fields.skip(1).skip_while(|&field| field != b"-").skip(1);
+        let fs_type = rest.next()?;
+        let options = rest.nth(1).unwrap_or_default();
+        Some(Self { id, root, point, fs_type, options })
+    }
+
+    /// The netns that is mounted here, if one is.
+    pub(super) fn netns(&self) -> Option<u32> {
+        if self.fs_type != b"nsfs" {
+            return None;
+        }
+        numbered(self.root, "net").and_then(|inode| u32::try_from(inode).ok())
+    }
+
+    /// Where it is mounted.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(&unescape(self.point)))
+    }
+
+    /// One of the file system's own options.
+    pub(super) fn has_option(&self, name: &[u8]) -> bool {
+        self.options.split(|&byte| byte == b',').any(|option| option == name)
+    }
+}
+
+/// `\040` and its kind.
+fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
+    if !field.contains(&b'\\') {
+        return Cow::Borrowed(field);
+    }
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = |digits: &[u8; 3]| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        };
+        match after.first_chunk().and_then(octal).filter(|_| byte == b'\\') {
+            Some(escaped) => {
+                plain.push(escaped);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = after;
+            }
+        }
+    }
+    Cow::Owned(plain)
+}
+
+/// Hands each line of a mountinfo to `each`; false when there was more than is read.
+pub(super) fn lines(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+    let mut reader = BufReader::with_capacity(32 << 10, File::open(path)?.take(LONGEST));
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        each(line.strip_suffix(b"\n").unwrap_or(&line));
+        line.clear();
+    }
+    Ok(reader.get_ref().limit() > 0)
+}
+
+/// Tells when netns files were mounted or unmounted in the daemon's own mount namespace. Nothing is
+/// read while nothing changes.
+#[derive(Debug)]
+pub struct MountWatch {
+    changed: AsyncFd<OwnedFd>,
+    path: PathBuf,
+    mounted: BTreeSet<(u32, PathBuf)>,
+}
+
+impl MountWatch {
+    /// Every mount of a container makes an event; those of one pod come together.
+    const SETTLE: Duration = Duration::from_millis(50);
+
+    /// Watches from now on. Take the first [`Proc::mounts`] after this, and nothing falls in between.
+    ///
+    /// # Errors
+    /// `/proc/self/mountinfo` cannot be opened or watched.
+    pub fn new(proc: &Proc) -> io::Result<Self> {
+        let path = proc.root.join("self/mountinfo");
+        // The kernel marks the open file when the mounts change (`mounts_poll`, fs/proc_namespace.c).
+        let changed = ready(File::open(&path)?.into(), Interest::PRIORITY)?;
+        let mounted = netns_mounts(&path)?;
+        Ok(Self { changed, path, mounted })
+    }
+
+    /// Waits until a netns file has been mounted or unmounted.
+    ///
+    /// # Errors
+    /// mountinfo cannot be read.
+    pub async fn changed(&mut self) -> io::Result<()> {
+        loop {
+            self.changed.ready(Interest::PRIORITY).await?.clear_ready();
+            tokio::time::sleep(Self::SETTLE).await;
+            let path = self.path.clone();
+            let read = tokio::task::spawn_blocking(move || netns_mounts(&path));
+            let mounted = read.await.map_err(io::Error::other)??;
+            if mounted != self.mounted {
+                self.mounted = mounted;
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn netns_mounts(path: &Path) -> io::Result<BTreeSet<(u32, PathBuf)>> {
+    let mut mounted = BTreeSet::new();
+    lines(path, |line| {
+        if let Some(mount) = Mount::parse(line) {
+            mounted.extend(mount.netns().map(|inode| (inode, mount.path())));
+        }
+    })?;
+    Ok(mounted)
+}
+
+#[cfg(test)]
+mod tests;
