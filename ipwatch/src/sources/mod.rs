@@ -3,8 +3,9 @@
 //! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
 //! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
-//! - `cni`: the CNI result cache, which names the pod an IP was given to.
+//! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
 
+pub mod cni;
 pub mod netlink;
 pub mod probes;
 pub mod procfs;

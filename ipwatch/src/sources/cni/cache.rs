@@ -1,0 +1,253 @@
+//! One file of the cache, and nothing but what may be kept of it.
+//!
+//! The files carry the network's whole configuration and every CNI argument, credentials among them.
+//! So nothing is read into memory of ours but the fields below: serde skips the rest (`config`,
+//! `capabilityArgs`, DNS, other arguments) without storing it.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::bounded;
+use crate::fact::{Attachment, PodName};
+
+/// Longest file that is read. A config is some kilobytes; its base64 is the bulk of a file.
+const LONGEST: usize = 1 << 20;
+
+/// IPs kept of one result. A CNI plugin gives one or two.
+const MOST_IPS: usize = 256;
+
+/// Longest name kept. Kubernetes allows 253, container ids have 64.
+const LONGEST_NAME: usize = 512;
+
+/// Why a file of the cache says nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CacheError {
+    /// It cannot be opened or read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Written without a rename by libcni: empty or cut off until the writer is done, or for good
+    /// where it was interrupted.
+    #[error("torn: {0} bytes")]
+    Torn(usize),
+    /// Longer than a cache file can be.
+    #[error("longer than {LONGEST} bytes")]
+    TooLong,
+    /// Not what libcni writes.
+    // Where, but never what: the text of a JSON error can quote the file.
+    #[error("not a CNI result: line {0} column {1}")]
+    Malformed(usize, usize),
+    /// It names no container or interface.
+    #[error("names no {0}")]
+    Nameless(&'static str),
+}
+
+/// Reads one file. `None`: a bare result of libcni before 0.8, which does not say whose it is.
+pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
+    let read = bounded::read_regular(path, LONGEST)?;
+    if read.truncated {
+        return Err(CacheError::TooLong);
+    }
+    parse(&read.bytes)
+}
+
+fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
+    let cached: Cached = serde_json::from_slice(bytes).map_err(|error| {
+        if error.is_eof() {
+            CacheError::Torn(bytes.len())
+        } else {
+            CacheError::Malformed(error.line(), error.column())
+        }
+    })?;
+    if cached.kind.as_deref() != Some("cniCacheV1") {
+        return Ok(None);
+    }
+    let result = cached.result.unwrap_or_default();
+    Ok(Some(Attachment {
+        container_id: named(cached.container_id, "container")?,
+        ifname: named(cached.if_name, "interface")?,
+        network: cached.network_name.map(|Name(name)| name).unwrap_or_default(),
+        netns_path: result.sandbox().or(cached.netns.map(|Name(path)| path)),
+        ips: result.ips.0,
+        pod: cached.cni_args.and_then(|args| args.0),
+    }))
+}
+
+fn named(name: Option<Name>, what: &'static str) -> Result<String, CacheError> {
+    match name {
+        Some(Name(name)) if !name.is_empty() => Ok(name),
+        _ => Err(CacheError::Nameless(what)),
+    }
+}
+
+/// `cniCacheV1` (libcni/api.go, `cachedInfo`), less its secrets.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cached {
+    kind: Option<String>,
+    container_id: Option<Name>,
+    if_name: Option<Name>,
+    network_name: Option<Name>,
+    netns: Option<Name>,
+    cni_args: Option<PodArgs>,
+    result: Option<CniResult>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct CniResult {
+    ips: Ips,
+    interfaces: Option<Vec<Interface>>,
+}
+
+impl CniResult {
+    /// The netns that an interface of the result was made in.
+    fn sandbox(&self) -> Option<String> {
+        let mut interfaces = self.interfaces.iter().flatten();
+        let inside = interfaces.find_map(|interface| interface.sandbox.as_ref());
+        inside.map(|Name(path)| path.clone()).filter(|path| !path.is_empty())
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Interface {
+    sandbox: Option<Name>,
+}
+
+/// A text of bounded length.
+#[derive(Debug)]
+struct Name(String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.len() > LONGEST_NAME {
+            return Err(serde::de::Error::custom("a name is too long"));
+        }
+        Ok(Self(text))
+    }
+}
+
+/// `ips[].address`, `IP/LEN`; of anything else in there nothing is kept.
+#[derive(Default)]
+struct Ips(Vec<(IpAddr, u8)>);
+
+impl<'de> Deserialize<'de> for Ips {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Entry {
+            address: Option<Name>,
+        }
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Ips;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of IPs")
+            }
+            fn visit_unit<E>(self) -> Result<Ips, E> {
+                Ok(Ips::default())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Ips, A::Error> {
+                let mut ips = Vec::new();
+                while let Some(Entry { address }) = list.next_element()? {
+                    if ips.len() < MOST_IPS {
+                        ips.extend(address.and_then(|Name(text)| with_prefix(&text)));
+                    }
+                }
+                Ok(Ips(ips))
+            }
+        }
+        deserializer.deserialize_any(Entries)
+    }
+}
+
+fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (ip, len) = text.split_once('/')?;
+    let (ip, len): (IpAddr, u8) = (ip.parse().ok()?, len.parse().ok()?);
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    (len <= most).then_some((ip, len))
+}
+
+/// `cniArgs`, a list of pairs: the `K8S_POD_*` ones alone.
+struct PodArgs(Option<PodName>);
+
+impl<'de> Deserialize<'de> for PodArgs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = PodArgs;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of pairs")
+            }
+            fn visit_unit<E>(self) -> Result<PodArgs, E> {
+                Ok(PodArgs(None))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PodArgs, A::Error> {
+                let mut pod = PodName { namespace: String::new(), name: String::new(), uid: None };
+                while let Some(Pair(known)) = list.next_element()? {
+                    match known {
+                        Some((Key::Namespace, value)) => pod.namespace = value,
+                        Some((Key::Name, value)) => pod.name = value,
+                        Some((Key::Uid, value)) => {
+                            pod.uid = Some(value).filter(|uid| !uid.is_empty())
+                        }
+                        None => {}
+                    }
+                }
+                let whole = !pod.namespace.is_empty() && !pod.name.is_empty();
+                Ok(PodArgs(whole.then_some(pod)))
+            }
+        }
+        deserializer.deserialize_any(Pairs)
+    }
+}
+
+/// The arguments that may be kept.
+#[derive(Clone, Copy)]
+enum Key {
+    Namespace,
+    Name,
+    Uid,
+}
+
+/// `[KEY, VALUE]`; the value is read only when the key is a known one.
+struct Pair(Option<(Key, String)>);
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Pair;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a pair")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Pair, A::Error> {
+                let key = match pair.next_element::<String>()?.as_deref() {
+                    Some("K8S_POD_NAMESPACE") => Some(Key::Namespace),
+                    Some("K8S_POD_NAME") => Some(Key::Name),
+                    Some("K8S_POD_UID") => Some(Key::Uid),
+                    _ => None,
+                };
+                let known = match key {
+                    Some(key) => pair.next_element::<Name>()?.map(|Name(value)| (key, value)),
+                    None => None,
+                };
+                while pair.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Pair(known))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pair, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Pair(None))
+            }
+        }
+        deserializer.deserialize_any(Fields)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,34 @@
+//! The CNI result cache: which IPs a container's interface was given, and for which pod. libcni writes
+//! it at every ADD (containerd, CRI-O, podman's older network), so it answers when no runtime does.
+
+mod cache;
+mod watch;
+
+use std::path::PathBuf;
+
+use crate::sources::{Closed, Emit};
+
+/// Where libcni keeps its cache: now, and before CNI 0.7 under `/var/lib/cni/cache`.
+#[must_use]
+pub fn directories() -> Vec<PathBuf> {
+    ["/var/lib/cni/results", "/var/lib/cni/cache/results"].map(PathBuf::from).to_vec()
+}
+
+/// Reads the cache, whole, and then follows it. Directories that are not there yet are waited for.
+///
+/// # Errors
+/// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when inotify breaks.
+pub async fn run(directories: Vec<PathBuf>, emit: Emit) -> Result<(), Stopped> {
+    watch::run(directories, emit).await
+}
+
+/// Why [`run`] ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The daemon is going down.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// inotify broke.
+    #[error("watching the CNI result cache: {0}")]
+    Io(#[from] std::io::Error),
+}

@@ -1,0 +1,303 @@
+//! Following the cache by inotify.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use tokio::io::Interest;
+
+use super::Stopped;
+use super::cache::{self, CacheError};
+use crate::clock;
+use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, What};
+use crate::sources::Emit;
+use crate::sources::ready::ready;
+
+/// Files that are followed. A node runs some hundred pods.
+const MOST: usize = 16_384;
+
+/// Unreadable files that are tried again at every event.
+const MOST_RETRIED: usize = 64;
+
+pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit) -> Result<(), Stopped> {
+    let mut cache = Cache::new(directories)?;
+    let readable = ready(cache.inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+    let mut first = true;
+    loop {
+        if !first {
+            readable.readable().await?.clear_ready();
+        }
+        // Off the async worker: a scan reads every file.
+        let work = move || cache.turn(first).map(|facts| (cache, facts));
+        let facts;
+        (cache, facts) = tokio::task::spawn_blocking(work).await.map_err(io::Error::other)??;
+        emit.send(facts).await?;
+        first = false;
+    }
+}
+
+/// What identifies an entry.
+type Key = (String, String); // container id, interface
+
+struct Cache {
+    directories: Vec<PathBuf>,
+    inotify: Inotify,
+    watched: HashMap<WatchDescriptor, Watched>,
+    entries: HashMap<PathBuf, Key>,
+    /// Files that say nothing, and why.
+    unreadable: BTreeMap<PathBuf, String>,
+    /// The state last told.
+    told: Option<(SourceStatus, String)>,
+}
+
+/// A watched directory.
+struct Watched {
+    path: PathBuf,
+    /// None: it is a cache directory. Else it is on the way to one: the names that lead there.
+    next: Option<BTreeSet<OsString>>,
+}
+
+/// What the events of one reading ask for.
+#[derive(Default)]
+struct Pending {
+    files: BTreeSet<PathBuf>,
+    rescan: bool,
+}
+
+impl Cache {
+    fn new(directories: Vec<PathBuf>) -> io::Result<Self> {
+        Ok(Self {
+            directories,
+            inotify: Inotify::init()?,
+            watched: HashMap::new(),
+            entries: HashMap::new(),
+            unreadable: BTreeMap::new(),
+            told: None,
+        })
+    }
+
+    /// The facts of a scan, or of the events that have queued.
+    fn turn(&mut self, first: bool) -> io::Result<Vec<Fact>> {
+        let mut facts = Vec::new();
+        let mut pending = Pending { rescan: first, ..Pending::default() };
+        if !first {
+            self.events(&mut pending)?;
+        }
+        if pending.rescan {
+            self.arm()?;
+            self.scan(&mut facts);
+        } else {
+            pending.files.extend(self.unreadable.keys().take(MOST_RETRIED).cloned());
+            for path in pending.files {
+                self.file(&path, clock::now(), &mut facts);
+            }
+        }
+        self.state(&mut facts);
+        Ok(facts)
+    }
+
+    fn events(&mut self, pending: &mut Pending) -> io::Result<()> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let events = match self.inotify.read_events(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                events => events?,
+            };
+            for event in events {
+                if event.mask.contains(EventMask::Q_OVERFLOW) {
+                    pending.rescan = true;
+                    continue;
+                }
+                // What a watch that was taken away left behind, its own IGNORED among it.
+                let Some(watched) = self.watched.get(&event.wd) else { continue };
+                if event
+                    .mask
+                    .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT)
+                {
+                    pending.rescan = true;
+                }
+                match (event.name, &watched.next) {
+                    (Some(name), Some(next)) => pending.rescan |= next.contains(name),
+                    (Some(name), None) if !event.mask.contains(EventMask::ISDIR) => {
+                        pending.files.insert(watched.path.join(name));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Watches every cache directory or, where one is not there, the nearest directory above it.
+    /// Everything is read anew after this, so nothing is lost in between.
+    fn arm(&mut self) -> io::Result<()> {
+        for (watch, _) in self.watched.drain() {
+            // Fails when the kernel has taken it away itself.
+            let _ = self.inotify.watches().remove(watch);
+        }
+        for directory in self.directories.clone() {
+            self.arm_one(&directory)?;
+        }
+        Ok(())
+    }
+
+    fn arm_one(&mut self, directory: &Path) -> io::Result<()> {
+        const FILES: WatchMask = WatchMask::CLOSE_WRITE
+            .union(WatchMask::MOVED_TO)
+            .union(WatchMask::MOVED_FROM)
+            .union(WatchMask::DELETE);
+        const ITSELF: WatchMask = WatchMask::DELETE_SELF
+            .union(WatchMask::MOVE_SELF)
+            .union(WatchMask::ONLYDIR)
+            .union(WatchMask::MASK_ADD);
+        if let Some(watch) = self.watch(directory, FILES | ITSELF)? {
+            self.watched.insert(watch, Watched { path: directory.to_owned(), next: None });
+            return Ok(());
+        }
+        let mut below = directory;
+        for above in directory.ancestors().skip(1) {
+            let mask = WatchMask::CREATE | WatchMask::MOVED_TO | ITSELF;
+            let Some(watch) = self.watch(above, mask)? else {
+                below = above;
+                continue;
+            };
+            let on_the_way = || Watched { path: above.to_owned(), next: Some(BTreeSet::new()) };
+            let watched = self.watched.entry(watch).or_insert_with(on_the_way);
+            if let Some(next) = &mut watched.next {
+                next.extend(below.file_name().map(ToOwned::to_owned));
+            }
+            // It may have been made just before the watch stood.
+            if below.is_dir() {
+                return self.arm_one(directory);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// None: there is no such directory.
+    fn watch(&self, path: &Path, mask: WatchMask) -> io::Result<Option<WatchDescriptor>> {
+        match self.inotify.watches().add(path, mask) {
+            Ok(watch) => Ok(Some(watch)),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn scan(&mut self, facts: &mut Vec<Fact>) {
+        let began = clock::now();
+        facts.push(fact(began, What::Began(Scope::Cni)));
+        self.unreadable.clear();
+        let mut found = BTreeSet::new();
+        for directory in self.directories.clone() {
+            if let Err(error) = list(&directory, &mut found) {
+                self.unreadable.insert(directory, error.to_string());
+            }
+        }
+        let vanished: Vec<_> =
+            self.entries.keys().filter(|path| !found.contains(*path)).cloned().collect();
+        for path in vanished {
+            self.gone(&path, clock::now(), facts);
+        }
+        for path in &found {
+            self.file(path, began, facts);
+        }
+        let complete = self.unreadable.is_empty();
+        facts.push(fact(clock::now(), What::Ended { scope: Scope::Cni, began, complete }));
+    }
+
+    /// Reads one file, or finds it gone.
+    fn file(&mut self, path: &Path, at: BootNs, facts: &mut Vec<Fact>) {
+        if self.entries.len() >= MOST && !self.entries.contains_key(path) {
+            self.unreadable.insert(path.to_owned(), format!("more than {MOST} files"));
+            return;
+        }
+        match cache::read(path) {
+            Ok(Some(attachment)) => {
+                self.unreadable.remove(path);
+                let key = (attachment.container_id.clone(), attachment.ifname.clone());
+                if self.entries.get(path).is_some_and(|before| *before != key) {
+                    self.gone(path, at, facts);
+                }
+                self.entries.insert(path.to_owned(), key);
+                facts.push(fact(at, What::Attachment(attachment)));
+            }
+            Ok(None) => {
+                self.unreadable.remove(path);
+                tracing::debug!(path = %path.display(), "a bare CNI result names no container");
+            }
+            Err(CacheError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                self.unreadable.remove(path);
+                self.gone(path, at, facts);
+            }
+            // What it said before stands: libcni writes a file anew in place.
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "CNI result");
+                self.unreadable.insert(path.to_owned(), error.to_string());
+            }
+        }
+    }
+
+    fn gone(&mut self, path: &Path, at: BootNs, facts: &mut Vec<Fact>) {
+        let Some(key) = self.entries.remove(path) else { return };
+        if self.entries.values().any(|other| *other == key) {
+            return; // the other directory has it too
+        }
+        let (container_id, ifname) = key;
+        facts.push(fact(at, What::AttachmentGone { container_id, ifname }));
+    }
+
+    /// Tells how the source stands, when that has changed.
+    fn state(&mut self, facts: &mut Vec<Fact>) {
+        let (status, detail) = match self.unreadable.iter().next() {
+            None => (SourceStatus::Active, String::new()),
+            Some((path, reason)) => {
+                let path = path.display();
+                let detail = match self.unreadable.len() {
+                    1 => format!("{path}: {reason}"),
+                    files => format!("{path}: {reason}; {files} files in all"),
+                };
+                (SourceStatus::Degraded, detail)
+            }
+        };
+        let state = (status, detail);
+        if self.told.as_ref() != Some(&state) {
+            let (status, detail) = state.clone();
+            let source = Source { name: "cni".to_owned(), status, detail };
+            facts.push(fact(clock::now(), What::Source(source)));
+            self.told = Some(state);
+        }
+    }
+}
+
+/// The files of a directory; none when it is not there.
+fn list(directory: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries.take(2 * MOST) {
+        let entry = entry?;
+        // Directories are nobody's result; links and the rest are told as unreadable.
+        if !entry.file_type()?.is_dir() {
+            found.insert(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn fact(at: BootNs, what: What) -> Fact {
+    Fact { at, origin: Origin::Cni, what }
+}
+
+#[cfg(test)]
+mod tests;
