@@ -8,6 +8,7 @@
 //! The arrows never turn: [`map`] and [`detect`] are pure. `ARCHITECTURE.md` walks one event through
 //! all of it by file names.
 
+pub mod api;
 pub mod bounded;
 pub mod clock;
 pub mod contract;

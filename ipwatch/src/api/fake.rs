@@ -1,0 +1,32 @@
+//! A daemon for tests: the real server on a socket of its own, and a function for a core.
+
+use tokio::sync::{broadcast, mpsc};
+
+use super::client::Client;
+use super::server::{Options, Server};
+use super::{Ask, AskError, Event, Request};
+use crate::contract::Document;
+
+/// Goes with the runtime it was started in.
+pub(crate) struct Fake {
+    pub(crate) client: Client,
+    pub(crate) events: broadcast::Sender<Event>,
+    _dir: tempfile::TempDir,
+}
+
+/// Starts one. Call it within a runtime.
+pub(crate) fn daemon(answer: impl Fn(&Ask) -> Result<Document, AskError> + Send + 'static) -> Fake {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ipwatch.sock");
+    let options = Options { group: "ipwatch-no-such-group".into(), ..Options::default() };
+    let server = Server::bind(&path, options).unwrap();
+    let (sender, mut requests) = mpsc::channel::<Request>(4);
+    let (events, _) = broadcast::channel(16);
+    tokio::spawn(server.run(sender, events.clone(), std::future::pending()));
+    tokio::spawn(async move {
+        while let Some(Request { ask, reply }) = requests.recv().await {
+            let _ = reply.send(answer(&ask));
+        }
+    });
+    Fake { client: Client::new(path), events, _dir: dir }
+}

@@ -1,0 +1,80 @@
+//! The local API: versioned JSON over HTTP on a Unix socket, so that `curl --unix-socket` works.
+//!
+//! The server turns a request into an [`Ask`], sends it to the daemon's core and writes the
+//! [`Document`] that comes back. It knows nothing of the map.
+
+pub mod client;
+#[cfg(test)]
+pub(crate) mod fake;
+mod prefix;
+pub mod route;
+pub mod server;
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::contract::{Document, Tenure};
+pub use crate::contract::{Prefix, Selector};
+use crate::finding::Change;
+
+/// A question to the daemon's core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// `query ip|netns|pod|pid`: addresses.
+    Addresses(Selector),
+    /// `query neigh`: neighbour entries, of all IPs or of those within one prefix.
+    Neighbours(Option<Prefix>),
+    /// `query findings`: open ones, and resolved ones too with `all`. `what` narrows: a finding's id
+    /// or unique prefix of it, a code, an IP, or namespace/pod.
+    Findings {
+        /// Resolved ones too.
+        all: bool,
+        /// Only these.
+        what: Option<String>,
+    },
+    /// `query history`: who had an IP from when to when, newest first.
+    History(Option<Prefix>),
+    /// `doctor`: every event and the rung it stands on.
+    Doctor,
+}
+
+/// Why the core has no document to give.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// Nothing matches. (HTTP 404, exit code 3.)
+    #[error("{0}")]
+    NotFound(String),
+    /// A short id or name means more than one thing. (HTTP 409, exit code 2.)
+    #[error("{0}")]
+    Ambiguous(String),
+    /// The daemon is going down, or has not finished its first snapshot. (HTTP 503, exit code 2.)
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// A question and where its answer goes.
+#[derive(Debug)]
+pub struct Request {
+    /// The question.
+    pub ask: Ask,
+    /// The answer.
+    pub reply: oneshot::Sender<Result<Document, AskError>>,
+}
+
+/// What `watch` follows: one JSON document a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase", tag = "event")]
+pub enum Event {
+    /// A finding opened, changed or was resolved.
+    Finding(Box<Change>),
+    /// An address came.
+    Held(Tenure),
+    /// An address went.
+    Released(Tenure),
+    /// The follower did not read fast enough: this many events before this line are missing. Written
+    /// by the server into one follower's stream, never sent by the core.
+    Lagged {
+        /// How many.
+        dropped: u64,
+    },
+}

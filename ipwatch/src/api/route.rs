@@ -1,0 +1,325 @@
+//! Request targets: what is asked, written as a path and a query, and read back from one.
+//!
+//! The client writes them and the server reads them, so both directions live here.
+
+use std::fmt::Write as _;
+
+use super::{Ask, Prefix, Selector};
+
+/// Every route, as an error about an unknown one lists them.
+pub const ROUTES: &[&str] = &[
+    "/v1/addresses?ip=IP|CIDR or ?netns=NAME or ?pod=NAMESPACE/NAME or ?pid=PID",
+    "/v1/neighbours?ip=IP|CIDR",
+    "/v1/findings?all=true&what=ID|CODE|IP|NAMESPACE/NAME",
+    "/v1/history?ip=IP|CIDR",
+    "/v1/doctor",
+    "/v1/watch",
+    "/v1/health",
+];
+
+/// Path of the stream of events.
+pub const WATCH: &str = "/v1/watch";
+/// Path of the question whether the daemon answers.
+pub const HEALTH: &str = "/v1/health";
+
+/// Longest name, path or IP that is taken as a parameter.
+const LONGEST_VALUE: usize = 4096;
+
+/// What a request target means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// A question to the core.
+    Ask(Ask),
+    /// The stream of events.
+    Watch,
+    /// Does the daemon answer?
+    Health,
+}
+
+/// Why a request target means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadTarget {
+    /// No such path.
+    #[error("no route {0}")]
+    NoRoute(String),
+    /// The path is known, its parameters are not right.
+    #[error("{0}")]
+    Parameter(String),
+}
+
+/// Reads a request target.
+///
+/// # Errors
+/// The path is unknown, or a parameter is unknown, doubled or malformed.
+pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
+    let mut parameters = Parameters::read(query.unwrap_or_default())?;
+    let route = match path {
+        "/v1/addresses" => Route::Ask(Ask::Addresses(selector(&mut parameters)?)),
+        "/v1/neighbours" => Route::Ask(Ask::Neighbours(parameters.prefix("ip")?)),
+        "/v1/history" => Route::Ask(Ask::History(parameters.prefix("ip")?)),
+        "/v1/findings" => Route::Ask(Ask::Findings {
+            all: parameters.flag("all")?,
+            what: parameters.take("what").filter(|what| !what.is_empty()),
+        }),
+        "/v1/doctor" => Route::Ask(Ask::Doctor),
+        WATCH => Route::Watch,
+        HEALTH => Route::Health,
+        other => return Err(BadTarget::NoRoute(other.to_owned())),
+    };
+    parameters.finish(path)?;
+    Ok(route)
+}
+
+/// The request target that asks this.
+#[must_use]
+pub fn target(ask: &Ask) -> String {
+    let mut target = Target::default();
+    match ask {
+        Ask::Addresses(selector) => {
+            target.path("/v1/addresses");
+            match selector {
+                Selector::Ip(prefix) => target.optional("ip", prefix.map(|p| p.to_string())),
+                Selector::Netns(name) => target.with("netns", name.as_deref().unwrap_or_default()),
+                Selector::Pod(name) => target.with("pod", name.as_deref().unwrap_or_default()),
+                Selector::Pid(pid) => target.with("pid", &pid.to_string()),
+            }
+        }
+        Ask::Neighbours(prefix) => {
+            target.path("/v1/neighbours");
+            target.optional("ip", prefix.map(|prefix| prefix.to_string()));
+        }
+        Ask::History(prefix) => {
+            target.path("/v1/history");
+            target.optional("ip", prefix.map(|prefix| prefix.to_string()));
+        }
+        Ask::Findings { all, what } => {
+            target.path("/v1/findings");
+            target.optional("all", all.then(|| "true".to_owned()));
+            target.optional("what", what.clone());
+        }
+        Ask::Doctor => target.path("/v1/doctor"),
+    }
+    target.0
+}
+
+fn selector(parameters: &mut Parameters) -> Result<Selector, BadTarget> {
+    let ip = parameters.prefix("ip")?;
+    let netns = parameters.take("netns");
+    let pod = parameters.take("pod");
+    let pid = parameters.take("pid");
+    let given = [ip.is_some(), netns.is_some(), pod.is_some(), pid.is_some()];
+    if given.iter().filter(|given| **given).count() > 1 {
+        return Err(BadTarget::Parameter("give one of ip, netns, pod and pid, not several".into()));
+    }
+    let named = |name: String| Some(name).filter(|name| !name.is_empty());
+    if let Some(netns) = netns {
+        return Ok(Selector::Netns(named(netns)));
+    }
+    if let Some(pod) = pod {
+        return Ok(Selector::Pod(named(pod)));
+    }
+    match pid.map(|pid| pid.parse()) {
+        Some(Ok(pid)) => Ok(Selector::Pid(pid)),
+        Some(Err(_)) => Err(BadTarget::Parameter("pid must be a process id, as pid=812".into())),
+        None => Ok(Selector::Ip(ip)),
+    }
+}
+
+/// The decoded parameters of a query that nobody has asked for yet.
+struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    fn read(query: &str) -> Result<Self, BadTarget> {
+        let mut read: Vec<(String, String)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decode(name)?, decode(value)?);
+            if read.iter().any(|(known, _)| *known == name) {
+                return Err(BadTarget::Parameter(format!("{name} is given twice")));
+            }
+            read.push((name, value));
+        }
+        Ok(Self(read))
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    fn prefix(&mut self, name: &str) -> Result<Option<Prefix>, BadTarget> {
+        match self.take(name).filter(|value| !value.is_empty()) {
+            None => Ok(None),
+            Some(value) => value
+                .parse()
+                .map(Some)
+                .map_err(|why| BadTarget::Parameter(format!("{name}={value}: {why}"))),
+        }
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, BadTarget> {
+        match self.take(name).as_deref() {
+            None | Some("false" | "0") => Ok(false),
+            Some("" | "true" | "1") => Ok(true),
+            Some(_) => Err(BadTarget::Parameter(format!("{name} must be true or false"))),
+        }
+    }
+
+    fn finish(self, path: &str) -> Result<(), BadTarget> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                Err(BadTarget::Parameter(format!("{path} takes no parameter {name}")))
+            }
+        }
+    }
+}
+
+/// Undoes percent encoding. `+` stays what it is: it is a space in forms, not in targets.
+fn decode(text: &str) -> Result<String, BadTarget> {
+    let malformed = || BadTarget::Parameter(format!("{text:?} is not percent-encoded UTF-8"));
+    if text.len() > LONGEST_VALUE {
+        return Err(BadTarget::Parameter(format!(
+            "a parameter is over {LONGEST_VALUE} bytes long"
+        )));
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = tail;
+            continue;
+        }
+        let [high, low, tail @ ..] = tail else { return Err(malformed()) };
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let (Some(high), Some(low)) = (digit(*high), digit(*low)) else { return Err(malformed()) };
+        bytes.push((high * 16 + low) as u8);
+        rest = tail;
+    }
+    String::from_utf8(bytes).map_err(|_| malformed())
+}
+
+/// A request target in the making.
+#[derive(Default)]
+struct Target(String);
+
+impl Target {
+    fn path(&mut self, path: &str) {
+        self.0.push_str(path);
+    }
+
+    fn optional(&mut self, name: &str, value: Option<String>) {
+        if let Some(value) = value {
+            self.with(name, &value);
+        }
+    }
+
+    fn with(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        self.0.push_str(name);
+        self.0.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'A'..=b'Z'
+                | b'a'..=b'z'
+                | b'0'..=b'9'
+                | b'-'
+                | b'.'
+                | b'_'
+                | b'~'
+                | b'/'
+                | b':' => self.0.push(char::from(byte)),
+                // Writing to a String never fails.
+                other => _ = write!(self.0, "%{other:02X}"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(target: &str) -> Result<Route, BadTarget> {
+        let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
+        parse(path, query)
+    }
+
+    fn asked(target: &str) -> Ask {
+        match read(target).unwrap() {
+            Route::Ask(ask) => ask,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn targets_as_people_write_them() {
+        let ip = Some("10.0.3.0/24".parse().unwrap());
+        assert_eq!(asked("/v1/addresses"), Ask::Addresses(Selector::Ip(None)));
+        assert_eq!(asked("/v1/addresses?ip=10.0.3.0%2F24"), Ask::Addresses(Selector::Ip(ip)));
+        assert_eq!(asked("/v1/addresses?ip=10.0.3.0/24"), Ask::Addresses(Selector::Ip(ip)));
+        assert_eq!(asked("/v1/addresses?netns"), Ask::Addresses(Selector::Netns(None)));
+        assert_eq!(asked("/v1/addresses?pid=812"), Ask::Addresses(Selector::Pid(812)));
+        assert_eq!(
+            asked("/v1/addresses?pod=shop/api-0"),
+            Ask::Addresses(Selector::Pod(Some("shop/api-0".into())))
+        );
+        assert_eq!(asked("/v1/findings?all"), Ask::Findings { all: true, what: None });
+        assert_eq!(
+            asked("/v1/findings?what=k3f9"),
+            Ask::Findings { all: false, what: Some("k3f9".into()) }
+        );
+        assert_eq!(read("/v1/watch"), Ok(Route::Watch));
+        assert_eq!(read("/v1/health"), Ok(Route::Health));
+    }
+
+    #[test]
+    fn what_makes_no_sense_says_why() {
+        assert_eq!(read("/v2/doctor"), Err(BadTarget::NoRoute("/v2/doctor".into())));
+        for (target, says) in [
+            ("/v1/addresses?ip=10.0.0", "10.0.3.17"),
+            ("/v1/addresses?ip=10.0.0.1&pid=1", "one of"),
+            ("/v1/addresses?pid=x", "process id"),
+            ("/v1/doctor?ip=1.2.3.4", "takes no parameter ip"),
+            ("/v1/findings?all=maybe", "true or false"),
+            ("/v1/findings?what=a&what=b", "twice"),
+            ("/v1/findings?what=%f", "percent-encoded"),
+            ("/v1/findings?what=%ff", "percent-encoded"),
+        ] {
+            let error = read(target).unwrap_err().to_string();
+            assert!(error.contains(says), "{target}: {error}");
+        }
+    }
+
+    fn asks() -> impl Strategy<Value = Ask> {
+        let prefix = proptest::option::of((any::<std::net::IpAddr>(), 0..=32_u8))
+            .prop_map(|prefix| prefix.map(|(ip, len)| Prefix { ip, len }));
+        let name = proptest::option::of(".{1,20}");
+        prop_oneof![
+            prefix.clone().prop_map(|prefix| Ask::Addresses(Selector::Ip(prefix))),
+            name.clone().prop_map(|name| Ask::Addresses(Selector::Netns(name))),
+            name.clone().prop_map(|name| Ask::Addresses(Selector::Pod(name))),
+            any::<u32>().prop_map(|pid| Ask::Addresses(Selector::Pid(pid))),
+            prefix.clone().prop_map(Ask::Neighbours),
+            prefix.prop_map(Ask::History),
+            (any::<bool>(), name).prop_map(|(all, what)| Ask::Findings { all, what }),
+            Just(Ask::Doctor),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_question_survives_the_wire(ask in asks()) {
+            prop_assert_eq!(asked(&target(&ask)), ask);
+        }
+
+        #[test]
+        fn no_target_panics(path in ".{0,40}", query in ".{0,80}") {
+            let _ = parse(&path, Some(&query));
+            let _ = parse("/v1/findings", Some(&query));
+        }
+    }
+}

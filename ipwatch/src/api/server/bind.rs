@@ -1,0 +1,306 @@
+//! The socket's file: made private from its first moment, taken over only from the dead, removed only
+//! while it is ours.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::bounded;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// Most of `/etc/group` that is read.
+const GROUP_FILE_LIMIT: usize = 1024 * 1024;
+
+/// Why the socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another daemon has the lock, or somebody answers there.
+    #[error(
+        "another daemon uses {0}: stop it first, or give this one its own --socket and \
+         --state-dir"
+    )]
+    InUse(PathBuf),
+    /// Something else has the name.
+    #[error("{0} exists and is not a socket: move it away, or give another --socket")]
+    NotASocket(PathBuf),
+    /// The kernel takes 107 bytes.
+    #[error("{0} is too long for a socket (107 bytes at most): give a shorter --socket")]
+    TooLong(PathBuf),
+    /// The system refused.
+    #[error("cannot {action} {path}: {error}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The refusal.
+        error: io::Error,
+    },
+}
+
+/// A listening socket and its file.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) listener: UnixListener,
+    /// The group whose members may ask; `None`: only root and our own user.
+    pub(super) group: Option<u32>,
+    path: PathBuf,
+    identity: (u64, u64),
+    /// Held for as long as we serve.
+    _lock: OwnedFd,
+}
+
+impl Bound {
+    /// Makes the socket file, mode 0660 for `group` where the node has it, else 0600.
+    pub(super) fn new(path: &Path, group: &str) -> Result<Self, BindError> {
+        let address = SocketAddrUnix::new(path).map_err(|error| match error {
+            rustix::io::Errno::NAMETOOLONG => BindError::TooLong(path.to_owned()),
+            other => refusal("use", path)(other.into()),
+        })?;
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        make_directory(parent)?;
+        let lock = lock(path)?;
+        clear_stale(path, &address)?;
+
+        let fd = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .map_err(|error| refusal("make a socket for", path)(error.into()))?;
+        // unix_bind_bsd (net/unix/af_unix.c, 6.1 to 6.18) gives the file the mode of the socket's own
+        // inode, so that nobody else can open it between bind and the line that sets its group.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)
+            .and_then(|()| rustix::net::bind(&fd, &address))
+            .map_err(|error| refusal("make the socket", path)(error.into()))?;
+        let (identity, group) = open_to_group(path, group)?;
+        rustix::net::listen(&fd, BACKLOG)
+            .map_err(|error| refusal("listen on", path)(error.into()))?;
+        Ok(Self {
+            listener: UnixListener::from(fd),
+            group,
+            path: path.to_owned(),
+            identity,
+            _lock: lock,
+        })
+    }
+
+    /// Removes the file, unless somebody has put another one in its place.
+    pub(super) fn remove(&self) {
+        let ours = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
+        if ours && let Err(error) = rustix::fs::unlink(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+fn refusal(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BindError + use<> {
+    let path = path.to_owned();
+    move |error| BindError::Io { action, path, error }
+}
+
+fn make_directory(directory: &Path) -> Result<(), BindError> {
+    match rustix::fs::mkdir(directory, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(refusal("make the directory", directory)(error.into())),
+    }
+}
+
+/// Takes `PATH.lock`, so that two daemons that start at once do not each take the other's new socket
+/// for a stale one. Not the directory itself: whoever may read it could hold its lock and keep every
+/// daemon from starting. The file stays behind, as removing it would let two hold "the" lock.
+fn lock(path: &Path) -> Result<OwnedFd, BindError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = rustix::fs::open(
+        &name,
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )
+    .map_err(|error| refusal("open", Path::new(&name))(error.into()))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(BindError::InUse(path.to_owned())),
+        Err(error) => Err(refusal("lock", Path::new(&name))(error.into())),
+    }
+}
+
+/// Removes a socket that nobody answers on. Anything else that has the name stays.
+fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
+    let stat = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(refusal("look at", path)(error.into())),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(BindError::NotASocket(path.to_owned()));
+    }
+    // Not blocking: a connect waits for as long as the other side's backlog is full.
+    let answer = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .and_then(|fd| rustix::net::connect(&fd, address));
+    match answer {
+        Err(rustix::io::Errno::CONNREFUSED) => {}
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => return Err(BindError::InUse(path.to_owned())),
+        Err(error) => return Err(refusal("connect to", path)(error.into())),
+    }
+    rustix::fs::unlink(path).map_err(|error| refusal("remove the stale", path)(error.into()))
+}
+
+/// Hands the fresh socket file to `group`. Returns what identifies the file, and the group's id.
+fn open_to_group(path: &Path, group: &str) -> Result<((u64, u64), Option<u32>), BindError> {
+    let refused = |error: rustix::io::Errno| refusal("set the permissions of", path)(error.into());
+    let file =
+        rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .map_err(refused)?;
+    let stat = rustix::fs::fstat(&file).map_err(refused)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(BindError::NotASocket(path.to_owned()));
+    }
+    let identity = (stat.st_dev, stat.st_ino);
+    let Some(gid) = group_id(group) else { return Ok((identity, None)) };
+    if let Err(error) = give_to(&file, gid) {
+        // Not root, and not a member of the group: the socket stays with its owner.
+        tracing::warn!(group, %error, "the socket stays closed to the group");
+        return Ok((identity, None));
+    }
+    Ok((identity, Some(gid)))
+}
+
+fn give_to(file: &OwnedFd, gid: u32) -> io::Result<()> {
+    rustix::fs::chownat(file.as_fd(), "", None, Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
+    // fchmod refuses an O_PATH fd, and fchmodat2 is younger (6.6) than the oldest kernel we run on.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(0o660))?;
+    Ok(())
+}
+
+/// The id of a local group. `/etc/group` is read by hand: glibc's `getgrnam` loads plugins at run
+/// time, which a static binary cannot rely on.
+fn group_id(name: &str) -> Option<u32> {
+    let text = bounded::read_text(Path::new("/etc/group"), GROUP_FILE_LIMIT).ok()?;
+    group_id_in(&text, name)
+}
+
+fn group_id_in(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+    use super::*;
+
+    const NOBODY_HAS_IT: &str = "ipwatch-no-such-group";
+
+    #[test]
+    fn a_group_is_found_by_its_whole_name() {
+        let text = "root:x:0:\nipwatch2:x:7:\nbroken\nipwatch:x:987:ada,bob\n";
+        assert_eq!(group_id_in(text, "ipwatch"), Some(987));
+        assert_eq!(group_id_in(text, "ipw"), None);
+        assert_eq!(group_id_in("ipwatch:x:none:\n", "ipwatch"), None);
+    }
+
+    #[test]
+    fn the_socket_is_private_without_the_group_and_its_directory_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("made/ipwatch.sock");
+        let bound = Bound::new(&path, NOBODY_HAS_IT).unwrap();
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        assert!(meta.file_type().is_socket());
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+        assert_eq!(bound.group, None);
+        bound.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_is_open_to_a_group_that_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipwatch.sock");
+        // Every Linux has it, and root may give a file to it.
+        let Some(gid) = group_id("daemon") else { return };
+        let bound = Bound::new(&path, "daemon").unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;
+        let expected =
+            if rustix::process::geteuid().is_root() { (0o660, Some(gid)) } else { (0o600, None) };
+        assert_eq!((mode, bound.group), expected);
+    }
+
+    #[test]
+    fn a_second_daemon_is_told_so_and_a_dead_ones_socket_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipwatch.sock");
+        let first = Bound::new(&path, NOBODY_HAS_IT).unwrap();
+        assert!(matches!(Bound::new(&path, NOBODY_HAS_IT), Err(BindError::InUse(_))));
+        drop(first);
+        assert!(path.exists(), "as after kill -9");
+        Bound::new(&path, NOBODY_HAS_IT).unwrap();
+    }
+
+    #[test]
+    fn whoever_answers_without_the_lock_keeps_the_socket_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipwatch.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(matches!(Bound::new(&path, NOBODY_HAS_IT), Err(BindError::InUse(_))));
+    }
+
+    #[test]
+    fn the_lock_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipwatch.sock");
+        let victim = dir.path().join("victim");
+        std::os::unix::fs::symlink(&victim, dir.path().join("ipwatch.sock.lock")).unwrap();
+        assert!(matches!(Bound::new(&path, NOBODY_HAS_IT), Err(BindError::Io { .. })));
+        assert!(!victim.exists());
+    }
+
+    #[test]
+    fn neither_a_link_nor_a_file_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target.sock");
+        let _target = Bound::new(&target, NOBODY_HAS_IT).unwrap();
+        let link = dir.path().join("link.sock");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(matches!(Bound::new(&link, NOBODY_HAS_IT), Err(BindError::NotASocket(_))));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        assert!(matches!(Bound::new(&file, NOBODY_HAS_IT), Err(BindError::NotASocket(_))));
+        assert!(link.is_symlink() && file.exists());
+    }
+
+    #[test]
+    fn a_socket_of_somebody_else_in_our_place_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipwatch.sock");
+        let ours = Bound::new(&path, NOBODY_HAS_IT).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _theirs = UnixListener::bind(&path).unwrap();
+        ours.remove();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_path_over_the_kernels_limit_is_named() {
+        let path = Path::new("/tmp").join("x".repeat(120));
+        assert!(matches!(Bound::new(&path, NOBODY_HAS_IT), Err(BindError::TooLong(_))));
+    }
+}

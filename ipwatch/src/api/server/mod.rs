@@ -1,0 +1,220 @@
+//! The server: HTTP/1.1 on a Unix socket. It parses, asks the core and writes what comes back.
+//!
+//! Everything a client can do is bounded: how many connect, how long they may take to say what they
+//! want, how long they may leave an answer unread. None of it ever makes the core wait: questions
+//! go over one bounded channel, events over a broadcast that overtakes slow followers.
+
+mod answer;
+mod bind;
+mod peer;
+mod stall;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use self::answer::{Answerer, Problem};
+use self::bind::Bound;
+use self::peer::{Access, Peer};
+use self::stall::Impatient;
+use super::{Event, Request};
+
+pub use self::bind::BindError;
+
+/// Group whose members may ask, where the node has it.
+pub const GROUP: &str = "ipwatch";
+
+/// How long connections that are being served may go on after a shutdown began.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Pause after a failed accept: out of fds is not cured by trying again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Clients beyond the limit that are told so at one time.
+const OVERFLOW: usize = 16;
+/// Longest request head.
+const HEAD_LIMIT: usize = 16 * 1024;
+/// Most header lines.
+const HEADER_LIMIT: usize = 64;
+
+/// What clients are allowed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Group whose members may ask, where the node has it.
+    pub group: String,
+    /// Connections at one time, followers included.
+    pub connections: usize,
+    /// Followers of `/v1/watch` at one time.
+    pub watchers: usize,
+    /// How long a client may take to send its request's head.
+    pub head_timeout: Duration,
+    /// How long the core may take to answer.
+    pub answer_timeout: Duration,
+    /// How long a client may read nothing of what is ready for it.
+    pub stall_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            group: GROUP.to_owned(),
+            connections: 64,
+            watchers: 16,
+            head_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(20),
+            stall_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A bound socket, ready to serve.
+#[derive(Debug)]
+pub struct Server {
+    bound: Bound,
+    options: Options,
+}
+
+impl Server {
+    /// Makes the socket at `path` and its directory where that is missing. A socket that nobody
+    /// answers on is replaced. Needs no tokio runtime.
+    ///
+    /// # Errors
+    /// Another daemon answers there, something else has the name, or the system refuses.
+    pub fn bind(path: &Path, options: Options) -> Result<Self, BindError> {
+        Ok(Self { bound: Bound::new(path, &options.group)?, options })
+    }
+
+    /// Serves until `shutdown` is done, lets running answers finish for two seconds, and removes the
+    /// socket.
+    ///
+    /// # Errors
+    /// The socket cannot be used with tokio.
+    pub async fn run(
+        self,
+        requests: mpsc::Sender<Request>,
+        events: broadcast::Sender<Event>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let listener = UnixListener::from_std(self.bound.listener.try_clone()?)?;
+        let (closing, closed) = watch::channel(false);
+        let answerer = Answerer {
+            requests,
+            events,
+            closed,
+            watchers: Arc::new(Semaphore::new(self.options.watchers)),
+            answer_timeout: self.options.answer_timeout,
+        };
+        let access = Access { uid: rustix::process::geteuid().as_raw(), gid: self.bound.group };
+        let places = Places::new(self.options.connections);
+        let mut connections = JoinSet::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                accepted = listener.accept() => accepted,
+            };
+            while connections.try_join_next().is_some() {}
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a client");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Beyond the second row nobody is even told: the client sees a closed connection.
+            let Some((place, seated)) = places.take() else { continue };
+            let (answerer, options) = (answerer.clone(), self.options.clone());
+            connections.spawn(async move {
+                let refused =
+                    if seated { access.refusal(&stream, &options) } else { Some(Problem::full()) };
+                serve(stream, answerer, refused, &options).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        self.bound.remove();
+        let _ = closing.send(true);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        if timeout(DRAIN, drained).await.is_err() {
+            tracing::debug!("clients were still reading at shutdown");
+        }
+        Ok(())
+    }
+}
+
+/// Places for connections, and a second row for those that are only told that all are taken.
+struct Places {
+    seats: Arc<Semaphore>,
+    overflow: Arc<Semaphore>,
+}
+
+impl Places {
+    fn new(seats: usize) -> Self {
+        let row = |places| Arc::new(Semaphore::new(places));
+        Self { seats: row(seats), overflow: row(OVERFLOW) }
+    }
+
+    /// A place, and whether it is one to be served on.
+    fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
+        let place = |row: &Arc<Semaphore>| Arc::clone(row).try_acquire_owned().ok();
+        place(&self.seats)
+            .map(|place| (place, true))
+            .or_else(|| place(&self.overflow).map(|place| (place, false)))
+    }
+}
+
+impl Access {
+    /// Why this client is not served, if it is not.
+    fn refusal(&self, stream: &UnixStream, options: &Options) -> Option<Problem> {
+        match Peer::of(stream) {
+            Ok(peer) if self.admits(&peer) => None,
+            Ok(peer) => {
+                tracing::debug!(uid = peer.uid, "refused a client");
+                Some(Problem::forbidden(peer.uid, &options.group))
+            }
+            // Nobody whom we cannot name is let in.
+            Err(error) => Some(Problem::internal(&format!("cannot read who is asking: {error}"))),
+        }
+    }
+}
+
+/// Serves one connection: one request, one answer.
+async fn serve(
+    stream: UnixStream,
+    answerer: Answerer,
+    refused: Option<Problem>,
+    options: &Options,
+) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
+        let (answerer, refused) = (answerer.clone(), refused.clone());
+        async move {
+            Ok::<_, std::convert::Infallible>(match refused {
+                Some(problem) => problem.into_response(),
+                None => answerer.answer(request.method(), request.uri()).await,
+            })
+        }
+    });
+    let io = TokioIo::new(Impatient::new(stream, options.stall_timeout));
+    let result = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.head_timeout)
+        .max_headers(HEADER_LIMIT)
+        .max_buf_size(HEAD_LIMIT)
+        .keep_alive(false)
+        .serve_connection(io, service)
+        .await;
+    if let Err(error) = result {
+        tracing::debug!(%error, "a client went away");
+    }
+}

@@ -1,0 +1,102 @@
+//! Who is at the other end, and whether they may ask.
+//!
+//! The file's mode already keeps others out. This is the second lock, for a socket that somebody
+//! opened up with chmod or handed on as an fd.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Most groups one peer is known by; Linux allows 65,536, people have a few dozen.
+const MOST_GROUPS: usize = 1024;
+
+/// The other end, as it was when it connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) uid: u32,
+    /// Its primary group and its supplementary ones.
+    pub(super) gids: Vec<u32>,
+}
+
+/// Who may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Access {
+    /// The daemon's own user.
+    pub(super) uid: u32,
+    /// The group that owns the socket.
+    pub(super) gid: Option<u32>,
+}
+
+impl Access {
+    /// Root, our own user, and members of the socket's group.
+    pub(super) fn admits(&self, peer: &Peer) -> bool {
+        peer.uid == 0
+            || peer.uid == self.uid
+            || self.gid.is_some_and(|gid| peer.gids.contains(&gid))
+    }
+}
+
+impl Peer {
+    /// Asks the kernel.
+    pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
+        let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
+        let mut gids = supplementary(socket.as_fd())?;
+        gids.push(credentials.gid.as_raw());
+        Ok(Self { uid: credentials.uid.as_raw(), gids })
+    }
+}
+
+/// The supplementary groups of the peer (`SO_PEERGROUPS`, 4.13).
+fn supplementary(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut gids: Vec<libc::gid_t> = vec![0; MOST_GROUPS];
+    let mut bytes = size_of_val(gids.as_slice()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes into `gids`, which is as long, and the length
+    // it wrote into `bytes`; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            gids.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        // More groups than there is room for: nothing was written. Such a peer is known by its user
+        // and primary group alone, which can only refuse it.
+        let too_many = error.raw_os_error() == Some(libc::ERANGE);
+        return if too_many { Ok(Vec::new()) } else { Err(error) };
+    }
+    gids.truncate(bytes as usize / size_of::<libc::gid_t>());
+    Ok(gids)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn root_ourselves_and_the_group_are_let_in() {
+        let access = Access { uid: 500, gid: Some(987) };
+        let peer = |uid, gids: &[u32]| Peer { uid, gids: gids.to_vec() };
+        assert!(access.admits(&peer(0, &[])));
+        assert!(access.admits(&peer(500, &[])));
+        assert!(access.admits(&peer(1000, &[1000, 987])));
+        assert!(!access.admits(&peer(1000, &[1000])));
+        let closed = Access { uid: 0, gid: None };
+        assert!(!closed.admits(&peer(1000, &[0, 987])));
+    }
+
+    #[test]
+    fn the_kernel_tells_who_we_are() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&one).unwrap();
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert!(peer.gids.contains(&rustix::process::getegid().as_raw()));
+        for gid in rustix::process::getgroups().unwrap() {
+            assert!(peer.gids.contains(&gid.as_raw()));
+        }
+    }
+}
