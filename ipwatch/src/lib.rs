@@ -16,5 +16,6 @@ pub mod detect;
 pub mod escape;
 pub mod fact;
 pub mod finding;
+pub mod ledger;
 pub mod map;
 pub mod sources;

@@ -1,0 +1,138 @@
+//! What waits to be written. One entry a row: a finding that changes ten times while the disk is
+//! full is one write when it is back, so this is bounded by what lives plus a fixed number of rows
+//! that are over.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::life::Record;
+use super::tenure::{Row, RowKey, millis};
+use crate::contract::Tenure;
+use crate::finding::Status;
+
+/// How many rows that are over may wait. Those that last are in memory anyhow; these are kept for
+/// the disk alone.
+const ENDED_KEPT: usize = 8192;
+
+/// A finding as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FindingRow {
+    /// Its [`Record`] as JSON.
+    pub(super) json: Vec<u8>,
+    /// When it was resolved (wall clock, milliseconds); 0 while it is alive.
+    pub(super) ended: u64,
+}
+
+impl FindingRow {
+    pub(super) fn new(record: &Record) -> Self {
+        let ended = match record.finding.status {
+            Status::Pending | Status::Firing => 0,
+            Status::Resolved => record.finding.resolved_at.as_deref().map_or(1, millis),
+        };
+        // Plain structs of strings and numbers: serialising them cannot fail.
+        Self { json: serde_json::to_vec(record).unwrap_or_default(), ended }
+    }
+}
+
+/// Rows to write, by name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Backlog {
+    findings: HashMap<String, FindingRow>,
+    tenures: BTreeMap<RowKey, Row>,
+    /// Tenures that are over, the oldest first, and the same for findings.
+    ended: VecDeque<RowKey>,
+    resolved: VecDeque<String>,
+    /// Rows that were given up for want of room.
+    lost: u64,
+}
+
+impl Backlog {
+    pub(super) fn finding(&mut self, id: &str, row: FindingRow) {
+        if row.ended != 0 {
+            self.resolved.push_back(id.to_owned());
+        }
+        self.findings.insert(id.to_owned(), row);
+        if self.resolved.len() > ENDED_KEPT / 8
+            && let Some(oldest) = self.resolved.pop_front()
+            // It may have opened again since.
+            && self.findings.get(&oldest).is_some_and(|row| row.ended != 0)
+        {
+            self.findings.remove(&oldest);
+            self.lost += 1;
+        }
+    }
+
+    pub(super) fn tenure(&mut self, row: Row) {
+        if row.ended != 0 {
+            self.ended.push_back(row.name);
+        }
+        self.tenures.insert(row.name, row);
+        if self.ended.len() > ENDED_KEPT
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.tenures.remove(&oldest);
+            self.lost += 1;
+        }
+    }
+
+    /// A tenure is not to be written after all.
+    pub(super) fn forget(&mut self, name: &RowKey) {
+        self.tenures.remove(name);
+    }
+
+    /// Whether the end of this tenure waits to be written.
+    pub(super) fn ends(&self, name: &RowKey) -> bool {
+        self.tenures.get(name).is_some_and(|row| row.ended != 0)
+    }
+
+    /// Puts back what could not be written, except where something newer waits.
+    pub(super) fn put_back(&mut self, older: Backlog) {
+        let newer = std::mem::replace(self, older);
+        self.lost += newer.lost;
+        for (id, row) in newer.findings {
+            self.finding(&id, row);
+        }
+        for row in newer.tenures.into_values() {
+            self.tenure(row);
+        }
+    }
+
+    pub(super) fn findings(&self) -> impl Iterator<Item = (&str, &FindingRow)> {
+        self.findings.iter().map(|(id, row)| (id.as_str(), row))
+    }
+
+    pub(super) fn tenures(&self) -> impl Iterator<Item = &Row> {
+        self.tenures.values()
+    }
+
+    /// Tenures that wait and belong to these rows.
+    pub(super) fn within(
+        &self,
+        first: RowKey,
+        last: RowKey,
+    ) -> impl Iterator<Item = (RowKey, Tenure)> {
+        self.tenures.range(first..=last).filter_map(|(name, row)| Some((*name, row.tenure()?)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.findings.len() + self.tenures.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.findings.is_empty() && self.tenures.is_empty()
+    }
+
+    /// Whether a finding waits: it is written at once, tenures may gather for a moment.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.findings.is_empty()
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Takes everything that waits; the count of what was lost stays.
+    pub(super) fn take(&mut self) -> Backlog {
+        let lost = self.lost;
+        std::mem::replace(self, Backlog { lost, ..Backlog::default() })
+    }
+}

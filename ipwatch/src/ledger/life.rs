@@ -1,0 +1,261 @@
+//! The life of a finding. Pure: no clock, no I/O; the time and what is seen are given.
+//!
+//! ```text
+//!             first seen          seen by a second observation         not seen any more
+//! (nothing) ────Opened──► pending ────────Updated────────► firing ────────Resolved────► resolved
+//!                            └──────────────── not seen any more: Resolved ───────────────┘ │
+//!                            ◄───────────────── seen again, same id: Opened ────────────────┘
+//! ```
+//!
+//! "Not seen any more" counts only while every source that the code needs answers: a code that is
+//! blind keeps its findings as they are, because unknown is not absent.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::id::finding_id;
+use super::tenure::millis;
+use crate::clock::Calendar;
+use crate::contract::Holder;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Status};
+
+/// How many resolved findings stay in memory, the newest. The store keeps more.
+pub(super) const RESOLVED_KEPT: usize = 256;
+
+/// A finding and what its life needs to know beyond what people see. This is what the store keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The observation that opened it: any other one makes it fire.
+    pub observed: BootNs,
+    /// The latest observation.
+    pub seen: BootNs,
+    /// What people see.
+    pub finding: Finding,
+}
+
+impl Record {
+    /// One that is over.
+    #[must_use]
+    pub fn over(finding: Finding) -> Self {
+        Self { observed: BootNs::default(), seen: BootNs::default(), finding }
+    }
+}
+
+/// Every finding that is alive, and the last that were.
+#[derive(Debug, Default)]
+pub struct Life {
+    /// Pending and firing ones, by id.
+    open: BTreeMap<String, Record>,
+    /// Resolved ones, the newest at the back.
+    resolved: VecDeque<Finding>,
+}
+
+impl Life {
+    /// Compares what the detectors see now with what was seen before, and tells what changed.
+    ///
+    /// `blind` names the codes whose detectors miss a source right now: their findings may open and
+    /// change, but none of them resolves.
+    pub fn observe(
+        &mut self,
+        now: BootNs,
+        calendar: &Calendar,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+    ) -> Vec<Change> {
+        let seen = by_id(candidates);
+        let mut changes = self.resolve_missing(calendar.date(now), &seen, blind);
+        // Known before any of them is told, so that a consequence that comes first in the list still
+        // names its cause.
+        let known: BTreeSet<String> = seen.keys().chain(self.open.keys()).cloned().collect();
+        // In the detectors' order, not in that of the ids: it is what a log shows.
+        let mut told = BTreeSet::new();
+        for candidate in candidates {
+            let id = finding_id(candidate.code, &candidate.key);
+            let Some(candidate) = seen.get(&id).copied().filter(|_| told.insert(id.clone())) else {
+                continue;
+            };
+            let cause = candidate
+                .caused_by
+                .as_ref()
+                .map(|(code, key)| finding_id(*code, key))
+                .filter(|cause| *cause != id && known.contains(cause));
+            let change = match self.open.get_mut(&id) {
+                Some(record) => update(record, now, calendar, candidate, cause),
+                None => Some(self.begin(id, calendar, candidate, cause)),
+            };
+            changes.extend(change);
+        }
+        changes
+    }
+
+    /// The findings that are alive, by id.
+    pub fn open(&self) -> impl Iterator<Item = &Record> {
+        self.open.values()
+    }
+
+    /// One that is alive.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<&Record> {
+        self.open.get(id)
+    }
+
+    /// The last that were resolved, the newest first.
+    pub fn resolved(&self) -> impl Iterator<Item = &Finding> {
+        self.resolved.iter().rev()
+    }
+
+    /// Takes over a finding that an earlier run of this boot left alive. One that this run already
+    /// knows keeps what it has seen, and takes the beginning of its life from the earlier run.
+    pub fn continue_from(&mut self, earlier: Record) {
+        let Some(record) = self.open.get_mut(&earlier.finding.id) else {
+            self.open.insert(earlier.finding.id.clone(), earlier);
+            return;
+        };
+        record.observed = earlier.observed;
+        let (mine, theirs) = (&mut record.finding, earlier.finding);
+        mine.since = theirs.since;
+        mine.preexisting = theirs.preexisting;
+        if theirs.firing_at.is_some() {
+            mine.firing_at = theirs.firing_at;
+            mine.status = Status::Firing;
+        }
+    }
+
+    /// Takes over a finding that is over, oldest first.
+    pub fn remember(&mut self, finding: Finding) {
+        self.resolved.retain(|known| known.id != finding.id);
+        if self.resolved.len() == RESOLVED_KEPT {
+            self.resolved.pop_front();
+        }
+        self.resolved.push_back(finding);
+    }
+
+    /// Forgets resolved findings that ended before this (wall clock, milliseconds).
+    pub fn forget_before(&mut self, before: u64) {
+        self.resolved
+            .retain(|past| past.resolved_at.as_deref().is_none_or(|at| millis(at) >= before));
+    }
+
+    fn resolve_missing(
+        &mut self,
+        now: String,
+        seen: &BTreeMap<String, &Candidate>,
+        blind: &BTreeSet<Code>,
+    ) -> Vec<Change> {
+        let gone: Vec<Record> = self
+            .open
+            .extract_if(.., |id, record| {
+                !seen.contains_key(id) && !blind.contains(&record.finding.code)
+            })
+            .map(|(_, record)| record)
+            .collect();
+        gone.into_iter()
+            .map(|Record { mut finding, .. }| {
+                finding.status = Status::Resolved;
+                finding.resolved_at = Some(now.clone());
+                self.remember(finding.clone());
+                Change { change: ChangeKind::Resolved, finding }
+            })
+            .collect()
+    }
+
+    fn begin(
+        &mut self,
+        id: String,
+        calendar: &Calendar,
+        candidate: &Candidate,
+        cause: Option<String>,
+    ) -> Change {
+        self.resolved.retain(|known| known.id != id);
+        let finding = Finding {
+            id: id.clone(),
+            code: candidate.code,
+            severity: candidate.severity,
+            status: Status::Pending,
+            subject: candidate.subject.clone(),
+            holders: candidate.holders.clone(),
+            evidence: candidate.evidence.clone(),
+            since: calendar.date(candidate.since),
+            firing_at: None,
+            last_seen: calendar.date(candidate.observed),
+            resolved_at: None,
+            caused_by: cause,
+            impact: candidate.impact.clone(),
+            remediation: candidate.remediation.clone(),
+            preexisting: candidate.preexisting,
+        };
+        let at = candidate.observed;
+        let record = Record { observed: at, seen: at, finding: finding.clone() };
+        self.open.insert(id, record);
+        Change { change: ChangeKind::Opened, finding }
+    }
+}
+
+/// One candidate for each id. Should a detector name one thing twice, the latest observation counts.
+fn by_id(candidates: &[Candidate]) -> BTreeMap<String, &Candidate> {
+    let mut seen: BTreeMap<String, &Candidate> = BTreeMap::new();
+    for candidate in candidates {
+        seen.entry(finding_id(candidate.code, &candidate.key))
+            .and_modify(|known| {
+                if candidate.observed > known.observed {
+                    *known = candidate;
+                }
+            })
+            .or_insert(candidate);
+    }
+    seen
+}
+
+/// Brings a finding up to date. `None` when nothing changed that a person acts on: fresh evidence
+/// alone is no news.
+///
+/// `since` and `preexisting` stay as they were when it opened: they belong to this life of the
+/// finding, and the traces hang on them.
+fn update(
+    record: &mut Record,
+    now: BootNs,
+    calendar: &Calendar,
+    candidate: &Candidate,
+    cause: Option<String>,
+) -> Option<Change> {
+    let finding = &mut record.finding;
+    let fires = finding.status == Status::Pending && candidate.observed != record.observed;
+    let changed = fires
+        || finding.severity != candidate.severity
+        || finding.subject != candidate.subject
+        || finding.remediation != candidate.remediation
+        || finding.caused_by != cause
+        || !same_holders(&finding.holders, &candidate.holders);
+    if fires {
+        finding.status = Status::Firing;
+        finding.firing_at = Some(calendar.date(now));
+    }
+    if candidate.observed > record.seen {
+        record.seen = candidate.observed;
+        finding.last_seen = calendar.date(candidate.observed);
+    }
+    finding.severity = candidate.severity;
+    finding.subject.clone_from(&candidate.subject);
+    finding.holders.clone_from(&candidate.holders);
+    finding.evidence.clone_from(&candidate.evidence);
+    finding.remediation.clone_from(&candidate.remediation);
+    finding.impact.clone_from(&candidate.impact);
+    finding.caused_by = cause;
+    changed.then(|| Change { change: ChangeKind::Updated, finding: finding.clone() })
+}
+
+/// Whether the same ones hold, in the same way, in the detector's order.
+fn same_holders(a: &[Holder], b: &[Holder]) -> bool {
+    // State letter, comm and dates are left out: a task that hangs between two sleeps shows R, S and
+    // D in turn and may rename itself at will, and each would be an event for every sink.
+    let same = |(a, b): (&Holder, &Holder)| {
+        (a.kind, a.pid, a.tid, a.fd) == (b.kind, b.pid, b.tid, b.fd)
+            && (a.exiting, a.mount_ns, &a.mount_path) == (b.exiting, b.mount_ns, &b.mount_path)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::finding::{Severity, Subject};
+
+const CALENDAR: Calendar = Calendar { wall_offset: 1_700_000_000_000_000_000 };
+const CODE: Code = Code::IpHeldByStuckProcess;
+
+fn candidate(key: &str, observed: u64) -> Candidate {
+    Candidate {
+        code: CODE,
+        key: key.to_owned(),
+        severity: Severity::Warning,
+        subject: Subject::default(),
+        holders: vec![holder(812)],
+        evidence: Vec::new(),
+        since: BootNs(1),
+        observed: BootNs(observed),
+        impact: String::new(),
+        remediation: vec!["reboot".to_owned()],
+        caused_by: None,
+        preexisting: false,
+    }
+}
+
+fn holder(pid: u32) -> Holder {
+    Holder {
+        kind: crate::contract::HolderKind::Process,
+        pid: Some(pid),
+        tid: None,
+        comm: Some("cat".to_owned()),
+        state: Some('S'),
+        exiting: Some(true),
+        since: None,
+        mount_path: None,
+        mount_ns: None,
+        fd: None,
+    }
+}
+
+fn see(life: &mut Life, now: u64, candidates: &[Candidate]) -> Vec<Change> {
+    life.observe(BootNs(now), &CALENDAR, candidates, &BTreeSet::new())
+}
+
+fn kinds(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
+    changes.iter().map(|change| (change.change, change.finding.status)).collect()
+}
+
+#[test]
+fn a_life_from_the_first_look_to_the_end() {
+    let mut life = Life::default();
+    let opened = see(&mut life, 10, &[candidate("a", 9)]);
+    assert_eq!(kinds(&opened), [(ChangeKind::Opened, Status::Pending)]);
+    assert_eq!(opened[0].finding.firing_at, None);
+
+    let fires = see(&mut life, 2_000_000_000, &[candidate("a", 1_999_000_000)]);
+    assert_eq!(kinds(&fires), [(ChangeKind::Updated, Status::Firing)]);
+    assert_eq!(fires[0].finding.firing_at, Some(CALENDAR.date(BootNs(2_000_000_000))));
+    assert_eq!(fires[0].finding.last_seen, CALENDAR.date(BootNs(1_999_000_000)));
+
+    let over = see(&mut life, 3_000_000_000, &[]);
+    assert_eq!(kinds(&over), [(ChangeKind::Resolved, Status::Resolved)]);
+    assert_eq!(over[0].finding.resolved_at, Some(CALENDAR.date(BootNs(3_000_000_000))));
+    assert_eq!(life.open().count(), 0);
+    assert_eq!(life.resolved().count(), 1);
+}
+
+#[test]
+fn the_same_observation_twice_is_one() {
+    let mut life = Life::default();
+    see(&mut life, 10, &[candidate("a", 9)]);
+    for now in 11..20 {
+        assert_eq!(see(&mut life, now, &[candidate("a", 9)]), []);
+    }
+}
+
+#[test]
+fn what_is_blind_does_not_resolve_and_still_opens() {
+    let (mut life, blind) = (Life::default(), BTreeSet::from([CODE]));
+    see(&mut life, 10, &[candidate("a", 9)]);
+    let changes = life.observe(BootNs(11), &CALENDAR, &[candidate("b", 11)], &blind);
+    assert_eq!(kinds(&changes), [(ChangeKind::Opened, Status::Pending)]);
+    assert_eq!(life.open().count(), 2);
+    assert_eq!(see(&mut life, 12, &[]).len(), 2);
+}
+
+#[test]
+fn one_that_comes_back_has_its_old_id_and_a_new_life() {
+    let mut life = Life::default();
+    let first = see(&mut life, 10, &[candidate("a", 9)]);
+    see(&mut life, 11, &[candidate("a", 11)]);
+    see(&mut life, 12, &[]);
+    let again = see(&mut life, 20, &[Candidate { preexisting: true, ..candidate("a", 20) }]);
+    assert_eq!(kinds(&again), [(ChangeKind::Opened, Status::Pending)]);
+    assert_eq!(again[0].finding.id, first[0].finding.id);
+    assert_eq!((again[0].finding.resolved_at.as_ref(), again[0].finding.preexisting), (None, true));
+    assert_eq!(life.resolved().count(), 0, "it is not over any more");
+}
+
+#[test]
+fn only_what_people_act_on_is_an_update() {
+    let mut life = Life::default();
+    see(&mut life, 10, &[candidate("a", 9)]);
+    see(&mut life, 11, &[candidate("a", 11)]);
+    let base = || candidate("a", 12);
+
+    let evidence = crate::finding::Evidence {
+        source: "procfs".to_owned(),
+        at: String::new(),
+        text: "state D".to_owned(),
+    };
+    let mut flicker = holder(812);
+    (flicker.state, flicker.comm) = (Some('R'), Some("other".to_owned()));
+    for quiet in [
+        base(),
+        Candidate { evidence: vec![evidence.clone()], ..base() },
+        Candidate { holders: vec![flicker], ..base() },
+        Candidate { impact: "worse".to_owned(), ..base() },
+        Candidate { since: BootNs(5), preexisting: true, ..base() },
+    ] {
+        assert_eq!(see(&mut life, 13, &[quiet]), []);
+    }
+    let record = life.open().next().unwrap();
+    assert_eq!(record.finding.since, CALENDAR.date(BootNs(1)), "since belongs to the life");
+    assert!(!record.finding.preexisting);
+
+    let subject = Subject { ip: Some("10.0.0.1".parse().unwrap()), ..Subject::default() };
+    let mut alive = holder(812);
+    alive.exiting = None;
+    for news in [
+        Candidate { severity: Severity::Critical, ..base() },
+        Candidate { subject, ..base() },
+        Candidate { holders: vec![holder(813)], ..base() },
+        Candidate { holders: vec![alive], ..base() },
+        Candidate { holders: vec![holder(812), holder(813)], ..base() },
+        Candidate { remediation: vec!["wait".to_owned()], ..base() },
+    ] {
+        let changes = see(&mut life, 14, std::slice::from_ref(&news));
+        assert_eq!(kinds(&changes), [(ChangeKind::Updated, Status::Firing)], "{news:?}");
+        assert_eq!(see(&mut life, 15, &[news]), []);
+        see(&mut life, 16, &[base()]);
+    }
+}
+
+#[test]
+fn evidence_is_refreshed_in_silence() {
+    let mut life = Life::default();
+    see(&mut life, 10, &[candidate("a", 9)]);
+    see(&mut life, 11, &[candidate("a", 11)]);
+    let fresh = Candidate { impact: "now".to_owned(), ..candidate("a", 5_000_000_000) };
+    assert_eq!(see(&mut life, 5_000_000_000, &[fresh]), []);
+    let record = life.open().next().unwrap();
+    assert_eq!(record.finding.impact, "now");
+    assert_eq!(record.finding.last_seen, CALENDAR.date(BootNs(5_000_000_000)));
+    // A look that was slow to arrive turns nothing back.
+    see(&mut life, 5_000_000_001, &[candidate("a", 11)]);
+    assert_eq!(life.open().next().unwrap().finding.last_seen, CALENDAR.date(BootNs(5_000_000_000)));
+}
+
+#[test]
+fn a_consequence_names_its_cause_by_id() {
+    let caused = |key: &str, by: &str| Candidate {
+        caused_by: Some((CODE, by.to_owned())),
+        ..candidate(key, 9)
+    };
+    let mut life = Life::default();
+    // The consequence comes first in the list, and names a cause that comes after it.
+    let changes = see(&mut life, 10, &[caused("effect", "cause"), candidate("cause", 9)]);
+    let id = |key| Some(finding_id(CODE, key));
+    assert_eq!(changes[0].finding.caused_by, id("cause"));
+    assert_eq!(changes[1].finding.caused_by, None);
+    // A cause that is gone explains nothing any more; none is its own.
+    let changes = see(&mut life, 11, &[caused("effect", "cause"), caused("self", "self")]);
+    assert_eq!(changes[0].change, ChangeKind::Resolved);
+    assert_eq!(changes[1].finding.caused_by, None);
+    assert_eq!(changes[2].finding.caused_by, None);
+}
+
+#[test]
+fn one_named_twice_is_told_once() {
+    let mut life = Life::default();
+    let older = Candidate { severity: Severity::Info, ..candidate("a", 8) };
+    let changes = see(&mut life, 10, &[older, candidate("a", 9)]);
+    assert_eq!(kinds(&changes), [(ChangeKind::Opened, Status::Pending)]);
+    assert_eq!(changes[0].finding.severity, Severity::Warning, "the later look counts");
+}
+
+#[test]
+fn what_an_earlier_run_left_goes_on() {
+    let mut earlier = Life::default();
+    see(&mut earlier, 10, &[candidate("a", 9)]);
+    see(&mut earlier, 11, &[candidate("a", 11)]);
+    let record = earlier.open().next().unwrap().clone();
+
+    let mut life = Life::default();
+    life.continue_from(record.clone());
+    let later = Candidate { since: BootNs(50), preexisting: true, ..candidate("a", 60) };
+    assert_eq!(see(&mut life, 61, std::slice::from_ref(&later)), []);
+    let now = &life.open().next().unwrap().finding;
+    assert_eq!((&now.since, &now.firing_at), (&record.finding.since, &record.finding.firing_at));
+
+    // The same, when the earlier run's word comes late.
+    let mut life = Life::default();
+    see(&mut life, 61, &[later]);
+    life.continue_from(record.clone());
+    let now = &life.open().next().unwrap().finding;
+    assert_eq!((&now.since, &now.firing_at), (&record.finding.since, &record.finding.firing_at));
+    assert_eq!((now.status, now.preexisting), (Status::Firing, false));
+}
+
+#[test]
+fn a_pending_one_of_an_earlier_run_fires_with_the_first_look_of_this_one() {
+    let mut earlier = Life::default();
+    see(&mut earlier, 10, &[candidate("a", 9)]);
+    let mut life = Life::default();
+    life.continue_from(earlier.open().next().unwrap().clone());
+    assert_eq!(see(&mut life, 20, &[candidate("a", 9)]), [], "that is still the first look");
+    let fires = see(&mut life, 21, &[candidate("a", 21)]);
+    assert_eq!(kinds(&fires), [(ChangeKind::Updated, Status::Firing)]);
+}
+
+#[test]
+fn the_past_is_bounded_and_forgotten_by_age() {
+    let mut life = Life::default();
+    for n in 0..RESOLVED_KEPT as u64 + 10 {
+        let now = n * 1_000_000_000;
+        see(&mut life, now, &[candidate(&n.to_string(), now)]);
+    }
+    assert_eq!(life.resolved().count(), RESOLVED_KEPT);
+    let newest = life.resolved().next().unwrap().resolved_at.clone().unwrap();
+    life.forget_before(millis(&newest));
+    assert_eq!(life.resolved().count(), 1);
+}
+
+/// One call: which keys are seen, by which observation, and whether the code is blind.
+#[derive(Debug, Clone)]
+struct Step {
+    seen: Vec<(u8, u8, bool)>,
+    blind: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let seen = prop::collection::vec((0..4_u8, 0..6_u8, any::<bool>()), 0..5);
+    (seen, any::<bool>()).prop_map(|(seen, blind)| Step { seen, blind })
+}
+
+proptest! {
+    /// Whatever is seen in whatever order, each finding's changes tell one well-formed story.
+    #[test]
+    fn every_story_is_well_formed(steps in prop::collection::vec(step(), 1..40)) {
+        let mut life = Life::default();
+        // By id: is it open, and the observations it was seen by since it opened.
+        let mut story: HashMap<String, (Status, BTreeSet<u64>)> = HashMap::new();
+        for (now, step) in steps.iter().enumerate() {
+            let candidates: Vec<Candidate> = step
+                .seen
+                .iter()
+                .map(|(key, observed, critical)| Candidate {
+                    severity: if *critical { Severity::Critical } else { Severity::Warning },
+                    ..candidate(&key.to_string(), u64::from(*observed))
+                })
+                .collect();
+            let blind = step.blind.then_some(CODE).into_iter().collect();
+            let changes = life.observe(BootNs(now as u64), &CALENDAR, &candidates, &blind);
+
+            let ids: BTreeSet<String> =
+                candidates.iter().map(|seen| finding_id(CODE, &seen.key)).collect();
+            for Change { change, finding } in &changes {
+                let before = story.get(&finding.id).map(|(status, _)| *status);
+                match change {
+                    ChangeKind::Opened => {
+                        prop_assert!(matches!(before, None | Some(Status::Resolved)));
+                        prop_assert_eq!(finding.status, Status::Pending);
+                        prop_assert!(finding.firing_at.is_none());
+                        story.insert(finding.id.clone(), (finding.status, BTreeSet::new()));
+                    }
+                    ChangeKind::Updated => {
+                        prop_assert!(matches!(before, Some(Status::Pending | Status::Firing)));
+                        prop_assert!(before <= Some(finding.status), "firing is never taken back");
+                    }
+                    ChangeKind::Resolved => {
+                        prop_assert!(!step.blind, "blind never resolves");
+                        prop_assert!(!ids.contains(&finding.id), "it is still seen");
+                        prop_assert!(matches!(before, Some(Status::Pending | Status::Firing)));
+                        prop_assert_eq!(finding.status, Status::Resolved);
+                        prop_assert!(finding.resolved_at.is_some());
+                    }
+                }
+                if let Some((status, _)) = story.get_mut(&finding.id) {
+                    *status = finding.status;
+                }
+            }
+            for seen in &candidates {
+                let id = finding_id(CODE, &seen.key);
+                prop_assert!(life.get(&id).is_some(), "what is seen is open, under its own id");
+                // Of two with one key only the later look counts.
+                let latest = candidates.iter().filter(|other| other.key == seen.key);
+                let latest = latest.map(|other| other.observed.0).max().unwrap_or_default();
+                story.get_mut(&id).unwrap().1.insert(latest);
+            }
+            for (id, (status, looks)) in &story {
+                let record = life.get(id);
+                prop_assert_eq!(record.is_some(), *status != Status::Resolved);
+                let Some(record) = record else { continue };
+                prop_assert_eq!(record.finding.status, *status, "every step is told");
+                prop_assert_eq!(
+                    *status == Status::Firing,
+                    looks.len() > 1,
+                    "two separate looks, no fewer and no more"
+                );
+            }
+        }
+    }
+}

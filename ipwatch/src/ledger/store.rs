@@ -1,0 +1,297 @@
+//! The ledger's file, `ledger.redb`: what opening it brings back, and how it is written, read and
+//! pruned. Everything here blocks on the disk; only the writer thread and queries call it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::backlog::Backlog;
+use super::life::Record;
+use super::seal::{self, Seal};
+use super::tables::{META, TENURES, Tables};
+use super::tenure::{Row, RowKey};
+use crate::finding::{Change, Finding};
+
+/// Version of the tables above. One that is newer is left alone: the ipwatch that wrote it knows
+/// what is in it, this one does not.
+pub(super) const FORMAT: u64 = 1;
+
+/// redb's page cache. The default is 1 GiB; what is read again here are a few inner pages.
+const CACHE: usize = 512 * 1024;
+
+/// How many damaged files are kept beside the ledger.
+const CORRUPT_KEPT: usize = 3;
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreError {
+    /// Another process has it open.
+    #[error("another process has it open")]
+    Locked,
+    /// A newer ipwatch wrote it.
+    #[error("its format is {0}")]
+    Newer(u64),
+    /// It is no ledger, or not a whole one.
+    #[error("{0}")]
+    Corrupted(String),
+    /// The disk, or its permissions.
+    #[error("{0}")]
+    Io(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for StoreError {
+    fn from(error: E) -> Self {
+        match error.into() {
+            redb::Error::DatabaseAlreadyOpen => Self::Locked,
+            redb::Error::UpgradeRequired(version) => Self::Newer(version.into()),
+            redb::Error::Io(error) => match error.kind() {
+                std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+                    Self::Corrupted(error.to_string())
+                }
+                _ => Self::Io(error.to_string()),
+            },
+            // The disk failed before, and redb refuses to go on with this handle.
+            error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
+                Self::Io(error.to_string())
+            }
+            error => Self::Corrupted(error.to_string()),
+        }
+    }
+}
+
+/// Whose file it is from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// `fact::Boot::boot_id`.
+    pub(super) boot_id: String,
+    /// `fact::Boot::node`.
+    pub(super) node: String,
+    /// Date at which this boot began: what an earlier one left open ended then at the latest.
+    pub(super) began: String,
+}
+
+/// What the file held when it was opened.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    /// Findings of this boot that were alive.
+    pub(super) findings: Vec<Record>,
+    /// The last that were resolved, oldest first.
+    pub(super) resolved: Vec<Finding>,
+    /// Findings of an earlier boot that were alive: the reboot resolved them, just now.
+    pub(super) ended_by_reboot: Vec<Change>,
+    /// Tenures of this boot that were open.
+    pub(super) tenures: Vec<Row>,
+    /// Rows that could not be read: a newer ipwatch of the same format wrote them, or a bug did.
+    pub(super) unreadable: usize,
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Store {
+    db: Database,
+}
+
+impl Store {
+    /// Opens the file, or makes it, and brings it over to this boot.
+    pub(super) fn open(path: &Path, identity: &Identity) -> Result<(Self, Loaded), StoreError> {
+        let (file, fresh) = open_file(path)?;
+        if !fresh {
+            refuse(path)?;
+        }
+        seal::lift(path)?;
+        match Self::open_with(file, fresh, identity) {
+            // Half a file would be taken for a damaged one next time.
+            Err(error) if fresh => {
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_with(
+        file: File,
+        fresh: bool,
+        identity: &Identity,
+    ) -> Result<(Self, Loaded), StoreError> {
+        let mut db = Builder::new().set_cache_size(CACHE).create_file(file)?;
+        if !fresh {
+            // Nothing new when redb has just repaired the file, and the last net for one without a
+            // seal. Reading every page of a ledger once a start takes milliseconds.
+            db.check_integrity()?;
+        }
+        let store = Self { db };
+        let loaded = store.adopt(identity)?;
+        Ok((store, loaded))
+    }
+
+    /// Checks that the file is ours, ends what an earlier boot left open, and reads what goes on.
+    fn adopt(&self, identity: &Identity) -> Result<Loaded, StoreError> {
+        let txn = self.db.begin_write()?;
+        let earlier = {
+            let named = txn.list_tables()?.count();
+            let mut meta = txn.open_table(META)?;
+            let format = meta.get("format")?.map(|value| value.value().to_owned());
+            match format.map(|format| format.parse::<u64>()) {
+                Some(Ok(FORMAT)) => {}
+                Some(Ok(newer)) if newer > FORMAT => return Err(StoreError::Newer(newer)),
+                // Killed between making the file and its first commit.
+                None if named == 0 => {}
+                _ => return Err(StoreError::Corrupted("it is no ledger of ipwatch".to_owned())),
+            }
+            let earlier = meta.get("boot")?.map(|value| value.value().to_owned());
+            meta.insert("format", FORMAT.to_string().as_str())?;
+            meta.insert("boot", identity.boot_id.as_str())?;
+            meta.insert("node", identity.node.as_str())?;
+            earlier.is_some_and(|boot| boot != identity.boot_id)
+        };
+        let mut tables = Tables::open(&txn)?;
+        let mut loaded = Loaded::default();
+        tables.load_findings(earlier.then_some(identity), &mut loaded)?;
+        tables.load_tenures(earlier.then_some(identity), &mut loaded)?;
+        tables.close()?;
+        txn.commit()?;
+        Ok(loaded)
+    }
+
+    /// Writes what waits, in one transaction that is on the disk when this returns.
+    pub(super) fn commit(&self, backlog: &Backlog) -> Result<(), StoreError> {
+        let txn = self.db.begin_write()?;
+        let mut tables = Tables::open(&txn)?;
+        for (id, row) in backlog.findings() {
+            tables.put_finding(id, row)?;
+        }
+        for row in backlog.tenures() {
+            tables.put_tenure(row)?;
+        }
+        tables.close()?;
+        Ok(txn.commit()?)
+    }
+
+    /// Rows named between `first` and `last`, in the order of their names, while `wanted` goes on.
+    pub(super) fn history(
+        &self,
+        (first, last): (RowKey, RowKey),
+        mut each: impl FnMut(RowKey, &[u8]),
+    ) -> Result<(), StoreError> {
+        let txn = self.db.begin_read()?;
+        let table = match txn.open_table(TENURES) {
+            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+            table => table?,
+        };
+        for row in table.range(&first.0[..]..=&last.0[..])? {
+            let (name, value) = row?;
+            if let Some(name) = RowKey::read(name.value()) {
+                each(name, value.value().1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes at most `most` rows that were over before `before`, or, with `keep`, the oldest ones
+    /// until what is left takes no more than `keep` bytes. How many went.
+    pub(super) fn prune(
+        &self,
+        before: u64,
+        keep: Option<u64>,
+        most: usize,
+    ) -> Result<usize, StoreError> {
+        let txn = self.db.begin_write()?;
+        let mut tables = Tables::open(&txn)?;
+        let mut gone = 0;
+        while gone < most && tables.drop_oldest(before, keep)? {
+            gone += 1;
+        }
+        tables.close()?;
+        if gone == 0 {
+            txn.abort()?;
+        } else {
+            txn.commit()?;
+        }
+        Ok(gone)
+    }
+
+    /// Bytes of all rows, without what the tree around them takes.
+    pub(super) fn bytes(&self) -> Result<u64, StoreError> {
+        let txn = self.db.begin_read()?;
+        let meta = txn.open_table(META)?;
+        let bytes = meta.get("bytes")?;
+        Ok(bytes.and_then(|value| value.value().parse().ok()).unwrap_or(0))
+    }
+
+    /// Closes the file in order, so that the next start need not repair it.
+    pub(super) fn close(self, path: &Path) -> Result<(), StoreError> {
+        drop(self.db);
+        Ok(seal::put(path)?)
+    }
+
+    /// Gives free pages back to the file system.
+    pub(super) fn compact(&mut self) -> Result<(), StoreError> {
+        self.db.compact()?;
+        Ok(())
+    }
+}
+
+/// The file, and whether it is a new one. It is nobody else's to read: it names pods and processes.
+fn open_file(path: &Path) -> Result<(File, bool), StoreError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR)
+        .map_err(std::io::Error::from)?;
+    let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(StoreError::Io("it is not a regular file".to_owned()));
+    }
+    Ok((File::from(fd), stat.st_size == 0))
+}
+
+/// Refuses a file that is damaged or of a newer format, before anything could be written: opening a
+/// redb file for writing changes it.
+fn refuse(path: &Path) -> Result<(), StoreError> {
+    if seal::check(path)? == Seal::Broken {
+        return Err(StoreError::Corrupted("it was changed since it was closed".to_owned()));
+    }
+    let db = match Builder::new().set_cache_size(CACHE).open_read_only(path) {
+        Ok(db) => db,
+        // It was not closed in order, and only opening it for writing can tell what is in it. That
+        // restores the last commit and adds nothing; `adopt` looks at the format then.
+        Err(DatabaseError::RepairAborted) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let meta = match db.begin_read()?.open_table(META) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        meta => meta?,
+    };
+    match meta.get("format")?.and_then(|format| format.value().parse().ok()) {
+        Some(format) if format > FORMAT => Err(StoreError::Newer(format)),
+        _ => Ok(()),
+    }
+}
+
+/// Renames a damaged file, so that it can be looked at, and keeps the last few of them.
+pub(super) fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
+    let aside = |n: u64| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".corrupt-{n}"));
+        PathBuf::from(name)
+    };
+    let (Some(dir), Some(file)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Err(StoreError::Io("it has no directory".to_owned()));
+    };
+    let mut known: Vec<u64> = std::fs::read_dir(dir)?
+        .flatten()
+        .filter_map(|entry| {
+            entry.file_name().to_str()?.strip_prefix(file)?.strip_prefix(".corrupt-")?.parse().ok()
+        })
+        .collect();
+    known.sort_unstable();
+    let kept = aside(known.last().map_or(1, |last| last.saturating_add(1)));
+    std::fs::rename(path, &kept)?;
+    seal::lift(path)?;
+    for old in known.iter().rev().skip(CORRUPT_KEPT - 1) {
+        let _ = std::fs::remove_file(aside(*old));
+    }
+    Ok(kept)
+}

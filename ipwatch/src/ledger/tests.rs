@@ -1,0 +1,315 @@
+//! The ledger with a real file: what survives what.
+
+use std::time::Duration;
+
+use super::*;
+use crate::contract::Netns;
+use crate::fact::NetnsRef;
+use crate::finding::{ChangeKind, Severity, Status, Subject};
+
+mod disk;
+mod file;
+mod rows;
+
+const CALENDAR: Calendar = Calendar { wall_offset: 1_767_225_600_000_000_000 };
+const SECOND: u64 = 1_000_000_000;
+/// Bounds a wait for another thread; no test depends on how long it really takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn boot(id: &str) -> Boot {
+    Boot {
+        boot_id: id.to_owned(),
+        node: "node-17".to_owned(),
+        kernel: "6.18.0".to_owned(),
+        wall_offset: CALENDAR.wall_offset,
+        host: NetnsRef::default(),
+    }
+}
+
+fn open(dir: &Path, boot_id: &str) -> Ledger {
+    try_open(dir, boot_id, Retention::default()).unwrap()
+}
+
+fn try_open(dir: &Path, boot_id: &str, retention: Retention) -> Result<Ledger, LedgerError> {
+    let pace = Pace {
+        gather: Duration::from_millis(200),
+        retry: (Duration::from_millis(20), Duration::from_millis(50)),
+    };
+    Ledger::open_with(Some(dir), &boot(boot_id), CALENDAR, retention, pace)
+}
+
+fn candidate(key: &str, observed: u64) -> Candidate {
+    Candidate {
+        code: Code::IpHeldByStuckProcess,
+        key: key.to_owned(),
+        severity: Severity::Warning,
+        subject: Subject::default(),
+        holders: Vec::new(),
+        evidence: Vec::new(),
+        since: BootNs(SECOND),
+        observed: BootNs(observed),
+        impact: "it will break".to_owned(),
+        remediation: Vec::new(),
+        caused_by: None,
+        preexisting: false,
+    }
+}
+
+fn tenure(ip: &str, from: u64) -> Tenure {
+    Tenure {
+        ip: ip.parse().unwrap(),
+        netns: Netns { cookie: Some(7), ..Netns::default() },
+        container: None,
+        pod: None,
+        from: CALENDAR.date(BootNs(from * SECOND)),
+        to: None,
+        ended_by: None,
+    }
+}
+
+fn see(ledger: &mut Ledger, seconds: u64, keys: &[&str]) -> Vec<Change> {
+    let candidates: Vec<Candidate> =
+        keys.iter().map(|key| candidate(key, seconds * SECOND)).collect();
+    ledger.observe(BootNs(seconds * SECOND), &candidates, &BTreeSet::new())
+}
+
+fn close(ledger: Ledger) {
+    ledger.close(PATIENCE).unwrap();
+}
+
+/// Waits until `ledger` says so; panics with its state when it never does.
+fn until(ledger: &mut Ledger, what: &str, mut done: impl FnMut(&mut Ledger) -> bool) {
+    let start = crate::clock::now();
+    while !done(ledger) {
+        let waited = Duration::from_nanos(crate::clock::now().since(start));
+        assert!(waited < PATIENCE, "{what}: still {:?}", ledger.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until everything is on the disk.
+fn until_written(ledger: &mut Ledger) {
+    until(ledger, "everything written", |ledger| ledger.shared.is_idle());
+}
+
+/// What a restart must keep of each finding that is alive. Fresh evidence is not written: it is seen
+/// again.
+fn lives(ledger: &Ledger) -> Vec<(String, Status, String, Option<String>)> {
+    let alive = ledger.findings(false).into_iter();
+    alive.map(|alive| (alive.id, alive.status, alive.since, alive.firing_at)).collect()
+}
+
+/// `(ip, from, to, ended_by)` of the history, newest first, in seconds of the boot.
+fn history(ledger: &Ledger) -> Vec<(String, String, Option<String>)> {
+    let rows = ledger.history(None, 1000).run();
+    rows.into_iter().map(|row| (row.ip.to_string(), row.from, row.ended_by)).collect()
+}
+
+#[test]
+fn a_restart_within_the_boot_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    see(&mut ledger, 10, &["a", "b"]);
+    see(&mut ledger, 11, &["a", "b"]);
+    see(&mut ledger, 12, &["a"]);
+    assert!(ledger.held("k1", tenure("10.0.0.1", 5)));
+    assert!(ledger.held("k2", tenure("10.0.0.2", 6)));
+    let before = ledger.findings(true);
+    close(ledger);
+
+    let mut ledger = open(dir.path(), "boot-1");
+    assert_eq!(ledger.findings(true), before, "alive and resolved ones, to the last field");
+    // Until the first snapshot is complete nothing resolves; then what is still there is no news.
+    let blind = BTreeSet::from([Code::IpHeldByStuckProcess]);
+    assert_eq!(ledger.observe(BootNs(20 * SECOND), &[], &blind), []);
+    assert_eq!(see(&mut ledger, 21, &["a"]), []);
+    assert_eq!(ledger.findings(false)[0].firing_at, before[0].firing_at);
+
+    assert!(!ledger.held("k1", tenure("10.0.0.1", 20)), "held since before");
+    let unseen = ledger.settle(&HashSet::from(["k1".to_owned()]), BootNs(22 * SECOND));
+    assert_eq!(unseen.len(), 1);
+    assert_eq!(unseen[0].ended_by.as_deref(), Some("unseen"));
+    let over = ledger.released("k1", BootNs(30 * SECOND), "address-deleted").unwrap();
+    assert_eq!(over.from, tenure("10.0.0.1", 5).from);
+    let first = |n: usize| history(&ledger)[n].clone();
+    assert_eq!(first(0), ("10.0.0.2".into(), tenure("::", 6).from, Some("unseen".into())));
+    assert_eq!(first(1), ("10.0.0.1".into(), tenure("::", 5).from, Some("address-deleted".into())));
+    close(ledger);
+}
+
+#[test]
+fn a_reboot_ends_everything_and_merges_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    see(&mut ledger, 10, &["a"]);
+    let id = ledger.findings(false)[0].id.clone();
+    ledger.held("k1", tenure("10.0.0.1", 5));
+    close(ledger);
+
+    let mut ledger = open(dir.path(), "boot-2");
+    assert_eq!(ledger.findings(false), []);
+    // Every sink is told, once.
+    let changes = see(&mut ledger, 3, &[]);
+    assert_eq!(changes.len(), 1);
+    assert_eq!(
+        (changes[0].change, &changes[0].finding.id, changes[0].finding.status),
+        (ChangeKind::Resolved, &id, Status::Resolved)
+    );
+    assert_eq!(see(&mut ledger, 4, &[]), []);
+    // The same key in this boot is another tenure, although nothing ever settled.
+    assert!(ledger.held("k1", tenure("10.0.0.1", 50)));
+    let rows = history(&ledger);
+    assert_eq!(rows[0].2, None);
+    assert_eq!(rows[1].2.as_deref(), Some("reboot"));
+    close(ledger);
+
+    let ledger = open(dir.path(), "boot-2");
+    assert_eq!(ledger.findings(true)[0].status, Status::Resolved);
+    assert_eq!(history(&ledger).len(), 2);
+    close(ledger);
+}
+
+/// What kill -9 leaves: the file as it is at some moment, never closed.
+#[test]
+fn what_was_told_survives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    for n in 0..40_u64 {
+        see(&mut ledger, 10 + n, &["a"]);
+        let key = n.to_string();
+        ledger.held(&key, tenure(&format!("10.0.0.{n}"), n));
+        if n % 3 == 0 {
+            ledger.released(&key, BootNs(n * SECOND), "address-deleted");
+        }
+    }
+    until_written(&mut ledger);
+    let before = lives(&ledger);
+    std::fs::copy(dir.path().join(FILE), image.path().join(FILE)).unwrap();
+
+    let mut survivor = open(image.path(), "boot-1");
+    assert_eq!(survivor.status().0, SourceStatus::Active);
+    assert_eq!(lives(&survivor), before);
+    assert_eq!(history(&survivor), history(&ledger));
+    assert_eq!(survivor.settle(&HashSet::new(), BootNs(99 * SECOND)).len(), 26);
+    close(survivor);
+    close(ledger);
+}
+
+#[test]
+fn findings_are_written_without_waiting_for_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let pace = Pace { gather: Duration::from_secs(24 * 3600), ..Pace::default() };
+    let (boot, retention) = (boot("boot-1"), Retention::default());
+    let mut ledger = Ledger::open_with(Some(dir.path()), &boot, CALENDAR, retention, pace).unwrap();
+    ledger.held("k", tenure("10.0.0.1", 1));
+    see(&mut ledger, 10, &["a"]);
+    // Nothing else happens and nothing is closed.
+    until_written(&mut ledger);
+    close(ledger);
+}
+
+#[test]
+fn a_resolved_finding_that_comes_back_is_alive_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    see(&mut ledger, 10, &["a"]);
+    see(&mut ledger, 11, &[]);
+    until_written(&mut ledger);
+    see(&mut ledger, 12, &["a"]);
+    close(ledger);
+    let ledger = open(dir.path(), "boot-1");
+    let all = ledger.findings(true);
+    assert_eq!(all.len(), 1, "one finding, not one alive and one resolved");
+    assert_eq!(all[0].status, Status::Pending);
+    close(ledger);
+}
+
+#[test]
+fn history_is_newest_first_of_file_and_memory_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    let history = |ledger: &Ledger, prefix: Option<(&str, u8)>, limit| -> Vec<String> {
+        let prefix = prefix.map(|(ip, len)| Prefix { ip: ip.parse().unwrap(), len });
+        let rows = ledger.history(prefix, limit).run();
+        rows.into_iter().map(|row| format!("{}", row.ip)).collect()
+    };
+    ledger.held("a", tenure("10.0.0.1", 1));
+    ledger.held("b", tenure("10.0.1.1", 3));
+    ledger.held("v6", tenure("fd00::1", 4));
+    until_written(&mut ledger);
+    ledger.held("c", tenure("10.0.0.2", 2));
+    ledger.released("a", BootNs(9 * SECOND), "netns-gone");
+    assert_eq!(history(&ledger, None, 9), ["fd00::1", "10.0.1.1", "10.0.0.2", "10.0.0.1"]);
+    assert_eq!(history(&ledger, None, 2), ["fd00::1", "10.0.1.1"]);
+    assert_eq!(history(&ledger, Some(("10.0.0.0", 24)), 9), ["10.0.0.2", "10.0.0.1"]);
+    assert_eq!(history(&ledger, Some(("10.0.0.1", 32)), 9), ["10.0.0.1"]);
+    assert_eq!(history(&ledger, Some(("10.0.0.9", 32)), 9), [""; 0]);
+    // The end that waits is the later word on the row that is on the disk.
+    let one = ledger.history(Some(Prefix { ip: "10.0.0.1".parse().unwrap(), len: 32 }), 9).run();
+    assert_eq!(one[0].ended_by.as_deref(), Some("netns-gone"));
+    until_written(&mut ledger);
+    assert_eq!(history(&ledger, Some(("10.0.0.1", 32)), 9), ["10.0.0.1"]);
+    close(ledger);
+}
+
+#[test]
+fn without_a_directory_everything_is_in_memory() {
+    let boot = boot("boot-1");
+    let mut ledger = Ledger::open(None, &boot, CALENDAR, Retention::default()).unwrap();
+    assert_eq!(ledger.status(), (SourceStatus::Disabled, "in memory only".to_owned()));
+    assert_eq!(see(&mut ledger, 10, &["a"]).len(), 1);
+    ledger.held("k", tenure("10.0.0.1", 1));
+    ledger.released("k", BootNs(2 * SECOND), "netns-gone");
+    assert_eq!(history(&ledger).len(), 1);
+    ledger.prune(BootNs(3 * SECOND));
+    close(ledger);
+}
+
+#[test]
+fn age_takes_what_is_over_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let retention = Retention { max_age_secs: 100, ..Retention::default() };
+    let mut ledger = try_open(dir.path(), "boot-1", retention).unwrap();
+    see(&mut ledger, 10, &["old", "alive"]);
+    see(&mut ledger, 11, &["alive"]);
+    ledger.held("old", tenure("10.0.0.1", 1));
+    ledger.held("alive", tenure("10.0.0.2", 1));
+    ledger.released("old", BootNs(2 * SECOND), "netns-gone");
+    ledger.held("young", tenure("10.0.0.3", 1));
+    ledger.released("young", BootNs(150 * SECOND), "netns-gone");
+    until_written(&mut ledger);
+    ledger.prune(BootNs(200 * SECOND));
+    until(&mut ledger, "pruned", |ledger| history(ledger).len() == 2);
+    assert_eq!(ledger.findings(true).len(), 1);
+    close(ledger);
+
+    let ledger = try_open(dir.path(), "boot-1", retention).unwrap();
+    assert_eq!(ledger.findings(true).len(), 1);
+    assert!(history(&ledger).iter().all(|(ip, ..)| ip != "10.0.0.1"));
+    close(ledger);
+}
+
+#[test]
+fn size_takes_the_oldest_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let retention = Retention { max_bytes: 3 * 1024 * 1024, ..Retention::default() };
+    let mut ledger = try_open(dir.path(), "boot-1", retention).unwrap();
+    ledger.held("alive", tenure("10.9.9.9", 1));
+    for n in 0..12_000_u64 {
+        let key = n.to_string();
+        ledger.held(&key, tenure(&format!("10.0.{}.{}", n / 250, n % 250), n));
+        ledger.released(&key, BootNs((n + 1) * SECOND), "netns-gone");
+        if n % 1000 == 0 {
+            until_written(&mut ledger);
+        }
+    }
+    until_written(&mut ledger);
+    let len = || std::fs::metadata(dir.path().join(FILE)).unwrap().len();
+    until(&mut ledger, "small again", |_| len() <= retention.max_bytes);
+    let rows = ledger.history(None, 100_000).run();
+    assert!((100..12_000).contains(&rows.len()), "{} rows are left", rows.len());
+    assert_eq!(rows[0].ip.to_string(), "10.0.47.249", "the youngest are there");
+    assert_eq!(rows.last().unwrap().ip.to_string(), "10.9.9.9", "and what is not over");
+    close(ledger);
+}

@@ -1,0 +1,79 @@
+//! Rows on their way: what waits, and which table says what of them.
+
+use super::*;
+use crate::ledger::backlog::Backlog;
+use crate::ledger::store::Store;
+
+fn identity() -> Identity {
+    Identity { boot_id: "boot-1".to_owned(), node: "node-17".to_owned(), began: String::new() }
+}
+
+fn finding(status: Status) -> FindingRow {
+    let mut life = Life::default();
+    let change = life.observe(BootNs(SECOND), &CALENDAR, &[candidate("a", 9)], &BTreeSet::new());
+    let mut finding = change[0].finding.clone();
+    finding.status = status;
+    if status == Status::Resolved {
+        finding.resolved_at = Some(CALENDAR.date(BootNs(2 * SECOND)));
+    }
+    FindingRow::new(&Record::over(finding))
+}
+
+/// Writes these backlogs one after the other, and opens the file again.
+fn written(backlogs: impl IntoIterator<Item = Backlog>) -> Loaded {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let (store, _) = Store::open(&path, &identity()).unwrap();
+    backlogs.into_iter().for_each(|backlog| store.commit(&backlog).unwrap());
+    store.close(&path).unwrap();
+    Store::open(&path, &identity()).unwrap().1
+}
+
+#[test]
+fn a_resolved_finding_is_not_among_the_open_ones() {
+    let [mut one, mut other] = [Backlog::default(), Backlog::default()];
+    one.finding("a", finding(Status::Pending));
+    other.finding("a", finding(Status::Resolved));
+    let loaded = written([one, other]);
+    assert_eq!((loaded.findings.len(), loaded.resolved.len()), (0, 1));
+}
+
+/// Both rows of one key in one transaction, in the order of their names: the newer one first.
+#[test]
+fn a_tenure_that_ended_and_began_again_is_open() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    open.held("k", tenure("10.0.0.1", 1));
+    backlog.tenure(open.released("k", &CALENDAR.date(BootNs(SECOND)), "netns-gone").unwrap().0);
+    let again = open.held("k", tenure("10.0.0.1", 2)).unwrap();
+    backlog.tenure(again.clone());
+    assert_eq!(written([backlog]).tenures, [again]);
+}
+
+#[test]
+fn what_comes_back_unwritten_yields_to_what_is_newer() {
+    let mut backlog = Backlog::default();
+    backlog.finding("kept", finding(Status::Pending));
+    backlog.finding("newer", finding(Status::Pending));
+    let failed = backlog.take();
+    assert!(backlog.is_empty());
+    backlog.finding("newer", finding(Status::Resolved));
+    backlog.put_back(failed);
+    let ended = |id: &str| {
+        backlog.findings().find(|(known, _)| *known == id).map(|(_, row)| row.ended != 0)
+    };
+    assert_eq!((ended("kept"), ended("newer")), (Some(false), Some(true)));
+}
+
+#[test]
+fn only_what_is_over_is_given_up_and_that_is_counted() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    backlog.tenure(open.held("lasts", tenure("10.9.9.9", 1)).unwrap());
+    for n in 0..10_000_u64 {
+        open.held("k", tenure("10.0.0.1", n + 2));
+        let date = CALENDAR.date(BootNs((n + 2) * SECOND));
+        backlog.tenure(open.released("k", &date, "address-deleted").unwrap().0);
+    }
+    assert_eq!(backlog.lost() + backlog.len() as u64, 10_001);
+    assert!(backlog.lost() > 0);
+    assert_eq!(backlog.tenures().filter(|row| row.ended == 0).count(), 1);
+}

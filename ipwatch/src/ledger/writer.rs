@@ -1,0 +1,483 @@
+//! The thread that writes. The core only puts rows into a backlog, under a lock held for moments: a
+//! full, slow or vanished disk never stops it from watching.
+//!
+//! While the file cannot be used, everything goes on in memory, the state says why, and opening it
+//! is tried again. What comes back then (an earlier run's findings and tenures) waits in
+//! [`Inner::loaded`] until the core has taken it over, and nothing is written before.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::Retention;
+use super::backlog::Backlog;
+use super::store::{Identity, Loaded, Store, StoreError, move_aside};
+use super::tenure::RowKey;
+use crate::api::Prefix;
+use crate::clock;
+use crate::contract::Tenure;
+use crate::fact::{BootNs, SourceStatus};
+
+/// More than this many waiting rows are written at once.
+const GATHER_ROWS: usize = 1024;
+/// How many rows one transaction of the retention removes.
+const PRUNE_ROWS: usize = 4096;
+/// A file below this is never worth compacting.
+const COMPACT_FROM: u64 = 4 * 1024 * 1024;
+/// How the writer waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// How long tenures gather before they are written: churn costs one commit a second, and that
+    /// much of the tenures (never of the findings) is lost with kill -9.
+    pub(super) gather: Duration,
+    /// First and longest wait before a file that failed is tried again.
+    pub(super) retry: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let second = Duration::from_secs(1);
+        Self { gather: second, retry: (second, 30 * second) }
+    }
+}
+
+/// What the core and the writer share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Empty: in memory only, and there is no writer.
+    path: PathBuf,
+    inner: Mutex<Inner>,
+    /// Something to do for the writer, or done by it.
+    changed: Condvar,
+    /// Queries read beside the writer; compacting and reopening wait for them.
+    store: RwLock<Option<Store>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inner {
+    /// What waits to be written.
+    pub(super) backlog: Backlog,
+    /// What is being written just now.
+    writing: Option<Arc<Backlog>>,
+    /// When the first of it came.
+    since: Option<BootNs>,
+    /// What a file that was opened late brought back.
+    pub(super) loaded: Option<Loaded>,
+    /// Why the file cannot be used.
+    trouble: Option<String>,
+    /// Retention asked for: remove what was over before this (wall clock, milliseconds).
+    prune: Option<u64>,
+    stop: bool,
+    done: bool,
+}
+
+impl Shared {
+    fn new(path: PathBuf) -> Arc<Self> {
+        Arc::new(Self {
+            path,
+            inner: Mutex::default(),
+            changed: Condvar::new(),
+            store: RwLock::new(None),
+        })
+    }
+
+    /// Without a file: the last ended tenures are kept as if they waited to be written.
+    pub(super) fn memory() -> Arc<Self> {
+        Self::new(PathBuf::new())
+    }
+
+    pub(super) fn in_memory(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere left no half-made change behind: each is one call on a collection.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts rows into the backlog and wakes the writer.
+    pub(super) fn put(&self, put: impl FnOnce(&mut Backlog)) {
+        let mut inner = self.lock();
+        put(&mut inner.backlog);
+        if !inner.backlog.is_empty() {
+            inner.since.get_or_insert_with(clock::now);
+        }
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn prune(&self, before: u64) {
+        self.lock().prune = Some(before);
+        self.changed.notify_all();
+    }
+
+    /// The state of the file, for people.
+    pub(super) fn status(&self) -> (SourceStatus, String) {
+        if self.in_memory() {
+            return (SourceStatus::Disabled, "in memory only".to_owned());
+        }
+        let inner = self.lock();
+        let path = self.path.display();
+        let lost = match inner.backlog.lost() {
+            0 => String::new(),
+            lost => format!(", {lost} lost for want of room"),
+        };
+        match &inner.trouble {
+            None => (SourceStatus::Active, format!("{path}{lost}")),
+            Some(why) => (
+                SourceStatus::Degraded,
+                format!(
+                    "cannot use {path}: {why}; going on in memory, {} rows wait{lost}",
+                    inner.backlog.len() + inner.writing.as_ref().map_or(0, |rows| rows.len())
+                ),
+            ),
+        }
+    }
+
+    /// Tenures of `prefix`, the newest first, at most `limit`. Blocks on the disk.
+    pub(super) fn history(&self, prefix: Option<Prefix>, limit: usize) -> Vec<Tenure> {
+        let range = RowKey::range(prefix);
+        let mut newest = Newest::new(limit);
+        // What waits is looked at before the file: a row that is written in between is found twice,
+        // never missed, and the one that waited is the later word.
+        let inner = self.lock();
+        let writing = inner.writing.clone();
+        for (name, tenure) in inner.backlog.within(range.0, range.1) {
+            newest.add(name, || Some(tenure));
+        }
+        drop(inner);
+        for (name, tenure) in writing.iter().flat_map(|rows| rows.within(range.0, range.1)) {
+            newest.add(name, || Some(tenure));
+        }
+        if let Some(store) = &*self.store.read().unwrap_or_else(PoisonError::into_inner)
+            && let Err(error) = store
+                .history(range, |name, json| newest.add(name, || serde_json::from_slice(json).ok()))
+        {
+            tracing::warn!("{}: reading the history: {error}", self.path.display());
+        }
+        newest.into_tenures()
+    }
+
+    /// As [`Shared::stop`], without waiting for it.
+    pub(super) fn abandon(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Asks the writer to write what waits and end. `false`: it had not within `timeout`.
+    pub(super) fn stop(&self, timeout: Duration) -> bool {
+        if self.in_memory() {
+            return true;
+        }
+        let mut inner = self.lock();
+        inner.stop = true;
+        self.changed.notify_all();
+        let until = clock::now().plus(nanos(timeout));
+        while !inner.done {
+            let left = until.since(clock::now());
+            if left == 0 {
+                return false;
+            }
+            inner = self.wait(inner, Some(Duration::from_nanos(left)));
+        }
+        inner.backlog.is_empty()
+    }
+
+    /// Whether everything is on the disk and nothing is left to do.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        let inner = self.lock();
+        inner.backlog.is_empty()
+            && inner.writing.is_none()
+            && inner.loaded.is_none()
+            && inner.trouble.is_none()
+    }
+
+    fn wait<'a>(
+        &self,
+        inner: MutexGuard<'a, Inner>,
+        timeout: Option<Duration>,
+    ) -> MutexGuard<'a, Inner> {
+        match timeout {
+            None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.changed.wait_timeout(inner, timeout);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    fn set_store(&self, store: Option<Store>) {
+        *self.store.write().unwrap_or_else(PoisonError::into_inner) = store;
+    }
+}
+
+/// The newest tenures seen so far, bounded.
+struct Newest {
+    limit: usize,
+    rows: BTreeMap<(Reverse<u64>, RowKey), Option<Tenure>>,
+}
+
+impl Newest {
+    fn new(limit: usize) -> Self {
+        Self { limit, rows: BTreeMap::new() }
+    }
+
+    /// The first word on a row counts.
+    fn add(&mut self, name: RowKey, tenure: impl FnOnce() -> Option<Tenure>) {
+        let at = (Reverse(name.from()), name);
+        let full = self.rows.len() >= self.limit;
+        if full && self.rows.last_key_value().is_none_or(|(last, _)| at > *last) {
+            return;
+        }
+        self.rows.entry(at).or_insert_with(tenure);
+        if self.rows.len() > self.limit {
+            self.rows.pop_last();
+        }
+    }
+
+    fn into_tenures(self) -> Vec<Tenure> {
+        self.rows.into_values().flatten().collect()
+    }
+}
+
+/// Opens the file and starts the thread. What the file held is in [`Inner::loaded`].
+///
+/// # Errors
+/// [`StoreError::Locked`] and [`StoreError::Newer`]: going on without the file would be wrong. With
+/// any other trouble the ledger goes on in memory.
+pub(super) fn start(
+    path: PathBuf,
+    identity: Identity,
+    retention: Retention,
+    pace: Pace,
+) -> Result<Arc<Shared>, StoreError> {
+    let shared = Shared::new(path);
+    let mut writer = Writer {
+        shared: Arc::clone(&shared),
+        identity,
+        retention,
+        pace,
+        wait: pace.retry.0,
+        retry_at: BootNs::default(),
+        last_try: false,
+    };
+    match writer.open() {
+        Ok(()) => {}
+        Err(error @ (StoreError::Locked | StoreError::Newer(_))) => return Err(error),
+        Err(error) => writer.fail(&error.to_string()),
+    }
+    std::thread::Builder::new()
+        .name("ledger".to_owned())
+        // It writes rows of a few kilobytes; the default of 2 MiB is address space for nothing.
+        .stack_size(512 * 1024)
+        .spawn(move || writer.run())
+        .map_err(|error| StoreError::Io(format!("no thread to write it: {error}")))?;
+    Ok(shared)
+}
+
+/// What the writer does next.
+enum Work {
+    Open,
+    Write(Arc<Backlog>),
+    Prune(u64),
+    Stop,
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    identity: Identity,
+    retention: Retention,
+    pace: Pace,
+    /// The next wait before the file is tried again, and when it is over.
+    wait: Duration,
+    retry_at: BootNs,
+    /// The file was tried once more because the daemon goes down.
+    last_try: bool,
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let work = self.next();
+            let done = match work {
+                Work::Open => self.open(),
+                Work::Write(rows) => self.write(rows),
+                Work::Prune(before) => self.prune(before),
+                Work::Stop => break,
+            };
+            if let Err(error) = done {
+                self.fail(&error.to_string());
+            }
+        }
+        let store = self.shared.store.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(error)) = store.map(|store| store.close(&self.shared.path)) {
+            tracing::warn!("{}: {error}; the next start checks it", self.shared.path.display());
+        }
+        self.shared.lock().done = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits for something to do.
+    fn next(&mut self) -> Work {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.lock();
+        loop {
+            inner = match self.due(&mut inner) {
+                Ok(work) => return work,
+                Err(wait) => shared.wait(inner, wait),
+            };
+        }
+    }
+
+    /// What is due now, or how long nothing will be.
+    fn due(&mut self, inner: &mut Inner) -> Result<Work, Option<Duration>> {
+        if inner.trouble.is_some() {
+            return match self.retry_at.since(clock::now()) {
+                _ if inner.stop && self.last_try => Ok(Work::Stop),
+                _ if inner.stop => {
+                    self.last_try = true;
+                    Ok(Work::Open)
+                }
+                0 => Ok(Work::Open),
+                left => Err(Some(Duration::from_nanos(left))),
+            };
+        }
+        if inner.loaded.is_some() {
+            // What waits may be told anew once the core has seen what the file holds. At the end
+            // nobody will look any more, and what waits is worth more than a perfect join.
+            if !inner.stop {
+                return Err(None);
+            }
+            inner.loaded = None;
+        }
+        let left =
+            inner.since.map_or(0, |since| since.plus(nanos(self.pace.gather)).since(clock::now()));
+        let backlog = &mut inner.backlog;
+        if !backlog.is_empty()
+            && (inner.stop || backlog.is_urgent() || backlog.len() > GATHER_ROWS || left == 0)
+        {
+            let rows = Arc::new(backlog.take());
+            inner.writing = Some(Arc::clone(&rows));
+            inner.since = None;
+            return Ok(Work::Write(rows));
+        }
+        match inner.prune.take() {
+            _ if inner.stop => Ok(Work::Stop),
+            Some(before) => Ok(Work::Prune(before)),
+            None => Err((!backlog.is_empty()).then(|| Duration::from_nanos(left))),
+        }
+    }
+
+    /// Opens the file; a damaged one is put aside first.
+    fn open(&mut self) -> Result<(), StoreError> {
+        let path = self.shared.path.clone();
+        if let Some(dir) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let (store, loaded) = match Store::open(&path, &self.identity) {
+            Err(StoreError::Corrupted(why)) => {
+                let kept = move_aside(&path)?;
+                tracing::warn!(
+                    "{} is damaged ({why}): kept as {}, its history is not used; starting a new one",
+                    path.display(),
+                    kept.display()
+                );
+                Store::open(&path, &self.identity)?
+            }
+            opened => opened?,
+        };
+        if loaded.unreadable > 0 {
+            tracing::warn!(
+                "{}: {} rows cannot be read and are left alone",
+                path.display(),
+                loaded.unreadable
+            );
+        }
+        self.shared.set_store(Some(store));
+        let mut inner = self.shared.lock();
+        inner.loaded = Some(loaded);
+        if inner.trouble.take().is_some() {
+            tracing::info!("{} is in use again", path.display());
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, rows: Arc<Backlog>) -> Result<(), StoreError> {
+        let written = self.with_store(|store| store.commit(&rows));
+        drop(rows);
+        let mut inner = self.shared.lock();
+        if let Some(rows) = inner.writing.take()
+            && written.is_err()
+        {
+            inner.backlog.put_back(Arc::unwrap_or_clone(rows));
+        }
+        drop(inner);
+        written?;
+        self.wait = self.pace.retry.0;
+        self.last_try = false;
+        // A file that was deleted under the daemon takes writes without complaint: that is an error
+        // here, and a new one is made.
+        if self.file_len()? > self.retention.max_bytes
+            && self.with_store(Store::bytes)? > self.retention.target()
+        {
+            self.shared.lock().prune.get_or_insert(0);
+        }
+        Ok(())
+    }
+
+    /// One step of the retention; asks for the next one itself.
+    fn prune(&mut self, before: u64) -> Result<(), StoreError> {
+        let most = self.retention.max_bytes;
+        let keep = (self.file_len()? > most).then(|| self.retention.target());
+        if self.with_store(|store| store.prune(before, keep, PRUNE_ROWS))? == PRUNE_ROWS {
+            self.shared.lock().prune.get_or_insert(before);
+            return Ok(());
+        }
+        let (len, bytes) = (self.file_len()?, self.with_store(Store::bytes)?);
+        if len > COMPACT_FROM.min(most) && (len > most || len > bytes.saturating_mul(4)) {
+            let mut store = self.shared.store.write().unwrap_or_else(PoisonError::into_inner);
+            store.as_mut().map_or(Ok(()), Store::compact)?;
+        }
+        Ok(())
+    }
+
+    /// The file cannot be used: says so once, and when to try again.
+    fn fail(&mut self, why: &str) {
+        self.shared.set_store(None);
+        self.retry_at = clock::now().plus(nanos(self.wait));
+        self.wait = (self.wait * 2).min(self.pace.retry.1);
+        let known = self.shared.lock().trouble.replace(why.to_owned());
+        if known.as_deref() != Some(why) {
+            tracing::warn!(
+                "cannot use {}: {why}; findings go on in memory and are written when it works again",
+                self.shared.path.display()
+            );
+        }
+    }
+
+    fn with_store<T>(
+        &self,
+        job: impl FnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match &*self.shared.store.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(store) => job(store),
+            None => Err(StoreError::Io("it is closed".to_owned())),
+        }
+    }
+
+    fn file_len(&self) -> Result<u64, StoreError> {
+        Ok(std::fs::metadata(&self.shared.path)?.len())
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
