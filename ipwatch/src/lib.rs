@@ -18,4 +18,5 @@ pub mod fact;
 pub mod finding;
 pub mod ledger;
 pub mod map;
+pub mod sinks;
 pub mod sources;

@@ -1,0 +1,106 @@
+//! Findings in the log: one line each, to be read by people on stderr and by fields in journald.
+
+use std::fmt::Write as _;
+
+use crate::escape::escape;
+use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
+
+/// The log line's target: `RUST_LOG=ipwatch::finding=warn` picks these lines alone.
+pub const TARGET: &str = "ipwatch::finding";
+
+/// Writes one line. A finding that is over is no alarm, whatever it was before.
+pub fn write(change: &Change) {
+    // The level is part of a static description of the line, so each needs a call of its own.
+    macro_rules! line {
+        ($level:ident) => {{
+            let finding = &change.finding;
+            let subject = &finding.subject;
+            let holder = finding.holders.first();
+            tracing::event!(
+                target: TARGET,
+                tracing::Level::$level,
+                id = finding.id.as_str(),
+                code = finding.code.as_str(),
+                severity = severity(finding.severity),
+                status = status(finding.status),
+                ip = subject.ip.map(tracing::field::display),
+                pod = pod(finding).map(tracing::field::display),
+                netns = subject.netns.as_ref().and_then(|netns| netns.inode),
+                holder.pid = holder.and_then(|holder| holder.pid),
+                holder.comm = holder
+                    .and_then(|holder| holder.comm.as_deref())
+                    .map(escape)
+                    .map(tracing::field::display),
+                caused_by = finding.caused_by.as_deref(),
+                "{}",
+                sentence(change)
+            )
+        }};
+    }
+    match change.finding.severity {
+        _ if change.change == ChangeKind::Resolved => line!(INFO),
+        Severity::Critical => line!(ERROR),
+        Severity::Warning => line!(WARN),
+        Severity::Info => line!(INFO),
+    }
+}
+
+/// The line as a person reads it: `opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, held by
+/// pid 812 java`.
+fn sentence(change: &Change) -> String {
+    let finding = &change.finding;
+    let mut line = String::new();
+    let verb = match change.change {
+        ChangeKind::Opened => "opened",
+        ChangeKind::Updated => "updated",
+        ChangeKind::Resolved => "resolved",
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(line, "{verb}: {}", finding.code);
+    if let Some(ip) = finding.subject.ip {
+        let _ = write!(line, " {ip}");
+    }
+    if let Some(pod) = pod(finding) {
+        let _ = write!(line, " of {pod}");
+    }
+    if let Some(holder) = finding.holders.first() {
+        if let Some(pid) = holder.pid {
+            let _ = write!(line, ", held by pid {pid}");
+        }
+        if let Some(comm) = &holder.comm {
+            let _ = write!(line, " {}", escape(comm));
+        }
+        if finding.holders.len() > 1 {
+            let _ = write!(line, " and {} more", finding.holders.len() - 1);
+        }
+    }
+    line
+}
+
+fn pod(finding: &Finding) -> Option<String> {
+    let pod = finding.subject.pod.as_ref()?;
+    let name = escape(pod.name.as_deref()?);
+    Some(match &pod.namespace {
+        Some(namespace) => format!("{}/{name}", escape(namespace)),
+        None => name.into_owned(),
+    })
+}
+
+pub(super) fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
+
+pub(super) fn status(status: Status) -> &'static str {
+    match status {
+        Status::Pending => "pending",
+        Status::Firing => "firing",
+        Status::Resolved => "resolved",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::sinks::tests::{opened, resolved};
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What these changes look like in the log.
+fn log(changes: &[Change]) -> String {
+    let sink = Sink::default();
+    let writer = sink.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || changes.iter().for_each(write));
+    let bytes = sink.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn one_line_says_it_all() {
+    let log = log(&[opened("k3f9")]);
+    assert_eq!(log.lines().count(), 1);
+    for part in [
+        "WARN ipwatch::finding: opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, \
+         held by pid 812 java",
+        "id=\"k3f9\"",
+        "status=\"pending\"",
+        "ip=10.0.3.17",
+        "pod=shop/api-0",
+        "netns=4026532177",
+        "holder.pid=812",
+        "holder.comm=java",
+    ] {
+        assert!(log.contains(part), "{part} is not in {log}");
+    }
+}
+
+#[test]
+fn the_level_is_the_severity_until_it_is_over() {
+    let level = |severity, mut change: Change| {
+        change.finding.severity = severity;
+        log(&[change]).split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(level(Severity::Critical, opened("a")), "ERROR");
+    assert_eq!(level(Severity::Warning, opened("a")), "WARN");
+    assert_eq!(level(Severity::Info, opened("a")), "INFO");
+    assert_eq!(level(Severity::Critical, resolved("a")), "INFO");
+}
+
+#[test]
+fn a_hostile_name_forges_no_line() {
+    let mut change = opened("a");
+    change.finding.holders[0].comm = Some("x\n\u{1b}[31mERROR y".to_owned());
+    change.finding.subject.pod.as_mut().unwrap().name = Some("a\rb".to_owned());
+    let log = log(&[change]);
+    assert_eq!(log.lines().count(), 1);
+    assert!(log.contains("x\\x0a\\x1b[31mERROR y"), "{log}");
+    assert!(log.contains("shop/a\\x0db"), "{log}");
+    assert!(!log.trim_end().chars().any(char::is_control), "{log:?}");
+}
+
+#[test]
+fn what_is_unknown_is_absent() {
+    let mut change = opened("a");
+    change.finding.subject = crate::finding::Subject::default();
+    change.finding.holders.clear();
+    let log = log(&[change]);
+    assert!(log.contains("opened: ip-held-by-stuck-process id="), "{log}");
+    for part in ["ip=", "pod=", "netns=", "holder"] {
+        assert!(!log.contains(part), "{part} is in {log}");
+    }
+}

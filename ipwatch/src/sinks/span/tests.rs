@@ -1,0 +1,142 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::sinks::tests::{opened, resolved, updated};
+
+const T0: u64 = 1_767_225_600_000_000_000; // 2026-01-01T00:00:00Z
+const SECOND: u64 = 1_000_000_000;
+
+fn values(attributes: &[KeyValue]) -> HashMap<&str, Value> {
+    let value = |pair: &KeyValue| pair.value.clone().and_then(|value| value.value).unwrap();
+    attributes.iter().map(|pair| (pair.key.as_str(), value(pair))).collect()
+}
+
+fn string(text: &str) -> Value {
+    Value::StringValue(text.to_owned())
+}
+
+#[test]
+fn one_finding_is_one_trace() {
+    let [open, update, end] =
+        [opened("a"), updated("a"), resolved("a")].map(|change| span(&change));
+    let other = span(&opened("b"));
+    assert_eq!((open.trace_id.len(), open.span_id.len()), (16, 8));
+    assert_eq!(open.trace_id, update.trace_id);
+    assert_eq!(open.trace_id, end.trace_id);
+    assert_ne!(open.trace_id, other.trace_id);
+    assert_eq!(open.name, "ipwatch.finding ip-held-by-stuck-process");
+
+    assert_eq!(open.parent_span_id, Vec::<u8>::new());
+    assert_eq!((&update.parent_span_id, &end.parent_span_id), (&open.span_id, &open.span_id));
+    assert_ne!(open.span_id, update.span_id);
+    assert_ne!(update.span_id, end.span_id);
+}
+
+#[test]
+fn a_span_that_is_made_again_is_the_same_one() {
+    assert_eq!(span(&updated("a")), span(&updated("a")));
+}
+
+#[test]
+fn opening_and_update_are_moments_and_the_end_has_the_whole_length() {
+    let time = |change| {
+        let span = span(&change);
+        (span.start_time_unix_nano, span.end_time_unix_nano)
+    };
+    assert_eq!(time(opened("a")), (T0 + 6 * SECOND, T0 + 6 * SECOND));
+    assert_eq!(time(updated("a")), (T0 + 8 * SECOND, T0 + 8 * SECOND));
+    assert_eq!(time(resolved("a")), (T0, T0 + 60 * SECOND));
+}
+
+#[test]
+fn attributes_have_the_names_that_everybody_knows() {
+    let mut change = opened("a");
+    change.finding.caused_by = Some("b".to_owned());
+    let span = span(&change);
+    let values = values(&span.attributes);
+    for (key, value) in [
+        ("ipwatch.finding.id", string("a")),
+        ("ipwatch.finding.code", string("ip-held-by-stuck-process")),
+        ("ipwatch.finding.severity", string("warning")),
+        ("ipwatch.finding.status", string("pending")),
+        ("ipwatch.finding.change", string("opened")),
+        ("ipwatch.finding.caused_by", string("b")),
+        ("network.local.address", string("10.0.3.17")),
+        ("ipwatch.netns.cookie", Value::IntValue(4711)),
+        ("ipwatch.netns.inode", Value::IntValue(4_026_532_177)),
+        ("k8s.namespace.name", string("shop")),
+        ("k8s.pod.name", string("api-0")),
+        ("k8s.pod.uid", string("7f3a")),
+        ("container.id", string("c0ffee")),
+        ("process.pid", Value::IntValue(812)),
+        ("process.command", string("java")),
+        ("thread.name", string("java")),
+    ] {
+        assert_eq!(values.get(key), Some(&value), "{key}");
+    }
+    assert!(!values.contains_key("thread.id"), "what is unknown is absent");
+    let Value::ArrayValue(holders) = &values["ipwatch.holders"] else { panic!() };
+    assert_eq!(holders.values[0].value, Some(string("process pid 812 java exiting")));
+}
+
+#[test]
+fn evidence_is_an_event_at_its_own_time() {
+    let span = span(&opened("a"));
+    assert_eq!(span.events.len(), 1);
+    assert_eq!(span.events[0].time_unix_nano, T0 + 5 * SECOND);
+    let values = values(&span.events[0].attributes);
+    assert_eq!(values["ipwatch.evidence.source"], string("procfs"));
+    assert_eq!(values["ipwatch.evidence.text"], string("state D in nfs_wait_bit_killable"));
+}
+
+#[test]
+fn what_a_person_acts_on_is_an_error() {
+    let status = |severity| {
+        let mut change = opened("a");
+        change.finding.severity = severity;
+        span(&change).status.unwrap()
+    };
+    assert_eq!(status(Severity::Info), Status::default());
+    for severity in [Severity::Warning, Severity::Critical] {
+        assert_eq!(status(severity).code, status::StatusCode::Error as i32);
+        assert_eq!(status(severity).message, "the IP cannot be used");
+    }
+}
+
+#[test]
+fn hostile_text_is_escaped_and_cut() {
+    let mut change = opened("a");
+    change.finding.holders[0].comm = Some("\u{1b}[2Jx".to_owned());
+    change.finding.evidence[0].text = "ü".repeat(TEXT);
+    let one = change.finding.evidence[0].clone();
+    change.finding.evidence.extend(std::iter::repeat_n(one, EVIDENCE));
+    let span = span(&change);
+    assert_eq!(values(&span.attributes)["process.command"], string("\\x1b[2Jx"));
+    assert_eq!((span.events.len(), span.dropped_events_count), (EVIDENCE, 1));
+    let Value::StringValue(text) = &values(&span.events[0].attributes)["ipwatch.evidence.text"]
+    else {
+        panic!()
+    };
+    assert_eq!(text.len(), TEXT, "cut between characters");
+}
+
+#[test]
+fn a_cookie_beyond_signed_numbers_is_told_in_digits() {
+    let mut change = opened("a");
+    change.finding.subject.netns.as_mut().unwrap().cookie = Some(u64::MAX);
+    let span = span(&change);
+    assert_eq!(values(&span.attributes)["ipwatch.netns.cookie"], string("18446744073709551615"));
+}
+
+#[test]
+fn the_resource_names_the_node() {
+    let node = Node { name: "node-17".to_owned(), version: "1.2.3".to_owned() };
+    let spans = request(&[opened("a"), opened("b")], &node);
+    assert_eq!(spans.len(), 1);
+    assert_eq!(spans[0].scope_spans[0].spans.len(), 2);
+    let resource = spans[0].resource.clone().unwrap();
+    let values = values(&resource.attributes);
+    assert_eq!(values["service.name"], string("ipwatch"));
+    assert_eq!(values["service.version"], string("1.2.3"));
+    assert_eq!(values["host.name"], string("node-17"));
+}

@@ -1,0 +1,72 @@
+use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
+use crate::finding::{Change, ChangeKind, Code, Evidence, Finding, Severity, Status, Subject};
+
+/// A finding as it opens, with everything it can carry.
+pub(super) fn opened(id: &str) -> Change {
+    let finding = Finding {
+        id: id.to_owned(),
+        code: Code::IpHeldByStuckProcess,
+        severity: Severity::Warning,
+        status: Status::Pending,
+        subject: Subject {
+            ip: Some("10.0.3.17".parse().unwrap()),
+            netns: Some(Netns {
+                cookie: Some(4711),
+                inode: Some(4_026_532_177),
+                ..Netns::default()
+            }),
+            container: Some(Container { id: Some("c0ffee".to_owned()), ..Container::default() }),
+            pod: Some(Pod {
+                namespace: Some("shop".to_owned()),
+                name: Some("api-0".to_owned()),
+                uid: Some("7f3a".to_owned()),
+                ..Pod::default()
+            }),
+            network: None,
+        },
+        holders: vec![Holder {
+            kind: HolderKind::Process,
+            pid: Some(812),
+            tid: None,
+            comm: Some("java".to_owned()),
+            state: Some('D'),
+            exiting: Some(true),
+            since: None,
+            mount_path: None,
+            mount_ns: None,
+            fd: None,
+        }],
+        evidence: vec![Evidence {
+            source: "procfs".to_owned(),
+            at: "2026-01-01T00:00:05.000Z".to_owned(),
+            text: "state D in nfs_wait_bit_killable".to_owned(),
+        }],
+        since: "2026-01-01T00:00:00.000Z".to_owned(),
+        firing_at: None,
+        last_seen: "2026-01-01T00:00:06.000Z".to_owned(),
+        resolved_at: None,
+        caused_by: None,
+        impact: "the IP cannot be used".to_owned(),
+        remediation: vec!["bring back the NFS server".to_owned()],
+        preexisting: false,
+    };
+    Change { change: ChangeKind::Opened, finding }
+}
+
+/// The same, firing.
+pub(super) fn updated(id: &str) -> Change {
+    let mut change = opened(id);
+    change.change = ChangeKind::Updated;
+    change.finding.status = Status::Firing;
+    change.finding.firing_at = Some("2026-01-01T00:00:08.000Z".to_owned());
+    change
+}
+
+/// The same, over.
+pub(super) fn resolved(id: &str) -> Change {
+    let mut change = updated(id);
+    change.change = ChangeKind::Resolved;
+    change.finding.status = Status::Resolved;
+    change.finding.resolved_at = Some("2026-01-01T00:01:00.000Z".to_owned());
+    change
+}
