@@ -10,8 +10,11 @@
 
 pub mod api;
 pub mod bounded;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod contract;
+pub mod daemon;
 pub mod detect;
 pub mod escape;
 pub mod fact;

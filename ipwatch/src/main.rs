@@ -1,3 +1,7 @@
-//! The `ipwatch` command.
+//! The `ipwatch` command. Everything is in the library; this is its door.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ipwatch::cli::main()
+}

@@ -1,0 +1,285 @@
+//! The command line as clap sees it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+
+use crate::api::Prefix;
+use crate::config::DEFAULT_SOCKET;
+
+/// The shortest grace of `scan`, as in the configuration.
+const SHORTEST_GRACE: Duration = Duration::from_millis(100);
+
+/// Which IP sits in which network namespace, and who holds it there.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 fine, 1 `scan` found something, 2 error or usage, 3 not found."
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Global {
+    /// The daemon's socket [default: /run/ipwatch/ipwatch.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How the answer is written
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    pub(super) output: Format,
+    /// Rows only: no header lines, no hints
+    #[arg(long, global = true)]
+    pub(super) no_headers: bool,
+    /// Colours: `auto` means on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(super) color: ColorChoice,
+}
+
+impl Global {
+    /// Where the daemon is.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+
+    /// The socket, when it was named.
+    pub(super) fn named_socket(&self) -> Option<PathBuf> {
+        self.socket.clone()
+    }
+}
+
+/// How answers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(super) enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For people with wide terminals: more columns
+    Wide,
+    /// One document, schema ipwatch/v1
+    Json,
+    /// One JSON object a line for each item
+    Jsonl,
+    /// The same document as YAML
+    Yaml,
+    /// What identifies each item, one a line
+    Name,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Watch this node until stopped
+    Run(Run),
+    /// Look once, without a daemon; exit code 1 when something is wrong
+    Scan(Scan),
+    /// Ask the daemon
+    Query(Query),
+    /// Follow findings and addresses as they come and go
+    Watch,
+    /// What happened, what will break and what to do
+    Explain(Explain),
+    /// What can be seen on this node, and why not more
+    Doctor(Configured),
+    /// Write down what the sources see, one JSON document a line, for `replay`
+    Record(Record),
+    /// Findings at the end of a recording
+    Replay(Replay),
+    /// A completion script on stdout
+    Completions(Completions),
+}
+
+/// The daemon's configuration.
+#[derive(Debug, Args)]
+pub(super) struct Configured {
+    /// Configuration file [default: /etc/ipwatch/ipwatch.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) configured: Configured,
+    /// Where findings and history are kept
+    #[arg(long, value_name = "DIR")]
+    pub(super) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Scan {
+    #[command(flatten)]
+    pub(super) configured: Configured,
+    /// How long a process may take to exit before it counts as stuck, as 2s or 1m30s
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    pub(super) grace: Option<Duration>,
+    /// Consequences too, not only their causes
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Query {
+    /// Ask again whenever something changes
+    #[arg(short, long, global = true)]
+    pub(super) watch: bool,
+    #[command(subcommand)]
+    pub(super) what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum What {
+    /// Addresses: one IP, those of a prefix, or all
+    Ip(Within),
+    /// Addresses of one netns, or of every netns
+    Netns {
+        /// Its cookie, inode or nsid, or the path or name of its mount
+        #[arg(value_name = "NETNS")]
+        netns: Option<String>,
+    },
+    /// Addresses of one pod, or of every pod
+    Pod {
+        /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
+        #[arg(value_name = "POD")]
+        pod: Option<String>,
+    },
+    /// Addresses of the netns that a process holds
+    Pid {
+        /// Process or thread id
+        #[arg(value_name = "PID")]
+        pid: u32,
+    },
+    /// What is wrong
+    Findings {
+        /// A finding's id or the beginning of it, a code, an IP, or NAMESPACE/NAME
+        #[arg(value_name = "WHAT")]
+        what: Option<String>,
+        /// Resolved ones and consequences too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Who had an IP from when to when, newest first
+    History(Within),
+    /// ARP and NDP entries
+    Neigh(Within),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Within {
+    /// An IP or a prefix, as 10.0.3.17 or 10.0.0.0/24
+    #[arg(value_name = "IP")]
+    pub(super) prefix: Option<Prefix>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// A finding's id or the beginning of it, a finding code (prints its runbook), an IP, or
+    /// NAMESPACE/NAME of a pod
+    #[arg(value_name = "WHAT")]
+    pub(super) what: String,
+    /// Every item of proof, whole
+    #[arg(long)]
+    pub(super) evidence: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Record {
+    #[command(flatten)]
+    pub(super) configured: Configured,
+    /// The file to write; `-` is stdout
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(super) out: PathBuf,
+    /// Stop after this long, as 30s or 10m; otherwise at Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) duration: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    /// A file that `ipwatch record` wrote
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// Consequences too, not only their causes
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Completions {
+    /// For which shell
+    #[arg(value_name = "SHELL")]
+    pub(super) shell: clap_complete::Shell,
+}
+
+/// A duration as people write it.
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .ok_or_else(|| "not a duration: write it as 500ms, 30s or 1h30m".to_owned())
+}
+
+/// A grace; two looks must fit into it.
+fn grace(text: &str) -> Result<Duration, String> {
+    let grace = duration(text)?;
+    if grace < SHORTEST_GRACE {
+        return Err(format!("too short: {SHORTEST_GRACE:?} at least, as 2s"));
+    }
+    Ok(grace)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_anywhere() {
+        let cli = parse("ipwatch query ip 10.0.3.17 -o json -w --socket /tmp/s").unwrap();
+        assert_eq!(cli.global.output, Format::Json);
+        assert_eq!(cli.global.socket(), PathBuf::from("/tmp/s"));
+        let Command::Query(Query { watch: true, what: What::Ip(within) }) = cli.command else {
+            panic!("not a watched query")
+        };
+        assert_eq!(within.prefix, Some("10.0.3.17".parse().unwrap()));
+        assert_eq!(parse("ipwatch watch").unwrap().global.socket(), PathBuf::from(DEFAULT_SOCKET));
+    }
+
+    #[test]
+    fn bad_values_come_with_an_example() {
+        for (line, example) in [
+            ("ipwatch query ip 10.0.3", "10.0.3.17"),
+            ("ipwatch query neigh 10.0.3.0/33", "10.0.0.0/24"),
+            ("ipwatch scan --grace soon", "30s"),
+            ("ipwatch scan --grace 5ms", "100ms"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(example), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations_as_people_write_them() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in ["", "5", "-3s", "5 parsecs"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+}

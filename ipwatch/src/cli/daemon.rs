@@ -1,0 +1,33 @@
+//! `ipwatch run` and `ipwatch record`: the commands that stay.
+
+use super::args::{Configured, Global, Record, Run};
+use super::{Failure, Outcome};
+use crate::config::Config;
+use crate::daemon;
+
+pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
+    let Run { configured, state_dir } = run;
+    let mut config = config(global, &configured)?;
+    if let Some(state_dir) = state_dir {
+        config.state_dir = state_dir;
+    }
+    daemon::run(config)?;
+    Ok(Outcome::Fine)
+}
+
+pub(super) fn record(global: &Global, record: Record) -> Result<Outcome, Failure> {
+    let Record { configured, out, duration } = record;
+    let file = Some(out).filter(|out| out.as_os_str() != "-");
+    daemon::record(config(global, &configured)?, file, duration)?;
+    Ok(Outcome::Fine)
+}
+
+/// The configuration, whole and checked; what the command line says goes before it.
+pub(super) fn config(global: &Global, configured: &Configured) -> Result<Config, Failure> {
+    let loaded = Config::load(configured.config.as_deref());
+    let mut config = loaded.map_err(anyhow::Error::from)?;
+    if let Some(socket) = global.named_socket() {
+        config.socket = socket;
+    }
+    Ok(config)
+}

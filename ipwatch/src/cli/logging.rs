@@ -1,0 +1,120 @@
+//! Our own log: stderr, filtered by `IPWATCH_LOG`, and in the journal's own terms where that is who
+//! reads it.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Names the filter, as `debug` or `ipwatch::sources=trace,info`.
+const FILTER: &str = "IPWATCH_LOG";
+
+/// Starts logging. Commands that answer and go are quiet unless something is wrong.
+pub(super) fn start(stays: bool) {
+    let default = if stays { LevelFilter::INFO } else { LevelFilter::WARN };
+    let wanted = std::env::var(FILTER).unwrap_or_default();
+    let (filter, mistake) = match wanted.parse::<Targets>() {
+        Ok(filter) if !wanted.is_empty() => (filter, None),
+        Ok(_) => (Targets::new().with_default(default), None),
+        Err(error) => (Targets::new().with_default(default), Some(error)),
+    };
+    let builder =
+        tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(io::stderr);
+    // A second subscriber (in tests) is no reason to fail.
+    let _ = if read_by_journal() {
+        builder.with_ansi(false).event_format(Journal::new()).finish().with(filter).try_init()
+    } else {
+        builder.with_ansi(io::stderr().is_terminal()).finish().with(filter).try_init()
+    };
+    if let Some(error) = mistake {
+        tracing::warn!("{FILTER} is not understood ({error}): logging {default} and above");
+    }
+}
+
+/// Whether stderr goes straight to the journal: systemd names the socket's device and inode in
+/// `JOURNAL_STREAM` (systemd.exec(5)). A child with its stderr elsewhere inherits the variable.
+fn read_by_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(io::stderr().as_fd())
+        .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Lines that begin with their priority (sd-daemon(3)) and leave the time to the journal.
+struct Journal(Format<Full, ()>);
+
+impl Journal {
+    fn new() -> Self {
+        Self(Format::default().without_time().with_level(false))
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// The syslog priority of a level.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_journal_gets_priorities_and_neither_time_nor_colour() {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .event_format(Journal::new())
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(path = "/x", "first");
+            tracing::info!("second");
+        });
+        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let target = module_path!();
+        assert_eq!(text, format!("<4>{target}: first path=\"/x\"\n<6>{target}: second\n"));
+    }
+}

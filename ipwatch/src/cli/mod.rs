@@ -1,0 +1,146 @@
+//! The command line: parses, asks, shows. One file per command; `show/` turns documents into text
+//! and touches nothing else.
+
+mod args;
+mod daemon;
+mod doctor;
+mod explain;
+mod logging;
+mod output;
+mod query;
+mod scan;
+mod show;
+mod table;
+mod text;
+mod watch;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use self::args::{Cli, Command};
+use self::output::Out;
+use crate::api::client::ClientError;
+use crate::escape::escape;
+
+/// How a command that did its work ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing to complain about.
+    Fine,
+    /// `scan` found something wrong with the node.
+    Findings,
+}
+
+/// Why a command did not do its work.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// What was asked for is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// Whoever read our output has gone: `ipwatch query ip | head` is no error.
+    #[error("stdout is closed")]
+    ClosedPipe,
+    /// Anything else.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { status: 404, .. } => Failure::NotFound(error.to_string()),
+            _ => Failure::Other(error.into()),
+        }
+    }
+}
+
+/// Exit code of `scan` when it found something.
+const FINDINGS: u8 = 1;
+/// Exit code of errors, usage errors among them (clap's own choice too).
+const ERROR: u8 = 2;
+/// Exit code when what was asked for is not there.
+const NOT_FOUND: u8 = 3;
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version go to stdout and are no error; nothing is to be done when printing fails.
+            let _ = usage.print();
+            return if usage.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
+        }
+    };
+    logging::start(matches!(cli.command, Command::Run(_) | Command::Record(_)));
+    match dispatch(cli) {
+        Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(FINDINGS),
+        Err(failure) => {
+            complain(&failure.to_string());
+            let not_found = matches!(failure, Failure::NotFound(_));
+            ExitCode::from(if not_found { NOT_FOUND } else { ERROR })
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
+    let Cli { global, command } = cli;
+    let out = Out::new(&global);
+    match command {
+        Command::Run(run) => daemon::run(&global, run),
+        Command::Scan(scan) => scan::scan(&global, &out, scan),
+        Command::Query(query) => wait_for(query::query(&global, &out, query))?,
+        Command::Watch => wait_for(watch::watch(&global, &out))?,
+        Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
+        Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
+        Command::Record(record) => daemon::record(&global, record),
+        Command::Replay(replay) => scan::replay(&out, &replay),
+        Command::Completions(completions) => {
+            let mut script = Vec::new();
+            clap_complete::generate(
+                completions.shell,
+                &mut Cli::command(),
+                env!("CARGO_PKG_NAME"),
+                &mut script,
+            );
+            out.raw(&script)?;
+            Ok(Outcome::Fine)
+        }
+    }
+}
+
+/// Runs a conversation with the daemon to its end.
+fn wait_for<F: Future>(conversation: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| anyhow::anyhow!("cannot wait for the daemon: {error}"))?;
+    Ok(runtime.block_on(conversation))
+}
+
+/// One line on stderr. Whatever it quotes cannot become a second one.
+fn complain(text: &str) {
+    use std::io::Write as _;
+    // Nobody is left to tell when stderr is closed.
+    let _ = writeln!(io::stderr(), "ipwatch: {}", escape(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_found_is_told_from_other_refusals() {
+        let refused = |status| ClientError::Refused {
+            status,
+            error: "no pod shop/api-0".into(),
+            hint: "look again".into(),
+        };
+        assert!(matches!(Failure::from(refused(404)), Failure::NotFound(_)));
+        assert!(matches!(Failure::from(refused(409)), Failure::Other(_)));
+        assert_eq!(Failure::from(refused(409)).to_string(), "no pod shop/api-0: look again");
+    }
+}

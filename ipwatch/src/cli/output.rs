@@ -1,0 +1,239 @@
+//! Writing answers: the formats that are the same for every command, and stdout itself.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+
+use clap::ColorChoice;
+use serde::Serialize;
+
+use super::args::{Format, Global};
+use super::table::Paint;
+use super::text::{self, Now};
+use super::{Failure, show};
+use crate::contract::{Body, Document};
+use crate::escape::escape;
+
+/// Where and how a command writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Out {
+    pub(super) format: Format,
+    headers: bool,
+    paint: Paint,
+}
+
+/// How text for people is laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    /// The document's moment.
+    pub(super) now: Now,
+    /// More columns.
+    pub(super) wide: bool,
+    /// Header lines, summaries and hints.
+    pub(super) headers: bool,
+    /// Consequences and resolved findings too.
+    pub(super) all: bool,
+    pub(super) paint: Paint,
+}
+
+impl Out {
+    pub(super) fn new(global: &Global) -> Self {
+        let color = match global.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => {
+                let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                !unwanted && io::stdout().is_terminal()
+            }
+        };
+        Self { format: global.output, headers: !global.no_headers, paint: Paint(color) }
+    }
+
+    /// Whether the answer is laid out for people.
+    pub(super) fn for_people(&self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
+    }
+
+    /// The layout for this document.
+    pub(super) fn view(&self, document: &Document) -> View {
+        View {
+            now: Now::of(document),
+            wide: self.format == Format::Wide,
+            headers: self.headers,
+            all: false,
+            paint: self.paint,
+        }
+    }
+
+    /// Writes a document; `all` as in [`View::all`].
+    pub(super) fn document(&self, document: &Document, all: bool) -> Result<(), Failure> {
+        self.raw(self.render(document, all)?.as_bytes())
+    }
+
+    /// The text of a document in the chosen format.
+    pub(super) fn render(&self, document: &Document, all: bool) -> Result<String, Failure> {
+        match self.format {
+            Format::Table | Format::Wide => {
+                Ok(show::document(document, View { all, ..self.view(document) }))
+            }
+            Format::Json => json(document),
+            Format::Jsonl => json_lines(&document.body),
+            Format::Yaml => yaml(document),
+            Format::Name => Ok(names(&document.body)),
+        }
+    }
+
+    /// Writes bytes as they are.
+    pub(super) fn raw(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+            _ => anyhow::anyhow!("cannot write the answer: {error}: look where stdout goes").into(),
+        })
+    }
+
+    /// Clears the terminal, if it is one.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        if self.for_people() && io::stdout().is_terminal() {
+            self.raw(b"\x1b[2J\x1b[H")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn paint(&self) -> Paint {
+        self.paint
+    }
+}
+
+fn json(document: &Document) -> Result<String, Failure> {
+    let mut text = serde_json::to_string_pretty(document).map_err(anyhow::Error::from)?;
+    text.push('\n');
+    Ok(quiet(&text))
+}
+
+fn json_lines(body: &Body) -> Result<String, Failure> {
+    fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
+        let mut text = String::new();
+        for item in items {
+            text.push_str(&serde_json::to_string(item)?);
+            text.push('\n');
+        }
+        Ok(text)
+    }
+    let text = match body {
+        Body::Addresses(items) => lines(items),
+        Body::Findings(items) => lines(items),
+        Body::Neighbours(items) => lines(items),
+        Body::History(items) => lines(items),
+        Body::Probes(items) => lines(items),
+    };
+    Ok(quiet(&text.map_err(anyhow::Error::from)?))
+}
+
+/// JSON that is safe to print and means the same: serde_json escapes what JSON demands (U+0000 to
+/// U+001F) and leaves C1 controls and bidi overrides, on which terminals act too.
+pub(super) fn quiet(json: &str) -> String {
+    spell_out(json, |c, text| {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    })
+}
+
+/// Passes JSON on, with what must not reach a terminal put the way `spelt` does.
+fn spell_out(json: &str, spelt: impl Fn(char, &mut String)) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Outside strings JSON is plain ASCII, and inside them a newline is never raw.
+        let harmless = matches!(c, ' '..='~' | '\n')
+            || matches!(escape(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_));
+        if harmless { text.push(c) } else { spelt(c, &mut text) }
+    }
+    text
+}
+
+/// YAML that is safe to print. The emitter escapes control characters and leaves bidi overrides; a
+/// document that holds one is written in YAML's JSON form, where every string can be escaped.
+fn yaml(item: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_norway::to_string(item).map_err(anyhow::Error::from)?;
+    if text.lines().all(|line| matches!(escape(line), Cow::Borrowed(_))) {
+        return Ok(text);
+    }
+    let json = serde_json::to_string_pretty(item).map_err(anyhow::Error::from)? + "\n";
+    // YAML has no surrogates.
+    Ok(spell_out(&json, |c, text| text.push_str(&format!("\\U{:08x}", u32::from(c)))))
+}
+
+/// One item of a stream, as a YAML document of its own.
+pub(super) fn yaml_item(item: &impl Serialize) -> Result<String, Failure> {
+    Ok(format!("---\n{}", yaml(item)?))
+}
+
+fn names(body: &Body) -> String {
+    let mut names: Vec<String> = match body {
+        Body::Addresses(items) => items.iter().map(text::address_name).collect(),
+        Body::Findings(items) => items.iter().map(|finding| finding.id.clone()).collect(),
+        Body::Neighbours(items) => items.iter().map(|entry| entry.ip.to_string()).collect(),
+        Body::History(items) => items.iter().map(|tenure| tenure.ip.to_string()).collect(),
+        Body::Probes(items) => items.iter().map(|probe| probe.event.clone()).collect(),
+    };
+    names.dedup();
+    names.iter().map(|name| format!("{}\n", escape(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+    use crate::cli::show::sample;
+
+    /// A document in which a program chose its name with care.
+    fn hostile() -> Document {
+        let mut document = sample("scan.json");
+        let Body::Findings(findings) = &mut document.body else { panic!("findings") };
+        findings[0].holders[0].comm = Some("a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#".into());
+        document
+    }
+
+    fn out(format: Format) -> Out {
+        Out { format, headers: true, paint: Paint(false) }
+    }
+
+    #[test]
+    fn json_is_exact_and_safe_to_print() {
+        let document = hostile();
+        let text = out(Format::Json).render(&document, false).unwrap();
+        assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
+        assert!(text.contains(r"\u001b[2J\u009b1m\u202e\u007f\udb40\udc41"), "{text}");
+        let lines = out(Format::Jsonl).render(&document, false).unwrap();
+        assert_eq!(lines.lines().count(), 2);
+        for line in lines.lines() {
+            serde_json::from_str::<crate::finding::Finding>(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn yaml_is_exact() {
+        let document = hostile();
+        let text = out(Format::Yaml).render(&document, false).unwrap();
+        assert_eq!(serde_norway::from_str::<Document>(&text).unwrap(), document);
+    }
+
+    #[test]
+    fn no_format_lets_a_terminal_be_steered() {
+        for format in Format::value_variants() {
+            let text = out(*format).render(&hostile(), true).unwrap();
+            for line in text.lines() {
+                assert_eq!(escape(line), line, "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_what_other_commands_take() {
+        let names = |name| out(Format::Name).render(&sample(name), false).unwrap();
+        assert_eq!(names("scan.json"), "k3f9q2m7x5wz4a6b\np81cn3t6v2ye7rkd\n");
+        assert_eq!(names("query-history.json"), "10.0.3.17\n");
+        assert!(names("query-netns.json").ends_with("netns/4026532311\n"));
+    }
+}

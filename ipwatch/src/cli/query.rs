@@ -1,0 +1,293 @@
+//! `ipwatch query`: one question to the daemon, or the same one again whenever something changes.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::args::{Global, Query, What, Within};
+use super::output::Out;
+use super::show::card::{self, Around};
+use super::{Failure, Outcome, text};
+use crate::api::client::{Client, ClientError, Watch};
+use crate::api::{Ask, Prefix, Selector};
+use crate::contract::{Address, Body, Document};
+use crate::escape::escape;
+
+/// Events that come within this time of each other make one new answer.
+const SETTLE: Duration = Duration::from_millis(300);
+
+pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Outcome, Failure> {
+    let client = Client::new(global.socket());
+    let ask = ask(query.what);
+    if query.watch {
+        return follow(&client, out, &ask).await;
+    }
+    let (document, missing) = look(&client, &ask).await?;
+    match missing {
+        None => {
+            out.raw(answer(&client, out, &ask, &document).await?.as_bytes())?;
+            Ok(Outcome::Fine)
+        }
+        Some(message) => {
+            // Programs get a document all the same: an empty list, and how the sources stand.
+            if !out.for_people() {
+                out.document(&document, true)?;
+            }
+            Err(Failure::NotFound(message))
+        }
+    }
+}
+
+/// The daemon's answer, and what to say when what was asked for is not there. Then the document is
+/// an empty one.
+async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), Failure> {
+    match client.ask(ask).await {
+        Ok(document) => {
+            let missing = missing(ask, &document);
+            Ok((document, missing))
+        }
+        Err(ClientError::Refused { status: 404, error, .. }) => {
+            // The refusal does not tell how the sources stand, which decides what it proves.
+            let mut document = client.ask(&Ask::Doctor).await?;
+            document.body = nothing(ask);
+            let message = missing(ask, &document).unwrap_or(error);
+            Ok((document, Some(message)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The empty answer.
+fn nothing(ask: &Ask) -> Body {
+    match ask {
+        Ask::Addresses(_) => Body::Addresses(Vec::new()),
+        Ask::Findings { .. } => Body::Findings(Vec::new()),
+        Ask::Neighbours(_) => Body::Neighbours(Vec::new()),
+        Ask::History(_) => Body::History(Vec::new()),
+        Ask::Doctor => Body::Probes(Vec::new()),
+    }
+}
+
+fn ask(what: What) -> Ask {
+    match what {
+        What::Ip(Within { prefix }) => Ask::Addresses(Selector::Ip(prefix)),
+        What::Netns { netns } => Ask::Addresses(Selector::Netns(netns)),
+        What::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
+        What::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
+        What::Findings { what, all } => Ask::Findings { all, what },
+        What::History(Within { prefix }) => Ask::History(prefix),
+        What::Neigh(Within { prefix }) => Ask::Neighbours(prefix),
+    }
+}
+
+/// Asks again whenever the daemon saw something, and shows the answer when it is another one.
+async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failure> {
+    // Follow first, then ask: nothing that happens in between is lost.
+    let mut watch = client.watch().await?;
+    let mut shown: Option<Body> = None;
+    loop {
+        let (document, missing) = look(client, ask).await?;
+        if shown.as_ref() != Some(&document.body) {
+            out.clear()?;
+            let text = match missing.filter(|_| out.for_people()) {
+                Some(message) => format!("{}\n", escape(&message)),
+                None => answer(client, out, ask, &document).await?,
+            };
+            out.raw(text.as_bytes())?;
+            shown = Some(document.body);
+        }
+        if !settled(&mut watch).await? {
+            let path = client.path().display();
+            return Err(anyhow::anyhow!(
+                "the daemon on {path} has gone: start it with `ipwatch run`"
+            )
+            .into());
+        }
+    }
+}
+
+/// Waits for an event and for the burst it belongs to. `false`: the daemon has gone.
+async fn settled(watch: &mut Watch) -> Result<bool, Failure> {
+    if watch.next_line().await?.is_none() {
+        return Ok(false);
+    }
+    let end = Instant::now() + SETTLE;
+    while let Ok(line) = timeout_at(end, watch.next_line()).await {
+        if line?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The text of an answer: the card when one address was asked for and is there once.
+async fn answer(
+    client: &Client,
+    out: &Out,
+    ask: &Ask,
+    document: &Document,
+) -> Result<String, Failure> {
+    match (ask, &document.body) {
+        (Ask::Addresses(Selector::Ip(Some(prefix))), Body::Addresses(addresses))
+            if out.for_people() && prefix.is_host() =>
+        {
+            match addresses.as_slice() {
+                [address] => {
+                    let around = around(client, *prefix, address).await;
+                    Ok(card::render(address, &around, out.view(document)))
+                }
+                _ => out.render(document, false),
+            }
+        }
+        (Ask::Findings { all, .. }, _) => out.render(document, *all),
+        _ => out.render(document, false),
+    }
+}
+
+/// What else is known of an address. The card does without what cannot be had.
+async fn around(client: &Client, ip: Prefix, address: &Address) -> Around {
+    let mut around = Around::default();
+    if let Ok(Document { body: Body::Neighbours(neighbours), .. }) =
+        client.ask(&Ask::Neighbours(Some(ip))).await
+    {
+        around.neighbours = neighbours;
+    }
+    if address.findings.is_empty() {
+        return around;
+    }
+    let open = Ask::Findings { all: false, what: None };
+    if let Ok(Document { body: Body::Findings(findings), .. }) = client.ask(&open).await {
+        around.findings = findings;
+    }
+    around
+}
+
+/// What to say when the answer to a question about one thing is empty.
+fn missing(ask: &Ask, document: &Document) -> Option<String> {
+    let empty = match &document.body {
+        Body::Addresses(list) => list.is_empty(),
+        Body::Findings(list) => list.is_empty(),
+        Body::Neighbours(list) => list.is_empty(),
+        Body::History(list) => list.is_empty(),
+        Body::Probes(list) => list.is_empty(),
+    };
+    if !empty {
+        return None;
+    }
+    let (what, next) = match ask {
+        Ask::Addresses(Selector::Ip(Some(ip))) => {
+            let within = if ip.is_host() { "" } else { "within " };
+            (
+                format!("no address {within}{ip} in any network namespace of this node"),
+                "`ipwatch query ip` lists what there is",
+            )
+        }
+        Ask::Addresses(Selector::Netns(Some(netns))) => (
+            format!("no network namespace {netns} on this node"),
+            "`ipwatch query netns` lists what there is",
+        ),
+        Ask::Addresses(Selector::Pod(Some(pod))) => {
+            (format!("no pod {pod} on this node"), "`ipwatch query pod` lists what there is")
+        }
+        Ask::Addresses(Selector::Pid(pid)) => (
+            format!("no network namespace is held by process {pid}"),
+            "it does not exist, or has given its namespaces up",
+        ),
+        Ask::Neighbours(Some(ip)) => {
+            (format!("no ARP or NDP entry for {ip}"), "`ipwatch query neigh` lists what there is")
+        }
+        Ask::History(Some(ip)) => {
+            (format!("no record of who had {ip}"), "`ipwatch query history` lists what there is")
+        }
+        Ask::Findings { what: Some(what), all } => (
+            format!("no finding about {what}"),
+            if *all {
+                "`ipwatch query findings --all` lists them"
+            } else {
+                "--all looks among the resolved ones too"
+            },
+        ),
+        _ => return None,
+    };
+    Some(text::not_there(&what, next, document))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{AskError, Event, fake};
+    use crate::cli::show::sample;
+
+    fn empty(degraded: bool) -> Document {
+        let mut document = sample("query-ip.json");
+        document.body = Body::Addresses(Vec::new());
+        if !degraded {
+            document.sources.retain(|source| source.name != "cni");
+        }
+        document
+    }
+
+    #[test]
+    fn an_ip_that_is_nowhere_is_said_to_be_nowhere() {
+        let ask = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
+        let message = missing(&ask, &empty(false)).unwrap();
+        assert!(
+            message.starts_with("no address 10.0.0.9 in any network namespace of this node: "),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn what_a_blind_source_would_have_told_is_no_proof() {
+        let ask = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
+        let message = missing(&ask, &empty(true)).unwrap();
+        assert!(
+            message.contains("which is not proof (cni degraded): see `ipwatch doctor`"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn an_empty_list_of_everything_is_an_answer() {
+        assert_eq!(missing(&Ask::Addresses(Selector::Ip(None)), &empty(true)), None);
+        let what = Some("k3f9".to_owned());
+        let mut document = empty(false);
+        document.body = Body::Findings(Vec::new());
+        assert!(missing(&Ask::Findings { all: false, what }, &document).is_some());
+        assert_eq!(missing(&Ask::Findings { all: false, what: None }, &document), None);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_becomes_an_empty_document_that_says_how_the_sources_stand() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Doctor => Ok(sample("doctor.json")),
+            _ => Err(AskError::NotFound("not here".into())),
+        });
+        let ask = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
+        let (document, message) = look(&fake.client, &ask).await.unwrap();
+        assert_eq!(document.body, Body::Addresses(Vec::new()));
+        assert_eq!(document.sources, sample("doctor.json").sources);
+        assert!(message.unwrap().contains("no address 10.0.0.9 in any network namespace"));
+        // Where we have no words of our own the daemon's are passed on.
+        let (_, message) = look(&fake.client, &Ask::History(None)).await.unwrap();
+        assert_eq!(message.as_deref(), Some("not here"));
+    }
+
+    #[tokio::test]
+    async fn other_refusals_are_errors() {
+        let fake = fake::daemon(|_| Err(AskError::Ambiguous("two of them".into())));
+        assert!(matches!(look(&fake.client, &Ask::Doctor).await, Err(Failure::Other(_))));
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_events_is_one_change() {
+        let fake = fake::daemon(|_| Ok(sample("doctor.json")));
+        let mut watch = fake.client.watch().await.unwrap();
+        for _ in 0..3 {
+            fake.events.send(Event::Lagged { dropped: 1 }).unwrap();
+        }
+        assert!(settled(&mut watch).await.unwrap());
+        let more = tokio::time::timeout(Duration::from_millis(50), watch.next_line()).await;
+        assert!(more.is_err(), "all three belonged to one burst");
+    }
+}

@@ -1,0 +1,225 @@
+//! One address and all that is known around it.
+
+use crate::cli::output::View;
+use crate::cli::table::{Paint, Style};
+use crate::cli::text::{self, ShortIds};
+use crate::contract::{Address, Holder, HolderKind, Neighbour};
+use crate::escape::escape;
+use crate::finding::{Finding, Status};
+
+/// Most holders that get a line of their own.
+const MOST_HOLDERS: usize = 8;
+
+/// What other questions told about the address.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Around {
+    /// Neighbour entries for the IP.
+    pub(in crate::cli) neighbours: Vec<Neighbour>,
+    /// Every open finding: the short forms of ids come from all of them.
+    pub(in crate::cli) findings: Vec<Finding>,
+}
+
+/// The card. Lines of which nothing is known are left out.
+pub(in crate::cli) fn render(address: &Address, around: &Around, view: View) -> String {
+    let mut card = Card { out: String::new(), paint: view.paint };
+    card.title(address);
+    card.line("kernel", &kernel(address, view));
+    for holder in address.holders.iter().take(MOST_HOLDERS) {
+        card.line("holder", &holding(holder, view));
+    }
+    if let Some(more) = address.holders.len().checked_sub(MOST_HOLDERS).filter(|more| *more > 0) {
+        card.line("", &format!("{more} more (-o json shows all)"));
+    }
+    card.line("pod", &pod(address));
+    card.line("ipam", &ipam(address));
+    for neighbour in &around.neighbours {
+        card.line("neigh", &entry(neighbour, view));
+    }
+    let open = around.findings.iter().map(|finding| finding.id.as_str());
+    let short = ShortIds::new(open.chain(address.findings.iter().map(String::as_str)));
+    for id in &address.findings {
+        let finding = around.findings.iter().find(|finding| finding.id == *id);
+        card.line("finding", &verdict(short.get(id), finding, view));
+    }
+    card.out
+}
+
+struct Card {
+    out: String,
+    paint: Paint,
+}
+
+impl Card {
+    fn title(&mut self, address: &Address) {
+        let ip = address
+            .ip
+            .map_or_else(|| format!("netns {}", text::netns(&address.netns)), |ip| ip.to_string());
+        let (verdict, style) = match address.netns.state.as_deref() {
+            _ if !address.findings.is_empty() => ("HELD: unsafe to hand out", Style::Red),
+            Some("host") => ("the node's own", Style::Plain),
+            Some("dying") => ("being torn down", Style::Yellow),
+            _ => ("in use", Style::Plain),
+        };
+        let (ip, verdict) = (self.paint.paint(Style::Bold, &ip), self.paint.paint(style, verdict));
+        self.out.push_str(&format!("{ip}   {verdict}\n"));
+    }
+
+    fn line(&mut self, label: &str, text: &str) {
+        if !text.is_empty() {
+            let label = self.paint.paint(Style::Dim, &format!("{label:<8}")).into_owned();
+            self.out.push_str(&format!("{label} {}\n", escape(text)));
+        }
+    }
+}
+
+fn kernel(address: &Address, view: View) -> String {
+    let netns = &address.netns;
+    let mut parts = vec![format!("netns {}", text::netns(netns))];
+    if let Some(path) = &netns.path {
+        parts.push(format!("({path})"));
+    }
+    if let Some(interface) = &address.interface {
+        parts.push(interface.name.clone().unwrap_or_else(|| format!("device {}", interface.index)));
+        parts.extend(interface.mac.map(|mac| mac.to_string()));
+        parts.extend(interface.master.as_ref().map(|master| format!("of {master}")));
+    }
+    let age = view.now.age(address.since.as_deref());
+    let up = if age.is_empty() { String::new() } else { format!(", up {age}") };
+    parts.join(" ") + &up
+}
+
+fn holding(holder: &Holder, view: View) -> String {
+    let mut text = text::holder(holder);
+    if let (HolderKind::Mount, Some(mount_ns)) = (holder.kind, holder.mount_ns) {
+        text.push_str(&format!(" in mount namespace {mount_ns}"));
+        if let Some(pid) = holder.pid {
+            text.push_str(&format!(" (seen by pid {pid})"));
+        }
+    }
+    let age = view.now.age(holder.since.as_deref());
+    match (holder.exiting, age.as_str()) {
+        (Some(true), "") => text.push_str(", exiting"),
+        (Some(true), age) => text.push_str(&format!(", exiting for {age}")),
+        _ => {}
+    }
+    if let Some(state) = holder.state {
+        text.push_str(&format!(", state {state}"));
+    }
+    text
+}
+
+fn pod(address: &Address) -> String {
+    let mut parts = Vec::new();
+    if let Some(of) = &address.pod {
+        parts.push(text::pod(of));
+        // A pod that has only its uid is already named by it.
+        let uid = of.uid.as_deref().filter(|_| of.name.is_some());
+        parts.extend(uid.map(|uid| format!("uid {}", text::cut(uid, 8))));
+        parts.extend(of.attempt.map(|attempt| format!("attempt {attempt}")));
+        parts.extend(of.state.as_ref().map(|state| format!("sandbox {state}")));
+    }
+    if let Some(of) = &address.container {
+        let runtime =
+            of.runtime.as_deref().map(|runtime| format!("{runtime} ")).unwrap_or_default();
+        parts.push(format!("container {runtime}{}", text::container(of)));
+        parts.extend(of.state.clone());
+    }
+    parts.join(" ")
+}
+
+fn ipam(address: &Address) -> String {
+    let Some(reservation) = &address.reservation else { return String::new() };
+    let network = reservation.network.as_deref().map(|network| format!(" {network}"));
+    let holder =
+        reservation.container_id.as_deref().map(|id| format!(" for {}", text::cut(id, 12)));
+    format!(
+        "{}{} reserves it{}",
+        reservation.store,
+        network.unwrap_or_default(),
+        holder.unwrap_or_default()
+    )
+}
+
+fn entry(neighbour: &Neighbour, view: View) -> String {
+    let mut parts = vec![neighbour.state.clone()];
+    parts.extend(neighbour.mac.map(|mac| mac.to_string()));
+    let device = neighbour.interface.name.clone();
+    parts.push(format!(
+        "on {} of netns {}",
+        device.unwrap_or_else(|| format!("device {}", neighbour.interface.index)),
+        text::netns(&neighbour.netns)
+    ));
+    let age = view.now.age(neighbour.since.as_deref());
+    if !age.is_empty() {
+        parts.push(format!("for {age}"));
+    }
+    parts.join(" ")
+}
+
+fn verdict(short: &str, finding: Option<&Finding>, view: View) -> String {
+    let Some(finding) = finding else { return format!("{short} (ipwatch explain {short})") };
+    let pending = if finding.status == Status::Pending { " pending" } else { "" };
+    let severity = text::severity(finding.severity).to_lowercase();
+    let age = view.now.age(Some(&finding.since));
+    format!("{short} {severity}{pending} {} for {age} (ipwatch explain {short})", finding.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{plain, sample};
+    use super::*;
+    use crate::contract::Body;
+
+    fn address(name: &str, at: usize) -> (Address, View) {
+        let document = sample(name);
+        let view = plain(&document);
+        let Body::Addresses(mut list) = document.body else { panic!("addresses") };
+        (list.swap_remove(at), view)
+    }
+
+    #[test]
+    fn all_that_is_known_and_not_a_line_more() {
+        let (address, view) = address("query-ip.json", 0);
+        let Body::Findings(findings) = sample("scan.json").body else { panic!("findings") };
+        let Body::Neighbours(mut neighbours) = sample("query-neigh.json").body else {
+            panic!("neighbours")
+        };
+        neighbours.truncate(1);
+        let text = render(&address, &Around { neighbours, findings }, view);
+        let expected = "\
+10.0.3.17   HELD: unsafe to hand out
+kernel   netns 4026532177 (/run/netns/cni-7f3a11c2-0b8e-4d07-9a57-2d1f6a9c0e44) eth0 0a:58:0a:00:03:11, up 6d
+holder   pid 640 pause
+holder   pid 812 java, exiting for 5m, state D
+pod      shop/api-0 uid 7f3a2c1e container containerd 7f3a91c26e0b
+neigh    REACHABLE 0a:58:0a:00:03:11 on cni0 of netns host for 30s
+finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn every_kind_of_holder_has_its_words() {
+        let (address, view) = address("query-netns.json", 3);
+        let text = render(&address, &Around::default(), view);
+        for part in [
+            "10.0.3.23   in use",
+            "holder   pid 2204 thread 2207 worker, state S",
+            "holder   mount /run/netns/cni-aa10 in mount namespace 4026532001 (seen by pid 1840)",
+            "holder   fd 14 of pid 1977 node-agent",
+            "holder   socket fd 15 of pid 1977 node-agent",
+            "ipam     host-local cbr0 reserves it for b1946ac92492",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("pod ") && !text.contains("finding"), "{text}");
+    }
+
+    #[test]
+    fn hostile_names_are_shown_escaped() {
+        let (mut address, view) = address("query-ip.json", 0);
+        address.holders[0].comm = Some("\u{1b}]0;x\u{7}\nholder   pid 1 init".into());
+        let text = render(&address, &Around::default(), view);
+        assert!(text.contains("\\x1b]0;x\\x07\\x0aholder"), "{text}");
+    }
+}

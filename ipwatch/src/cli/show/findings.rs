@@ -1,0 +1,200 @@
+//! Findings: one row each, consequences folded under their cause.
+
+use crate::cli::output::View;
+use crate::cli::table::{Cell, Style, Table};
+use crate::cli::text::{self, ShortIds};
+use crate::contract::Document;
+use crate::finding::{Finding, Severity, Status};
+
+pub(super) fn table(document: &Document, findings: &[Finding], view: View) -> String {
+    let mut order: Vec<&Finding> = findings.iter().collect();
+    // What is open before what is over, the worst first, then the oldest.
+    order.sort_by(|a, b| {
+        let rank = |finding: &Finding| {
+            (finding.status == Status::Resolved, std::cmp::Reverse(finding.severity))
+        };
+        rank(a).cmp(&rank(b)).then_with(|| a.since.cmp(&b.since))
+    });
+    let ids = ShortIds::new(findings.iter().map(|finding| finding.id.as_str()));
+    let mut out = String::new();
+    if view.headers {
+        out.push_str(&summary(document, findings));
+    }
+    if findings.is_empty() {
+        return out;
+    }
+    let mut table = if view.wide {
+        Table::new(&[
+            "SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE", "STATUS", "POD", "NETNS", "CAUSE",
+        ])
+    } else {
+        Table::new(&["SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE"])
+    };
+    order.retain(|finding| view.all || cause(finding, findings).is_none());
+    for finding in &order {
+        table.noted(row(finding, &ids, view), Some(note(finding, findings, view)));
+    }
+    out.push_str(&table.render(view.headers, view.paint));
+    let worst = order.first().filter(|finding| finding.status != Status::Resolved);
+    if let (true, Some(worst)) = (view.headers, worst) {
+        out.push_str(&format!("Next: ipwatch explain {}\n", ids.get(&worst.id)));
+    }
+    out
+}
+
+/// The finding that this one is a consequence of, when it is among the ones shown.
+fn cause<'a>(finding: &Finding, findings: &'a [Finding]) -> Option<&'a Finding> {
+    let cause = finding.caused_by.as_ref()?;
+    findings.iter().find(|other| other.id == *cause && other.id != finding.id)
+}
+
+fn summary(document: &Document, findings: &[Finding]) -> String {
+    let open = |finding: &&Finding| finding.status != Status::Resolved;
+    let total = findings.iter().filter(open).count();
+    let causes = findings.iter().filter(open).filter(|f| cause(f, findings).is_none()).count();
+    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let what = match (causes, total) {
+        (_, 0) => "nothing wrong is known".to_owned(),
+        (causes, total) if causes == total => count(total, "finding"),
+        (causes, total) => format!("{}, {}", count(causes, "cause"), count(total, "finding")),
+    };
+    let node = crate::escape::escape(&document.node);
+    format!("{node}   {what}    {}\n", super::sources(document))
+}
+
+fn row(finding: &Finding, ids: &ShortIds, view: View) -> Vec<Cell> {
+    let style = match (finding.status, finding.severity) {
+        (Status::Resolved, _) => Style::Dim,
+        (_, Severity::Critical) => Style::Red,
+        (_, Severity::Warning) => Style::Yellow,
+        (_, Severity::Info) => Style::Plain,
+    };
+    let mut row = vec![
+        Cell::styled(text::severity(finding.severity), style),
+        Cell::new(ids.get(&finding.id)),
+        Cell::new(text::subject(&finding.subject)),
+        Cell::new(finding.code.as_str()),
+        Cell::new(text::holders(&finding.holders)),
+        Cell::new(view.now.age(Some(&finding.since))),
+    ];
+    if view.wide {
+        let subject = &finding.subject;
+        row.extend([
+            Cell::new(status(finding.status)),
+            Cell::new(text::owner(subject.pod.as_ref(), subject.container.as_ref())),
+            Cell::new(subject.netns.as_ref().map(text::netns).unwrap_or_default()),
+            Cell::new(finding.caused_by.as_deref().map(|id| ids.get(id)).unwrap_or_default()),
+        ]);
+    }
+    row
+}
+
+/// The word for where a finding stands.
+pub(in crate::cli) fn status(status: Status) -> &'static str {
+    match status {
+        Status::Pending => "pending",
+        Status::Firing => "firing",
+        Status::Resolved => "resolved",
+    }
+}
+
+/// The line below a row: what will break, and what the row cannot say.
+fn note(finding: &Finding, findings: &[Finding], view: View) -> String {
+    let mut parts = Vec::new();
+    match finding.status {
+        Status::Pending => parts.push("seen once so far".to_owned()),
+        Status::Firing => {}
+        Status::Resolved => {
+            let age = view.now.age(finding.resolved_at.as_deref());
+            parts.push(format!("over since {age}"));
+        }
+    }
+    parts.push(finding.impact.clone());
+    if finding.preexisting {
+        parts.push("stood before ipwatch first looked".to_owned());
+    }
+    let folded = findings
+        .iter()
+        .filter(|other| cause(other, findings).is_some_and(|cause| cause.id == finding.id))
+        .count();
+    if folded > 0 && !view.all {
+        let s = if folded == 1 { "" } else { "s" };
+        parts.push(format!("{folded} consequence{s} folded (--all)"));
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{plain, sample};
+    use super::*;
+    use crate::contract::Body;
+
+    fn shown(change: impl FnOnce(&mut Vec<Finding>), view: impl FnOnce(View) -> View) -> String {
+        let mut document = sample("scan.json");
+        let Body::Findings(findings) = &mut document.body else { panic!("findings") };
+        change(findings);
+        let Body::Findings(findings) = document.body.clone() else { panic!("findings") };
+        table(&document, &findings, view(plain(&document)))
+    }
+
+    #[test]
+    fn a_consequence_is_folded_under_its_cause() {
+        let text = shown(|_| {}, |view| view);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("node-17   1 cause, 2 findings    sources 4/5 (cni"),
+            "{text}"
+        );
+        assert_eq!(
+            lines[1..4],
+            [
+                "SEV   ID    SUBJECT    FINDING                   HOLDER        AGE",
+                "WARN  k3f9  10.0.3.17  ip-held-by-stuck-process  pid 812 java  5m",
+                "      10.0.3.17 stays up for as long as pod shop/api-0 cannot exit. If the IPAM frees it \
+                 meanwhile, the next pod that is given 10.0.3.17 fails with \"address already in use\" \
+                 or shares it. · 1 consequence folded (--all)",
+            ]
+        );
+        assert_eq!(lines[4..], ["Next: ipwatch explain k3f9"]);
+    }
+
+    #[test]
+    fn all_shows_every_one_the_worst_first_and_escapes_names() {
+        let text = shown(|_| {}, |view| View { all: true, wide: true, ..view });
+        let critical = text.find("CRIT  p81c  10.0.3.40").unwrap();
+        assert!(critical < text.find("WARN  k3f9").unwrap(), "{text}");
+        assert!(text.contains("pid 977 thread 981 nginx\\x1b[2J"), "{text}");
+        assert!(text.contains("seen once so far · ") && text.contains("stood before"), "{text}");
+        assert!(text.ends_with("Next: ipwatch explain p81c\n"), "{text}");
+    }
+
+    #[test]
+    fn a_cause_that_is_not_shown_hides_nothing() {
+        let text = shown(|findings| drop(findings.remove(0)), |view| view);
+        assert!(text.contains("p81c") && text.contains("1 finding "), "{text}");
+    }
+
+    #[test]
+    fn nothing_wrong_is_said_with_what_was_looked_at() {
+        let text = shown(Vec::clear, |view| view);
+        assert!(text.starts_with("node-17   nothing wrong is known    sources 4/5"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn what_is_over_comes_last_and_asks_for_nothing() {
+        let text = shown(
+            |findings| {
+                findings[1].caused_by = None;
+                findings[1].status = Status::Resolved;
+                findings[1].resolved_at = Some("2026-01-02T03:10:00.000Z".into());
+            },
+            |view| view,
+        );
+        assert!(text.find("k3f9").unwrap() < text.find("p81c").unwrap(), "{text}");
+        assert!(text.contains("over since 10s"), "{text}");
+        assert!(text.ends_with("Next: ipwatch explain k3f9\n"), "{text}");
+    }
+}

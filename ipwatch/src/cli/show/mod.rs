@@ -1,0 +1,135 @@
+//! From documents to text for people. Pure: the same document and layout, the same text.
+
+mod addresses;
+pub(super) mod card;
+pub(super) mod event;
+mod findings;
+mod lists;
+mod probes;
+pub(super) mod story;
+
+use super::output::View;
+use super::text;
+use crate::contract::{Body, Document};
+use crate::escape::escape;
+use crate::fact::SourceStatus;
+
+/// The text of a document.
+pub(super) fn document(document: &Document, view: View) -> String {
+    match &document.body {
+        Body::Addresses(list) => addresses::table(list, view),
+        Body::Findings(list) => findings::table(document, list, view),
+        Body::Neighbours(list) => lists::neighbours(list, view),
+        Body::History(list) => lists::history(list, view),
+        Body::Probes(list) => probes::table(document, list, view),
+    }
+}
+
+/// `sources 4/5 (docker down → unknown)`: how much of the node is seen.
+fn sources(document: &Document) -> String {
+    let asked =
+        document.sources.iter().filter(|source| source.status != SourceStatus::Disabled).count();
+    let active =
+        document.sources.iter().filter(|source| source.status == SourceStatus::Active).count();
+    let down = document.sources.iter().any(|source| source.status == SourceStatus::Down);
+    let unknown = if down { " → unknown" } else { "" };
+    let blind = match text::blind_names(document).as_str() {
+        "" => String::new(),
+        blind => format!(" ({blind}{unknown})"),
+    };
+    escape(&format!("sources {active}/{asked}{blind}")).into_owned()
+}
+
+/// A document of `docs/contract/`.
+#[cfg(test)]
+pub(in crate::cli) fn sample(name: &str) -> Document {
+    serde_json::from_str(&sample_text(name)).unwrap()
+}
+
+#[cfg(test)]
+fn sample_text(name: &str) -> String {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract");
+    let path = std::path::Path::new(directory).join(name);
+    crate::bounded::read_text(&path, 1 << 20).unwrap()
+}
+
+/// The layout in which the tests look at a document.
+#[cfg(test)]
+fn plain(document: &Document) -> View {
+    View {
+        now: text::Now::of(document),
+        wide: false,
+        headers: true,
+        all: false,
+        paint: super::table::Paint(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Event;
+
+    const DOCUMENTS: &[&str] = &[
+        "query-ip.json",
+        "query-netns.json",
+        "scan.json",
+        "query-neigh.json",
+        "query-history.json",
+        "doctor.json",
+    ];
+
+    #[test]
+    fn every_document_of_the_contract_means_the_same_after_a_round_trip() {
+        for name in DOCUMENTS {
+            let file: serde_json::Value = serde_json::from_str(&sample_text(name)).unwrap();
+            assert_eq!(serde_json::to_value(sample(name)).unwrap(), file, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_event_of_the_contract_means_the_same_after_a_round_trip() {
+        let text = sample_text("watch.jsonl");
+        let mut seen = 0;
+        for line in text.lines() {
+            let file: serde_json::Value = serde_json::from_str(line).unwrap();
+            let event: Event = serde_json::from_value(file.clone()).unwrap();
+            assert_eq!(serde_json::to_value(event).unwrap(), file);
+            seen += 1;
+        }
+        assert_eq!(seen, 5);
+    }
+
+    #[test]
+    fn nothing_a_terminal_acts_on_is_left_in_any_text() {
+        for name in DOCUMENTS {
+            let sample = sample(name);
+            for wide in [false, true] {
+                let text = document(&sample, View { wide, all: true, ..plain(&sample) });
+                assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{name}: {text:?}");
+                assert!(text.lines().all(|line| line.trim_end() == line), "{name}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn headers_go_when_unwanted() {
+        for name in DOCUMENTS {
+            let sample = sample(name);
+            let with = document(&sample, plain(&sample));
+            let without = document(&sample, View { headers: false, ..plain(&sample) });
+            assert!(without.lines().count() < with.lines().count(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_sources_that_do_not_tell_all_are_named() {
+        let mut document = sample("scan.json");
+        assert_eq!(sources(&document), "sources 4/5 (cni degraded)");
+        document.sources[0].status = SourceStatus::Disabled;
+        document.sources[1].status = SourceStatus::Down;
+        assert_eq!(sources(&document), "sources 2/4 (cni degraded, netlink down → unknown)");
+        document.sources.truncate(1);
+        assert_eq!(sources(&document), "sources 0/0");
+    }
+}

@@ -1,0 +1,124 @@
+//! What can be seen: sources, then every event and the rung it stands on.
+
+use crate::cli::output::View;
+use crate::cli::table::{Cell, Style, Table};
+use crate::cli::text;
+use crate::contract::{Document, Probe};
+use crate::escape::escape;
+use crate::fact::SourceStatus;
+
+/// Longest reason that stands in its column.
+const NOTE_LENGTH: usize = 40;
+
+pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String {
+    let mut sources = Table::new(&["SOURCE", "STATUS", "DETAIL"]);
+    for source in &document.sources {
+        let style = match source.status {
+            SourceStatus::Active => Style::Green,
+            SourceStatus::Degraded => Style::Yellow,
+            SourceStatus::Down => Style::Red,
+            SourceStatus::Disabled => Style::Dim,
+        };
+        sources.row(vec![
+            Cell::new(&source.name),
+            Cell::styled(text::status(source.status), style),
+            Cell::new(&source.detail),
+        ]);
+    }
+    let mut events = if view.wide {
+        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "SEEN", "WHY"])
+    } else {
+        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "WHY"])
+    };
+    let mut notes = Notes { inline: view.wide || !view.headers, texts: Vec::new() };
+    for probe in probes {
+        let style = match probe.status.as_str() {
+            "active" => Style::Green,
+            "missing" => Style::Red,
+            _ => Style::Yellow,
+        };
+        let mut row = vec![
+            Cell::new(&probe.event),
+            Cell::new(&probe.rung),
+            Cell::new(&probe.hook),
+            Cell::styled(&probe.status, style),
+        ];
+        if view.wide {
+            row.push(Cell::known(probe.seen));
+        }
+        row.push(Cell::new(notes.note(probe.why.as_deref().unwrap_or_default())));
+        events.row(row);
+    }
+    let sources = sources.render(view.headers, view.paint);
+    let events = events.render(view.headers, view.paint);
+    let notes = notes.render();
+    if document.sources.is_empty() {
+        format!("{events}{notes}")
+    } else {
+        format!("{sources}\n{events}{notes}")
+    }
+}
+
+/// Reasons that do not fit into a column, told once below the table: one missing kernel option is
+/// the reason for many events.
+struct Notes<'a> {
+    /// All of it goes into the column.
+    inline: bool,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Notes<'a> {
+    /// What stands in the column.
+    fn note(&mut self, why: &'a str) -> String {
+        if self.inline || why.chars().count() <= NOTE_LENGTH {
+            return why.to_owned();
+        }
+        let known = self.texts.iter().position(|text| *text == why);
+        let at = known.unwrap_or_else(|| {
+            self.texts.push(why);
+            self.texts.len() - 1
+        });
+        format!("[{}]", at + 1)
+    }
+
+    fn render(&self) -> String {
+        let mut out = String::new();
+        for (at, text) in self.texts.iter().enumerate() {
+            out.push_str(&format!("\n[{}] {}\n", at + 1, escape(text)));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{document, plain, sample};
+    use super::*;
+
+    #[test]
+    fn every_event_says_where_it_stands_and_why_not_higher() {
+        let sample = sample("doctor.json");
+        let text = document(&sample, plain(&sample));
+        let (sources, events) = text.split_once("\n\n").unwrap();
+        assert!(sources.contains("cni         degraded  1 of 23"), "{sources}");
+        assert!(events.starts_with("EVENT             RUNG     HOOK"), "{events}");
+        assert!(events.contains("none     addrconf_dad_failure  missing"), "{events}");
+        assert!(events.contains("fallback  [1]\n"), "{events}");
+        assert!(events.contains("\n\n[1] fentry refused: load fails with EPERM; needs CONFIG"));
+        assert!(events.contains("fallback  fentry and kprobe refused: EPERM\n"), "{events}");
+        let wide = document(&sample, View { wide: true, ..plain(&sample) });
+        assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
+        assert!(wide.contains("112    fentry refused: load fails"), "{wide}");
+    }
+
+    #[test]
+    fn one_reason_is_told_once() {
+        let mut notes = Notes { inline: false, texts: Vec::new() };
+        let (one, two) = ("x".repeat(41), "y".repeat(41));
+        assert_eq!(notes.note(&one), "[1]");
+        assert_eq!(notes.note(&two), "[2]");
+        assert_eq!(notes.note(&one), "[1]");
+        assert_eq!(notes.note("short"), "short");
+        assert_eq!(notes.render(), format!("\n[1] {one}\n\n[2] {two}\n"));
+    }
+}

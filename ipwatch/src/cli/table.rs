@@ -1,0 +1,175 @@
+//! Tables: columns aligned by what a terminal shows, colours that do not count as width, and nothing
+//! in a cell that a terminal would act on.
+
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthStr;
+
+use crate::escape::escape;
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+
+/// How a piece of text stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Style {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+}
+
+/// Whether colours are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Paint(pub(super) bool);
+
+impl Paint {
+    /// `text` in this style.
+    pub(super) fn paint(self, style: Style, text: &str) -> Cow<'_, str> {
+        let code = match style {
+            Style::Plain => return text.into(),
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Red => "1;31",
+            Style::Yellow => "33",
+            Style::Green => "32",
+        };
+        if self.0 && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m").into()
+        } else {
+            text.into()
+        }
+    }
+}
+
+/// One field of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// Escaped text; empty text shows as `-`.
+    pub(super) fn new(text: impl AsRef<str>) -> Self {
+        Self::styled(text, Style::Plain)
+    }
+
+    /// The same in a style.
+    pub(super) fn styled(text: impl AsRef<str>, style: Style) -> Self {
+        let text = match text.as_ref() {
+            "" => "-".to_owned(),
+            text => escape(text).into_owned(),
+        };
+        Self { text, style }
+    }
+
+    /// What is known, else `-`.
+    pub(super) fn known(value: Option<impl ToString>) -> Self {
+        Self::new(value.map(|value| value.to_string()).unwrap_or_default())
+    }
+}
+
+/// Rows under headers. A row may carry a note, which stands on a line of its own.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    headers: Vec<&'static str>,
+    rows: Vec<(Vec<Cell>, Option<String>)>,
+}
+
+impl Table {
+    pub(super) fn new(headers: &[&'static str]) -> Self {
+        Self { headers: headers.to_vec(), rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<Cell>) {
+        self.noted(cells, None);
+    }
+
+    /// A row and what is said below it.
+    pub(super) fn noted(&mut self, cells: Vec<Cell>, note: Option<String>) {
+        debug_assert_eq!(cells.len(), self.headers.len());
+        self.rows.push((cells, note.map(|note| escape(&note).into_owned())));
+    }
+
+    /// The lines of the table.
+    pub(super) fn render(&self, headers: bool, paint: Paint) -> String {
+        let header: Vec<Cell> =
+            self.headers.iter().map(|title| Cell::styled(title, Style::Dim)).collect();
+        let mut widths: Vec<usize> =
+            self.headers.iter().map(|title| if headers { title.width() } else { 0 }).collect();
+        for (row, _) in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.text.width());
+            }
+        }
+        let mut out = String::new();
+        if headers {
+            line(&mut out, &header, &widths, paint);
+        }
+        // Notes begin under the second column, as the first is a short one.
+        let indent = " ".repeat(widths.first().map_or(0, |width| width + GAP));
+        for (row, note) in &self.rows {
+            line(&mut out, row, &widths, paint);
+            if let Some(note) = note {
+                out.push_str(&indent);
+                out.push_str(&paint.paint(Style::Dim, note));
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+fn line(out: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
+    for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        out.push_str(&paint.paint(cell.style, &cell.text));
+        if column + 1 < row.len() {
+            let pad = width.saturating_sub(cell.text.width()) + GAP;
+            out.extend(std::iter::repeat_n(' ', pad));
+        }
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["NAME", "AGE"]);
+        table.row(vec![Cell::new("日本"), Cell::new("6m")]);
+        table.noted(
+            vec![Cell::styled("evil\u{1b}[2J", Style::Red), Cell::known(None::<u32>)],
+            Some("a\nb".into()),
+        );
+        table
+    }
+
+    #[test]
+    fn columns_stand_under_each_other_whatever_is_in_them() {
+        let expected = "NAME         AGE\n\
+                        日本         6m\n\
+                        evil\\x1b[2J  -\n             \
+                        a\\x0ab\n";
+        assert_eq!(table().render(true, Paint(false)), expected);
+        assert!(!table().render(false, Paint(false)).contains("NAME"));
+    }
+
+    #[test]
+    fn width_is_what_a_terminal_shows_not_bytes() {
+        let mut table = Table::new(&["A", "B"]);
+        table.row(vec![Cell::new("日本"), Cell::new("x")]);
+        table.row(vec![Cell::new("é"), Cell::new("y")]);
+        assert_eq!(table.render(true, Paint(false)), "A     B\n日本  x\né     y\n");
+    }
+
+    #[test]
+    fn colours_take_no_width() {
+        let painted = table().render(true, Paint(true));
+        assert!(painted.contains("\x1b[1;31mevil\\x1b[2J\x1b[0m  -"), "{painted:?}");
+    }
+}

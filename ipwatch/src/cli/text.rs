@@ -1,0 +1,290 @@
+//! Short forms for people: ages, ids, names.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use crate::contract::{Address, Container, Document, Holder, HolderKind, Netns, Pod, SourceState};
+use crate::fact::SourceStatus;
+use crate::finding::{Severity, Subject};
+
+/// Shortest form of an id that is shown.
+const SHORTEST_ID: usize = 4;
+
+/// A document's own moment: ages count back from it, so that the same document always reads the same.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now(Option<Timestamp>);
+
+impl Now {
+    pub(super) fn of(document: &Document) -> Self {
+        Self::at(&document.taken_at)
+    }
+
+    pub(super) fn at(date: &str) -> Self {
+        Self(date.parse().ok())
+    }
+
+    /// How long ago this was; empty when either date is unknown.
+    pub(super) fn age(self, since: Option<&str>) -> String {
+        let since = since.and_then(|date| date.parse::<Timestamp>().ok());
+        match (self.0, since) {
+            (Some(now), Some(since)) => span(now.duration_since(since).as_secs()),
+            _ => String::new(),
+        }
+    }
+
+    /// The time of day (UTC) of a date of the same day, else date and time.
+    pub(super) fn clock(self, date: &str) -> String {
+        let Ok(stamp) = date.parse::<Timestamp>() else { return date.to_owned() };
+        let same_day = self
+            .0
+            .is_some_and(|now| now.strftime("%F").to_string() == stamp.strftime("%F").to_string());
+        let format = if same_day { "%TZ" } else { "%F %TZ" };
+        stamp.strftime(format).to_string()
+    }
+}
+
+/// How long something lasted, from date to date.
+pub(super) fn lasted(from: &str, to: &str) -> String {
+    Now::at(to).age(Some(from))
+}
+
+fn span(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    match seconds.max(0) {
+        s @ 0..MINUTE => format!("{s}s"),
+        s if s < HOUR => format!("{}m", s / MINUTE),
+        s if s < 2 * DAY => format!("{}h", s / HOUR),
+        s => format!("{}d", s / DAY),
+    }
+}
+
+/// Ids by their shortest prefix that is unique among all of them.
+#[derive(Debug, Default)]
+pub(super) struct ShortIds(HashMap<String, String>);
+
+impl ShortIds {
+    pub(super) fn new<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut ids: Vec<&str> = ids.into_iter().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let common =
+            |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+        let short = |at: usize, id: &str| {
+            // Among sorted ids the closest ones stand next to each other.
+            let before = at.checked_sub(1).map_or(0, |before| common(id, ids[before]));
+            let after = ids.get(at + 1).map_or(0, |after| common(id, after));
+            id.chars().take(SHORTEST_ID.max(before.max(after) + 1)).collect()
+        };
+        Self(ids.iter().enumerate().map(|(at, id)| ((*id).to_owned(), short(at, id))).collect())
+    }
+
+    /// The short form; an id that was not among them stays whole.
+    pub(super) fn get<'a>(&'a self, id: &'a str) -> &'a str {
+        self.0.get(id).map_or(id, String::as_str)
+    }
+}
+
+/// `shop/api-0`, as much of it as is known.
+pub(super) fn pod(pod: &Pod) -> String {
+    match (&pod.namespace, &pod.name, &pod.uid) {
+        (Some(namespace), Some(name), _) => format!("{namespace}/{name}"),
+        (None, Some(name), _) => name.clone(),
+        (_, None, Some(uid)) => format!("uid {}", cut(uid, 12)),
+        _ => String::new(),
+    }
+}
+
+/// A container's name, else its short id.
+pub(super) fn container(container: &Container) -> String {
+    match (&container.name, &container.id) {
+        (Some(name), _) => name.clone(),
+        (None, Some(id)) => cut(id, 12).to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// The pod, else the container that owns an address.
+pub(super) fn owner(pod_of: Option<&Pod>, container_of: Option<&Container>) -> String {
+    let named = pod_of.map(pod).filter(|name| !name.is_empty());
+    named.or_else(|| container_of.map(container)).unwrap_or_default()
+}
+
+/// A netns by the name people meet elsewhere: `host`, else the number in `net:[…]`.
+pub(super) fn netns(netns: &Netns) -> String {
+    match netns {
+        Netns { state: Some(state), .. } if state == "host" => "host".to_owned(),
+        Netns { inode: Some(inode), .. } => inode.to_string(),
+        Netns { cookie: Some(cookie), .. } => format!("cookie:{cookie}"),
+        Netns { nsid: Some(nsid), .. } => format!("nsid:{nsid}"),
+        _ => String::new(),
+    }
+}
+
+/// A holder in a few words: `pid 812 java`, `mount /run/netns/x`.
+pub(super) fn holder(holder: &Holder) -> String {
+    let comm = holder.comm.as_deref().unwrap_or("?");
+    let pid = holder.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    match holder.kind {
+        HolderKind::Process => format!("pid {pid} {comm}"),
+        HolderKind::Thread => match holder.tid {
+            Some(tid) if Some(tid) != holder.pid => format!("pid {pid} thread {tid} {comm}"),
+            _ => format!("pid {pid} {comm}"),
+        },
+        HolderKind::Mount => format!("mount {}", holder.mount_path.as_deref().unwrap_or("?")),
+        HolderKind::Fd => format!("fd {} of pid {pid} {comm}", number(holder.fd)),
+        HolderKind::Socket => format!("socket fd {} of pid {pid} {comm}", number(holder.fd)),
+        HolderKind::Kernel => "kernel reference".to_owned(),
+    }
+}
+
+fn number(value: Option<u32>) -> String {
+    value.map_or_else(|| "?".to_owned(), |value| value.to_string())
+}
+
+/// The first holder, the one at fault before others, and how many more there are.
+pub(super) fn holders(list: &[Holder]) -> String {
+    let first = list.iter().find(|holder| holder.exiting == Some(true)).or(list.first());
+    match (first, list.len()) {
+        (None, _) => String::new(),
+        (Some(first), 1) => holder(first),
+        (Some(first), n) => format!("{} +{}", holder(first), n - 1),
+    }
+}
+
+/// What a finding is about, in one word.
+pub(super) fn subject(subject: &Subject) -> String {
+    if let Some(ip) = subject.ip {
+        return ip.to_string();
+    }
+    let owner = owner(subject.pod.as_ref(), subject.container.as_ref());
+    if !owner.is_empty() {
+        return owner;
+    }
+    match (&subject.netns, &subject.network) {
+        (Some(of), _) => format!("netns {}", netns(of)),
+        (None, Some(network)) => network.clone(),
+        _ => String::new(),
+    }
+}
+
+/// The word for a severity in tables.
+pub(super) fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "INFO",
+        Severity::Warning => "WARN",
+        Severity::Critical => "CRIT",
+    }
+}
+
+/// The word for a source's state.
+pub(super) fn status(status: SourceStatus) -> &'static str {
+    match status {
+        SourceStatus::Active => "active",
+        SourceStatus::Degraded => "degraded",
+        SourceStatus::Down => "down",
+        SourceStatus::Disabled => "disabled",
+    }
+}
+
+/// The sources that do not tell all they should.
+pub(super) fn blind_spots(document: &Document) -> impl Iterator<Item = &SourceState> {
+    let blind = |status| matches!(status, SourceStatus::Degraded | SourceStatus::Down);
+    document.sources.iter().filter(move |source| blind(source.status))
+}
+
+/// The same in a few words, the worst last: `cni degraded, netlink down`. Why is `doctor`'s to tell.
+pub(super) fn blind_names(document: &Document) -> String {
+    let mut blind: Vec<&SourceState> = blind_spots(document).collect();
+    blind.sort_by_key(|source| source.status == SourceStatus::Down);
+    let names: Vec<String> =
+        blind.iter().map(|source| format!("{} {}", source.name, status(source.status))).collect();
+    names.join(", ")
+}
+
+/// That something is not there, and what to do. What a blind source would have told is no proof.
+pub(super) fn not_there(what: &str, next: &str, document: &Document) -> String {
+    match blind_names(document).as_str() {
+        "" => format!("{what}: {next}"),
+        blind => format!("{what}, which is not proof ({blind}): see `ipwatch doctor`"),
+    }
+}
+
+/// An address's netns and IP by which `-o name` names it.
+pub(super) fn address_name(address: &Address) -> String {
+    match address.ip {
+        Some(ip) => ip.to_string(),
+        None => format!("netns/{}", netns(&address.netns)),
+    }
+}
+
+/// The first `length` characters.
+pub(super) fn cut(text: &str, length: usize) -> &str {
+    text.char_indices().nth(length).map_or(text, |(end, _)| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_as_people_say_them() {
+        let now = Now::at("2026-01-02T03:10:10.000Z");
+        for (since, age) in [
+            ("2026-01-02T03:10:10.900Z", "0s"),
+            ("2026-01-02T03:10:01.000Z", "9s"),
+            ("2026-01-02T03:04:05.000Z", "6m"),
+            ("2026-01-01T03:04:05.000Z", "24h"),
+            ("2025-12-27T01:00:00.000Z", "6d"),
+            ("garbage", ""),
+        ] {
+            assert_eq!(now.age(Some(since)), age, "{since}");
+        }
+        assert_eq!(now.age(None), "");
+        assert_eq!(lasted("2026-01-02T02:58:00.120Z", "2026-01-02T03:05:00.000Z"), "6m");
+    }
+
+    #[test]
+    fn times_of_another_day_carry_their_date() {
+        let now = Now::at("2026-01-02T03:10:10.000Z");
+        assert_eq!(now.clock("2026-01-02T03:04:11.190Z"), "03:04:11Z");
+        assert_eq!(now.clock("2025-12-27T01:00:00.000Z"), "2025-12-27 01:00:00Z");
+        assert_eq!(now.clock("garbage"), "garbage");
+    }
+
+    #[test]
+    fn ids_are_as_short_as_they_can_be() {
+        let ids = ShortIds::new(["k3f9aaaa", "k3f9abcd", "p81czzzz", "k3f9aaaa"]);
+        assert_eq!(ids.get("p81czzzz"), "p81c");
+        assert_eq!(ids.get("k3f9aaaa"), "k3f9aa");
+        assert_eq!(ids.get("k3f9abcd"), "k3f9ab");
+        assert_eq!(ids.get("unknown-id"), "unknown-id");
+    }
+
+    #[test]
+    fn the_holder_at_fault_comes_first() {
+        let process = |pid, exiting| Holder {
+            kind: HolderKind::Process,
+            pid: Some(pid),
+            tid: None,
+            comm: Some("java".into()),
+            state: None,
+            exiting,
+            since: None,
+            mount_path: None,
+            mount_ns: None,
+            fd: None,
+        };
+        assert_eq!(holders(&[process(1, None), process(2, Some(true))]), "pid 2 java +1");
+        assert_eq!(holders(&[process(1, None)]), "pid 1 java");
+        assert_eq!(holders(&[]), "");
+    }
+
+    #[test]
+    fn cutting_keeps_characters_whole() {
+        assert_eq!(cut("äöü", 2), "äö");
+        assert_eq!(cut("ab", 5), "ab");
+    }
+}

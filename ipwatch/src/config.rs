@@ -1,0 +1,361 @@
+//! `ipwatch.toml`, read and validated whole before anything starts.
+//!
+//! Every key has a default; an unknown key is an error, because a misspelt grace is worse than none.
+
+use std::path::{Path, PathBuf};
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+
+use crate::bounded;
+use crate::map::Policy;
+use crate::sources::probes::Rung;
+
+/// Where the configuration is read from when no `--config` is given, if it is there.
+pub const DEFAULT_PATH: &str = "/etc/ipwatch/ipwatch.toml";
+/// The API's socket.
+pub const DEFAULT_SOCKET: &str = "/run/ipwatch/ipwatch.sock";
+/// Findings and history.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/ipwatch";
+/// No configuration is longer than this.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The API's socket.
+    pub socket: PathBuf,
+    /// Directory of the findings and the history.
+    pub state_dir: PathBuf,
+    /// Change nothing on the node: no nsid is assigned. Netns without one are then read by entering
+    /// them, and their changes are seen only where probes see them.
+    pub observe_only: bool,
+    /// The node's name in every document; the host name when absent.
+    pub node: Option<String>,
+    /// `[stuck]`
+    pub stuck: Stuck,
+    /// `[probes]`
+    pub probes: Probes,
+    /// `[identity]`
+    pub identity: Identity,
+    /// `[cni]`
+    pub cni: Cni,
+    /// `[otlp]`
+    pub otlp: Otlp,
+    /// `[retention]`
+    pub retention: Retention,
+}
+
+/// When a task on its way out is called stuck.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stuck {
+    /// How long it may be exiting or killed.
+    #[serde(deserialize_with = "duration")]
+    pub grace: SignedDuration,
+    /// The same while its core is being dumped.
+    #[serde(deserialize_with = "duration")]
+    pub core_dump_grace: SignedDuration,
+}
+
+/// The eBPF half.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Probes {
+    /// Load it at all. Without it, netlink and procfs tell less, and later.
+    pub enabled: bool,
+    /// Rungs of the attach ladder that must not be used.
+    pub forbid: Vec<Rung>,
+}
+
+/// How netns are told apart.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Identity {
+    /// Do as if the kernel had no netns cookies.
+    pub provisional: bool,
+}
+
+/// The CNI result cache.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cni {
+    /// Its directories.
+    pub cache_dirs: Vec<PathBuf>,
+}
+
+/// Export of traces.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Otlp {
+    /// `http://host:4317` or `unix:///path`, gRPC. Absent: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, and without these nothing is exported.
+    pub endpoint: Option<String>,
+    /// Longest wait for one export.
+    #[serde(deserialize_with = "duration")]
+    pub timeout: SignedDuration,
+}
+
+/// How long the past is kept.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// By age.
+    #[serde(deserialize_with = "duration")]
+    pub max_age: SignedDuration,
+    /// By size of the store.
+    pub max_mib: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: DEFAULT_SOCKET.into(),
+            state_dir: DEFAULT_STATE_DIR.into(),
+            observe_only: false,
+            node: None,
+            stuck: Stuck::default(),
+            probes: Probes::default(),
+            identity: Identity::default(),
+            cni: Cni::default(),
+            otlp: Otlp::default(),
+            retention: Retention::default(),
+        }
+    }
+}
+
+impl Default for Stuck {
+    fn default() -> Self {
+        Self {
+            grace: SignedDuration::from_secs(5),
+            core_dump_grace: SignedDuration::from_secs(600),
+        }
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self { enabled: true, forbid: Vec::new() }
+    }
+}
+
+impl Default for Cni {
+    fn default() -> Self {
+        Self {
+            cache_dirs: vec!["/var/lib/cni/results".into(), "/var/lib/cni/cache/results".into()],
+        }
+    }
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Self { endpoint: None, timeout: SignedDuration::from_secs(5) }
+    }
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { max_age: SignedDuration::from_hours(30 * 24), max_mib: 64 }
+    }
+}
+
+/// Why a configuration cannot be used. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}; name another one with --config")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is longer than any configuration is.
+    #[error("the configuration {0} is larger than 1 MiB: is it the right file?")]
+    TooLarge(PathBuf),
+    /// It is not what `ipwatch.toml` may say.
+    #[error("the configuration {path} is wrong{place}: {message}; correct it and start again")]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// ` in line N (the line)`, where it is known.
+        place: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value is out of its bounds.
+    #[error("the configuration is wrong: {0}")]
+    Value(String),
+}
+
+impl Config {
+    /// The configuration in `path`, or in [`DEFAULT_PATH`] if that is there, or the defaults.
+    ///
+    /// # Errors
+    /// The file named cannot be read, or says something it may not.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let (path, named) = path.map_or((Path::new(DEFAULT_PATH), false), |path| (path, true));
+        let read = match bounded::read(path, MAX_BYTES) {
+            Ok(read) => read,
+            Err(error) if !named && error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            Err(source) => return Err(ConfigError::Read { path: path.into(), source }),
+        };
+        if read.truncated {
+            return Err(ConfigError::TooLarge(path.into()));
+        }
+        let text = String::from_utf8_lossy(&read.bytes);
+        Self::parse(&text, path)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let place = error.span().map(|span| {
+                let number = text[..span.start].matches('\n').count() + 1;
+                let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+                format!(" in line {number} ({line})")
+            });
+            ConfigError::Parse {
+                path: path.into(),
+                place: place.unwrap_or_default(),
+                message: error.message().replace('\n', " "),
+            }
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let positive = |name: &str, value: SignedDuration| {
+            if value < SignedDuration::from_millis(100) {
+                return Err(ConfigError::Value(format!("{name} must be at least 100ms")));
+            }
+            Ok(())
+        };
+        positive("stuck.grace", self.stuck.grace)?;
+        positive("stuck.core_dump_grace", self.stuck.core_dump_grace)?;
+        positive("otlp.timeout", self.otlp.timeout)?;
+        positive("retention.max_age", self.retention.max_age)?;
+        if self.retention.max_mib == 0 {
+            return Err(ConfigError::Value("retention.max_mib must be at least 1".into()));
+        }
+        self.otlp.validate()
+    }
+
+    /// How patient the map is.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            grace: nanoseconds(self.stuck.grace),
+            core_dump_grace: nanoseconds(self.stuck.core_dump_grace),
+            ..Policy::default()
+        }
+    }
+
+    /// Where traces go, if anywhere: the configuration before the standard environment variables.
+    #[must_use]
+    pub fn otlp_endpoint(&self) -> Option<String> {
+        let from = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        self.otlp
+            .endpoint
+            .clone()
+            .or_else(|| from("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+            .or_else(|| from("OTEL_EXPORTER_OTLP_ENDPOINT"))
+    }
+}
+
+impl Otlp {
+    /// The scheme alone: the exporter says what else may be wrong, also with an endpoint from the
+    /// environment.
+    fn validate(&self) -> Result<(), ConfigError> {
+        let Some(endpoint) = &self.endpoint else { return Ok(()) };
+        let wrong = match endpoint.split_once("://").map(|(scheme, _)| scheme) {
+            Some("http" | "unix") => return Ok(()),
+            Some("https") => {
+                "needs TLS, which is not built in: name a collector on this node, as \
+                 http://127.0.0.1:4317, and let it send on"
+            }
+            _ => "must begin with http:// or unix://",
+        };
+        Err(ConfigError::Value(format!("otlp.endpoint {endpoint:?} {wrong}")))
+    }
+}
+
+/// A duration as people write it.
+fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        let help = "is no duration: write it as \"500ms\", \"30s\" or \"1h 30m\", days as hours";
+        serde::de::Error::custom(format!("{text:?} {help}"))
+    })
+}
+
+/// Nanoseconds of a duration that `validate` found positive.
+fn nanoseconds(duration: SignedDuration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("test.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn durations_are_written_for_people() {
+        let config = parse("[stuck]\ngrace = \"1m 30s\"").unwrap();
+        assert_eq!(config.policy().grace, 90_000_000_000);
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_line_and_the_known_ones() {
+        let error = parse("observe_only = true\n[stuck]\ngrce = \"2s\"").unwrap_err();
+        assert!(
+            error.contains("line 3") && error.contains("grce") && error.contains("grace"),
+            "{error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        assert!(parse("[stuck]\ngrace = \"0s\"").unwrap_err().contains("stuck.grace"));
+        assert!(parse("[stuck]\ngrace = \"-2s\"").unwrap_err().contains("stuck.grace"));
+        let error = parse("[stuck]\ngrace = \"soon\"").unwrap_err();
+        assert!(error.contains("grace") && error.contains("\"soon\" is no duration"), "{error}");
+        // A day is no fixed span of time to jiff.
+        assert!(parse("[retention]\nmax_age = \"30d\"").unwrap_err().contains("days as hours"));
+        assert!(parse("[probes]\nforbid = [\"fentri\"]").unwrap_err().contains("fentry"));
+        assert!(parse("[retention]\nmax_mib = 0").unwrap_err().contains("max_mib"));
+    }
+
+    #[test]
+    fn a_collector_is_reached_without_tls() {
+        let endpoint = |text: &str| parse(&format!("[otlp]\nendpoint = \"{text}\""));
+        assert!(endpoint("http://127.0.0.1:4317").is_ok());
+        assert!(endpoint("unix:///run/otel.sock").is_ok());
+        assert!(endpoint("https://collector:4317").unwrap_err().contains("TLS"));
+        assert!(endpoint("collector:4317").unwrap_err().contains("http://"));
+        assert!(endpoint("").unwrap_err().contains("http://"));
+    }
+
+    #[test]
+    fn the_readme_shows_the_defaults() {
+        let readme = include_str!("../../README.md");
+        let (_, sample) = readme.split_once("```toml\n").unwrap();
+        let (sample, _) = sample.split_once("```").unwrap();
+        assert_eq!(parse(sample).unwrap(), Config::default());
+        for section in ["[stuck]", "[probes]", "[cni]", "[otlp]", "[retention]"] {
+            assert!(sample.contains(section), "{section}");
+        }
+    }
+}

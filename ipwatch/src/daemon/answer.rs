@@ -1,0 +1,202 @@
+//! Questions to the core and their answers.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::core::Core;
+use crate::api::{Ask, AskError, Prefix, Request, Selector};
+use crate::clock;
+use crate::contract::{Address, Body, Document};
+use crate::finding::{Finding, Status};
+
+/// How long a question waits for a fresh look at what no probe tells.
+const REFRESH: Duration = Duration::from_millis(500);
+/// Tenures in one answer.
+const HISTORY: usize = 1_000;
+
+type Reply = oneshot::Sender<Result<Document, AskError>>;
+
+/// Answers at once, or sends somebody to find out and answers when they are back.
+pub(super) fn answer(core: &mut Core, request: Request) {
+    let Request { ask, reply } = request;
+    if !core.is_ready() {
+        let wait = "the first snapshot is not complete yet: ask again in a second";
+        let _ = reply.send(Err(AskError::Unavailable(wait.to_owned())));
+        return;
+    }
+    if matches!(ask, Ask::Addresses(_)) && core.desk.polls() {
+        let again = core.again.clone();
+        let done = core.desk.refresh();
+        tokio::spawn(async move {
+            // Whether it worked or not: the answer names the sources that are down.
+            let _ = tokio::time::timeout(REFRESH, done).await;
+            let _ = again.send(Request { ask, reply }).await;
+        });
+        return;
+    }
+    answer_fresh(core, Request { ask, reply });
+}
+
+/// Answers from the map as it stands.
+pub(super) fn answer_fresh(core: &mut Core, request: Request) {
+    let Request { ask, reply } = request;
+    match ask {
+        Ask::Addresses(Selector::Pid(pid)) if core.map.tasks_of(pid).next().is_none() => {
+            by_procfs(core, pid, reply);
+        }
+        Ask::Addresses(selector) => {
+            let answer = addresses(core, &selector);
+            if let Ok(Document { body: Body::Addresses(found), .. }) = &answer {
+                core.memory.worked(found.len(), clock::now());
+            }
+            let _ = reply.send(answer);
+        }
+        Ask::Neighbours(prefix) => {
+            let found = core.map.neighbours(prefix.as_ref());
+            let missing = prefix.filter(|_| found.is_empty());
+            let answer = match missing {
+                Some(prefix) => Err(AskError::NotFound(format!(
+                    "no neighbour entry for {} in any network namespace of this node",
+                    prefix
+                ))),
+                None => Ok(core.document(Body::Neighbours(found))),
+            };
+            let _ = reply.send(answer);
+        }
+        Ask::Findings { all, what } => {
+            let _ = reply.send(findings(core, all, what.as_deref()));
+        }
+        Ask::History(prefix) => history(core, prefix, reply),
+        Ask::Doctor => {
+            let _ = reply.send(Ok(doctor(core)));
+        }
+    }
+}
+
+/// A process that the map does not follow: it is in the host's netns, or gone.
+fn by_procfs(core: &mut Core, pid: u32, reply: Reply) {
+    let again = core.again.clone();
+    let presence = core.desk.presence(pid);
+    tokio::spawn(async move {
+        let netns = presence.await.ok().flatten();
+        let Some(inode) = netns.and_then(|netns| netns.inode) else {
+            let gone = format!("no process {pid}, or it holds no network namespace any more");
+            let _ = reply.send(Err(AskError::NotFound(gone)));
+            return;
+        };
+        let ask = Ask::Addresses(Selector::Netns(Some(inode.to_string())));
+        let _ = again.send(Request { ask, reply }).await;
+    });
+}
+
+fn addresses(core: &Core, selector: &Selector) -> Result<Document, AskError> {
+    let mut found = core.map.addresses(selector);
+    if found.is_empty()
+        && let Some(text) = not_found(selector)
+    {
+        return Err(AskError::NotFound(text));
+    }
+    let open = core.ledger.findings(false);
+    for address in &mut found {
+        address.findings = findings_about(&open, address);
+    }
+    Ok(core.document(Body::Addresses(found)))
+}
+
+/// Ids of the findings about an address: its netns's. (A finding names one IP of several.)
+fn findings_about(open: &[Finding], address: &Address) -> Vec<String> {
+    open.iter()
+        .filter(|finding| {
+            finding.subject.netns.as_ref().is_some_and(|netns| {
+                match (netns.cookie, address.netns.cookie) {
+                    (Some(one), Some(other)) => one == other,
+                    _ => netns.inode.is_some() && netns.inode == address.netns.inode,
+                }
+            })
+        })
+        .map(|finding| finding.id.clone())
+        .collect()
+}
+
+fn not_found(selector: &Selector) -> Option<String> {
+    Some(match selector {
+        Selector::Ip(Some(prefix)) => {
+            format!("no address {} in any network namespace of this node", prefix)
+        }
+        Selector::Netns(Some(name)) => {
+            format!(
+                "no network namespace {name:?}: give a cookie, an inode, an nsid or the name of its mount"
+            )
+        }
+        Selector::Pod(Some(name)) => {
+            format!("no pod {name:?} holds a network namespace of this node")
+        }
+        Selector::Pid(pid) => format!("process {pid} holds no network namespace"),
+        Selector::Ip(None) | Selector::Netns(None) | Selector::Pod(None) => return None,
+    })
+}
+
+fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskError> {
+    let mut found = core.ledger.findings(all || what.is_some());
+    if let Some(what) = what {
+        found.retain(|finding| {
+            is_about(finding, what)
+                && (all || finding.status != Status::Resolved || finding.id.starts_with(what))
+        });
+        if found.is_empty() {
+            return Err(AskError::NotFound(format!(
+                "no finding about {what:?}: `ipwatch query findings` lists the open ones"
+            )));
+        }
+        let by_id = found.iter().filter(|finding| finding.id.starts_with(what)).count();
+        if by_id > 1 {
+            let ids: Vec<&str> = found.iter().map(|finding| finding.id.as_str()).collect();
+            return Err(AskError::Ambiguous(format!(
+                "{what:?} is the beginning of several ids: {}",
+                ids.join(", ")
+            )));
+        }
+    }
+    Ok(core.document(Body::Findings(found)))
+}
+
+/// Whether a finding is meant by an id prefix, a code, an IP, a pod or the name of one.
+fn is_about(finding: &Finding, what: &str) -> bool {
+    let subject = &finding.subject;
+    let pod = subject.pod.as_ref();
+    let full =
+        pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_deref()?, pod.name.as_deref()?)));
+    finding.id.starts_with(what)
+        || finding.code.as_str() == what
+        || subject.ip.is_some_and(|ip| what.parse() == Ok(ip))
+        || full.as_deref() == Some(what)
+        || pod.and_then(|pod| pod.name.as_deref()) == Some(what)
+}
+
+fn doctor(core: &Core) -> Document {
+    let mut document = core.document(Body::Probes(core.eyes.report()));
+    if let Some(speed) = core.speed()
+        && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")
+    {
+        let apart = if probes.detail.is_empty() { "" } else { "; " };
+        probes.detail = format!("{}{apart}{speed}", probes.detail);
+    }
+    document
+}
+
+fn history(core: &Core, prefix: Option<Prefix>, reply: Reply) {
+    let empty = core.document(Body::History(Vec::new()));
+    let history = core.ledger.history(prefix, HISTORY);
+    tokio::spawn(async move {
+        let found = tokio::task::spawn_blocking(move || history.run()).await.unwrap_or_default();
+        let answer = match prefix.filter(|_| found.is_empty()) {
+            Some(prefix) => Err(AskError::NotFound(format!(
+                "nobody is known to have had {} on this node",
+                prefix
+            ))),
+            None => Ok(Document { body: Body::History(found), ..empty }),
+        };
+        let _ = reply.send(answer);
+    });
+}

@@ -1,0 +1,374 @@
+//! The one place where facts meet the map: single owner, no locks.
+//!
+//! A turn applies what came, asks for what is missing, lets the detectors look and tells the ledger,
+//! the sinks and the followers what changed. It never blocks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc};
+
+use super::answer;
+use super::desk::Desk;
+use super::latency::Latency;
+use super::memory::Housekeeper;
+use super::start::Eyes;
+use crate::api::{Event, Request};
+use crate::clock;
+use crate::contract::{Body, Document, SCHEMA, SourceState};
+use crate::detect;
+use crate::escape::escape;
+use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::finding::{Change, Code};
+use crate::ledger::Ledger;
+use crate::map::{NodeMap, Policy, TenureEvent};
+use crate::sinks::Sinks;
+
+/// Batches applied before anything else gets its turn.
+const BATCHES: usize = 64;
+/// The first snapshot is taken for complete after this, whatever is still missing.
+const READY_AFTER: Duration = Duration::from_secs(5);
+/// Who must have said how it stands before the first snapshot is complete.
+const SOURCES: [&str; 5] = ["cni", "neighbours", "netlink", "probes", "procfs"];
+/// After a loss everything is read again, but not more often than this.
+const RESYNC_EVERY: Duration = Duration::from_secs(1);
+/// Events that the kernel did not even offer are asked for this often: nothing tells of them.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+/// The past is pruned this often.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+
+/// The daemon's heart.
+pub(super) struct Core {
+    pub(super) map: NodeMap,
+    pub(super) ledger: Ledger,
+    pub(super) desk: Desk,
+    pub(super) latency: Latency,
+    pub(super) eyes: Eyes,
+    sinks: Sinks,
+    policy: Policy,
+    facts: mpsc::Receiver<Vec<Fact>>,
+    requests: mpsc::Receiver<Request>,
+    /// Requests that come back after what they want to know was read afresh.
+    returned: mpsc::Receiver<Request>,
+    pub(super) again: mpsc::Sender<Request>,
+    /// When everything is to be read again, because events were lost.
+    resync: Option<BootNs>,
+    resynced: BootNs,
+    /// How the sources stood whose thread was found hanging.
+    hanging: Vec<Source>,
+    events: broadcast::Sender<Event>,
+    started: BootNs,
+    ready: Option<BootNs>,
+    /// The open tenures of an earlier run were compared with what is there.
+    settled: bool,
+    next: Option<BootNs>,
+    pruned: BootNs,
+    /// When the events that programs missed were last counted, and how many there were.
+    counted: (BootNs, u64),
+    pub(super) memory: Housekeeper,
+}
+
+/// What a core is made of.
+pub(super) struct Parts {
+    pub(super) map: NodeMap,
+    pub(super) ledger: Ledger,
+    pub(super) desk: Desk,
+    pub(super) eyes: Eyes,
+    pub(super) sinks: Sinks,
+    pub(super) policy: Policy,
+    pub(super) facts: mpsc::Receiver<Vec<Fact>>,
+    pub(super) events: broadcast::Sender<Event>,
+}
+
+impl Core {
+    /// A core, and where its requests are put.
+    pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
+        let Parts { map, ledger, desk, eyes, sinks, policy, facts, events } = parts;
+        let (asking, requests) = mpsc::channel(64);
+        let (again, returned) = mpsc::channel(64);
+        let started = clock::now();
+        let core = Self {
+            map,
+            ledger,
+            desk,
+            latency: Latency::default(),
+            eyes,
+            sinks,
+            policy,
+            facts,
+            requests,
+            returned,
+            again,
+            resync: None,
+            resynced: BootNs::default(),
+            hanging: Vec::new(),
+            events,
+            started,
+            ready: None,
+            settled: false,
+            next: None,
+            pruned: started,
+            counted: (started, 0),
+            memory: Housekeeper::default(),
+        };
+        (core, asking)
+    }
+
+    /// Waits for something to happen and deals with it. Cancel-safe.
+    pub(super) async fn turn(&mut self) {
+        let pause = self.pause();
+        tokio::select! {
+            Some(batch) = self.facts.recv() => {
+                self.apply(&batch);
+                self.drain();
+            }
+            Some(request) = self.requests.recv() => return answer::answer(self, request),
+            Some(request) = self.returned.recv() => {
+                // What was read for this question lies in the queue before it.
+                self.drain();
+                self.step();
+                return answer::answer_fresh(self, request);
+            }
+            () = tokio::time::sleep(pause) => {}
+        }
+        self.step();
+    }
+
+    fn pause(&self) -> Duration {
+        let now = clock::now();
+        let count = self.counted.0.plus(COUNT_EVERY.as_nanos() as u64);
+        let next = [self.next, self.memory.due()].into_iter().flatten().fold(count, BootNs::min);
+        let next = if self.ready.is_none() { next.min(now.plus(20_000_000)) } else { next };
+        Duration::from_nanos(next.since(now))
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..BATCHES {
+            let Ok(batch) = self.facts.try_recv() else { return };
+            self.apply(&batch);
+        }
+    }
+
+    fn apply(&mut self, batch: &[Fact]) {
+        for fact in batch {
+            match &fact.what {
+                What::Lost { count } => self.lost(*count),
+                What::Source(source) => tell_source(source),
+                _ => {}
+            }
+            self.map.apply(fact);
+        }
+        self.memory.worked(batch.len(), clock::now());
+        // Dumps carry the time they began; only single events tell how late they came.
+        if let [fact] | [fact, ..] = batch
+            && fact.origin == Origin::Probe
+        {
+            self.latency.record(clock::now().since(fact.at));
+        }
+    }
+
+    /// Everything is to be read again, soon.
+    fn lost(&mut self, count: Option<u64>) {
+        tracing::info!(count, "events were lost: reading everything again");
+        let soonest = self.resynced.plus(RESYNC_EVERY.as_nanos() as u64);
+        self.resync.get_or_insert(soonest.max(clock::now()));
+    }
+
+    /// Every minute: events that no program saw. Every hour: the past.
+    fn keep_house(&mut self, now: BootNs) {
+        self.memory.keep(now);
+        let (counted, known) = self.counted;
+        if now.since(counted) >= COUNT_EVERY.as_nanos() as u64 {
+            let missed = self.eyes.missed();
+            self.counted = (now, missed);
+            if missed > known {
+                let count = Some(missed - known);
+                self.apply(&[Fact { at: now, origin: Origin::Daemon, what: What::Lost { count } }]);
+            }
+        }
+        if now.since(self.pruned) >= PRUNE_EVERY.as_nanos() as u64 {
+            self.pruned = now;
+            self.ledger.prune(now);
+        }
+    }
+
+    /// Everything that follows from what was applied.
+    pub(super) fn step(&mut self) {
+        let now = clock::now();
+        if self.resync.is_some_and(|due| due <= now) {
+            self.resync = None;
+            self.resynced = now;
+            self.desk.snapshot();
+            self.map.reopen_all(now);
+        }
+        let agenda = self.map.agenda(now, &self.policy);
+        self.next = [agenda.next, self.resync].into_iter().flatten().min();
+        for want in agenda.wants {
+            self.desk.want(want);
+        }
+        self.watch_threads(now);
+        self.consider_ready(now);
+        self.tell_tenures();
+        let candidates = detect::detect(&self.map, now, &self.policy);
+        let blind = self.blind();
+        for change in self.ledger.observe(now, &candidates, &blind) {
+            self.tell(change);
+        }
+        self.keep_house(now);
+    }
+
+    /// A thread that hangs in the kernel cannot say so itself.
+    fn watch_threads(&mut self, now: BootNs) {
+        let hanging = self.desk.hanging(now);
+        let mut changed = Vec::new();
+        self.hanging.retain(|before| {
+            let still = hanging.contains(&before.name.as_str());
+            if !still {
+                changed.push(before.clone());
+            }
+            still
+        });
+        for name in hanging {
+            let known = |before: &Source| before.name == name;
+            if !self.hanging.iter().any(known)
+                && let Some(before) = self.map.source(name)
+            {
+                self.hanging.push(before.clone());
+                let detail = "a read has not come back for 10 seconds: it hangs in the kernel";
+                let (status, detail) = (SourceStatus::Down, detail.to_owned());
+                changed.push(Source { name: name.to_owned(), status, detail });
+            }
+        }
+        let fact = |source| Fact { at: now, origin: Origin::Daemon, what: What::Source(source) };
+        let facts: Vec<Fact> = changed.into_iter().map(fact).collect();
+        self.apply(&facts);
+    }
+
+    /// The map is complete once every netns has been opened, or tried in vain.
+    fn consider_ready(&mut self, now: BootNs) {
+        if self.settled {
+            return;
+        }
+        let late = now.since(self.started) > READY_AFTER.as_nanos() as u64;
+        let heard = SOURCES.iter().all(|name| self.map.has_source(name));
+        let whole = heard && self.map.has_first_snapshot() && !self.map.has_unopened();
+        if whole || late {
+            self.ready.get_or_insert(now);
+        }
+        // What has not been read yet is unknown, not gone.
+        if whole {
+            self.settled = true;
+            let alive = self.map.tenure_keys();
+            self.tell_tenures();
+            for ended in self.ledger.settle(&alive, now) {
+                let _ = self.events.send(Event::Released(ended));
+            }
+            self.ledger.prune(now);
+        }
+    }
+
+    /// Whether the first snapshot is complete.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.is_some()
+    }
+
+    /// Codes that cannot be judged now; before the first snapshot that is all of them.
+    fn blind(&self) -> BTreeSet<Code> {
+        if self.is_ready() {
+            detect::blind(&self.map, &self.policy)
+        } else {
+            Code::ALL.iter().copied().collect()
+        }
+    }
+
+    fn tell_tenures(&mut self) {
+        for event in self.map.take_tenures() {
+            match event {
+                TenureEvent::Held { key, tenure } => {
+                    if self.ledger.held(&key, tenure.clone()) {
+                        let _ = self.events.send(Event::Held(tenure));
+                    }
+                }
+                TenureEvent::Named { key, container, pod } => {
+                    self.ledger.named(&key, container, pod);
+                }
+                TenureEvent::Released { key, at, ended_by } => {
+                    if let Some(tenure) = self.ledger.released(&key, at, ended_by) {
+                        let _ = self.events.send(Event::Released(tenure));
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, change: Change) {
+        // Nobody may be following.
+        let _ = self.events.send(Event::Finding(Box::new(change.clone())));
+        self.sinks.publish(&change);
+    }
+
+    /// Whether nothing is left that a further look could decide.
+    pub(super) fn is_settled(&self) -> bool {
+        let decided = |task: &crate::map::TaskEntry| {
+            let since = task.leaving_since().unwrap_or_default();
+            task.look.as_ref().is_some_and(|look| {
+                look.at.since(since) > self.policy.grace + self.policy.second_look
+            })
+        };
+        self.is_ready() && self.map.leaving().all(decided)
+    }
+
+    /// How long events took to get here, for people.
+    pub(super) fn speed(&self) -> Option<String> {
+        let (p50, p99) = (self.latency.quantile(0.5)?, self.latency.quantile(0.99)?);
+        let count = self.latency.count();
+        Some(format!("{count} events, kernel to map: half below {p50} µs, 99 % below {p99} µs"))
+    }
+
+    /// The envelope around an answer.
+    pub(super) fn document(&self, body: Body) -> Document {
+        let (status, detail) = self.ledger.status();
+        let mut sources = self.map.sources();
+        sources.push(SourceState { name: "ledger".to_owned(), status, detail });
+        if let Some(detail) = self.sinks.trouble() {
+            let (name, status) = ("otlp".to_owned(), SourceStatus::Degraded);
+            sources.push(SourceState { name, status, detail });
+        }
+        let beyond = self.map.beyond_bounds();
+        if beyond > 0 {
+            let detail = format!("{beyond} links or addresses are more than is kept of one netns");
+            let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
+            sources.push(SourceState { name, status, detail });
+        }
+        sources.sort_by(|a, b| a.name.cmp(&b.name));
+        Document {
+            schema: SCHEMA.to_owned(),
+            node: self.map.boot().map(|boot| boot.node.clone()).unwrap_or_default(),
+            taken_at: self.map.calendar().date(clock::now()),
+            sources,
+            body,
+        }
+    }
+
+    /// Lets go of everything in an orderly way; blocks a little on the disk.
+    pub(super) async fn close(self) {
+        self.sinks.shutdown().await;
+        let closed =
+            tokio::task::spawn_blocking(move || self.ledger.close(Duration::from_secs(5))).await;
+        if let Ok(Err(error)) = closed {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// A source that changes its state is worth a line.
+fn tell_source(source: &Source) {
+    let Source { name, status, detail } = source;
+    match status {
+        SourceStatus::Active | SourceStatus::Disabled => {
+            tracing::debug!(source = name, "{status:?} {}", escape(detail));
+        }
+        SourceStatus::Degraded => tracing::info!(source = name, "degraded: {}", escape(detail)),
+        SourceStatus::Down => tracing::warn!(source = name, "down: {}", escape(detail)),
+    }
+}

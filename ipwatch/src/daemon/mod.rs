@@ -1,0 +1,210 @@
+//! Wires sources, map, detectors, ledger, API and sinks, and takes them down again.
+//!
+//! - `start`: the sources, in an order that leaves no gap.
+//! - `core`: the single owner of the map; `answer`: what it says when asked.
+//! - `desk`, `threads`: who finds out what the map wants to know.
+//! - `latency`, `memory`: what it costs.
+//! - `tape`: `record` and `replay`.
+
+mod answer;
+mod core;
+mod desk;
+mod latency;
+mod memory;
+mod start;
+mod tape;
+mod threads;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, watch};
+
+use self::core::{Core, Parts};
+use self::start::{Sight, Started};
+pub use self::tape::{record, replay};
+use crate::api::server::{Options, Server};
+use crate::clock;
+use crate::config::Config;
+use crate::contract::{Body, Document};
+use crate::ledger::{Ledger, Retention};
+use crate::map::NodeMap;
+use crate::sinks::{self, Sinks};
+
+/// Events a slow follower may fall behind before some are dropped for it.
+const FOLLOWERS_LAG: usize = 1024;
+
+/// `ipwatch run`: watches until SIGINT or SIGTERM.
+///
+/// # Errors
+/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    must_be_root()?;
+    memory::one_heap();
+    let server = Server::bind(&config.socket, Options::default())?;
+    on_runtime(async move {
+        let (events, _) = broadcast::channel(FOLLOWERS_LAG);
+        let started = start::start(&config, Sight::Everything).await?;
+        let ledger = open_ledger(&config, &started)?;
+        let (mut core, requests) = core(&config, started, ledger, &events)?;
+
+        let (stop, mut stopped) = watch::channel(());
+        let serving = tokio::spawn(server.run(requests, events, async move {
+            // An error means that the sender is gone, which is the same.
+            let _ = stopped.changed().await;
+        }));
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut told = false;
+        loop {
+            tokio::select! {
+                () = core.turn() => {}
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+            }
+            if core.is_ready() && !told {
+                told = true;
+                tell_ready(&core);
+            }
+        }
+        tracing::info!("going down");
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        drop(stop);
+        let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
+        core.close().await;
+        Ok(())
+    })
+}
+
+fn tell_ready(core: &Core) {
+    let (netns, addresses, tasks) = core.map.sizes();
+    tracing::info!("ready: {addresses} addresses in {netns} network namespaces, {tasks} holders");
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::debug!("systemd was not told: {error}");
+    }
+    memory::give_back();
+}
+
+fn must_be_root() -> anyhow::Result<()> {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "this needs root: it reads every process and enters network namespaces; start it with sudo \
+         or as a service"
+    );
+    Ok(())
+}
+
+/// One thread for everything that does not block, and a few for what does.
+fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+        .context("cannot start the runtime")?;
+    let done = runtime.block_on(work);
+    // What hangs on a disk must not keep the daemon from going down.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    done
+}
+
+fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<Ledger> {
+    let retention = Retention {
+        max_age_secs: config.retention.max_age.as_secs().unsigned_abs(),
+        max_bytes: config.retention.max_mib.saturating_mul(1024 * 1024),
+    };
+    let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
+    let ledger = Ledger::open(Some(&config.state_dir), &started.boot, calendar, retention)?;
+    Ok(ledger)
+}
+
+fn core(
+    config: &Config,
+    started: Started,
+    ledger: Ledger,
+    events: &broadcast::Sender<crate::api::Event>,
+) -> anyhow::Result<(Core, tokio::sync::mpsc::Sender<crate::api::Request>)> {
+    let otlp = config.otlp_endpoint().map(|endpoint| sinks::otlp::Settings {
+        endpoint,
+        timeout: config.otlp.timeout.unsigned_abs(),
+        headers: Vec::new(),
+    });
+    let node = sinks::Node {
+        name: started.boot.node.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let sinks = Sinks::start(otlp, &node).context("the configuration is wrong: otlp")?;
+    Ok(Core::new(Parts {
+        map: NodeMap::new(config.identity.provisional),
+        ledger,
+        desk: started.desk,
+        eyes: started.eyes,
+        sinks,
+        policy: config.policy(),
+        facts: started.facts,
+        events: events.clone(),
+    }))
+}
+
+/// How `ipwatch scan` looks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScanOptions {
+    /// Another grace than the configuration's.
+    pub grace: Option<Duration>,
+}
+
+/// `ipwatch scan`: one whole look without a daemon. It lasts longer only where a task is just on its
+/// way out, until its grace has passed.
+///
+/// # Errors
+/// Not root, or no netlink.
+pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
+    let core = one_shot(config, options, Sight::Snapshots)?;
+    let findings = core.ledger.findings(false);
+    Ok(core.document(Body::Findings(findings)))
+}
+
+/// `ipwatch doctor` where no daemon answers: loads every probe, tells how that went, and unloads.
+///
+/// # Errors
+/// Not root, or no netlink.
+pub fn doctor(config: &Config) -> anyhow::Result<Document> {
+    let core = one_shot(config, ScanOptions::default(), Sight::Everything)?;
+    Ok(core.document(Body::Probes(core.eyes.report())))
+}
+
+/// Runs a core without a store and without a socket until it has seen all there is. With snapshots
+/// alone it also waits for what a second look has to decide.
+fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Result<Core> {
+    must_be_root()?;
+    let mut config = config.clone();
+    if let Some(grace) = options.grace {
+        config.stuck.grace = grace.try_into().unwrap_or(config.stuck.grace);
+    }
+    // A one-shot answers on its own standard output only.
+    config.otlp.endpoint = None;
+    on_runtime(async {
+        let (events, _) = broadcast::channel(1);
+        let started = start::start(&config, sight).await?;
+        let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
+        let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
+        let (mut core, _requests) = core(&config, started, ledger, &events)?;
+        let policy = config.policy();
+        let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
+        let until = clock::now().plus(patience);
+        while clock::now() < until {
+            core.turn().await;
+            if core.is_ready() && (sight == Sight::Everything || core.is_settled()) {
+                break;
+            }
+        }
+        Ok(core)
+    })
+}
+
+/// Where `path` is, for messages.
+fn shown(path: &Path) -> String {
+    crate::escape::escape(&path.to_string_lossy()).into_owned()
+}

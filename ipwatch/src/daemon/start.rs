@@ -1,0 +1,271 @@
+//! Starting the sources, in the order that leaves no gap: first everything that queues events (probes,
+//! netlink sockets, watches), then the snapshots, then what queued meanwhile.
+
+use std::io;
+
+use anyhow::Context;
+use tokio::sync::{mpsc, watch};
+
+use super::desk::{Desk, Settings};
+use crate::bounded;
+use crate::clock;
+use crate::config::Config;
+use crate::contract::Probe;
+use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::sources::netlink::{Listener, Requests};
+use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
+use crate::sources::procfs::{MountWatch, Proc};
+use crate::sources::{Closed, Emit, cni};
+
+/// Between two walks where no probe sees a netns being made (0.1 ms each).
+const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Between two snapshots of the tasks where no probe sees them move (1 ms for 1,000 tasks).
+const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
+/// The same without BPF, from `/proc` (8 ms for 1,000 tasks).
+const PROCFS_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+/// A container start changes the mount table a dozen times.
+const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// What is worth loading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Events as they happen, and snapshots.
+    Everything,
+    /// Snapshots alone: whoever looks once misses no event.
+    Snapshots,
+}
+
+/// The sources, running.
+pub(super) struct Started {
+    pub(super) boot: Boot,
+    pub(super) desk: Desk,
+    pub(super) eyes: Eyes,
+    pub(super) facts: mpsc::Receiver<Vec<Fact>>,
+}
+
+/// The probes, attached for as long as this lives, or why there are none.
+pub(super) enum Eyes {
+    Open(Box<Probes>),
+    Closed(Vec<Probe>),
+}
+
+impl Eyes {
+    /// Every event and the rung it stands on now.
+    pub(super) fn report(&self) -> Vec<Probe> {
+        match self {
+            Eyes::Open(probes) => probes.report(),
+            Eyes::Closed(report) => report.clone(),
+        }
+    }
+
+    /// Events that no program saw, because it was running already.
+    pub(super) fn missed(&self) -> u64 {
+        match self {
+            Eyes::Open(probes) => probes.missed(),
+            Eyes::Closed(_) => 0,
+        }
+    }
+}
+
+/// Starts every source. What cannot be had is told as a source that is down, except netlink: without
+/// it there is nothing to watch.
+pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Started> {
+    let (emit, facts) = Emit::channel(256);
+    let host =
+        Requests::new().context("cannot ask netlink about the host's network namespace")?.host();
+    let boot = boot(config, host)?;
+    emit.send(vec![daemon_fact(What::Boot(boot.clone()))]).await?;
+
+    let listener = Listener::open(host).context("cannot listen on netlink")?;
+    let loaded = load_probes(config, sight, &emit).await?;
+    tokio::spawn(listen(listener, emit.clone()));
+    watch_cni(config, &emit);
+
+    let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
+    let has_bpf = loaded.snapshots.is_some();
+    let settings = Settings { observe_only: config.observe_only, polls, host };
+    let desk = Desk::start(settings, &emit, loaded.snapshots).context("cannot start a thread")?;
+    watch_mounts(&desk);
+    desk.snapshot();
+    if polls {
+        tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
+    }
+    Ok(Started { boot, desk, eyes: loaded.eyes, facts })
+}
+
+fn daemon_fact(what: What) -> Fact {
+    Fact { at: clock::now(), origin: Origin::Daemon, what }
+}
+
+fn boot(config: &Config, host: NetnsRef) -> anyhow::Result<Boot> {
+    let path = std::path::Path::new("/proc/sys/kernel/random/boot_id");
+    let boot_id = bounded::read_text(path, 64).context("cannot read the boot id")?;
+    let uname = rustix::system::uname();
+    let node = config.node.clone().unwrap_or_else(|| uname.nodename().to_string_lossy().into());
+    Ok(Boot {
+        boot_id: boot_id.trim().to_owned(),
+        node,
+        kernel: uname.release().to_string_lossy().into_owned(),
+        wall_offset: clock::wall_offset(),
+        host,
+    })
+}
+
+struct Loaded {
+    eyes: Eyes,
+    snapshots: Option<Snapshots>,
+    sees_creation: bool,
+    sees_joins: bool,
+}
+
+/// Loads the probes and starts to read them. None at all is a state, not an error.
+async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Result<Loaded> {
+    let without = |report| Loaded {
+        eyes: Eyes::Closed(report),
+        snapshots: None,
+        sees_creation: false,
+        sees_joins: false,
+    };
+    if !config.probes.enabled {
+        let error = ProbesError::Disabled;
+        tell_source(emit, "probes", SourceStatus::Disabled, error.to_string()).await?;
+        return Ok(without(Probes::unavailable_report(&error)));
+    }
+    let mut forbid = config.probes.forbid.clone();
+    if sight == Sight::Snapshots {
+        forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe]);
+    }
+    let mut probes = match Probes::load(&probes::Settings { forbid, ..Default::default() }) {
+        Ok(probes) => probes,
+        Err(error) => {
+            tell_source(emit, "probes", SourceStatus::Down, error.to_string()).await?;
+            return Ok(without(Probes::unavailable_report(&error)));
+        }
+    };
+    let (status, detail) = standing(&probes.report(), sight);
+    emit.send(vec![daemon_fact(What::Sight(probes.sight()))]).await?;
+    tell_source(emit, "probes", status, detail).await?;
+    if let Some(events) = probes.events().context("cannot poll the ring buffer")? {
+        let out = emit.clone();
+        tokio::spawn(async move {
+            if let Err(error) = events.run(out.clone()).await {
+                let detail = format!("the ring buffer cannot be read: {error}");
+                let _ = tell_source(&out, "probes", SourceStatus::Down, detail).await;
+            }
+        });
+    }
+    tokio::spawn(tell_losses(probes.losses(), emit.clone()));
+    Ok(Loaded {
+        sees_creation: probes.sees_creation(),
+        sees_joins: probes.sees_joins(),
+        snapshots: probes.snapshots(),
+        eyes: Eyes::Open(Box::new(probes)),
+    })
+}
+
+/// How the probes stand as a source.
+fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
+    let wanted = |probe: &&Probe| {
+        sight == Sight::Everything || probes::SNAPSHOTS.contains(&probe.event.as_str())
+    };
+    let all = report.iter().filter(wanted).count();
+    let lower = report.iter().filter(wanted).filter(|probe| probe.status != "active").count();
+    match (lower, sight) {
+        (0, Sight::Everything) => (SourceStatus::Active, String::new()),
+        (0, Sight::Snapshots) => (SourceStatus::Active, "snapshots only".to_owned()),
+        _ => (
+            SourceStatus::Degraded,
+            format!("{lower} of {all} events on a lower rung: see `ipwatch doctor`"),
+        ),
+    }
+}
+
+/// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held
+/// back are not: netlink tells the same.
+async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
+    let total = |losses: Losses| losses.netns + losses.tasks + losses.addresses + losses.neighbours;
+    let mut told = 0;
+    while losses.changed().await.is_ok() {
+        let now = total(*losses.borrow_and_update());
+        let count = Some(now.saturating_sub(told)).filter(|count| *count > 0);
+        told = now;
+        if count.is_some() && emit.send(vec![daemon_fact(What::Lost { count })]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tell_source(
+    emit: &Emit,
+    name: &str,
+    status: SourceStatus,
+    detail: String,
+) -> Result<(), Closed> {
+    let source = Source { name: name.to_owned(), status, detail };
+    emit.send(vec![daemon_fact(What::Source(source))]).await
+}
+
+/// Reads netlink for ever; what the kernel dropped is told as lost.
+async fn listen(listener: Listener, emit: Emit) {
+    let (lost, mut losses) = mpsc::channel(4);
+    let told = emit.clone();
+    tokio::spawn(async move {
+        while losses.recv().await.is_some() {
+            if told.send(vec![daemon_fact(What::Lost { count: None })]).await.is_err() {
+                return;
+            }
+        }
+    });
+    if let Err(error) = listener.run(emit.clone(), lost).await {
+        let detail = error.to_string();
+        for name in ["netlink", "neighbours"] {
+            let _ = tell_source(&emit, name, SourceStatus::Down, detail.clone()).await;
+        }
+    }
+}
+
+fn watch_cni(config: &Config, emit: &Emit) {
+    let (dirs, out) = (config.cni.cache_dirs.clone(), emit.clone());
+    tokio::spawn(async move {
+        if let Err(error) = cni::run(dirs, out.clone()).await {
+            let _ = tell_source(&out, "cni", SourceStatus::Down, error.to_string()).await;
+        }
+    });
+}
+
+/// Asks for the mounts whenever the mount table has changed, and never otherwise.
+fn watch_mounts(desk: &Desk) {
+    let desk = desk.clone();
+    tokio::spawn(async move {
+        let watched: io::Result<()> = async {
+            let mut watch = MountWatch::new(&Proc::new())?;
+            loop {
+                watch.changed().await?;
+                desk.mounts();
+                // What changes meanwhile is told by the next round.
+                tokio::time::sleep(MOUNTS_SETTLE).await;
+            }
+        }
+        .await;
+        if let Err(error) = watched {
+            tracing::warn!("the mount table cannot be watched: {error}");
+        }
+    });
+}
+
+/// Looks every now and then at what nothing pushes on this kernel.
+async fn tick(desk: Desk, has_bpf: bool, sees_creation: bool, sees_joins: bool) {
+    let mut turn = 0u32;
+    let every = if has_bpf { WALK_EVERY } else { PROCFS_EVERY };
+    let tasks_each = (TASKS_EVERY.as_secs() / WALK_EVERY.as_secs()) as u32;
+    loop {
+        tokio::time::sleep(every).await;
+        turn = turn.wrapping_add(1);
+        if has_bpf && !sees_creation {
+            desk.walk();
+        }
+        if !sees_joins && (!has_bpf || turn.is_multiple_of(tasks_each)) {
+            desk.tasks();
+        }
+    }
+}

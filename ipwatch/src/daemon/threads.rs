@@ -1,0 +1,264 @@
+//! The threads behind the [`desk`](super::desk): each takes jobs, asks its source, and hands on what
+//! the source saw.
+
+use std::io;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use super::desk::{Busy, LookJob, NetnsJob, SearchJob};
+use crate::clock;
+use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::sources::netlink::Requests;
+use crate::sources::probes::Snapshots;
+use crate::sources::procfs::{Proc, Search};
+use crate::sources::{Closed, Emit};
+
+/// Pause before a broken visitor is replaced.
+const REPLACE_AFTER: Duration = Duration::from_millis(500);
+
+/// A thread with a name that `ps -L` shows.
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name(format!("ipwatch-{name}"))
+        .stack_size(512 * 1024)
+        .spawn(work)
+        .map(|_| ())
+}
+
+/// The thread `netns`: enters namespaces.
+pub(super) struct Visitor {
+    pub(super) observe_only: bool,
+    pub(super) out: Emit,
+    pub(super) busy: Busy,
+}
+
+impl Visitor {
+    fn lost(&self, detail: &str) {
+        tell_down(&self.out, "netlink", detail.to_owned());
+    }
+
+    /// Works until the daemon goes down. A thread that cannot come back from a netns must not go on:
+    /// it hands its jobs to a new one.
+    pub(super) fn work(self, jobs: Receiver<NetnsJob>) {
+        let mut requests = match Requests::new() {
+            Ok(requests) => requests,
+            Err(error) => {
+                self.lost(&format!("no network namespace can be read: {error}"));
+                return;
+            }
+        };
+        while let Ok(job) = jobs.recv() {
+            let answer = self.busy.during(|| match job {
+                NetnsJob::Host => requests.dump_host(),
+                NetnsJob::Adopt { netns, doors } => {
+                    requests.adopt(netns, &doors, self.observe_only)
+                }
+            });
+            match answer {
+                Ok(facts) => {
+                    if self.out.send_blocking(facts).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.is_fatal() => {
+                    tracing::error!("{error}: its thread is replaced");
+                    std::thread::sleep(REPLACE_AFTER);
+                    drop(requests);
+                    replace(self, jobs);
+                    return;
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+    }
+}
+
+/// A source whose thread is no more.
+fn tell_down(out: &Emit, name: &str, detail: String) {
+    let source = Source { name: name.to_owned(), status: SourceStatus::Down, detail };
+    let what = What::Source(source);
+    // Nobody to tell: the daemon is going down.
+    let _ = out.send_blocking(vec![Fact { at: clock::now(), origin: Origin::Daemon, what }]);
+}
+
+/// A new thread begins in the netns of the one that makes it (`copy_namespaces`), the wrong one, and
+/// goes to the main thread's first, which never leaves the host's.
+fn replace(visitor: Visitor, jobs: Receiver<NetnsJob>) {
+    let home = std::fs::File::open("/proc/self/ns/net");
+    let work = move || {
+        let back = home.and_then(|home| {
+            Ok(rustix::thread::move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&home),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )?)
+        });
+        match back {
+            Ok(()) => visitor.work(jobs),
+            Err(error) => visitor.lost(&format!("no thread can enter netns any more: {error}")),
+        }
+    };
+    if let Err(error) = spawn("netns", work) {
+        tracing::error!("no thread can enter netns any more: {error}");
+    }
+}
+
+/// The thread `looks`: one task at a time.
+pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit, busy: &Busy) {
+    while let Ok(job) = jobs.recv() {
+        let facts = busy.during(|| match job {
+            LookJob::Look(task) => proc.look(task).map(|fact| vec![fact]),
+            LookJob::Threads(pid) => proc.threads(pid, host),
+            LookJob::Cgroup(task) => proc.cgroup(task).map(|fact| fact.into_iter().collect()),
+            LookJob::Presence(pid, answer) => {
+                let _ = answer.send(proc.netns_of(pid).ok());
+                Ok(Vec::new())
+            }
+        });
+        let sent = match facts {
+            Ok(facts) => out.send_blocking(facts),
+            Err(error) => {
+                tracing::debug!("procfs: {error}");
+                Ok(())
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// The thread `search`: whole passes over the node.
+pub(super) struct Searcher {
+    pub(super) out: Emit,
+    pub(super) proc: Proc,
+    pub(super) snapshots: Option<Snapshots>,
+    pub(super) host: NetnsRef,
+    pub(super) busy: Busy,
+    /// Whether the last pass over `/proc` failed, once there was one.
+    pub(super) procfs_failed: Option<bool>,
+}
+
+impl Searcher {
+    pub(super) fn work(mut self, jobs: &Receiver<SearchJob>) {
+        let busy = self.busy.clone();
+        while let Ok(job) = jobs.recv() {
+            if busy.during(|| self.search(job)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn search(&mut self, job: SearchJob) -> Result<(), Closed> {
+        match job {
+            // Whoever wanted it has stopped waiting.
+            SearchJob::Snapshot { done: Some(done), .. } if done.is_closed() => Ok(()),
+            SearchJob::Snapshot { mounts, done } => {
+                let taken = self.snapshot(mounts);
+                if let Some(done) = done {
+                    // Whoever asked may have given up.
+                    let _ = done.send(());
+                }
+                taken
+            }
+            SearchJob::Walk => self.walk(),
+            SearchJob::Tasks => self.tasks(),
+            SearchJob::Mounts => self.mounts(),
+            SearchJob::Holders(netns) => self.holders(&netns),
+        }
+    }
+
+    fn snapshot(&mut self, mounts: bool) -> Result<(), Closed> {
+        self.walk()?;
+        self.tasks()?;
+        // Without BPF the mounts are the only way to see a netns without tasks.
+        if mounts || self.snapshots.is_none() { self.mounts() } else { Ok(()) }
+    }
+
+    fn walk(&mut self) -> Result<(), Closed> {
+        let Some(snapshots) = &mut self.snapshots else { return Ok(()) };
+        let facts = snapshots.netns();
+        self.put("netns walk", facts)
+    }
+
+    fn tasks(&mut self) -> Result<(), Closed> {
+        if let Some(snapshots) = &mut self.snapshots {
+            match snapshots.tasks() {
+                Ok(facts) => return self.out.send_blocking(facts),
+                Err(error) => tracing::debug!("task snapshot: {error}"),
+            }
+        }
+        let began = clock::now();
+        let facts = self.proc.tasks(self.host).map(|facts| stamped(facts, began));
+        self.tell_procfs(facts.as_ref().err())?;
+        self.put("tasks", facts)
+    }
+
+    fn mounts(&mut self) -> Result<(), Closed> {
+        let began = clock::now();
+        let facts = self.proc.mounts().map(|facts| stamped(facts, began));
+        self.tell_procfs(facts.as_ref().err())?;
+        self.put("mounts", facts)
+    }
+
+    /// Whatever may hold these netns: threads, mounts, fds, sockets.
+    fn holders(&mut self, netns: &[NetnsRef]) -> Result<(), Closed> {
+        let began = clock::now();
+        self.tasks()?;
+        let mut search = Search::everything();
+        if let Some(snapshots) = &mut self.snapshots {
+            match snapshots.files() {
+                Ok(facts) => {
+                    search = Search::mounts();
+                    self.out.send_blocking(facts)?;
+                }
+                Err(error) => tracing::debug!("file snapshot: {error}"),
+            }
+        }
+        let facts = self.proc.search(netns, search).map(|facts| stamped(facts, began));
+        self.tell_procfs(facts.as_ref().err())?;
+        self.put("holders", facts)
+    }
+
+    fn put<E: std::fmt::Display>(
+        &self,
+        what: &str,
+        facts: Result<Vec<Fact>, E>,
+    ) -> Result<(), Closed> {
+        match facts {
+            Ok(facts) => self.out.send_blocking(facts),
+            Err(error) => {
+                tracing::debug!("{what}: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Says how `/proc` stands, when that has changed.
+    fn tell_procfs(&mut self, error: Option<&io::Error>) -> Result<(), Closed> {
+        if self.procfs_failed == Some(error.is_some()) {
+            return Ok(());
+        }
+        self.procfs_failed = Some(error.is_some());
+        let fact = match error {
+            None => self.proc.state(),
+            Some(error) => {
+                let detail = format!("/proc does not answer: {error}");
+                let (name, status) = ("procfs".to_owned(), SourceStatus::Down);
+                let what = What::Source(Source { name, status, detail });
+                Fact { at: clock::now(), origin: Origin::Procfs, what }
+            }
+        };
+        self.out.send_blocking(vec![fact])
+    }
+}
+
+/// A pass carries the time it began: it must not outrank an event that came meanwhile.
+fn stamped(mut facts: Vec<Fact>, began: crate::fact::BootNs) -> Vec<Fact> {
+    for fact in &mut facts {
+        fact.at = began;
+        if let What::Ended { began: opened, .. } = &mut fact.what {
+            *opened = began;
+        }
+    }
+    facts
+}
