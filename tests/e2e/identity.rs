@@ -1,0 +1,98 @@
+//! Numbers that the kernel hands out again never mix two netns up, and neither do two boots.
+
+use serde_json::Value;
+use support::fuse::Hung;
+use support::stuck::{self, How};
+use support::{Config, Daemon, Lab, Netns, daemon, patience, poorer};
+
+support::tests! {
+    reuse_mixes_nothing_up @ alone,
+    reuse_mixes_nothing_up_without_cookies @ alone,
+    an_earlier_boot_never_merges_with_this_one needs [Fuse],
+}
+
+fn reuse_mixes_nothing_up(lab: &Lab) {
+    reuse(lab, &Config::default(), |netns| netns.cookie);
+}
+
+fn reuse_mixes_nothing_up_without_cookies(lab: &Lab) {
+    reuse(lab, &Config::default().provisional(), |_| None);
+}
+
+/// Creates and deletes 500 netns in a row (fewer where the CPU is emulated). Each has an address that
+/// none before it had, so that an answer that mixes two of them shows. `cookie` is what is to be told.
+fn reuse(lab: &Lab, config: &Config, cookie: fn(&Netns) -> Option<u64>) {
+    let daemon = Daemon::start(lab, config);
+    let [.., x, _] = std::process::id().to_be_bytes();
+    let address = |n: u32| format!("10.{x}.{}.{}", n / 250, n % 250 + 1);
+    let (mut inodes, mut reused) = (Vec::new(), 0);
+    let mut nsids = Vec::new();
+    let rounds = 500 / patience();
+    for n in 0..rounds {
+        let netns = Netns::new(lab, "r");
+        reused += u32::from(inodes.contains(&netns.inode));
+        inodes.push(netns.inode);
+        netns.veth_to_host();
+        netns.add_address(&format!("{}/32", address(n)), "eth0");
+        if n % 10 == 9 {
+            nsids.push(has_only(&daemon, &netns, &address(n), cookie(&netns)));
+        }
+    }
+    println!("{rounds} netns, {reused} of them with an inode that an earlier one had");
+    assert!(reused > 0, "this test shows nothing unless inodes are reused");
+    let told = nsids.len();
+    nsids.sort_unstable();
+    nsids.dedup();
+    assert!(nsids.len() < told, "nor unless nsids are: {nsids:?}");
+    support::poll::until("none of them is left", 20, || {
+        let all = daemon.list("addresses", &["query", "ip", &format!("10.{x}.0.0/16")]);
+        (0..rounds).all(|n| !all.iter().any(|entry| entry["ip"] == address(n)))
+    });
+}
+
+/// What is known of the netns is its one address and nothing of its predecessors. Returns its nsid.
+fn has_only(daemon: &Daemon, netns: &Netns, ip: &str, cookie: Option<u64>) -> i64 {
+    daemon.await_ip(ip, netns.inode);
+    support::eventually("only its own address is in it, under all its names", 10, || {
+        let all = daemon.list("addresses", &["query", "netns", &netns.inode.to_string()]);
+        let global = all.iter().filter(|entry| entry["scope"] == "global");
+        let ips: Vec<&Value> = global.map(|entry| &entry["ip"]).collect();
+        let cookie = all.iter().all(|entry| entry["netns"]["cookie"].as_u64() == cookie);
+        let own = all.first().and_then(|entry| entry["netns"]["nsid"].as_i64());
+        own.filter(|_| ips == [ip] && cookie)
+    })
+}
+
+/// The daemon is shown another boot id; the process that hangs is the same.
+fn an_earlier_boot_never_merges_with_this_one(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "boot");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let config = Config::default().grace(1);
+    let finding = |daemon: &Daemon| {
+        support::eventually("the finding fires", 15, || {
+            let all = daemon.findings_in(netns.inode);
+            all.into_iter().find(|finding| finding["status"] == "firing")
+        })
+    };
+    let first = Daemon::start(lab, &config);
+    let before = finding(&first);
+    assert!(first.stop().success());
+
+    let boot = poorer::in_another_boot(lab, &daemon::binary());
+    let state = lab.subdir("state");
+    let mut second = Daemon::spawn_by(boot, lab, &config, &state);
+    second.await_ready();
+    let after = finding(&second);
+    assert_ne!(before["id"], after["id"], "another boot, another finding");
+    let all = second.list("findings", &["query", "findings", "--all"]);
+    let old = all.iter().find(|f| f["id"] == before["id"]).expect("the old one is remembered");
+    assert_eq!(old["status"], "resolved", "a reboot ends what stood before it: {old}");
+    let history = second.list("history", &["query", "history", &lab.ip(7).to_string()]);
+    assert_eq!(history.len(), 2, "one tenure for each boot: {history:?}");
+    assert!(history[0]["to"].is_null(), "the newest first, and it lasts: {history:?}");
+    assert_eq!(history[1]["ended_by"], "reboot", "{history:?}");
+}

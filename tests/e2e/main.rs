@@ -1,0 +1,45 @@
+//! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
+//! test` runs it everywhere; see `support::harness` for its own options.
+//!
+//! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
+//! is taken along), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
+//! [`fixtures`] checks the ground that the others stand on.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and read files of their own"
+)]
+
+mod bad_input;
+mod export;
+mod fixtures;
+mod holders;
+mod identity;
+mod map;
+mod pod;
+mod probes;
+mod restart;
+mod scale;
+mod stuck;
+mod tape;
+mod tracing;
+
+fn main() -> std::process::ExitCode {
+    support::harness::main(&[
+        fixtures::TESTS,
+        map::TESTS,
+        holders::TESTS,
+        stuck::TESTS,
+        tape::TESTS,
+        identity::TESTS,
+        restart::TESTS,
+        probes::TESTS,
+        tracing::TESTS,
+        bad_input::TESTS,
+        pod::TESTS,
+        export::TESTS,
+        scale::TESTS,
+    ])
+}

@@ -1,0 +1,277 @@
+//! `ip-held-by-stuck-process`: found in time and with its proof, and never raised for the innocent.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use support::cgroup;
+use support::fuse::Hung;
+use support::innocent::{self, Innocent};
+use support::role::Running;
+use support::stuck::{self, How};
+use support::{Config, Daemon, Lab, Netns, Sandbox, eventually, patience};
+
+support::tests! {
+    a_killed_reader_is_found needs [Fuse],
+    a_hang_in_exit_is_found needs [Fuse],
+    a_hang_after_a_thread_directed_kill_is_found needs [Fuse],
+    a_hang_after_sigterm_is_found needs [Fuse],
+    a_hang_after_sigkill_is_found needs [Fuse],
+    one_that_hung_before_the_start_is_found needs [Fuse],
+    a_released_one_is_resolved needs [Fuse],
+    what_is_reported_is_in_the_log needs [Fuse],
+    scan_says_so_without_a_daemon needs [Fuse],
+    explain_says_what_to_do needs [Fuse],
+    the_innocent_raise_nothing needs [Fuse, FreezerV2, PlainCore],
+    the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1],
+}
+
+/// Seconds of grace in these tests.
+const GRACE: u32 = 2;
+/// Seconds between snapshots of the processes where no probe tells of them.
+const SNAPSHOTS: u32 = 5;
+const CODE: &str = "ip-held-by-stuck-process";
+
+fn config() -> Config {
+    Config::default().grace(GRACE)
+}
+
+/// A netns with an IP.
+fn with_address(lab: &Lab, hint: &str) -> Netns {
+    let netns = Netns::new(lab, hint);
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    netns
+}
+
+/// Waits until the finding about this netns fires.
+fn await_finding(daemon: &Daemon, netns: &Netns) -> Value {
+    eventually("the finding fires", GRACE + 10, || {
+        daemon.findings_in(netns.inode).into_iter().find(|finding| finding["status"] == "firing")
+    })
+}
+
+fn a_killed_reader_is_found(lab: &Lab) {
+    is_found(lab, How::KilledReader);
+}
+
+fn a_hang_in_exit_is_found(lab: &Lab) {
+    is_found(lab, How::Exit);
+}
+
+fn a_hang_after_a_thread_directed_kill_is_found(lab: &Lab) {
+    is_found(lab, How::ThreadKill);
+}
+
+fn a_hang_after_sigterm_is_found(lab: &Lab) {
+    is_found(lab, How::Term);
+}
+
+fn a_hang_after_sigkill_is_found(lab: &Lab) {
+    is_found(lab, How::Kill);
+}
+
+fn is_found(lab: &Lab, how: How) {
+    let mut hung = Hung::mount(lab);
+    let netns = with_address(lab, "stuck");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
+    let mut helper = stuck::start_as(how, &netns, &mut hung, |helper| helper.within(&pod));
+    let pid = helper.pid();
+    pod.await_in(pid);
+    daemon.await_holder(lab.ip(7), netns.inode, "the helper", |h| h["pid"] == pid);
+    // Its cgroup is read right after, and v1 shows none of a task that exits: no container is killed in the
+    // very millisecond of its start.
+    std::thread::sleep(std::time::Duration::from_millis(300) * support::patience());
+    let view = stuck::hang(how, &mut helper);
+    let finding = await_finding(&daemon, &netns);
+    assert_eq!(finding["code"], CODE);
+    assert_eq!(finding["severity"], "warning");
+    assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string());
+    assert_eq!(finding["subject"]["netns"]["cookie"].as_u64(), netns.cookie);
+    let holder = &finding["holders"][0];
+    assert_eq!((&holder["pid"], &holder["comm"]), (&pid.into(), &comm(how).into()), "{finding}");
+    assert_eq!(holder["state"], view.state.to_string(), "{finding}");
+    proof_is_complete(&finding, how);
+    names_the_pod(&finding, &pod);
+    in_time(&finding);
+    let address = daemon.ip_in(lab.ip(7), netns.inode).expect("still held");
+    assert_eq!(address["findings"], Value::from(vec![finding["id"].clone()]));
+}
+
+fn comm(how: How) -> &'static str {
+    if how == How::KilledReader { "t-reader" } else { "t-opener" }
+}
+
+fn names_the_pod(finding: &Value, pod: &Sandbox) {
+    let subject = &finding["subject"];
+    assert_eq!(subject["pod"]["namespace"], Sandbox::NAMESPACE, "{subject}");
+    assert_eq!(subject["pod"]["name"], pod.name, "{subject}");
+    assert_eq!(subject["pod"]["uid"], pod.uid, "{subject}");
+    assert_eq!(subject["container"]["id"], pod.container, "its own, not the sandbox's: {subject}");
+    let evidence = finding["evidence"].to_string();
+    assert!(evidence.contains(&pod.container), "its cgroup is part of the proof: {evidence}");
+}
+
+/// Every item that the finding must carry, whatever its words.
+fn proof_is_complete(finding: &Value, how: How) {
+    let evidence = finding["evidence"].as_array().expect("evidence");
+    for item in evidence {
+        assert!(item["source"].is_string() && item["text"].is_string(), "{item}");
+        item["at"].as_str().unwrap().parse::<Timestamp>().expect("an RFC 3339 time");
+    }
+    let text: Vec<&str> = evidence.iter().filter_map(|item| item["text"].as_str()).collect();
+    let text = text.join("\n");
+    let mut wanted = vec!["wchan request_wait_answer", "fuse_", "flags 0x", "SigPnd", "ShdPnd"];
+    if how.exits() {
+        wanted.extend(["(PF_EXITING)", "do_exit"]);
+    }
+    if matches!(how, How::KilledReader | How::Kill) {
+        wanted.push("0000000000000100"); // SIGKILL in a mask of pending signals
+    }
+    for part in wanted {
+        assert!(text.contains(part), "{how:?}: no {part} in the evidence:\n{text}");
+    }
+    if how.by_sigkill() && support::daemon::probes() != "off" {
+        let sender = format!("pid {}", std::process::id());
+        assert!(text.contains(&sender), "{how:?}: who sent it ({sender})?\n{text}");
+    }
+    assert!(!finding["remediation"].as_array().unwrap().is_empty());
+    assert!(!finding["impact"].as_str().unwrap().is_empty());
+}
+
+/// Named within 2 s after its grace, by the daemon's own clock.
+fn in_time(finding: &Value) {
+    let time = |key: &str| finding[key].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let took = time("firing_at").duration_since(time("since")).as_secs_f64();
+    println!("named {took:.2} s after it began to hang; its grace is {GRACE} s");
+    assert!(took >= f64::from(GRACE), "not before its grace");
+    // Without probes it may be a whole period of the snapshots before the hang is seen.
+    let unseen = if support::daemon::probes() == "off" { SNAPSHOTS } else { 0 };
+    assert!(took < f64::from(GRACE + unseen + 2 * patience()), "in time");
+}
+
+fn one_that_hung_before_the_start_is_found(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = with_address(lab, "before");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let daemon = Daemon::start(lab, &config());
+    let finding = await_finding(&daemon, &netns);
+    assert_eq!(finding["holders"][0]["pid"], helper.pid());
+    assert_eq!(finding["preexisting"], true, "it stood before ipwatch first looked: {finding}");
+}
+
+fn a_released_one_is_resolved(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let daemon = Daemon::start(lab, &config());
+    let netns = with_address(lab, "resolve");
+    let mut helper = stuck::start(How::Term, &netns, &mut hung);
+    stuck::hang(How::Term, &mut helper);
+    let finding = await_finding(&daemon, &netns);
+    hung.release();
+    support::poll::until("no open finding is left", 10, || {
+        daemon.findings_in(netns.inode).is_empty()
+    });
+    let all = daemon.list("findings", &["query", "findings", "--all"]);
+    let resolved = all.iter().find(|f| f["id"] == finding["id"]).expect("it is remembered");
+    assert_eq!(resolved["status"], "resolved");
+    assert!(resolved["resolved_at"].is_string(), "{resolved}");
+}
+
+fn what_is_reported_is_in_the_log(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let daemon = Daemon::start(lab, &config());
+    let netns = with_address(lab, "log");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    await_finding(&daemon, &netns);
+    let ip = lab.ip(7).to_string();
+    support::poll::until("the log has it", 5, || {
+        daemon.log().lines().any(|line| line.contains(CODE) && line.contains(&ip))
+    });
+}
+
+/// One shot: no daemon, no second look later on; it takes its own two looks.
+fn scan_says_so_without_a_daemon(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = with_address(lab, "scan");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    std::thread::sleep(std::time::Duration::from_secs(u64::from(GRACE) + 1));
+    let file = lab.dir().join("scan.toml");
+    std::fs::write(&file, config().text()).unwrap();
+    let out = std::process::Command::new(support::daemon::binary())
+        .arg("scan")
+        .arg("--config")
+        .arg(&file)
+        .args(["-o", "json"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "exit code 1 says: findings. {said}");
+    let document: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let findings = document["findings"].as_array().expect("findings");
+    let ours = findings.iter().find(|f| f["subject"]["netns"]["inode"] == netns.inode);
+    assert_eq!(ours.expect("ours is among them")["code"], CODE);
+}
+
+fn explain_says_what_to_do(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let daemon = Daemon::start(lab, &config());
+    let netns = with_address(lab, "explain");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let finding = await_finding(&daemon, &netns);
+    let ip = lab.ip(7).to_string();
+    let explained = |what: &str| {
+        let out = daemon.ask(&["explain", what]);
+        assert!(out.status.success(), "{what}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    for what in [finding["id"].as_str().unwrap(), &ip] {
+        let text = explained(what);
+        assert!(text.contains("kill -9"), "{what}: says what does not help: {text}");
+    }
+    assert!(explained(CODE).starts_with(&format!("# {CODE}")), "a code brings its runbook");
+}
+
+fn the_innocent_raise_nothing(lab: &Lab) {
+    let hung = Hung::mount(lab);
+    raise_nothing(lab, &["v2", "vfork", "stop", "core", "busy", "zombie"], |netns| {
+        vec![
+            innocent::frozen_v2(lab, &netns[0]),
+            innocent::vfork_parent(&netns[1]),
+            innocent::stopped(&netns[2]),
+            innocent::dumping_core(&netns[3], &hung),
+            innocent::busy(&netns[4]),
+            innocent::zombie(&netns[5]),
+        ]
+    });
+}
+
+fn the_frozen_of_cgroup_v1_raise_nothing(lab: &Lab) {
+    cgroup::v1_freezer(lab);
+    raise_nothing(lab, &["v1", "v1k"], |netns| {
+        let frozen = |netns, killed| innocent::frozen_v1(lab, netns, killed);
+        vec![frozen(&netns[0], false), frozen(&netns[1], true)]
+    });
+}
+
+/// All at once, each in a netns of its own, and longer than the grace.
+fn raise_nothing(lab: &Lab, hints: &[&str], start: impl FnOnce(&[Netns]) -> Vec<Innocent>) {
+    let daemon = Daemon::start(lab, &config());
+    let netns: Vec<Netns> = hints.iter().map(|hint| with_address(lab, hint)).collect();
+    let innocents = start(&netns);
+    // A process that does hang shows that the daemon looks at all.
+    let mut hung = Hung::mount_at(lab, "guilty");
+    let guilty = with_address(lab, "guilty");
+    let mut helper: Running = stuck::start(How::Kill, &guilty, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    await_finding(&daemon, &guilty);
+    std::thread::sleep(std::time::Duration::from_secs(u64::from(GRACE)));
+    assert_eq!(netns.len(), innocents.len());
+    for (netns, innocent) in netns.iter().zip(&innocents) {
+        let findings = daemon.findings_in(netns.inode);
+        let pid = innocent.helper.pid();
+        assert!(findings.is_empty(), "{} pid {pid}: {findings:?}", netns.name());
+    }
+}

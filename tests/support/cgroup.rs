@@ -1,0 +1,195 @@
+//! Groups of the test's own: in the cgroup v1 freezer, in cgroup v2, and in the hierarchy that names
+//! containers.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::Lab;
+use crate::poll::until;
+
+/// Where the host has the v1 freezer hierarchy mounted. One that another test mounted for itself goes
+/// when that test ends.
+fn host_freezer() -> Option<PathBuf> {
+    mounts()
+        .filter(|m| !m.at.starts_with(std::env::temp_dir()))
+        .find(|m| m.kind == "cgroup" && m.options.split(',').any(|o| o == "freezer"))
+        .map(|m| m.at)
+}
+
+/// Mount point of the v1 freezer hierarchy. A host with v2 alone still has that controller: it is then
+/// mounted in the lab. To be called before the daemon starts, which looks for mounts then.
+pub fn v1_freezer(lab: &Lab) -> PathBuf {
+    host_freezer().unwrap_or_else(|| {
+        let dir = lab.subdir(LAB_FREEZER);
+        if !mounts().any(|m| m.at == dir) {
+            mount_freezer(&dir).expect("mount the v1 freezer");
+        }
+        dir
+    })
+}
+
+/// Name of the lab's own mount of the v1 freezer.
+const LAB_FREEZER: &str = "freezer";
+
+fn mount_freezer(dir: &Path) -> io::Result<()> {
+    let flags = rustix::mount::MountFlags::empty();
+    Ok(rustix::mount::mount("ipwatch-test", dir, "cgroup", flags, c"freezer")?)
+}
+
+/// Why there is no v1 freezer here; found out by trying.
+#[must_use]
+pub fn without_v1_freezer() -> Option<String> {
+    if host_freezer().is_some() {
+        return None;
+    }
+    let dir = std::env::temp_dir().join(format!("iw{}-freezer", std::process::id()));
+    let tried = fs::create_dir_all(&dir).and_then(|()| mount_freezer(&dir));
+    let _ = rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH);
+    let _ = fs::remove_dir(&dir);
+    tried.err().map(|error| format!("no cgroup v1 freezer, and none can be mounted: {error}"))
+}
+
+/// Mount point of the v2 hierarchy.
+#[must_use]
+pub fn v2() -> Option<PathBuf> {
+    mounts().find(|m| m.kind == "cgroup2").map(|m| m.at)
+}
+
+/// Mount point of the hierarchy whose path names a container: systemd's on v1, else v2.
+#[must_use]
+pub fn naming() -> Option<PathBuf> {
+    mounts()
+        .find(|m| m.kind == "cgroup" && m.options.split(',').any(|o| o == "name=systemd"))
+        .map(|m| m.at)
+        .or_else(v2)
+}
+
+struct Mounted {
+    at: PathBuf,
+    kind: String,
+    options: String,
+}
+
+fn mounts() -> impl Iterator<Item = Mounted> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.into_iter().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some(Mounted {
+            at: fields.next()?.into(),
+            kind: fields.next()?.into(),
+            options: fields.next()?.into(),
+        })
+    })
+}
+
+/// A group that can be frozen. Thawed and removed when dropped; [`crate::sweep`] does it otherwise.
+#[derive(Debug)]
+pub struct Freezer {
+    dir: PathBuf,
+    v2: bool,
+}
+
+impl Freezer {
+    /// A group in the v1 freezer.
+    #[must_use]
+    pub fn v1(lab: &Lab) -> Self {
+        Self::make(&v1_freezer(lab), lab, false)
+    }
+
+    /// A group in v2.
+    #[must_use]
+    pub fn v2(lab: &Lab) -> Self {
+        Self::make(&v2().expect("a v2 hierarchy"), lab, true)
+    }
+
+    fn make(root: &Path, lab: &Lab, v2: bool) -> Self {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let dir = root.join(format!("{}-freezer{serial}", lab.tag()));
+        fs::create_dir_all(&dir).expect("make a cgroup");
+        Self { dir, v2 }
+    }
+
+    /// Puts a process in and waits until the kernel says it is frozen.
+    pub fn freeze(&self, pid: u32) {
+        fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("move into the cgroup");
+        set_frozen(&self.dir, self.v2, true);
+        until("the cgroup is frozen", 10, || self.is_frozen());
+    }
+
+    fn is_frozen(&self) -> bool {
+        if self.v2 {
+            let events = fs::read_to_string(self.dir.join("cgroup.events")).unwrap_or_default();
+            events.lines().any(|line| line == "frozen 1")
+        } else {
+            let state = fs::read_to_string(self.dir.join("freezer.state")).unwrap_or_default();
+            state.trim() == "FROZEN"
+        }
+    }
+
+    /// Lets it run again.
+    pub fn thaw(&self) {
+        set_frozen(&self.dir, self.v2, false);
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.thaw();
+        remove(&self.dir);
+    }
+}
+
+fn set_frozen(dir: &Path, v2: bool, frozen: bool) {
+    let (file, text) = match (v2, frozen) {
+        (true, true) => ("cgroup.freeze", "1"),
+        (true, false) => ("cgroup.freeze", "0"),
+        (false, true) => ("freezer.state", "FROZEN"),
+        (false, false) => ("freezer.state", "THAWED"),
+    };
+    let _ = fs::write(dir.join(file), text);
+}
+
+/// Thaws the groups of the test with this tag: what is frozen in v1 cannot be killed.
+pub fn thaw(tag: &str) {
+    for (root, is_v2) in [(host_freezer(), false), (lab_freezer(tag), false), (v2(), true)] {
+        groups(root, tag).iter().for_each(|group| set_frozen(group, is_v2, false));
+    }
+}
+
+/// Removes the groups of the test with this tag, once nothing runs in them.
+pub fn sweep(tag: &str) {
+    for root in [host_freezer(), lab_freezer(tag), v2(), naming()] {
+        groups(root, tag).iter().for_each(|group| remove(group));
+    }
+}
+
+fn lab_freezer(tag: &str) -> Option<PathBuf> {
+    Some(Lab::dir_of(tag).join(LAB_FREEZER))
+}
+
+fn groups(root: Option<PathBuf>, tag: &str) -> Vec<PathBuf> {
+    let prefix = format!("{tag}-");
+    let entries = root.and_then(|root| fs::read_dir(root).ok()).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    named.map(|entry| entry.path()).collect()
+}
+
+/// A group can be removed once its last process is gone, which takes a moment after a kill; those in
+/// it go first.
+fn remove(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    for _ in 0..50 {
+        if fs::remove_dir(dir).is_ok() || !dir.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,281 @@
+//! Runs the tests, each in a process of its own: a hang or a crash costs one test, what it left is
+//! swept, and a missing capability is a counted skip (in CI: a failure).
+//!
+//! Usage: `e2e [--list] [--jobs N] [--skip TEXT]… [--without NEED]… [FILTER…]`. `--without` leaves
+//! out what needs something that the place is not meant to have. The last line it prints is always
+//! `N passed, N failed, N skipped`.
+
+use std::fs::{self, File};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::lab::TAG_VARIABLE;
+use crate::{Lab, Need, patience, role, sweep, sys};
+
+/// What begins a line that is shown although its test passed.
+pub const FIGURE: &str = "FIGURE ";
+
+/// One test.
+#[derive(Debug, Clone, Copy)]
+pub struct Test {
+    /// `area::what_it_shows`.
+    pub name: &'static str,
+    /// What the place must offer.
+    pub needs: &'static [Need],
+    /// It loads the machine, or changes something all share: it runs by itself.
+    pub alone: bool,
+    /// The test; it fails by panicking.
+    pub run: fn(&Lab),
+}
+
+/// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ alone }`. A test that is
+/// forgotten here is dead code, which the compiler reports.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident $(needs [$($need:ident),*])? $(@ $alone:ident)?),* $(,)?) => {
+        pub(crate) const TESTS: &[$crate::Test] = &[$($crate::Test {
+            name: concat!(module_path!(), "::", stringify!($name)),
+            needs: &[$($($crate::Need::$need),*)?],
+            alone: false $(|| stringify!($alone).len() > 0)?,
+            run: $name,
+        }),*];
+    };
+}
+
+enum Outcome {
+    /// With the lines it marked for people to read (`FIGURE …`).
+    Passed(Duration, String),
+    Failed {
+        why: String,
+        log: String,
+    },
+    Skipped(String),
+}
+
+#[derive(Default)]
+struct Count {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: usize,
+}
+
+struct Options {
+    filters: Vec<String>,
+    skips: Vec<String>,
+    without: Vec<String>,
+    jobs: usize,
+    list: bool,
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// `main` of a test binary.
+#[must_use]
+pub fn main(tests: &[&[Test]]) -> ExitCode {
+    role::play();
+    let all: Vec<Test> = tests.iter().flat_map(|tests| tests.iter().copied()).collect();
+    if let Ok(name) = std::env::var("IPWATCH_TEST_ONE") {
+        return run_one(&all, &name);
+    }
+    let options = match options(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let wanted: Vec<Test> = all.into_iter().filter(|test| options.wants(test)).collect();
+    if options.list {
+        wanted.iter().for_each(|test| println!("{}", short(test)));
+        return ExitCode::SUCCESS;
+    }
+    run_all(&wanted, options.jobs)
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options {
+        filters: Vec::new(),
+        skips: Vec::new(),
+        without: Vec::new(),
+        jobs: 2,
+        list: false,
+    };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--list" => options.list = true,
+            "--skip" => options.skips.push(args.next().ok_or("--skip needs a text")?),
+            "--without" => options.without.push(args.next().ok_or("--without needs a name")?),
+            "--jobs" => {
+                let number = args.next().and_then(|text| text.parse().ok());
+                options.jobs = number.filter(|n| *n > 0).ok_or("--jobs needs a number")?;
+            }
+            // libtest's flags, which cargo's users type out of habit.
+            "--nocapture" | "--test-threads=1" => options.jobs = 1,
+            flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
+            _ => options.filters.push(arg),
+        }
+    }
+    Ok(options)
+}
+
+impl Options {
+    fn wants(&self, test: &Test) -> bool {
+        let name = short(test);
+        (self.filters.is_empty() || self.filters.iter().any(|text| name.contains(text)))
+            && !self.skips.iter().any(|text| name.contains(text))
+            && !test.needs.iter().any(|need| self.without.contains(&format!("{need:?}")))
+    }
+}
+
+/// The name without the crate's.
+fn short(test: &Test) -> &'static str {
+    test.name.split_once("::").map_or(test.name, |(_, rest)| rest)
+}
+
+/// In the test's own process.
+fn run_one(all: &[Test], name: &str) -> ExitCode {
+    let test = all.iter().find(|test| short(test) == name).expect("a test of this name");
+    // The runner may be killed: the test and its helpers then end too.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let lab = Lab::open().expect("a lab");
+    (test.run)(&lab);
+    ExitCode::SUCCESS
+}
+
+fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("these tests make network namespaces: run them as root");
+        return ExitCode::from(2);
+    }
+    catch_interrupt();
+    let count = Mutex::new(Count::default());
+    let (alone, together): (Vec<Test>, Vec<Test>) = tests.iter().partition(|test| test.alone);
+    let done = AtomicUsize::new(0);
+    for (batch, jobs) in [(together, jobs), (alone, 1)] {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.min(batch.len()) {
+                scope.spawn(|| {
+                    while let Some(test) = batch.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if INTERRUPTED.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        let outcome = run(test);
+                        let number = done.fetch_add(1, Ordering::Relaxed) + 1;
+                        tell(test, &outcome, number, tests.len(), &count);
+                    }
+                });
+            }
+        });
+    }
+    let count = count.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for name in &count.failed {
+        println!("failed: {name}");
+    }
+    println!("{} passed, {} failed, {} skipped", count.passed, count.failed.len(), count.skipped);
+    let whole = count.failed.is_empty() && !INTERRUPTED.load(Ordering::Relaxed);
+    ExitCode::from(u8::from(!whole))
+}
+
+fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<Count>) {
+    let mut count = count.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let name = short(test);
+    match outcome {
+        Outcome::Passed(took, figures) => {
+            count.passed += 1;
+            println!("ok      {number:>2}/{of} {name} ({:.1} s)", took.as_secs_f32());
+            for figure in figures.lines().filter_map(|line| line.strip_prefix(FIGURE)) {
+                println!("        {figure}");
+            }
+        }
+        Outcome::Skipped(why) => {
+            count.skipped += 1;
+            println!("skipped {number:>2}/{of} {name}: {why}");
+        }
+        Outcome::Failed { why, log } => {
+            count.failed.push(name.to_owned());
+            println!("FAILED  {number:>2}/{of} {name}: {why}\n---- {name}\n{}\n----", log.trim());
+        }
+    }
+}
+
+/// In the runner: one test from its start to the end of what it left.
+fn run(test: &Test) -> Outcome {
+    static SERIAL: AtomicUsize = AtomicUsize::new(0);
+    let missing = test.needs.iter().find_map(|need| Some((need, need.missing()?)));
+    if let Some((need, why)) = missing {
+        return if in_ci() && !need.may_be_missing() {
+            Outcome::Failed { why: format!("missing here: {why}"), log: String::new() }
+        } else {
+            Outcome::Skipped(why)
+        };
+    }
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let tag = format!("iw{}n{serial}", std::process::id());
+    let log = std::env::temp_dir().join(format!("{tag}.log"));
+    let began = Instant::now();
+    let verdict = spawn(test, &tag, &log).and_then(|child| watch(child, began));
+    sweep::sweep(&tag);
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let _ = fs::remove_file(&log);
+    match verdict {
+        Ok(None) => Outcome::Passed(began.elapsed(), text),
+        Ok(Some(why)) => Outcome::Failed { why, log: text },
+        Err(error) => Outcome::Failed { why: format!("cannot run it: {error}"), log: text },
+    }
+}
+
+fn spawn(test: &Test, tag: &str, log: &std::path::Path) -> std::io::Result<std::process::Child> {
+    let log = File::create(log)?;
+    Command::new(std::env::current_exe()?)
+        .env(TAG_VARIABLE, tag)
+        .env("IPWATCH_TEST_ONE", short(test))
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+}
+
+/// Waits for a test; `Some` says why it failed.
+fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
+    let limit = Duration::from_secs(120) * patience();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((!status.success()).then(|| match status.code() {
+                Some(_) => "panicked".to_owned(),
+                None => status.to_string(),
+            }));
+        }
+        let late = began.elapsed() > limit;
+        if late || INTERRUPTED.load(Ordering::Relaxed) {
+            let _ = child.kill();
+            let _ = child.wait();
+            let why = if late {
+                format!("not done in {} s", limit.as_secs())
+            } else {
+                "interrupted".into()
+            };
+            return Ok(Some(why));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ctrl-C ends the running tests, which are then swept as ever.
+fn catch_interrupt() {
+    extern "C" fn interrupted(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        sys::on_signal(signal, interrupted);
+    }
+}
+
+/// Whether this is a CI run, by the variable that CI systems set.
+#[must_use]
+pub fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
+}

@@ -1,0 +1,45 @@
+//! What the end-to-end tests are made of: real network namespaces, processes that hold them in every
+//! way there is, hung ones, harmless ones, and the daemon under test.
+//!
+//! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
+//!   after it, whatever became of it; [`need`] says what a place must offer.
+//! - [`netns`] makes namespaces and devices; [`role`] the helper processes, which are this same
+//!   binary started under another role; [`fuse`] a file system that never answers; [`stuck`] and
+//!   [`innocent`] the processes that must be found and those that must not.
+//! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime.
+//! - [`daemon`] starts ipwatch and asks it; [`pod`] and [`collector`] are real containerd and a real
+//!   OpenTelemetry collector; [`poorer`] takes things away from the daemon.
+//! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a fixture that cannot be made is a failed test, and the files it reads are its own"
+)]
+
+pub mod cgroup;
+pub mod collector;
+pub mod daemon;
+pub mod fuse;
+pub mod harness;
+pub mod innocent;
+pub mod lab;
+pub mod need;
+pub mod netns;
+pub mod pod;
+pub mod poll;
+pub mod poorer;
+pub mod proc;
+pub mod role;
+pub mod sandbox;
+pub mod stuck;
+pub mod sweep;
+pub mod sys;
+
+pub use daemon::{Config, Daemon};
+pub use harness::Test;
+pub use lab::Lab;
+pub use need::Need;
+pub use netns::Netns;
+pub use poll::{eventually, patience};
+pub use sandbox::Sandbox;

@@ -1,0 +1,62 @@
+//! What a test needs of the place it runs in. What is missing is a named, counted skip for a person
+//! and a failure in CI: a machine that was meant to test everything must not go green on less.
+
+use std::path::Path;
+
+/// One capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// `/dev/fuse`.
+    Fuse,
+    /// A cgroup v1 freezer hierarchy, mounted or to be mounted.
+    FreezerV1,
+    /// A cgroup v2 hierarchy whose groups can be frozen.
+    FreezerV2,
+    /// `core_pattern` is a plain relative name, so that a process dumps core where it stands. The
+    /// sysctl is the host's: a test does not change it.
+    PlainCore,
+    /// containerd, runc, the CNI plugins and the CRI helper.
+    Containerd,
+    /// The rotel collector.
+    Rotel,
+    /// Probes may be attached to kernel functions (fentry or kprobe).
+    Tracing,
+}
+
+impl Need {
+    /// What is missing, or `None`.
+    #[must_use]
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Fuse => absent("/dev/fuse"),
+            Need::FreezerV1 => crate::cgroup::without_v1_freezer(),
+            Need::FreezerV2 => {
+                crate::cgroup::v2().is_none().then(|| "no cgroup v2 hierarchy".into())
+            }
+            Need::PlainCore => {
+                let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
+                pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
+            }
+            Need::Containerd => crate::pod::missing(),
+            Need::Rotel => crate::collector::missing(),
+            Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
+                .then(|| "this kernel takes neither fentry nor kprobe".into()),
+        }
+    }
+}
+
+impl Need {
+    /// A host may lack it even in CI: cgroup v1 is built into fewer and fewer kernels. The VMs, whose
+    /// kernels take probes on functions, have it.
+    #[must_use]
+    pub fn may_be_missing(self) -> bool {
+        self == Need::FreezerV1 && Need::Tracing.missing().is_some()
+    }
+}
+
+/// Says so when `path` is not there.
+#[must_use]
+pub fn absent(path: impl AsRef<Path>) -> Option<String> {
+    let path = path.as_ref();
+    (!path.exists()).then(|| format!("no {}", path.display()))
+}

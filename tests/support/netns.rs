@@ -1,0 +1,191 @@
+//! Network namespaces of a test's own, and what stands in them. A name is a bind mount under
+//! `/run/netns`, as `ip netns add` makes it. Addresses only ever go into such a namespace.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::{Lab, sys};
+
+/// Where names stand.
+pub const DIR: &str = "/run/netns";
+
+/// One netns. This process keeps no fd or socket in it: the test may be about who does.
+#[derive(Debug)]
+pub struct Netns {
+    path: PathBuf,
+    name: String,
+    /// The number in `net:[…]`.
+    pub inode: u64,
+    /// `net->net_cookie`.
+    pub cookie: Option<u64>,
+}
+
+impl Netns {
+    /// A new netns with `lo` up, named after the lab and `hint`.
+    #[must_use]
+    pub fn new(lab: &Lab, hint: &str) -> Self {
+        Self::named(format!("{}-{hint}", lab.tag()))
+    }
+
+    fn named(name: String) -> Self {
+        let path = Path::new(DIR).join(&name);
+        let (inode, cookie) =
+            make(&path).unwrap_or_else(|error| panic!("make netns {}: {error}", path.display()));
+        Self { path, name, inode, cookie }
+    }
+
+    /// Its name, as `ip -n` takes it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its bind mount.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs `work` on a thread in this netns.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                sys::enter_netns(&self.path).expect("enter the netns");
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs `ip ARGS` inside; `args` are split at spaces.
+    pub fn ip(&self, args: &str) -> String {
+        self.run(|| ip(args))
+    }
+
+    /// Runs many `ip` commands inside, in one process.
+    pub fn ip_batch(&self, lines: &str) {
+        self.run(|| ip_batch(lines));
+    }
+
+    /// What `ip -j addr` says inside.
+    #[must_use]
+    pub fn ip_json(&self) -> Value {
+        serde_json::from_str(&self.ip("-j addr")).expect("ip -j prints JSON")
+    }
+
+    /// A veth pair: `eth0` in here, up, and its peer in the host's netns, as a pod has it. The peer's
+    /// name is the answer.
+    pub fn veth_to_host(&self) -> String {
+        // 15 characters at most; the inode is unique among what lives now.
+        let host = format!("iwt{}", self.inode);
+        ip(&format!("link add {host} type veth peer name eth0 netns {}", self.name));
+        self.ip("link set eth0 up");
+        host
+    }
+
+    /// A veth pair: `ours` in here and `theirs` in `other`, both up.
+    pub fn veth_to(&self, ours: &str, other: &Netns, theirs: &str) {
+        self.ip(&format!("link add {ours} type veth peer name {theirs} netns {}", other.name));
+        self.ip(&format!("link set {ours} up"));
+        other.ip(&format!("link set {theirs} up"));
+    }
+
+    /// Adds an address, `IP/LEN`, to a device. IPv6 without duplicate address detection.
+    pub fn add_address(&self, cidr: &str, device: &str) {
+        let nodad = if cidr.contains(':') { " nodad" } else { "" };
+        self.ip(&format!("addr add {cidr} dev {device}{nodad}"));
+    }
+
+    /// The MAC of a device in here.
+    #[must_use]
+    pub fn mac(&self, device: &str) -> String {
+        let json: Value = serde_json::from_str(&self.ip(&format!("-j link show dev {device}")))
+            .expect("ip -j prints JSON");
+        json[0]["address"].as_str().expect("a device with a MAC").to_owned()
+    }
+
+    /// Unmounts the name here and leaves its file: removing that would unmount it in every mount
+    /// namespace (`detach_mounts`, since 3.18).
+    pub fn unmount(&self) {
+        let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);
+    }
+
+    /// Takes the name away: what else holds the netns now holds it alone. It can no longer be
+    /// entered through this value.
+    pub fn unname(&self) {
+        remove(&self.path);
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        self.unname();
+    }
+}
+
+/// Makes a netns and its name. The thread that made it ends, so that only the mount holds it.
+fn make(path: &Path) -> io::Result<(u64, Option<u64>)> {
+    fs::create_dir_all(DIR)?;
+    File::create_new(path)?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            sys::unshare_netns()?;
+            // Loopback first: iproute2 and the kernel treat a netns without it oddly.
+            ip("link set lo up");
+            let own = format!("/proc/self/task/{}/ns/net", rustix::thread::gettid());
+            rustix::mount::mount_bind(&own, path)?;
+            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path)?);
+            Ok((inode, sys::netns_cookie(&sys::udp_socket()?)))
+        });
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+/// Removes a name, whether or not something stands behind it.
+pub(crate) fn remove(path: &Path) {
+    let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+    let _ = fs::remove_file(path);
+}
+
+/// Removes every name that starts with `prefix`.
+pub fn sweep(prefix: &str) {
+    let Ok(entries) = fs::read_dir(DIR) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Runs `ip ARGS` in the netns of the calling thread; `args` are split at spaces.
+#[track_caller]
+pub fn ip(args: &str) -> String {
+    let out = Command::new("ip").args(args.split(' ')).output().expect("run ip");
+    text(&format!("ip {args}"), out)
+}
+
+#[track_caller]
+fn ip_batch(lines: &str) {
+    use std::io::Write;
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("run ip");
+    // Taken and dropped: the end of the input ends the batch.
+    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("write to ip");
+    let out = child.wait_with_output().expect("wait for ip");
+    text("ip -batch", out);
+}
+
+#[track_caller]
+fn text(what: &str, out: Output) -> String {
+    assert!(out.status.success(), "{what}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}

@@ -1,0 +1,44 @@
+//! Waiting without fixed sleeps.
+
+use std::time::{Duration, Instant};
+
+/// How much slower this place is than a plain machine: `IPWATCH_TEST_SLOW`, set in VMs that are
+/// emulated. It stretches patience, never a wait that a test must sit out.
+#[must_use]
+pub fn patience() -> u32 {
+    std::env::var("IPWATCH_TEST_SLOW").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// Asks again and again until there is an answer.
+///
+/// # Panics
+/// None came within `seconds` (times [`patience`]).
+#[track_caller]
+pub fn eventually<T>(what: &str, seconds: u32, mut ask: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    let limit = Duration::from_secs(u64::from(seconds * patience()));
+    let mut pause = Duration::from_millis(5);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(began.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// As [`eventually`], when there is nothing to return.
+#[track_caller]
+pub fn until(what: &str, seconds: u32, mut ask: impl FnMut() -> bool) {
+    eventually(what, seconds, || ask().then_some(()));
+}
+
+/// Gives something time to become true. The caller says afterwards, in its own words, what is wrong.
+pub fn settle(seconds: u32, mut ask: impl FnMut() -> bool) {
+    let began = Instant::now();
+    let limit = Duration::from_secs(u64::from(seconds * patience()));
+    while !ask() && began.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

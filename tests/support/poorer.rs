@@ -1,0 +1,37 @@
+//! Commands that become a program in a world that lacks something or lies about it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Lab;
+use crate::role::{Helper, Role};
+
+/// bpf(2) is forbidden.
+#[must_use]
+pub fn without_bpf(program: &Path) -> Command {
+    let mut command = Helper::command(Role::WithoutBpf);
+    command.arg(program);
+    command
+}
+
+/// The kernel's type information is not there.
+#[must_use]
+pub fn without_btf(program: &Path) -> Command {
+    with_mounts("mount -t tmpfs none /sys/kernel/btf", Path::new("-"), program)
+}
+
+/// The boot id is another one.
+#[must_use]
+pub fn in_another_boot(lab: &Lab, program: &Path) -> Command {
+    let id = lab.dir().join("boot_id");
+    std::fs::write(&id, "00000000-1111-4222-8333-444444444444\n").expect("write a boot id");
+    with_mounts("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", &id, program)
+}
+
+/// Runs `script`, with `$0` as given, in a mount namespace of its own that follows the host's.
+fn with_mounts(script: &str, zero: &Path, program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "slave", "sh", "-c"]);
+    command.arg(format!("{script} && exec \"$@\"")).arg(zero).arg(program);
+    command
+}

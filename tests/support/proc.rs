@@ -1,0 +1,96 @@
+//! What `/proc` shows of a task, read plainly: the yardstick that fixtures and product are held to.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// `PF_EXITING` (`include/linux/sched.h`).
+pub const PF_EXITING: u32 = 0x4;
+
+/// One look at one thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// State letter.
+    pub state: char,
+    /// `PF_*` flags.
+    pub flags: u32,
+    /// Signals pending for the thread.
+    pub sig_pending: u64,
+    /// Signals pending for the process.
+    pub shared_pending: u64,
+    /// `CoreDumping: 1`.
+    pub core_dumping: bool,
+    /// Kernel function it sleeps in.
+    pub wchan: String,
+    /// Kernel stack.
+    pub stack: String,
+    /// Inode of its netns; `None` when it has given it up.
+    pub netns: Option<u64>,
+}
+
+impl View {
+    /// Looks at a thread. `None`: it is gone.
+    #[must_use]
+    pub fn of(pid: u32, tid: u32) -> Option<Self> {
+        let dir = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
+        let stat = fs::read_to_string(dir.join("stat")).ok()?;
+        // The name may hold anything, brackets and spaces too: the fields start after the last one.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let status = fs::read_to_string(dir.join("status")).ok()?;
+        let line = |key: &str| {
+            status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
+        };
+        let mask = |key: &str| u64::from_str_radix(line(key), 16).unwrap_or(0);
+        Some(Self {
+            state: fields.first()?.chars().next()?,
+            flags: fields.get(6)?.parse().ok()?,
+            sig_pending: mask("SigPnd:"),
+            shared_pending: mask("ShdPnd:"),
+            core_dumping: line("CoreDumping:") == "1",
+            wchan: fs::read_to_string(dir.join("wchan")).unwrap_or_default(),
+            stack: fs::read_to_string(dir.join("stack")).unwrap_or_default(),
+            netns: netns_of(&dir.join("ns/net")),
+        })
+    }
+
+    /// Looks at a process's leader.
+    #[must_use]
+    pub fn leader(pid: u32) -> Option<Self> {
+        Self::of(pid, pid)
+    }
+
+    /// It has begun to exit.
+    #[must_use]
+    pub fn exiting(&self) -> bool {
+        self.flags & PF_EXITING != 0
+    }
+
+    /// SIGKILL is pending, for it or its process.
+    #[must_use]
+    pub fn killed(&self) -> bool {
+        (self.sig_pending | self.shared_pending) & (1 << (libc::SIGKILL - 1)) != 0
+    }
+}
+
+fn netns_of(link: &std::path::Path) -> Option<u64> {
+    let target = fs::read_link(link).ok()?;
+    target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The threads of a process.
+#[must_use]
+pub fn threads(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Every thread of the node that is in this netns: `(pid, tid)`.
+#[must_use]
+pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.flat_map(|pid: u32| threads(pid).into_iter().map(move |tid| (pid, tid)))
+        .filter(|(pid, tid)| {
+            netns_of(&PathBuf::from(format!("/proc/{pid}/task/{tid}/ns/net"))) == Some(netns)
+        })
+        .collect()
+}

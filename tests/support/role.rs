@@ -1,0 +1,428 @@
+//! Helper processes. The test binary starts itself again with a role in its environment, and
+//! [`play`] runs that role before anything of the tests.
+//!
+//! Every helper ends when its standard input ends, so that none outlives the test that started it,
+//! and says `ready` when it stands as it should.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use crate::{Netns, Sandbox, sys};
+
+const ROLE: &str = "IPWATCH_TEST_ROLE";
+const NETNS: &str = "IPWATCH_TEST_NETNS";
+const COMM: &str = "IPWATCH_TEST_COMM";
+
+/// A helper to be started.
+#[derive(Debug)]
+pub struct Helper<'a> {
+    role: Role,
+    args: Vec<&'a str>,
+    netns: Option<&'a Netns>,
+    dir: Option<&'a Path>,
+    comm: Option<&'a str>,
+    sandbox: Option<&'a Sandbox>,
+    env: Option<(&'a str, &'a str)>,
+}
+
+/// A helper process. Killed when dropped; one that hangs is left for the release of what it hangs on.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+macro_rules! roles {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal => $run:path,)*) => {
+        /// What a helper does.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Role { $($(#[$doc])* $variant,)* }
+
+        impl Role {
+            fn name(self) -> &'static str {
+                match self { $(Role::$variant => $name,)* }
+            }
+        }
+
+        /// Plays the role that the environment names, and does not return; returns at once when it
+        /// names none. Call it first thing in `main`, while there is one thread.
+        pub fn play() {
+            let Ok(role) = std::env::var(ROLE) else { return };
+            let args: Vec<String> = std::env::args().skip(1).collect();
+            prepare(&role);
+            match role.as_str() {
+                $($name => $run(&args),)*
+                _ => panic!("no role {role:?}"),
+            }
+            sys::exit_now(0);
+        }
+    };
+}
+
+roles! {
+    /// Stands still.
+    Park = "park" => park,
+    /// Computes without end.
+    Busy = "busy" => busy,
+    /// Holds an fd of the netns named by its argument, without being in it.
+    HoldFd = "hold-fd" => hold_fd,
+    /// Holds a socket made in that netns, without being in it.
+    HoldSocket = "hold-socket" => hold_socket,
+    /// Holds an fd of it that lies unread in a Unix socket.
+    HoldInFlight = "hold-in-flight" => hold_in_flight,
+    /// Leaves a zombie leader and one thread that is in that netns.
+    ZombieLeader = "zombie-leader" => zombie_leader,
+    /// Moves between netns as told: `setns PATH`, `unshare`.
+    Mover = "mover" => mover,
+    /// Keeps a copy of all mounts in a mount namespace of its own.
+    Agent = "agent" => agent,
+    /// Reads the file named by its last argument.
+    Reader = "reader" => reader,
+    /// Opens that file and exits when told, with `exit`.
+    Opener = "opener" => opener,
+    /// Waits for a child as after vfork.
+    Vfork = "vfork" => vfork,
+    /// Dumps core, with one thread beside, when told.
+    Dumper = "dumper" => dumper,
+    /// Exits and stays a zombie: its parent does not wait.
+    Exiter = "exiter" => exiter,
+    /// Becomes the program named by its arguments, to which bpf(2) is forbidden.
+    WithoutBpf = "without-bpf" => without_bpf,
+    /// Serves a file system that never answers (see [`crate::fuse`]).
+    Fuse = "fuse" => crate::fuse::serve,
+}
+
+impl<'a> Helper<'a> {
+    /// A helper with this role.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        Self {
+            role,
+            args: Vec::new(),
+            netns: None,
+            dir: None,
+            comm: None,
+            sandbox: None,
+            env: None,
+        }
+    }
+
+    /// With an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: &'a str) -> Self {
+        self.args.push(arg);
+        self
+    }
+
+    /// In this netns from its start.
+    #[must_use]
+    pub fn inside(mut self, netns: &'a Netns) -> Self {
+        self.netns = Some(netns);
+        self
+    }
+
+    /// In this directory.
+    #[must_use]
+    pub fn dir(mut self, dir: &'a Path) -> Self {
+        self.dir = Some(dir);
+        self
+    }
+
+    /// Under this name.
+    #[must_use]
+    pub fn comm(mut self, comm: &'a str) -> Self {
+        self.comm = Some(comm);
+        self
+    }
+
+    /// A process of this pod's container.
+    #[must_use]
+    pub fn within(mut self, sandbox: &'a Sandbox) -> Self {
+        self.sandbox = Some(sandbox);
+        self
+    }
+
+    /// With a variable in its environment.
+    #[must_use]
+    pub fn env(mut self, name: &'a str, value: &'a str) -> Self {
+        self.env = Some((name, value));
+        self
+    }
+
+    /// The command that plays this role and nothing else: for one that becomes another program.
+    #[must_use]
+    pub fn command(role: Role) -> Command {
+        let exe = std::env::current_exe().expect("the path of this binary");
+        let mut command = Command::new(exe);
+        command.env(ROLE, role.name());
+        command
+    }
+
+    /// Starts it and waits until it is ready.
+    #[must_use]
+    pub fn start(self) -> Running {
+        let mut command = match self.sandbox {
+            None => Self::command(self.role),
+            Some(sandbox) => joining(sandbox, &Self::command(self.role)),
+        };
+        command.args(&self.args).envs(self.env);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(netns) = self.netns {
+            command.env(NETNS, netns.path());
+        }
+        if let Some(dir) = self.dir {
+            command.current_dir(dir);
+        }
+        if let Some(comm) = self.comm {
+            command.env(COMM, comm);
+        }
+        let mut child = command.spawn().expect("start a helper");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut running = Running { child, stdin, stdout };
+        let line = running.hear();
+        assert_eq!(line, "ready", "helper {:?} did not get ready", self.role);
+        running
+    }
+}
+
+impl Running {
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it a line.
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("a helper that still listens");
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("write to a helper");
+    }
+
+    /// The next line it says; empty when it has ended.
+    pub fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("read from a helper");
+        line.trim_end().to_owned()
+    }
+
+    /// Tells it a line and returns its answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.hear()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        sys::kill(self.pid(), signal).expect("signal a helper");
+    }
+
+    /// Whether it ends within `seconds` (times patience), reaping it.
+    pub fn ends(&mut self, seconds: u32) -> bool {
+        let rounds = seconds * crate::patience() * 50;
+        (0..rounds.max(1)).any(|_| {
+            let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            if !ended {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            ended
+        })
+    }
+
+    /// Kills it and waits until it has gone.
+    pub fn end(mut self) {
+        let _ = self.child.kill();
+        assert!(self.ends(10), "a helper does not end");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        // A stopped one takes SIGKILL; a hung one does not, and its file system's end frees it.
+        for _ in 0..10 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A command that joins the container's cgroup and then becomes `program`: in the order in which runc
+/// starts a container.
+fn joining(sandbox: &Sandbox, program: &Command) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
+    command.arg(sandbox.cgroup()).arg(program.get_program());
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// Gives the process its name and its netns.
+fn prepare(role: &str) {
+    let comm = std::env::var(COMM).unwrap_or_else(|_| format!("t-{role}"));
+    let comm = std::ffi::CString::new(comm).expect("a name without NUL");
+    let _ = rustix::thread::set_name(&comm);
+    if let Some(path) = std::env::var_os(NETNS) {
+        sys::enter_netns(Path::new(&path)).expect("enter the netns");
+    }
+}
+
+/// Says that the helper stands as it should.
+pub(crate) fn ready() {
+    say("ready");
+}
+
+/// Says a line to the test.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("write to the test");
+}
+
+/// The next line from the test; `None` at the end.
+fn listen() -> Option<String> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
+    (read > 0).then(|| line.trim_end().to_owned())
+}
+
+/// Ready, and then nothing until the test has ended.
+fn wait_for_end() {
+    ready();
+    while listen().is_some() {}
+}
+
+fn park(_: &[String]) {
+    wait_for_end();
+}
+
+fn busy(_: &[String]) {
+    std::thread::spawn(|| {
+        while listen().is_some() {}
+        sys::exit_now(0);
+    });
+    ready();
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+fn open(args: &[String]) -> std::fs::File {
+    std::fs::File::open(args.last().expect("a path")).expect("open it")
+}
+
+fn hold_fd(args: &[String]) {
+    let _held = open(args);
+    wait_for_end();
+}
+
+fn hold_socket(args: &[String]) {
+    let path = Path::new(&args[0]);
+    // Made on a thread that ends: nothing of this process stays in that netns but the socket.
+    let thread = std::thread::scope(|scope| {
+        scope.spawn(|| sys::enter_netns(path).and_then(|()| sys::udp_socket())).join()
+    });
+    let _held = thread.expect("the thread ends").expect("make a socket there");
+    wait_for_end();
+}
+
+fn hold_in_flight(args: &[String]) {
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+        SocketType, sendmsg, socketpair,
+    };
+    let (near, _far): (OwnedFd, OwnedFd) =
+        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .expect("a pair of sockets");
+    let held = open(args);
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [held.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(&near, &[std::io::IoSlice::new(b"x")], &mut control, SendFlags::empty())
+        .expect("send the fd");
+    drop(held);
+    wait_for_end();
+}
+
+fn zombie_leader(args: &[String]) {
+    let path = args[0].clone();
+    std::thread::spawn(move || {
+        sys::enter_netns(Path::new(&path)).expect("enter the netns");
+        let stat = Path::new("/proc/self/stat");
+        // The leader exits meanwhile; ready is said when that can be seen.
+        while !std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") Z ")) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        wait_for_end();
+        sys::exit_now(0);
+    });
+    sys::exit_this_thread();
+}
+
+fn mover(_: &[String]) {
+    ready();
+    while let Some(line) = listen() {
+        match line.split_once(' ') {
+            Some(("setns", path)) => sys::enter_netns(Path::new(path)).expect("setns"),
+            _ => sys::unshare_netns().expect("unshare"),
+        }
+        let own = std::fs::read_link("/proc/thread-self/ns/net").expect("its netns");
+        say(&own.to_string_lossy());
+    }
+}
+
+fn agent(_: &[String]) {
+    sys::copy_mounts().expect("a mount namespace of its own");
+    wait_for_end();
+}
+
+fn without_bpf(args: &[String]) {
+    use std::os::unix::process::CommandExt as _;
+    sys::forbid_bpf().expect("set the filter");
+    let error = Command::new(&args[0]).args(&args[1..]).env_remove(ROLE).exec();
+    panic!("{}: {error}", args[0]);
+}
+
+fn reader(args: &[String]) {
+    let mut file = open(args);
+    ready();
+    let _ = file.read(&mut [0; 16]);
+}
+
+fn opener(args: &[String]) {
+    let _open = open(args);
+    ready();
+    // Closing at exit is what hangs; returning here would close it before the exit.
+    while listen().is_some_and(|line| line != "exit") {}
+    sys::exit_now(0);
+}
+
+fn vfork(_: &[String]) {
+    ready();
+    sys::vfork_like(|| while listen().is_some() {}).expect("clone");
+}
+
+fn dumper(_: &[String]) {
+    sys::unlimit_core().expect("raise the core limit");
+    sys::default_signal(libc::SIGSEGV);
+    std::thread::spawn(|| {
+        loop {
+            std::thread::park();
+        }
+    });
+    ready();
+    while listen().is_some_and(|line| line != "dump") {}
+    let _ = sys::kill(std::process::id(), libc::SIGSEGV);
+    wait_for_end();
+}
+
+fn exiter(_: &[String]) {
+    ready();
+    while listen().is_some_and(|line| line != "exit") {}
+}

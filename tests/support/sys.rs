@@ -1,0 +1,146 @@
+//! The few system calls that rustix does not offer safely, each in one small function.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::mount::MountPropagationFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+/// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`, 5.14).
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// Moves the calling thread into the netns behind `path`.
+pub fn enter_netns(path: &Path) -> io::Result<()> {
+    enter_netns_fd(&File::open(path)?)
+}
+
+/// Moves the calling thread into the netns behind `fd`.
+pub fn enter_netns_fd(fd: &impl AsFd) -> io::Result<()> {
+    Ok(rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+/// Moves the calling thread into a netns of its own.
+pub fn unshare_netns() -> io::Result<()> {
+    // SAFETY: CLONE_NEWNET leaves the file table and the memory of the process alone.
+    Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
+}
+
+/// `net->net_cookie` of the netns that `socket` was made in; `None` before 5.14.
+pub fn netns_cookie(socket: &impl AsFd) -> Option<u64> {
+    let mut cookie = 0_u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, which has that many.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0).then_some(cookie)
+}
+
+/// Any socket of the calling thread's netns.
+pub fn udp_socket() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A signal to one thread. `cgroup.kill` sends SIGKILL in the same way.
+pub fn tgkill(pid: u32, tid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: tgkill takes three integers and touches no memory of ours.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A signal to a process.
+pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    let rc = unsafe { libc::kill(pid as libc::pid_t, signal) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Ends the calling thread alone. In a leader it leaves a zombie whose other threads go on.
+pub fn exit_this_thread() -> ! {
+    // SAFETY: SYS_exit ends this thread only and never returns; nothing of it is used any more.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("a thread that has exited")
+}
+
+/// Ends the process at once: no destructor runs.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit never returns and touches no memory.
+    unsafe { libc::_exit(code) }
+}
+
+/// Stops the calling thread, as a vfork parent is stopped, until the child has exited. The child
+/// runs `child` in a copy of this memory.
+pub fn vfork_like(child: impl FnOnce()) -> io::Result<()> {
+    // SAFETY: without CLONE_VM the child has a copy of our memory, as after fork; the caller is
+    // single-threaded, so that no lock is held by a thread that the child lacks.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0_usize, 0_usize, 0, 0)
+    };
+    match pid {
+        0 => {
+            child();
+            exit_now(0)
+        }
+        1.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Lets the calling process write a core file of any size.
+pub fn unlimit_core() -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Core).maximum;
+    let wanted = rustix::process::Rlimit { current: limit, maximum: limit };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Core, wanted)?)
+}
+
+/// The signal handling of a helper: the one given has its default effect again (Rust ignores
+/// SIGPIPE, and a caller may have ignored others).
+pub fn default_signal(signal: i32) {
+    // SAFETY: SIG_DFL installs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Calls `handler` on a signal.
+pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: the handlers passed here only store to an atomic, which is safe in a signal handler.
+    unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+}
+
+/// Moves the calling process, which must have one thread, into a mount namespace of its own; what is
+/// unmounted elsewhere stays mounted in it.
+pub fn copy_mounts() -> io::Result<()> {
+    // SAFETY: CLONE_NEWNS leaves the file table and the memory of the process alone.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", private)?)
+}
+
+/// From now on bpf(2) fails with EPERM in this process and in what it becomes, as in a container
+/// without the privilege. (Taking CAP_BPF away would not do: CAP_SYS_ADMIN includes it.)
+pub fn forbid_bpf() -> io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 0), // seccomp_data.nr
+        step(JUMP_IF, 0, 1, libc::SYS_bpf as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives until the call returns, and the kernel copies it.
+    let rc = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
