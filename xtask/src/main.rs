@@ -1,0 +1,65 @@
+//! `cargo xtask …`: everything that is done with this repository beside plain `cargo build`.
+//!
+//! - `build-ebpf [--check]`: the kernel half from source; with `--check`, compared with what is
+//!   committed.
+//! - `run`: the monitor on this node, and what it sees.
+//! - `test [--only PART]…`: everything that can be tested: units, end to end on this host, VMs.
+//! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
+//! - `bench`: the figures that the design promises.
+//!
+//! What a command needs of the machine it installs by apt, and says so ([`setup`]). What is costly to
+//! fetch or build stays in a cache outside the checkout ([`place`]).
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a tool for developers: it reads the repository's own files and measures with the plain clock"
+)]
+
+mod bench;
+mod build;
+mod ebpf;
+mod interrupt;
+mod monitor;
+mod place;
+mod run;
+mod setup;
+mod shell;
+mod tally;
+mod test;
+mod vm;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  build-ebpf [--check]        build the kernel half; --check: compare it with the committed one
+  run                         start the monitor on this node and show what it sees (root)
+  test [--only PART]...       run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests
+  vm [6.1|6.12]... [-- FILTER...]
+                              run the end-to-end tests on stock kernels in QEMU
+  bench [FILTER]...           measure what the design promises (root)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["build-ebpf"] => ebpf::build(false).map(|()| true),
+        ["build-ebpf", "--check"] => ebpf::build(true).map(|()| true),
+        ["run"] => run::run().map(|()| true),
+        ["test", rest @ ..] => test::run(rest),
+        ["vm", rest @ ..] => vm::command(rest),
+        ["bench", filters @ ..] => bench::run(filters).map(|()| true),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! `cargo xtask run`: the monitor on this node, and what it sees, until Ctrl-C.
+
+use anyhow::Result;
+
+use crate::monitor::{Monitor, TemporaryDir};
+use crate::{build, interrupt, setup};
+
+/// Builds it, starts it with a socket and a state directory of its own, and shows what it answers.
+pub(crate) fn run() -> Result<()> {
+    setup::need_root("the monitor")?;
+    let ipwatch = build::release()?;
+    let dir = TemporaryDir::new()?;
+    interrupt::catch();
+    let monitor = Monitor::start(&ipwatch, dir.path())?;
+    println!("\nWhat it can see here (ipwatch doctor):\n");
+    monitor.show(&["doctor"])?;
+    println!("\nEvery IP and who holds it (ipwatch query ip):\n");
+    monitor.show(&["query", "ip"])?;
+    println!(
+        "\nFollowing (ipwatch watch); Ctrl-C ends it. From another terminal:\n  {} --socket {} query ip\n",
+        ipwatch.display(),
+        monitor.socket().display()
+    );
+    monitor.follow()
+}

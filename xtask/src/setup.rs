@@ -1,0 +1,126 @@
+//! What the machine must have, installed by apt from its own sources when it is missing.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::{command, output, run, succeeds};
+use crate::{place, shell};
+
+/// To build a static binary.
+pub(crate) const BUILD: &[&str] = &["gcc", "libc6-dev"];
+/// For the end-to-end tests on this host.
+pub(crate) const E2E: &[&str] = &[
+    "iproute2",
+    "busybox-static",
+    "containerd",
+    "runc",
+    "containernetworking-plugins",
+    "python3-venv",
+];
+/// For the VMs.
+pub(crate) const VM: &[&str] =
+    &["qemu-system-x86", "iproute2", "busybox-static", "dash", "cpio", "kmod", "xz-utils"];
+
+/// The collector of the export tests: a small real one.
+const ROTEL: &str = "rotel==0.0.1a15";
+
+/// Installs those of `wanted` that are missing, and says so. `apt-get update` runs only when the
+/// lists at hand do not do.
+pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = wanted.iter().copied().filter(|name| !installed(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !is_root() {
+        bail!("missing packages; as root: apt-get install {names}");
+    }
+    println!("installing by apt: {names}");
+    let known = missing.iter().all(|name| succeeds(apt("apt-cache").args(["show", name])));
+    if known && run(&mut install(&missing)).is_ok() {
+        return Ok(());
+    }
+    update()?;
+    run(&mut install(&missing)).with_context(|| {
+        format!(
+            "apt cannot install {names} (nothing is removed for it: see above what is in the way)"
+        )
+    })
+}
+
+/// One of apt's programs. It waits for another apt, tries a mirror again, asks nothing, and speaks
+/// English, which is read here.
+pub(crate) fn apt(program: &str) -> Command {
+    let mut apt = command(&[program, "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"]);
+    apt.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
+    apt
+}
+
+/// Updates apt's lists. Their lock is one that apt does not wait for, and a mirror may be away for a
+/// moment.
+pub(crate) fn update() -> Result<()> {
+    let mut tried = 1;
+    loop {
+        match run(apt("apt-get").args(["update", "-q"])) {
+            Err(_) if tried < 3 => std::thread::sleep(Duration::from_secs(10 * tried)),
+            done => return done,
+        }
+        tried += 1;
+    }
+}
+
+fn install(names: &[&str]) -> Command {
+    let mut install = apt("apt-get");
+    // Never at the cost of somebody's package.
+    install.args(["install", "-y", "-q", "--no-remove", "--no-install-recommends"]).args(names);
+    // Daemons that come with a package are not to be started: tests run their own.
+    install.env("RUNLEVEL", "1");
+    install
+}
+
+fn installed(name: &str) -> bool {
+    let mut query = command(&["dpkg-query", "-W", "-f=${db:Status-Abbrev}", name]);
+    output(&mut query).is_ok_and(|status| status.starts_with("ii"))
+}
+
+/// Whether this process may do what tests and the monitor need.
+pub(crate) fn is_root() -> bool {
+    output(&mut command(&["id", "-u"])).is_ok_and(|id| id.trim() == "0")
+}
+
+/// Fails unless run as root.
+pub(crate) fn need_root(what: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    bail!("{what} needs root: try `sudo -E env PATH=$PATH cargo xtask …`")
+}
+
+/// Whether this is a CI run, by the variable that CI systems set: what is missing is then an error.
+pub(crate) fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
+}
+
+/// The rotel collector, installed into a Python environment in the cache.
+pub(crate) fn rotel() -> Result<PathBuf> {
+    let _lock = place::lock()?;
+    let venv = place::cache("rotel")?.join(ROTEL);
+    if let Some(found) = find_agent(&venv) {
+        return Ok(found);
+    }
+    println!("installing by pip, in {}: {ROTEL}", venv.display());
+    run(command(&["python3", "-m", "venv"]).arg(&venv))?;
+    let mut pip = Command::new(venv.join("bin/pip"));
+    shell::run(pip.args(["install", "--quiet", "--disable-pip-version-check", ROTEL]))?;
+    find_agent(&venv).context("rotel's package holds no rotel-agent")
+}
+
+fn find_agent(venv: &std::path::Path) -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(venv.join("lib")).ok()?.flatten();
+    pythons
+        .map(|python| python.path().join("site-packages/rotel/rotel-agent"))
+        .find(|agent| agent.exists())
+}

@@ -1,0 +1,120 @@
+//! Running commands: what ran is always in the error.
+
+use std::io::{BufRead, BufReader};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::interrupt;
+
+/// A command from its words.
+pub(crate) fn command(words: &[&str]) -> Command {
+    let (program, args) = words.split_first().unwrap_or((&"true", &[]));
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs it with its output shown; fails when it does.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| shown(command))?;
+    check(command, status)
+}
+
+/// Runs it and returns what it printed; fails, with what it said, when it does.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| shown(command))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("{}: {}: {}", shown(command), out.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Whether it runs and succeeds, quietly.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Runs it and hands each line of its standard output to `each` as it comes.
+pub(crate) fn lines(command: &mut Command, each: impl FnMut(&str)) -> Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| shown(command))?;
+    if let Some(stdout) = child.stdout.take() {
+        each_line(stdout, each)?;
+    }
+    child.wait().with_context(|| shown(command))
+}
+
+/// The same, and asks the command to end once it has said nothing for so long. The command must then
+/// close its output.
+pub(crate) fn lines_within(
+    command: &mut Command,
+    silence: Duration,
+    mut each: impl FnMut(&str),
+) -> Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| shown(command))?;
+    let (sender, lines) = mpsc::channel();
+    let stdout = child.stdout.take();
+    let reader = std::thread::spawn(move || -> std::io::Result<()> {
+        let Some(stdout) = stdout else { return Ok(()) };
+        each_line(stdout, |line| {
+            // Nobody hears it only after an error there.
+            let _ = sender.send(line.to_owned());
+        })
+    });
+    loop {
+        match lines.recv_timeout(silence) {
+            Ok(line) => each(&line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => interrupt::terminate(&child),
+        }
+    }
+    let status = child.wait().with_context(|| shown(command))?;
+    reader.join().unwrap_or(Ok(()))?;
+    Ok(status)
+}
+
+fn each_line(stdout: ChildStdout, mut each: impl FnMut(&str)) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    // Bytes, not text: a kernel's console may print anything.
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        each(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    Ok(())
+}
+
+fn check(command: &Command, status: ExitStatus) -> Result<()> {
+    if !status.success() {
+        bail!("{}: {status}", shown(command));
+    }
+    Ok(())
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_falls_silent_is_ended() {
+        let mut said = Vec::new();
+        let mut endless = command(&["sh", "-c", "echo one; echo two; exec sleep 600"]);
+        let status = lines_within(&mut endless, Duration::from_millis(300), |line| {
+            said.push(line.to_owned());
+        });
+        assert!(!status.unwrap().success());
+        assert_eq!(said, ["one", "two"]);
+    }
+}

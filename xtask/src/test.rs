@@ -1,0 +1,118 @@
+//! `cargo xtask test`: everything there is to test, the quick parts first, the long ones last and
+//! with their progress shown. The last line is `N passed, N failed, N skipped`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::build::{self, Binaries};
+use crate::tally::Tally;
+use crate::{setup, shell, vm};
+
+/// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
+const PARTS: [&str; 3] = ["unit", "e2e", "vm"];
+
+/// What only touches what a lower rung of the attach ladder changes: repeated there.
+pub(crate) const RUNG_AREAS: [&str; 4] = ["map::", "holders::", "stuck::", "identity::"];
+
+/// What netlink and `/proc` alone tell as soon as probes do.
+const WITHOUT_PROBES: [&str; 4] = RUNG_AREAS;
+
+/// Runs it; `false` when something failed. What cannot even be started is a failure too, so that the
+/// last line is there in any case.
+pub(crate) fn run(args: &[&str]) -> Result<bool> {
+    let only = only(args)?;
+    let mut tally = Tally::default();
+    if let Err(error) = parts(&only, &mut tally) {
+        println!("FAILED  {error:#}");
+        tally.add(&Tally::failure());
+    }
+    println!("{tally}");
+    Ok(tally.failed == 0)
+}
+
+fn parts(only: &[&str], tally: &mut Tally) -> Result<()> {
+    let wants = |part: &str| only.is_empty() || only.contains(&part);
+    let filters: Vec<&str> = only.iter().copied().filter(|name| !PARTS.contains(name)).collect();
+    if wants("unit") {
+        tally.add(&unit()?);
+    }
+    if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
+        return Ok(());
+    }
+    setup::need_root("testing end to end")?;
+    let binaries = build::for_tests()?;
+    if wants("e2e") || !filters.is_empty() {
+        tally.add(&on_this_host(&binaries, &filters)?);
+    }
+    if wants("vm") {
+        for kernel in vm::KERNELS {
+            tally.add(&vm::test(kernel, &binaries, &[]));
+        }
+    }
+    Ok(())
+}
+
+fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
+    let mut parts = Vec::new();
+    for pair in args.chunks(2) {
+        match pair {
+            ["--only", part] => parts.push(*part),
+            _ => bail!("usage: cargo xtask test [--only unit|e2e|vm|FILTER]..."),
+        }
+    }
+    Ok(parts)
+}
+
+fn unit() -> Result<Tally> {
+    println!("== unit tests");
+    setup::packages(setup::BUILD)?;
+    let words = ["test", "--exclude", "ipwatch-tests", "--exclude", "ipwatch-ebpf", "--workspace"];
+    count(&mut build::cargo(&words)?, "")
+}
+
+fn on_this_host(binaries: &Binaries, filters: &[&str]) -> Result<Tally> {
+    setup::packages(setup::E2E)?;
+    let rotel = setup::rotel().unwrap_or_else(|error| {
+        // The tests that need it say so, and count.
+        println!("no collector: {error:#}");
+        PathBuf::new()
+    });
+    let e2e = || {
+        let mut command = Command::new(&binaries.e2e);
+        command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
+        command.env("IPWATCH_TEST_ROTEL", &rotel);
+        command
+    };
+    println!("== end to end on this host");
+    // Probes on kernel functions are tested in the VMs, whatever this kernel takes.
+    let mut tally = count(e2e().args(filters).args(["--skip", "tracing::"]), "")?;
+    if filters.is_empty() {
+        println!("== end to end on this host, without probes");
+        let mut command = e2e();
+        // The one thing that only a probe's list of files can tell: a netns that nothing but an fd or a
+        // socket has held since before the start.
+        command.args(["--skip", "holders_of_before_the_start"]);
+        command.env("IPWATCH_TEST_PROBES", "off").args(WITHOUT_PROBES);
+        tally.add(&count(&mut command, "")?);
+    }
+    Ok(tally)
+}
+
+/// Runs tests, shows their output as it comes, each line after `prefix`, and adds up what they say. A
+/// run that ends badly without a failed test counts as one.
+pub(crate) fn count(command: &mut Command, prefix: &str) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let status = shell::lines(command, |line| {
+        println!("{prefix}{line}");
+        if let Some(part) = Tally::parse(line) {
+            tally.add(&part);
+        }
+    })?;
+    if !status.success() && tally.failed == 0 {
+        println!("{prefix}it ended with {status}");
+        tally.add(&Tally::failure());
+    }
+    Ok(tally)
+}

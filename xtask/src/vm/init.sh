@@ -1,0 +1,40 @@
+#!/bin/sh
+# The first process of a test VM: sets up what a plain machine has, runs what /runs says, and ends
+# the machine. The last line it prints tells the exit code.
+export PATH=/sbin:/bin:/bb HOME=/ TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs run /run
+mount -t tmpfs tmp /tmp
+mount -t tracefs tracefs /sys/kernel/tracing
+
+while read -r module; do
+    insmod "/modules/$module" || echo "cannot load $module"
+done < /modules/order
+
+# Hybrid, as on hosts that still have both kinds.
+mount -t tmpfs cgroup /sys/fs/cgroup
+mkdir /sys/fs/cgroup/freezer /sys/fs/cgroup/unified
+mount -t cgroup -o freezer freezer /sys/fs/cgroup/freezer
+mount -t cgroup2 unified /sys/fs/cgroup/unified
+
+hostname vm
+ip link set lo up
+
+# IPWATCH_TEST_SLOW: an emulated CPU is some ten times slower. IPWATCH_TEST_TRACING: this kernel
+# takes probes on its functions.
+export IPWATCH_BIN=/bin/ipwatch IPWATCH_TEST_SLOW=5 IPWATCH_TEST_TRACING=1 CI=1
+
+code=0
+# tests PROBES [ARG]...
+tests() {
+    export IPWATCH_TEST_PROBES=$1
+    shift
+    echo "-- probes: $IPWATCH_TEST_PROBES"
+    e2e "$@" || code=1
+}
+echo "Linux $(uname -r)"
+. /runs
+echo "ipwatch-vm: exit $code"
+poweroff -f

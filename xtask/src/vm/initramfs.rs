@@ -1,0 +1,114 @@
+//! The file system of a VM: busybox, dash, iproute2, the kernel's modules and what is tested. It is
+//! not compressed: unpacking costs an emulated CPU more than reading.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result};
+
+use super::Run;
+use super::kernel::Fetched;
+use crate::build::{self, Binaries};
+use crate::shell::{command, output, run};
+
+/// The first process.
+const INIT: &str = include_str!("init.sh");
+
+/// Makes it in `dir` and returns its path.
+pub(crate) fn make(
+    dir: &Path,
+    kernel: &Fetched,
+    binaries: &Binaries,
+    runs: &[Run],
+) -> Result<PathBuf> {
+    let root = dir.join("root");
+    let _ = fs::remove_dir_all(&root);
+    let dirs =
+        ["bin", "sbin", "bb", "modules", "proc", "sys", "dev", "run", "tmp", "etc", "var/lib"];
+    for name in dirs {
+        fs::create_dir_all(root.join(name))?;
+    }
+    fs::write(root.join("init"), INIT)?;
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+    fs::write(root.join("runs"), script(runs))?;
+    fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
+    fs::write(root.join("etc/group"), "root:x:0:\n")?;
+    tools(&root)?;
+    modules(&root, kernel)?;
+    build::stripped(&binaries.ipwatch, &root.join("bin/ipwatch"))?;
+    build::stripped(&binaries.e2e, &root.join("bin/e2e"))?;
+    pack(&root, &dir.join("initramfs"))
+}
+
+/// One call of `tests` (see `init.sh`) for each run.
+fn script(runs: &[Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        let args: Vec<String> =
+            run.args.iter().map(|arg| format!("'{}'", arg.replace('\'', r"'\''"))).collect();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "tests {} {}", run.probes, args.join(" "));
+    }
+    text
+}
+
+/// busybox's `sh` would run busybox's own `ip`, which lacks half of what is asked of it: dash is the
+/// shell, iproute2 comes first in the path, and busybox's applets stand last.
+fn tools(root: &Path) -> Result<()> {
+    let busybox = output(&mut command(&["busybox", "--list"]))?;
+    fs::copy(which("busybox")?, root.join("bb/busybox"))?;
+    for applet in busybox.lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", root.join("bb").join(applet))?;
+    }
+    program(root, &which("dash")?, "bin/sh")?;
+    program(root, &which("ip")?, "sbin/ip")
+}
+
+/// Copies a program and the libraries that it is linked with.
+fn program(root: &Path, from: &Path, to: &str) -> Result<()> {
+    fs::copy(from, root.join(to)).with_context(|| from.display().to_string())?;
+    let libraries = output(command(&["ldd"]).arg(from))?;
+    for word in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        let at = root.join(word.trim_start_matches('/'));
+        if let Some(parent) = at.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::copy(word, at).with_context(|| word.to_owned())?;
+    }
+    Ok(())
+}
+
+fn which(name: &str) -> Result<PathBuf> {
+    let path =
+        output(&mut command(&["sh", "-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", name]))?;
+    Ok(path.trim().into())
+}
+
+/// Copies the modules, unpacked, and the order in which they load.
+fn modules(root: &Path, kernel: &Fetched) -> Result<()> {
+    let mut order = String::new();
+    for module in &kernel.modules {
+        let name = module.file_name().context("a module's file")?.to_string_lossy().into_owned();
+        let plain = name.trim_end_matches(".xz");
+        let to = root.join("modules").join(plain);
+        if plain == name {
+            fs::copy(module, &to)?;
+        } else {
+            let file = fs::File::create(&to)?;
+            run(command(&["xz", "-dc"]).arg(module).stdout(file))?;
+        }
+        order.push_str(plain);
+        order.push('\n');
+    }
+    Ok(fs::write(root.join("modules/order"), order)?)
+}
+
+fn pack(root: &Path, to: &Path) -> Result<PathBuf> {
+    let file = fs::File::create(to)?;
+    let mut cpio = command(&["sh", "-c", "find . | cpio --quiet -o -H newc"]);
+    run(cpio.current_dir(root).stdin(Stdio::null()).stdout(file))?;
+    Ok(to.to_owned())
+}

@@ -1,0 +1,129 @@
+//! Stock kernels, from the packages that the machine's own apt sources offer.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::{command, output, run};
+use crate::{place, setup};
+
+/// The kernels that are tested.
+pub(crate) const KERNELS: [Stock; 2] = [
+    Stock { name: "6.12", meta: "linux-image-6.12-cloud-amd64" },
+    Stock { name: "6.1", meta: "linux-image-cloud-amd64" },
+];
+
+/// What the tests need beyond what is built in. `virtio` and disks are not: input comes in the
+/// initramfs and output goes to the console.
+const MODULES: [&str; 7] = ["veth", "bridge", "macvlan", "ipvlan", "dummy", "fuse", "8021q"];
+
+/// A kernel of Debian.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stock {
+    /// As people name it.
+    pub(crate) name: &'static str,
+    /// The package that depends on its newest build.
+    meta: &'static str,
+}
+
+/// One, unpacked.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// The bootable image.
+    pub(crate) image: PathBuf,
+    /// Modules in the order in which they load.
+    pub(crate) modules: Vec<PathBuf>,
+}
+
+impl Stock {
+    /// Downloads and unpacks it into the cache, unless it is there.
+    pub(crate) fn fetch(self) -> Result<Fetched> {
+        let _lock = place::lock()?;
+        let package = self.package()?;
+        let (package, dir) = match get(&package) {
+            Ok(dir) => (package, dir),
+            // The mirrors keep the newest build only, which the lists may not know yet.
+            Err(_) => {
+                setup::update()?;
+                let package = self.package()?;
+                let dir = get(&package)?;
+                (package, dir)
+            }
+        };
+        let release = package.strip_prefix("linux-image-").unwrap_or(&package);
+        Ok(Fetched {
+            image: dir.join("boot").join(format!("vmlinuz-{release}")),
+            modules: modules(&dir, release)?,
+        })
+    }
+
+    /// The package that the meta package depends on. Lists that are too old to know it are updated.
+    /// On another release of Debian the meta package may stand for another series.
+    fn package(self) -> Result<String> {
+        let series = format!("linux-image-{}.", self.name);
+        let depends = || {
+            let text = output(setup::apt("apt-cache").args(["depends", self.meta])).ok()?;
+            let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+            names.find(|name| name.starts_with(&series)).map(str::to_owned)
+        };
+        if let Some(package) = depends() {
+            return Ok(package);
+        }
+        setup::update()?;
+        depends().with_context(|| {
+            format!("apt's sources have no {} with Linux {}; Debian 12's do", self.meta, self.name)
+        })
+    }
+}
+
+/// The package, unpacked in the cache.
+fn get(package: &str) -> Result<PathBuf> {
+    let dir = place::cache("kernels")?.join(package);
+    if !dir.exists() {
+        println!("downloading by apt: {package}");
+        unpack(package, &dir)?;
+    }
+    Ok(dir)
+}
+
+/// Unpacks beside the final place and moves there: what stands there is whole.
+fn unpack(package: &str, dir: &Path) -> Result<()> {
+    let part = dir.with_file_name(format!("{package}.part"));
+    let _ = std::fs::remove_dir_all(&part);
+    std::fs::create_dir_all(&part)?;
+    // Root's apt downloads as another user, who may not write here: it then says so and goes on.
+    run(setup::apt("apt-get").args(["download", "-q", package]).current_dir(&part))?;
+    for entry in std::fs::read_dir(&part)?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "deb") {
+            run(command(&["dpkg", "-x"]).arg(entry.path()).arg(&part))?;
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    // 6.12 has its modules in usr/lib; depmod looks in lib.
+    if !part.join("lib/modules").exists() {
+        std::fs::create_dir_all(part.join("lib"))?;
+        std::os::unix::fs::symlink("../usr/lib/modules", part.join("lib/modules"))?;
+    }
+    let release = package.strip_prefix("linux-image-").unwrap_or(package);
+    run(command(&["depmod", "-b"]).arg(&part).arg(release))?;
+    std::fs::rename(&part, dir).with_context(|| dir.display().to_string())
+}
+
+/// Files of the wanted modules and of what they depend on.
+fn modules(dir: &Path, release: &str) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for module in MODULES {
+        let mut show = command(&["modprobe", "--show-depends", "-S", release, "-d"]);
+        let text = output(show.arg(dir).arg(module))?;
+        for line in text.lines() {
+            match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+                ["insmod", file, ..] if !files.contains(&PathBuf::from(file)) => {
+                    files.push(PathBuf::from(file));
+                }
+                ["insmod", ..] | ["builtin", ..] => {}
+                _ => bail!("modprobe said {line:?}"),
+            }
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,98 @@
+//! The end-to-end tests on stock Debian kernels in QEMU, where probes may stand on rungs that this
+//! machine's own kernel may refuse: fentry, and kprobe with fentry forbidden.
+
+mod initramfs;
+mod kernel;
+mod qemu;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::build::{self, Binaries};
+use crate::tally::Tally;
+use crate::test::RUNG_AREAS;
+use crate::{place, setup};
+
+pub(crate) use kernel::{KERNELS, Stock};
+
+/// What a VM has no parts for, and what an emulated CPU is too slow for.
+const NOT_IN_A_VM: [&str; 6] =
+    ["--without", "Containerd", "--without", "Rotel", "--skip", "scale::"];
+
+/// One run of the test binary inside.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// `IPWATCH_TEST_PROBES`.
+    pub(crate) probes: &'static str,
+    /// Arguments.
+    pub(crate) args: Vec<String>,
+}
+
+impl Run {
+    fn new(probes: &'static str, filters: &[&str]) -> Self {
+        let args = filters.iter().copied().chain(NOT_IN_A_VM);
+        Self { probes, args: args.map(str::to_owned).collect() }
+    }
+}
+
+/// `cargo xtask vm [KERNEL]… [-- FILTER…]`.
+pub(crate) fn command(args: &[&str]) -> Result<bool> {
+    let mut halves = args.splitn(2, |arg| *arg == "--");
+    let (named, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
+    let mut kernels = Vec::new();
+    for name in named {
+        match KERNELS.iter().find(|kernel| kernel.name == *name) {
+            Some(kernel) => kernels.push(*kernel),
+            None => bail!("no kernel {name:?}; there are 6.1 and 6.12"),
+        }
+    }
+    if kernels.is_empty() {
+        kernels.extend(KERNELS);
+    }
+    let binaries = build::for_tests()?;
+    let mut tally = Tally::default();
+    for kernel in kernels {
+        tally.add(&test(kernel, &binaries, filters));
+    }
+    println!("{tally}");
+    Ok(tally.failed == 0)
+}
+
+/// Boots one kernel and runs the tests in it. What this machine lacks for a VM is a skip, and in CI
+/// a failure.
+pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str]) -> Tally {
+    println!("== end to end on Linux {} (QEMU, emulated: some minutes)", kernel.name);
+    let fetched = setup::packages(setup::VM).and_then(|()| kernel.fetch());
+    let fetched = match fetched {
+        Ok(fetched) => fetched,
+        Err(error) if setup::in_ci() => {
+            println!("FAILED  Linux {}: {error:#}", kernel.name);
+            return Tally::failure();
+        }
+        Err(error) => {
+            println!("skipped Linux {}: {error:#}", kernel.name);
+            return Tally::skip();
+        }
+    };
+    boot(kernel, &fetched, binaries, &runs(filters)).unwrap_or_else(|error| {
+        println!("FAILED  Linux {}: {error:#}", kernel.name);
+        Tally::failure()
+    })
+}
+
+/// First all tests on the highest rung, then what a rung changes on the next one.
+fn runs(filters: &[&str]) -> Vec<Run> {
+    let lower = if filters.is_empty() { RUNG_AREAS.as_slice() } else { filters };
+    vec![Run::new("all", filters), Run::new("kprobe", lower)]
+}
+
+fn boot(
+    kernel: Stock,
+    fetched: &kernel::Fetched,
+    binaries: &Binaries,
+    runs: &[Run],
+) -> Result<Tally> {
+    let dir = place::target().join("vm").join(kernel.name);
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let image = initramfs::make(&dir, fetched, binaries, runs)?;
+    qemu::boot(kernel, &fetched.image, &image)
+}

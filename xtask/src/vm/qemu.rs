@@ -1,0 +1,59 @@
+//! One boot: console lines are shown as they come, and add up to a result.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Stock;
+use crate::shell;
+use crate::tally::Tally;
+
+/// The line with which `init.sh` ends.
+const END: &str = "ipwatch-vm: exit ";
+
+/// A VM that takes longer hangs: three times what both runs of the suite take on two cores.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// So does one that says nothing for so long: every test says when it is done.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// Boots and waits for the end. A VM that does not reach its last line has failed, whatever it said
+/// before.
+pub(crate) fn boot(kernel: Stock, image: &Path, initramfs: &Path) -> Result<Tally> {
+    let mut command = Command::new("timeout");
+    // In this process's group: Ctrl-C ends the VM too.
+    command.args(["--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
+    command.arg("qemu-system-x86_64");
+    // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-smp", "2"]);
+    command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);
+    command.args(["-serial", "stdio", "-monitor", "none"]);
+    command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
+    command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"]);
+    command.stdin(std::process::Stdio::null());
+    let mut tally = Tally::default();
+    let mut end = None;
+    shell::lines_within(&mut command, SILENCE, |line| {
+        println!("[{}] {line}", kernel.name);
+        if let Some(part) = Tally::parse(line) {
+            tally.add(&part);
+        }
+        if let Some(code) = line.strip_prefix(END) {
+            end = Some(code == "0");
+        }
+    })?;
+    match end {
+        Some(fine) if fine == (tally.failed == 0) => {}
+        Some(_) => tally.add(&Tally::failure()),
+        None => {
+            println!(
+                "[{}] the VM ended in the middle, or was ended: after {SILENCE:?} of silence or {LIMIT:?}",
+                kernel.name
+            );
+            tally.add(&Tally::failure());
+        }
+    }
+    Ok(tally)
+}
