@@ -1,13 +1,12 @@
 //! 1,000 address changes a second for a minute.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{Daemon, Netns};
 
-use super::figure;
 use super::usage::Usage;
+use super::{figure, stream};
 
 const SECONDS: u32 = 60;
 const A_SECOND: u32 = 1_000;
@@ -15,12 +14,7 @@ const A_SECOND: u32 = 1_000;
 const BURST: u32 = 50;
 
 pub(crate) fn for_a_minute(daemon: &Daemon, netns: &Netns) {
-    let mut ip = Command::new("ip")
-        .args(["-n", netns.name(), "-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip");
-    let mut lines = ip.stdin.take().expect("a pipe");
+    let (mut ip, mut lines) = stream(netns);
     let before = Usage::of(daemon.pid());
     let from = Instant::now();
     let mut changes = 0u32;

@@ -151,6 +151,7 @@ fn an_unknown_key_is_named(lab: &Lab) {
 fn a_bad_value_is_named(lab: &Lab) {
     let said = does_not_start(lab, &Config::default().line("[stuck]\ngrace = \"soon\""));
     assert!(said.contains("ipwatch.toml") && said.contains("line 2"), "{said}");
+    assert!(said.contains("grace") && said.contains("\"soon\""), "key and value: {said}");
 }
 
 /// The daemon refuses to start, at once and with nothing left behind; returns what it said.

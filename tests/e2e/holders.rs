@@ -105,7 +105,10 @@ fn an_fd_in_flight_hides_no_netns(lab: &Lab) {
     support::poll::until("nobody is named", 10, || {
         let address = daemon.ip_in(lab.ip(7), netns.inode).expect("still shown");
         let holders = address["holders"].as_array().unwrap();
-        holders.iter().all(|holder| holder["kind"] == "kernel")
+        // Only a search that could read everything may say "kernel"; without a probe's list of files it
+        // depends on the host whether there is one.
+        let told = !holders.is_empty() || support::daemon::probes() == "off";
+        told && holders.iter().all(|holder| holder["kind"] == "kernel")
     });
     helper.end();
     daemon.await_no_ip(lab.ip(7), netns.inode);
