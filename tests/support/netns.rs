@@ -52,12 +52,9 @@ impl Netns {
 
     /// Runs `work` on a thread in this netns.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                sys::enter_netns(&self.path).expect("enter the netns");
-                work()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        sys::on_own_thread(|| {
+            sys::enter_netns(&self.path).expect("enter the netns");
+            work()
         })
     }
 
@@ -131,17 +128,14 @@ impl Drop for Netns {
 fn make(path: &Path) -> io::Result<(u64, Option<u64>)> {
     fs::create_dir_all(DIR)?;
     File::create_new(path)?;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            sys::unshare_netns()?;
-            // Loopback first: iproute2 and the kernel treat a netns without it oddly.
-            ip("link set lo up");
-            let own = format!("/proc/self/task/{}/ns/net", rustix::thread::gettid());
-            rustix::mount::mount_bind(&own, path)?;
-            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path)?);
-            Ok((inode, sys::netns_cookie(&sys::udp_socket()?)))
-        });
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    sys::on_own_thread(|| {
+        sys::unshare_netns()?;
+        // Loopback first: iproute2 and the kernel treat a netns without it oddly.
+        ip("link set lo up");
+        let own = format!("/proc/self/task/{}/ns/net", rustix::thread::gettid());
+        rustix::mount::mount_bind(&own, path)?;
+        let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path)?);
+        Ok((inode, sys::netns_cookie(&sys::udp_socket()?)))
     })
 }
 

@@ -186,12 +186,9 @@ fn first_process(container: &str) -> Option<u32> {
 /// Asks the kernel, in the pod's netns, for the pod's IPv4 address.
 fn address_of(pid: u32) -> String {
     let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
-    let text = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            sys::enter_netns(&path).expect("enter the pod's netns");
-            netns::ip("-4 -j addr show dev eth0")
-        });
-        thread.join().expect("ask for the address")
+    let text = sys::on_own_thread(|| {
+        sys::enter_netns(&path).expect("enter the pod's netns");
+        netns::ip("-4 -j addr show dev eth0")
     });
     let json: serde_json::Value = serde_json::from_str(&text).expect("ip -j prints JSON");
     json[0]["addr_info"][0]["local"].as_str().expect("an address").to_owned()

@@ -324,10 +324,8 @@ fn hold_fd(args: &[String]) {
 fn hold_socket(args: &[String]) {
     let path = Path::new(&args[0]);
     // Made on a thread that ends: nothing of this process stays in that netns but the socket.
-    let thread = std::thread::scope(|scope| {
-        scope.spawn(|| sys::enter_netns(path).and_then(|()| sys::udp_socket())).join()
-    });
-    let _held = thread.expect("the thread ends").expect("make a socket there");
+    let made = sys::on_own_thread(|| sys::enter_netns(path).and_then(|()| sys::udp_socket()));
+    let _held = made.expect("make a socket there");
     wait_for_end();
 }
 

@@ -44,6 +44,18 @@ pub fn netns_cookie(socket: &impl AsFd) -> Option<u64> {
     (rc == 0).then_some(cookie)
 }
 
+/// Does `work` on a thread of its own and comes back when nothing of that thread is left. A join alone
+/// comes back earlier: a thread wakes whoever joins it in `exit_mm_release` (kernel/fork.c) and gives
+/// up its namespaces after that.
+pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let joined =
+        std::thread::scope(|scope| scope.spawn(|| (rustix::thread::gettid(), work())).join());
+    let (tid, done) = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let task = format!("/proc/self/task/{}", tid.as_raw_nonzero());
+    crate::poll::until("the thread ends", 10, || !Path::new(&task).exists());
+    done
+}
+
 /// Any socket of the calling thread's netns.
 pub fn udp_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
