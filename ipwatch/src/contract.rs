@@ -187,6 +187,9 @@ pub struct Holder {
     /// The fd, for `fd` and `socket`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<u32>,
+    /// For a `socket` that no process has: `tcp LOCAL → REMOTE STATE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
 }
 
 /// What kind of hold it is.

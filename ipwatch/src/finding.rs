@@ -19,17 +19,43 @@ use crate::fact::BootNs;
 pub enum Code {
     /// A netns with an IP is held by a thread that is exiting or killed and does not get out.
     IpHeldByStuckProcess,
+    /// A netns with an IP has tasks, and its sandbox is dead to the runtime.
+    IpHeldByDeadSandbox,
+    /// A NIC of the node is in the netns of a dead sandbox.
+    DeviceHeldByDeadSandbox,
+    /// A runtime's netns without tasks, whose sandbox is gone, is kept alive by something else.
+    NetnsLeaked,
+    /// The kernel does not get on with tearing netns down.
+    NetnsTeardownStuck,
+    /// A dead container's file system is still mounted in another mount namespace.
+    MountLeakBlocksRemoval,
+    /// Sandboxes of one pod come and go.
+    SandboxCrashLoop,
 }
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: &[Code] = &[Code::IpHeldByStuckProcess];
+    pub const ALL: &[Code] = &[
+        Code::IpHeldByStuckProcess,
+        Code::IpHeldByDeadSandbox,
+        Code::DeviceHeldByDeadSandbox,
+        Code::NetnsLeaked,
+        Code::NetnsTeardownStuck,
+        Code::MountLeakBlocksRemoval,
+        Code::SandboxCrashLoop,
+    ];
 
     /// The name as JSON, logs, metrics and docs spell it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Code::IpHeldByStuckProcess => "ip-held-by-stuck-process",
+            Code::IpHeldByDeadSandbox => "ip-held-by-dead-sandbox",
+            Code::DeviceHeldByDeadSandbox => "device-held-by-dead-sandbox",
+            Code::NetnsLeaked => "netns-leaked",
+            Code::NetnsTeardownStuck => "netns-teardown-stuck",
+            Code::MountLeakBlocksRemoval => "mount-leak-blocks-removal",
+            Code::SandboxCrashLoop => "sandbox-crash-loop",
         }
     }
 
@@ -40,6 +66,18 @@ impl Code {
             Code::IpHeldByStuckProcess => {
                 include_str!("../../docs/findings/ip-held-by-stuck-process.md")
             }
+            Code::IpHeldByDeadSandbox => {
+                include_str!("../../docs/findings/ip-held-by-dead-sandbox.md")
+            }
+            Code::DeviceHeldByDeadSandbox => {
+                include_str!("../../docs/findings/device-held-by-dead-sandbox.md")
+            }
+            Code::NetnsLeaked => include_str!("../../docs/findings/netns-leaked.md"),
+            Code::NetnsTeardownStuck => include_str!("../../docs/findings/netns-teardown-stuck.md"),
+            Code::MountLeakBlocksRemoval => {
+                include_str!("../../docs/findings/mount-leak-blocks-removal.md")
+            }
+            Code::SandboxCrashLoop => include_str!("../../docs/findings/sandbox-crash-loop.md"),
         }
     }
 }

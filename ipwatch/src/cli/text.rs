@@ -276,6 +276,7 @@ mod tests {
             mount_path: None,
             mount_ns: None,
             fd: None,
+            socket: None,
         };
         assert_eq!(holders(&[process(1, None), process(2, Some(true))]), "pid 2 java +1");
         assert_eq!(holders(&[process(1, None)]), "pid 1 java");

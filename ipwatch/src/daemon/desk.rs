@@ -132,6 +132,7 @@ impl Desk {
             Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
             Want::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
+            Want::Runtime { .. } | Want::ContainerMounts { .. } | Want::Cleanup => true,
             Want::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()

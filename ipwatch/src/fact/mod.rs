@@ -5,7 +5,9 @@
 //! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
 //! environment, no process argument, no file content beyond the fields named here.
 
+mod hang;
 mod network;
+mod runtime;
 mod sandbox;
 mod task;
 
@@ -14,7 +16,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use network::{Address, AddressKey, Link, Mac, Neighbour};
+pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
+pub use network::{Address, AddressKey, Link, Mac, Neighbour, Parent};
+pub use runtime::{Container, Life, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
 
@@ -68,6 +72,8 @@ pub enum Origin {
     Procfs,
     /// The CNI result cache.
     Cni,
+    /// A container runtime's API.
+    Runtime,
     /// The daemon itself.
     Daemon,
 }
@@ -80,6 +86,7 @@ impl fmt::Display for Origin {
             Origin::Netlink => "netlink",
             Origin::Procfs => "procfs",
             Origin::Cni => "cni",
+            Origin::Runtime => "runtime",
             Origin::Daemon => "daemon",
         })
     }
@@ -123,7 +130,7 @@ impl NetnsRef {
 }
 
 /// A part of the world that a dump enumerates whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "scope")]
 pub enum Scope {
     /// Every netns that is alive (`net->list`; a netns queued for teardown is not on it).
@@ -154,6 +161,11 @@ pub enum Scope {
     Files,
     /// The CNI result cache.
     Cni,
+    /// Every sandbox and container of one runtime.
+    Runtime {
+        /// Name of its source.
+        runtime: String,
+    },
 }
 
 /// What was seen.
@@ -329,6 +341,42 @@ pub enum What {
         container_id: String,
         /// The interface in the container.
         ifname: String,
+    },
+
+    /// A runtime tells of a sandbox.
+    Sandbox(Sandbox),
+    /// A runtime has removed a sandbox.
+    SandboxGone {
+        /// Name of its source.
+        runtime: String,
+        /// The sandbox.
+        id: String,
+    },
+    /// A runtime tells of a container.
+    Container(Container),
+    /// A runtime has removed a container.
+    ContainerGone {
+        /// Name of its source.
+        runtime: String,
+        /// The container.
+        id: String,
+    },
+
+    /// A container's file system, or its netns file, is mounted somewhere.
+    ContainerMount(ContainerMount),
+    /// A search of every mount namespace for mounts of these containers has ended. What it found was
+    /// told before.
+    ContainerMountsSearched {
+        /// The containers' ids.
+        ids: Vec<String>,
+        /// Every mount namespace could be read.
+        complete: bool,
+    },
+    /// What the kernel's worker that tears netns down (`cleanup_net`) does; absent while it rests.
+    Cleanup {
+        /// The worker.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<Cleanup>,
     },
 }
 

@@ -83,6 +83,21 @@ pub struct Link {
     /// `IFF_LOOPBACK` is set.
     #[serde(default)]
     pub loopback: bool,
+    /// The hardware behind it, where there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+}
+
+/// The device on a bus that a network device belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// `pci`, `virtio`, … (`IFLA_PARENT_DEV_BUS_NAME`, 5.14+).
+    pub bus: String,
+    /// Its address there, `0000:00:05.0` (`IFLA_PARENT_DEV_NAME`).
+    pub address: String,
+    /// Its driver, when it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
 }
 
 /// What makes an address one address (`inet_insert_ifa`, `ipv6_add_addr`).

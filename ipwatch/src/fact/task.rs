@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::NetnsRef;
+use super::{FileSystem, NetnsRef, Process};
 
 /// A task: one thread of one process. `start` tells two tasks with one tid apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -88,6 +88,13 @@ pub struct Look {
     /// Its cgroup path, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
+    /// File systems it can see that may be what it waits for: those served by a process, another
+    /// machine or a block device. Read only where its stack says that it waits for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub file_systems: Vec<FileSystem>,
+    /// Inits of pid namespaces that wait for this task to end (`zap_pid_ns_processes`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waited_for_by: Vec<Process>,
 }
 
 /// Whether a task still has a netns.
@@ -114,6 +121,12 @@ pub enum Holder {
         path: String,
         /// A process of that mount namespace, through whose `/proc/PID/root` the path is reached.
         pid: u32,
+        /// That process's name, when it was read. Hostile text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comm: Option<String>,
+        /// Its cgroup path, in the hierarchy that names containers, when it was read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
     },
     /// An open fd on its nsfs file.
     Fd {
@@ -132,5 +145,10 @@ pub enum Holder {
         fd: u32,
         /// The process's name. Hostile text.
         comm: String,
+    },
+    /// A socket that no process has any more: a TCP connection that the kernel still closes.
+    Orphan {
+        /// `tcp LOCAL → REMOTE STATE`.
+        text: String,
     },
 }

@@ -133,6 +133,14 @@ impl NodeMap {
             What::AttachmentGone { container_id, ifname } => {
                 self.attachments.remove(&(container_id.clone(), ifname.clone()));
             }
+
+            What::Sandbox(_)
+            | What::SandboxGone { .. }
+            | What::Container(_)
+            | What::ContainerGone { .. }
+            | What::ContainerMount(_)
+            | What::ContainerMountsSearched { .. }
+            | What::Cleanup { .. } => {}
         }
     }
 
@@ -173,6 +181,7 @@ impl NodeMap {
             Scope::Files => {
                 self.sweep_holders(began, |holder| !matches!(holder, Holder::Mount { .. }))
             }
+            Scope::Runtime { .. } => {}
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }
     }

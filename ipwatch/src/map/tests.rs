@@ -190,7 +190,13 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
     assert_eq!(kinds(&feed), [], "an incomplete search proves nothing");
     feed.tell(What::HoldersSearched { netns, complete: true });
     assert_eq!(kinds(&feed), [HolderKind::Kernel]);
-    let holder = Holder::Mount { mount_ns: 1, path: "/run/netns/x".into(), pid: 1 };
+    let holder = Holder::Mount {
+        mount_ns: 1,
+        path: "/run/netns/x".into(),
+        pid: 1,
+        comm: None,
+        cgroup: None,
+    };
     feed.tell(What::Holder { netns, holder });
     assert_eq!(kinds(&feed), [HolderKind::Mount]);
 }

@@ -220,14 +220,16 @@ fn holder(kind: contract::HolderKind) -> contract::Holder {
         mount_path: None,
         mount_ns: None,
         fd: None,
+        socket: None,
     }
 }
 
 fn other_view(other: &Holder) -> contract::Holder {
     use contract::HolderKind;
     match other {
-        Holder::Mount { mount_ns, path, pid } => contract::Holder {
+        Holder::Mount { mount_ns, path, pid, comm, .. } => contract::Holder {
             pid: Some(*pid),
+            comm: comm.clone(),
             mount_path: Some(path.clone()),
             mount_ns: Some(*mount_ns),
             ..holder(HolderKind::Mount)
@@ -244,6 +246,9 @@ fn other_view(other: &Holder) -> contract::Holder {
             comm: Some(comm.clone()),
             ..holder(HolderKind::Socket)
         },
+        Holder::Orphan { text } => {
+            contract::Holder { socket: Some(text.clone()), ..holder(HolderKind::Socket) }
+        }
     }
 }
 

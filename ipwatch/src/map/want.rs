@@ -38,6 +38,18 @@ pub enum Want {
         /// Which.
         task: TaskKey,
     },
+    /// Ask a runtime once more for everything it has.
+    Runtime {
+        /// Name of its source.
+        runtime: String,
+    },
+    /// Search every mount namespace for mounts of these containers, which are dead.
+    ContainerMounts {
+        /// Their ids.
+        ids: Vec<String>,
+    },
+    /// See whether the kernel's worker is at tearing a netns down.
+    Cleanup,
 }
 
 /// A way to get an fd of a netns. It is used and closed at once.

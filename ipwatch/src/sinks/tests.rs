@@ -35,6 +35,7 @@ pub(super) fn opened(id: &str) -> Change {
             mount_path: None,
             mount_ns: None,
             fd: None,
+            socket: None,
         }],
         evidence: vec![Evidence {
             source: "procfs".to_owned(),

@@ -37,6 +37,7 @@ fn holder(pid: u32) -> Holder {
         mount_path: None,
         mount_ns: None,
         fd: None,
+        socket: None,
     }
 }
 

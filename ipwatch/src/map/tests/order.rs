@@ -39,7 +39,7 @@ fn a_dump_neither_revives_nor_overwrites() {
     // The dump read 1 before it went, and 2, but not yet 3.
     let dump = |what| Fact { at: began, origin: Origin::Netlink, what };
     let scope = Scope::Addresses { netns };
-    feed.map.apply(&dump(What::Began(scope)));
+    feed.map.apply(&dump(What::Began(scope.clone())));
     feed.map.apply(&dump(What::Address { netns, address: address(1) }));
     feed.map.apply(&dump(What::Address { netns, address: address(2) }));
     feed.map.apply(&dump(What::Ended { scope, began, complete: true }));
@@ -53,7 +53,7 @@ fn only_a_complete_dump_sweeps() {
         let netns = full(7, 70, 3);
         feed.tell(What::Address { netns, address: address(1) });
         let scope = Scope::Addresses { netns };
-        let began = feed.tell(What::Began(scope));
+        let began = feed.tell(What::Began(scope.clone()));
         feed.tell(What::Ended { scope, began, complete });
         assert_eq!(feed.ips().is_empty(), complete);
     }
@@ -86,7 +86,7 @@ fn dumped(feed: &mut Feed) -> NetnsRef {
 /// One dump of addresses, as adoption tells it: all with the time it began.
 fn dump(feed: &mut Feed, netns: NetnsRef, found: &[u8]) {
     let scope = Scope::Addresses { netns };
-    let began = feed.tell_from(Origin::Netlink, What::Began(scope));
+    let began = feed.tell_from(Origin::Netlink, What::Began(scope.clone()));
     for last in found {
         let what = What::Address { netns, address: address(*last) };
         feed.tell_at(began, Origin::Netlink, what);
@@ -157,7 +157,13 @@ fn an_end_told_by_other_names_than_are_known_is_an_end() {
     let mut feed = Feed::new(ALL);
     feed.tell(What::Holder {
         netns: NetnsRef::inode(70),
-        holder: Holder::Mount { mount_ns: 1, path: "/run/netns/x".into(), pid: 1 },
+        holder: Holder::Mount {
+            mount_ns: 1,
+            path: "/run/netns/x".into(),
+            pid: 1,
+            comm: None,
+            cgroup: None,
+        },
     });
     let netns = NetnsRef { cookie: Some(7), inode: Some(70), nsid: None };
     feed.tell(What::NetnsGone { netns });

@@ -116,6 +116,7 @@ fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
         peer_nsid: None,
         up: header.flags.contains(LinkFlags::Up),
         loopback: header.flags.contains(LinkFlags::Loopback),
+        parent: None,
     };
     for attribute in attributes(payload, LINK_HEADER) {
         let attribute = attribute?;

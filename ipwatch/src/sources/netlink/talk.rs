@@ -113,7 +113,7 @@ impl Talk<'_> {
             facts.truncate(start);
             began = clock::now();
             let mut put = |what| facts.push(Fact { at: began, origin: Origin::Netlink, what });
-            put(What::Began(scope));
+            put(What::Began(scope.clone()));
             outcome = self.walk(table.request(ask_of), netns, &mut put);
             if !matches!(outcome, Ok(Walk::Interrupted)) {
                 break;

@@ -76,7 +76,7 @@ impl Stay {
 
 /// Whether `facts` are a whole dump of `scope`.
 fn assert_whole(facts: &[Fact], scope: Scope) {
-    assert_eq!(facts.first().map(|fact| &fact.what), Some(&What::Began(scope)));
+    assert_eq!(facts.first().map(|fact| &fact.what), Some(&What::Began(scope.clone())));
     let began = facts[0].at;
     let ended = What::Ended { scope, began, complete: true };
     assert_eq!(facts.last().map(|fact| &fact.what), Some(&ended));

@@ -154,7 +154,7 @@ struct Dump {
 impl Dump {
     fn begin(scope: Scope) -> Self {
         let at = clock::now();
-        let mut dump = Self { scope, at, facts: Vec::new() };
+        let mut dump = Self { scope: scope.clone(), at, facts: Vec::new() };
         dump.say(What::Began(scope));
         dump
     }
@@ -166,7 +166,7 @@ impl Dump {
     }
 
     fn end(mut self, complete: bool) -> Vec<Fact> {
-        let (scope, began) = (self.scope, self.at);
+        let (scope, began) = (self.scope.clone(), self.at);
         self.say(What::Ended { scope, began, complete });
         self.facts
     }

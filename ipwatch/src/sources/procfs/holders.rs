@@ -61,7 +61,7 @@ impl Proc {
         let pid = Some(1).filter(is_ours).unwrap_or_else(std::process::id);
         let scope = Scope::Mounts { mount_ns };
         let began = clock::now();
-        let mut facts = vec![Fact { at: began, ..fact(What::Began(scope)) }];
+        let mut facts = vec![Fact { at: began, ..fact(What::Began(scope.clone())) }];
         let found = |inode, holder| {
             let netns = NetnsRef::inode(inode);
             facts.push(fact(What::Holder { netns, holder }));
@@ -165,7 +165,10 @@ impl<F: FnMut(u32, Holder)> MountWalk<'_, F> {
             let Some(inode) = mount.netns() else { return };
             if self.ids.insert(mount.id) {
                 let path = mount.path().to_string_lossy().into_owned();
-                (self.found)(inode, Holder::Mount { mount_ns, path, pid });
+                (self.found)(
+                    inode,
+                    Holder::Mount { mount_ns, path, pid, comm: None, cgroup: None },
+                );
             }
         });
         match lines {

@@ -88,6 +88,8 @@ impl Proc {
             // (`lock_trace`, fs/proc/base.c). Nothing else here waits for anything of the task's.
             stack: dir.text("stack").map(|stack| frames(&stack)).unwrap_or_default(),
             wchan,
+            file_systems: Vec::new(),
+            waited_for_by: Vec::new(),
             // After all of these: if it still has a netns now, it had one while they were read.
             netns: presence(dir).ok(),
         })

@@ -35,8 +35,8 @@ fn ips(facts: &[Fact]) -> BTreeSet<IpAddr> {
 }
 
 fn ended(facts: &[Fact]) -> Vec<(Scope, bool)> {
-    let end = |fact: &Fact| match fact.what {
-        What::Ended { scope, complete, .. } => Some((scope, complete)),
+    let end = |fact: &Fact| match &fact.what {
+        What::Ended { scope, complete, .. } => Some((scope.clone(), *complete)),
         _ => None,
     };
     facts.iter().filter_map(end).collect()

@@ -39,6 +39,7 @@ fn everything_a_finding_needs_is_seen() {
         core_dumping: true,
         frozen: Some(false),
         cgroup: Some("/pod (deleted)".to_owned()),
+        ..Look::default()
     };
     assert_eq!(look, seen);
 }
