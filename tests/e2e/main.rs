@@ -4,7 +4,7 @@
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
 //! is taken along), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
-//! [`fixtures`] checks the ground that the others stand on.
+//! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,6 +20,7 @@ mod identity;
 mod map;
 mod pod;
 mod probes;
+mod reproductions;
 mod restart;
 mod scale;
 mod stuck;
@@ -29,6 +30,7 @@ mod tracing;
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
         fixtures::TESTS,
+        reproductions::TESTS,
         map::TESTS,
         holders::TESTS,
         stuck::TESTS,

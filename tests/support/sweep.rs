@@ -46,7 +46,7 @@ fn processes(tag: &str) -> Vec<u32> {
 }
 
 /// Unmounts what stands below the lab and is of such a kind, the innermost first.
-fn unmount_below(dir: &std::path::Path, is: impl Fn(&str) -> bool) {
+pub(crate) fn unmount_below(dir: &std::path::Path, is: impl Fn(&str) -> bool) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = mounts.lines().rev().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
