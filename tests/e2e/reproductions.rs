@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use support::docker::Dockerd;
 use support::fuse::Hung;
 use support::pod::{Containerd, PodSandbox, Slow};
 use support::poll::until;
@@ -18,6 +19,8 @@ support::tests! {
     a_stopped_shim_leaves_zombies needs [Containerd],
     stopping_a_pod_that_hangs_hangs needs [Containerd, Fuse],
     slow_pods_come_in_the_end needs [Containerd],
+    a_pod_of_docker_runs_and_is_removed needs [Dockerd],
+    a_container_of_docker_outlives_its_record needs [Dockerd],
 }
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
@@ -147,4 +150,27 @@ fn slow_pods_come_in_the_end(lab: &Lab) {
         containerd.slow_down(slow, Duration::ZERO);
         containerd.stop(&pod);
     }
+}
+
+fn a_pod_of_docker_runs_and_is_removed(lab: &Lab) {
+    let dockerd = Dockerd::start(lab);
+    let pod = dockerd.run_pod("web-0", 7, lab.dir(), &SLEEP);
+    assert_eq!(pod.sandbox.netns, pod.main.netns);
+    assert_eq!(tasks_in(pod.sandbox.netns).len(), 2);
+    let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", pod.main.pid)).unwrap();
+    assert!(cgroup.contains(&format!("/pod{}/{}", pod.uid, pod.main.id)), "{cgroup}");
+    assert_eq!(dockerd.state_of(&pod.main.id).as_deref(), Some("running"));
+    dockerd.remove(&pod.main);
+    dockerd.remove(&pod.sandbox);
+    assert_eq!(dockerd.state_of(&pod.main.id), None);
+    until("its tasks are gone", 10, || tasks_in(pod.sandbox.netns).is_empty());
+}
+
+fn a_container_of_docker_outlives_its_record(lab: &Lab) {
+    let mut dockerd = Dockerd::start(lab);
+    let container = dockerd.run("web", 7, lab.dir(), &SLEEP);
+    dockerd.crash_around(&[&container]);
+    dockerd.restart();
+    assert_eq!(dockerd.state_of(&container.id).as_deref(), Some("exited"));
+    assert_eq!(tasks_in(container.netns), [(container.pid, container.pid)]);
 }

@@ -7,8 +7,8 @@
 //!   binary started under another role; [`fuse`] a file system that never answers; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime.
-//! - [`daemon`] starts ipwatch and asks it; [`pod`] and [`collector`] are real containerd and a real
-//!   OpenTelemetry collector; [`poorer`] takes things away from the daemon.
+//! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
+//!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,7 @@
 pub mod cgroup;
 pub mod collector;
 pub mod daemon;
+pub mod docker;
 pub mod fuse;
 pub mod harness;
 pub mod innocent;

@@ -17,6 +17,8 @@ pub enum Need {
     PlainCore,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
+    /// dockerd and runc.
+    Dockerd,
     /// The rotel collector.
     Rotel,
     /// Probes may be attached to kernel functions (fentry or kprobe).
@@ -38,6 +40,7 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Containerd => crate::pod::missing(),
+            Need::Dockerd => crate::docker::missing(),
             Need::Rotel => crate::collector::missing(),
             Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),

@@ -74,6 +74,7 @@ fn unit() -> Result<Tally> {
 
 fn on_this_host(binaries: &Binaries, filters: &[&str]) -> Result<Tally> {
     setup::packages(setup::E2E)?;
+    setup::dockerd()?;
     let rotel = setup::rotel().unwrap_or_else(|error| {
         // The tests that need it say so, and count.
         println!("no collector: {error:#}");

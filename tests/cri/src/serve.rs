@@ -70,8 +70,8 @@ impl tower::Service<Request<Body>> for Fake {
             let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
             Ok(match method.as_str() {
                 "Version" => fake.unary(request, |_| Ok(version())).await,
-                "ListPodSandbox" => fake.unary(request, |text| sandboxes(text)).await,
-                "ListContainers" => fake.unary(request, |text| containers(text)).await,
+                "ListPodSandbox" => fake.unary(request, sandboxes).await,
+                "ListContainers" => fake.unary(request, containers).await,
                 _ => Status::unimplemented(method).into_http(),
             })
         })

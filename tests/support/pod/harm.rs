@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Containerd, PodSandbox, place};
 use crate::poll::until;
-use crate::{sweep, sys};
+use crate::{proc, sweep, sys};
 
 /// A shim that was stopped (SIGSTOP). It goes on when this is dropped.
 #[derive(Debug)]
@@ -22,13 +22,12 @@ impl Containerd<'_> {
     /// The pod's shim: the parent of its processes.
     #[must_use]
     pub fn shim_of(&self, pod: &PodSandbox) -> u32 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pod.pause)).expect("stat");
-        let fields = stat.rsplit_once(')').expect("a name").1;
-        fields.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a parent")
+        proc::parent_of(pod.pause).expect("a parent")
     }
 
     /// Kills containerd: nobody cleans up after what dies meanwhile.
     pub fn crash(&mut self) {
+        super::sweep::note_shims(self.lab, &self.dir.join("state"));
         self.child.kill().expect("kill containerd");
         self.child.wait().expect("wait for containerd");
     }
@@ -45,7 +44,6 @@ impl Containerd<'_> {
     /// below `/run`: as after a reboot, or by a person in despair. Netns, mounts of netns and CNI's
     /// reservations stay.
     pub fn wipe(&mut self) {
-        super::sweep::remove_shim_sockets(&self.dir.join("state"));
         for part in ["root", "state"] {
             sweep::unmount_below(&self.dir.join(part), |_| true);
             fs::remove_dir_all(self.dir.join(part)).expect("remove its state");
@@ -67,7 +65,7 @@ impl Containerd<'_> {
     /// Kills the pod's shim and everything under it.
     pub fn kill_shim_and_children(&self, pod: &PodSandbox) {
         let shim = self.shim_of(pod);
-        let children = children(shim);
+        let children = proc::children(shim);
         self.kill_all(&[&[shim], children.as_slice()].concat());
     }
 
@@ -77,7 +75,7 @@ impl Containerd<'_> {
             let _ = sys::kill(*pid, libc::SIGKILL);
         }
         for pid in pids {
-            until("a killed process is gone", 10, || !is_alive(*pid));
+            until("a killed process is gone", 10, || !proc::is_alive(*pid));
         }
     }
 
@@ -117,26 +115,4 @@ pub enum Slow {
     Add,
     /// runc's `create`, of pause and container: between ADD and the first task in the netns.
     Create,
-}
-
-/// Processes whose parent this is.
-fn children(parent: u32) -> Vec<u32> {
-    let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-    let direct = text.unwrap_or_default();
-    let mut all: Vec<u32> = direct.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
-    // A shim forks on any of its threads.
-    for tid in crate::proc::threads(parent) {
-        let text = fs::read_to_string(format!("/proc/{parent}/task/{tid}/children"));
-        all.extend(
-            text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse::<u32>().ok()),
-        );
-    }
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// Neither gone nor a zombie.
-fn is_alive(pid: u32) -> bool {
-    crate::proc::View::leader(pid).is_some_and(|view| view.state != 'Z')
 }

@@ -19,8 +19,9 @@ use crate::poll::eventually;
 use crate::{Lab, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
-pub(crate) use sweep::note_netns;
+pub(crate) use place::make_image;
 pub use sweep::sweep;
+pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 
 /// Where libcni keeps results; it cannot be told otherwise through containerd.
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
@@ -250,7 +251,7 @@ impl<'a> Wanted<'a> {
         let (path, ip) = if self.host_network {
             (PathBuf::new(), String::new())
         } else {
-            (note_netns(lab, Path::new(netns::DIR), netns), address_of(pause))
+            (sweep::note_netns(lab, netns), address_of(pause))
         };
         let (name, uid, attempt) = (self.name.to_owned(), self.uid, self.attempt);
         Ok(PodSandbox { name, uid, attempt, sandbox, pause, netns, path, ip })

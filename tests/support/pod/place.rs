@@ -56,7 +56,7 @@ pub(super) fn spawn(dir: &Path) -> Child {
 }
 
 /// Makes `image.tar` in `dir`.
-pub(super) fn make_image(dir: &Path) {
+pub(crate) fn make_image(dir: &Path) {
     let script = Command::new("sh")
         .args(["-euc", include_str!("../image.sh"), IMAGE])
         .arg(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{CNI_CACHE, network, uid_of};
-use crate::{Lab, netns, sys};
+use crate::{Lab, cgroup, netns};
 
 /// In the lab: ids and paths to be removed, one a line.
 const LIST: &str = "pods";
@@ -24,9 +24,9 @@ pub(super) fn note_id(lab: &Lab, id: &str) {
     note(lab, &format!("id {id}"));
 }
 
-/// Finds the name of a netns in `dir`, notes it, and returns it.
-pub(crate) fn note_netns(lab: &Lab, dir: &Path, inode: u64) -> PathBuf {
-    let path = fs::read_dir(dir)
+/// Finds the name of a netns, notes it, and returns it.
+pub(super) fn note_netns(lab: &Lab, inode: u64) -> PathBuf {
+    let path = fs::read_dir(netns::DIR)
         .expect("the names of netns")
         .flatten()
         .map(|entry| entry.path())
@@ -49,6 +49,9 @@ pub fn sweep(tag: &str) {
     remove_cgroups(tag);
     remove_runc_state(tag);
     remove_shim_sockets(&Lab::dir_of(tag).join("containerd/state"));
+    for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
+        let _ = fs::remove_file(socket);
+    }
     for path in list.lines().filter_map(|line| line.strip_prefix("netns ")) {
         netns::remove(Path::new(path));
     }
@@ -84,19 +87,29 @@ fn ids(tag: &str, list: &str) -> Vec<String> {
     noted.chain(on_network).collect()
 }
 
-/// Removes the sockets of the shims that a containerd with its state in `state` has: one that was
-/// killed leaves its socket, in a directory that all share.
-pub(super) fn remove_shim_sockets(state: &Path) {
+/// The sockets of the shims that a containerd with its state in `state` has: a shim that was killed
+/// leaves its own, in a directory that all share.
+fn shim_sockets(state: &Path) -> Vec<PathBuf> {
     let bundles = state.join("io.containerd.runtime.v2.task");
     let inside = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-    for namespace in inside(&bundles) {
-        for bundle in inside(&namespace.path()) {
-            let address = fs::read_to_string(bundle.path().join("address")).unwrap_or_default();
-            if let Some(path) = address.trim().strip_prefix("unix://") {
-                let _ = fs::remove_file(path);
-            }
-        }
+    let bundles = inside(&bundles).flat_map(|namespace| inside(&namespace.path()));
+    let socket = |bundle: fs::DirEntry| {
+        let address = fs::read_to_string(bundle.path().join("address")).ok()?;
+        address.trim().strip_prefix("unix://").map(PathBuf::from)
+    };
+    bundles.filter_map(socket).collect()
+}
+
+/// Notes the shims' sockets before the state that names them goes.
+pub(crate) fn note_shims(lab: &Lab, state: &Path) {
+    for socket in shim_sockets(state) {
+        note(lab, &format!("socket {}", socket.display()));
     }
+}
+
+/// Removes the shims' sockets.
+pub(crate) fn remove_shim_sockets(state: &Path) {
+    shim_sockets(state).into_iter().for_each(|socket| drop(fs::remove_file(socket)));
 }
 
 /// Where runc keeps a container's state.
@@ -112,43 +125,21 @@ pub(super) fn remove_runc_state(tag: &str) {
     }
 }
 
-/// Ends what runs in the pods' cgroups and removes them.
-fn remove_cgroups(tag: &str) {
+/// Ends what runs in the cgroups of a lab's pods and removes them.
+pub(crate) fn remove_cgroups(tag: &str) {
     let (first, last) = uid_of(tag);
     let (first, last) = (format!("pod{first}-"), format!("-{last}"));
-    // v2 alone has its groups right there, v1 in a directory for each hierarchy.
-    let top = PathBuf::from("/sys/fs/cgroup");
-    let below = fs::read_dir(&top).into_iter().flatten().flatten().map(|entry| entry.path());
-    for top in below.chain([top.clone()]).collect::<Vec<_>>() {
+    for top in cgroup::hierarchies() {
         let pods = top.join("kubepods/besteffort");
         for pod in fs::read_dir(&pods).into_iter().flatten().flatten() {
             let name = pod.file_name();
             let name = name.to_string_lossy();
             if name.starts_with(&first) && name.ends_with(&last) {
-                remove_cgroup(&pod.path());
+                cgroup::end(&pod.path());
             }
         }
         // The parents that kubelet would have made; on a node with a kubelet they are not empty.
         let _ = fs::remove_dir(&pods);
         let _ = fs::remove_dir(top.join("kubepods"));
-    }
-}
-
-/// Ends what runs in a cgroup and below it, and removes it.
-pub(crate) fn remove_cgroup(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            remove_cgroup(&entry.path());
-        }
-    }
-    for _ in 0..50 {
-        let processes = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        for pid in processes.lines().filter_map(|line| line.parse().ok()) {
-            let _ = sys::kill(pid, libc::SIGKILL);
-        }
-        if fs::remove_dir(dir).is_ok() || !dir.exists() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
