@@ -8,7 +8,7 @@ use support::fuse::Hung;
 use support::pod::{Containerd, PodSandbox, Slow};
 use support::poll::until;
 use support::proc::{View, tasks_in};
-use support::{Lab, eventually, sys};
+use support::{Lab, Netns, eventually, rtnl, sys};
 
 support::tests! {
     a_pods_sandboxes_have_attempts needs [Containerd],
@@ -21,6 +21,7 @@ support::tests! {
     slow_pods_come_in_the_end needs [Containerd],
     a_pod_of_docker_runs_and_is_removed needs [Dockerd],
     a_container_of_docker_outlives_its_record needs [Dockerd],
+    the_teardown_of_netns_hangs needs [OwnMachine] @ alone,
 }
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
@@ -173,4 +174,19 @@ fn a_container_of_docker_outlives_its_record(lab: &Lab) {
     dockerd.restart();
     assert_eq!(dockerd.state_of(&container.id).as_deref(), Some("exited"));
     assert_eq!(tasks_in(container.netns), [(container.pid, container.pid)]);
+}
+
+/// A device of the netns stays for as long as the kernel's worker waits for the lock.
+fn the_teardown_of_netns_hangs(lab: &Lab) {
+    let netns = Netns::new(lab, "slow");
+    let device = std::path::Path::new("/sys/class/net").join(netns.veth_to_host());
+    let held = rtnl::Held::take();
+    drop(netns);
+    let worker = eventually("a worker tears it down", 10, rtnl::cleanup_worker);
+    println!("{worker:?}");
+    assert_eq!(worker.1.state, 'D', "{worker:?}");
+    assert!(device.exists());
+    held.release();
+    until("its device is gone", 10, || !device.exists());
+    until("and the worker rests", 10, || rtnl::cleanup_worker().is_none());
 }

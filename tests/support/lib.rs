@@ -4,7 +4,8 @@
 //! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
 //!   after it, whatever became of it; [`need`] says what a place must offer.
 //! - [`netns`] makes namespaces and devices; [`role`] the helper processes, which are this same
-//!   binary started under another role; [`fuse`] a file system that never answers; [`stuck`] and
+//!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
+//!   kernel whose teardown hangs; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
@@ -32,6 +33,7 @@ pub mod poll;
 pub mod poorer;
 pub mod proc;
 pub mod role;
+pub mod rtnl;
 pub mod sandbox;
 pub mod stuck;
 pub mod sweep;

@@ -21,6 +21,9 @@ pub enum Need {
     Dockerd,
     /// The rotel collector.
     Rotel,
+    /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
+    /// was booted for these tests.
+    OwnMachine,
     /// Probes may be attached to kernel functions (fentry or kprobe).
     Tracing,
 }
@@ -42,6 +45,9 @@ impl Need {
             Need::Containerd => crate::pod::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Rotel => crate::collector::missing(),
+            Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
+                || !Path::new("/modules/order").exists())
+            .then(|| "this is no VM of the tests' own".into()),
             Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),
         }
