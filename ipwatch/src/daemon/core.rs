@@ -258,6 +258,7 @@ impl Core {
         // What has not been read yet is unknown, not gone.
         if whole {
             self.settled = true;
+            self.memory.started(now);
             let alive = self.map.tenure_keys();
             self.tell_tenures();
             for ended in self.ledger.settle(&alive, now) {
