@@ -117,6 +117,9 @@ impl NodeMap {
                 }
                 self.sources.insert(source.name.clone(), source.clone());
             }
+            What::SourceGone { name } => {
+                self.sources.remove(name);
+            }
             What::Lost { .. } => self.lost = Some(at),
             What::Began(scope) => self.dump_began(scope, at),
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
