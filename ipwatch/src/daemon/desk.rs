@@ -33,6 +33,7 @@ pub(super) enum LookJob {
     Look(TaskKey),
     Threads(u32),
     Cgroup(TaskKey),
+    Cleanup,
     Presence(u32, oneshot::Sender<Option<NetnsRef>>),
 }
 
@@ -47,6 +48,7 @@ pub(super) enum SearchJob {
     Tasks,
     Mounts,
     Holders(Vec<NetnsRef>),
+    ContainerMounts(Vec<String>),
 }
 
 /// Since when a thread has been busy with its job, on the boot clock; 0 while it waits for one.
@@ -132,7 +134,11 @@ impl Desk {
             Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
             Want::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
-            Want::Runtime { .. } | Want::ContainerMounts { .. } | Want::Cleanup => true,
+            Want::ContainerMounts { ids } => {
+                self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
+            }
+            Want::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
+            Want::Runtime { .. } => true,
             Want::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()

@@ -109,6 +109,7 @@ pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &
             LookJob::Look(task) => proc.look(task).map(|fact| vec![fact]),
             LookJob::Threads(pid) => proc.threads(pid, host),
             LookJob::Cgroup(task) => proc.cgroup(task).map(|fact| fact.into_iter().collect()),
+            LookJob::Cleanup => proc.cleanup_worker().map(|fact| vec![fact]),
             LookJob::Presence(pid, answer) => {
                 let _ = answer.send(proc.netns_of(pid).ok());
                 Ok(Vec::new())
@@ -164,6 +165,7 @@ impl Searcher {
             SearchJob::Tasks => self.tasks(),
             SearchJob::Mounts => self.mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
+            SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
         }
     }
 
@@ -217,6 +219,13 @@ impl Searcher {
         let facts = self.proc.search(netns, search).map(|facts| stamped(facts, began));
         self.tell_procfs(facts.as_ref().err())?;
         self.put("holders", facts)
+    }
+
+    fn container_mounts(&mut self, ids: &[String]) -> Result<(), Closed> {
+        let began = clock::now();
+        let facts = self.proc.container_mounts(ids).map(|facts| stamped(facts, began));
+        self.tell_procfs(facts.as_ref().err())?;
+        self.put("container mounts", facts)
     }
 
     fn put<E: std::fmt::Display>(
