@@ -11,6 +11,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::oneshot;
 
+use super::orphans::Ask;
 use super::threads::{self, Searcher, Visitor};
 use crate::clock;
 use crate::fact::{BootNs, NetnsRef, TaskKey};
@@ -26,6 +27,7 @@ const QUEUE: usize = 4096;
 pub(super) enum NetnsJob {
     Host,
     Adopt { netns: NetnsRef, doors: Vec<Door> },
+    Orphans(Ask),
 }
 
 /// For the thread `looks`.
@@ -114,6 +116,7 @@ impl Desk {
         })?;
         let searcher = Searcher {
             out: emit.clone(),
+            netns: netns.clone(),
             proc: Proc::new(),
             snapshots,
             host,
