@@ -11,6 +11,7 @@ mod core;
 mod desk;
 mod latency;
 mod memory;
+mod orphans;
 mod start;
 mod tape;
 mod threads;

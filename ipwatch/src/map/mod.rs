@@ -208,9 +208,9 @@ impl NodeMap {
                 began,
                 |holder| matches!(holder, Holder::Mount { mount_ns: own, .. } if own == mount_ns),
             ),
-            Scope::Files => {
-                self.sweep_holders(began, |holder| !matches!(holder, Holder::Mount { .. }))
-            }
+            Scope::Files => self.sweep_holders(began, |holder| {
+                matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
+            }),
             Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }

@@ -224,6 +224,14 @@ pub(super) fn is_routable(ip: IpAddr) -> bool {
     }
 }
 
+/// The driver that is known of the device behind a link, if that is the same device still. Only a dump
+/// tells it.
+fn same_driver(known: &Link, new: &Link) -> Option<String> {
+    let (known, new) = (known.parent.as_ref()?, new.parent.as_ref()?);
+    let same = known.bus == new.bus && known.address == new.address;
+    known.driver.clone().filter(|_| same)
+}
+
 fn absorb_map<K: Ord, V>(
     into: &mut BTreeMap<K, V>,
     from: &mut BTreeMap<K, V>,
@@ -336,7 +344,13 @@ impl NodeMap {
         let full = entry.links.len() >= MAX_LINKS;
         match entry.links.get_mut(&link.ifindex) {
             Some(known) if known.touched > at => {}
-            Some(known) => *known = LinkEntry { link: link.clone(), touched: at },
+            Some(known) => {
+                let driver = same_driver(&known.link, link);
+                *known = LinkEntry { link: link.clone(), touched: at };
+                if let Some(parent) = &mut known.link.parent {
+                    parent.driver = parent.driver.take().or(driver);
+                }
+            }
             None if full => entry.more += 1,
             None => {
                 entry.links.insert(link.ifindex, LinkEntry { link: link.clone(), touched: at });
