@@ -12,7 +12,7 @@ use crate::fact::{
 };
 
 use super::graves::Grave;
-use super::{Identity, NetnsId, NodeMap};
+use super::{Identity, NetnsId, NodeMap, Owner};
 
 /// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
 /// (`gc_thresh3`) is 1024.
@@ -55,6 +55,10 @@ pub struct Netns {
     pub(super) holders: BTreeMap<Holder, BootNs>,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
+    /// Whose it is.
+    pub(super) owner: Option<Owner>,
+    /// No task has been in it since.
+    pub(super) idle_since: Option<BootNs>,
 }
 
 /// A link and when it was last told of.
@@ -118,6 +122,8 @@ impl Netns {
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
             searched: None,
+            owner: None,
+            idle_since: Some(at),
         }
     }
 
@@ -140,6 +146,8 @@ impl Netns {
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
         absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
         self.tasks.append(&mut other.tasks);
+        self.owner = self.owner.take().or(other.owner.take());
+        self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
     }
 
     /// Its addresses, by device.
@@ -182,6 +190,18 @@ impl Netns {
     #[must_use]
     pub fn searched(&self) -> Option<(BootNs, bool)> {
         self.searched
+    }
+
+    /// The sandbox it was made for, as far as was ever known.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// Since when no task has been in it.
+    #[must_use]
+    pub fn idle_since(&self) -> Option<BootNs> {
+        self.idle_since
     }
 
     /// Addresses that matter to somebody else: neither on a loopback device nor link-local.
@@ -261,6 +281,7 @@ impl NodeMap {
     }
 
     pub(super) fn mark_dying(&mut self, id: NetnsId, at: BootNs) {
+        self.teardown_progress(at);
         let seen_to_end = self.sight.teardown_end;
         let Some(entry) = self.netns.get_mut(&id) else { return };
         if entry.host {
@@ -284,6 +305,7 @@ impl NodeMap {
     }
 
     pub(super) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
+        self.teardown_progress(at);
         let ids = self.meant_by_death(netns, at);
         if ids.is_empty() {
             self.graves.netns(netns, at);
@@ -537,6 +559,9 @@ impl NodeMap {
         } else if entry.holders.len() < MAX_HOLDERS {
             entry.holders.insert(holder.clone(), at);
             self.agenda.holder_appeared(id, at);
+            if matches!(holder, Holder::Mount { .. }) {
+                self.owners.ask(id);
+            }
         }
     }
 
@@ -571,7 +596,9 @@ impl NodeMap {
             self.remove_netns(id, at, "netns-gone");
             return;
         }
-        self.agenda.searched(id, at);
+        let policy = self.policy;
+        let soon = self.next_search(id, at, &policy);
+        self.agenda.searched(id, at, soon);
     }
 
     /// What is told with the time `at` from now on is this dump's.
