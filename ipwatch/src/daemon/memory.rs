@@ -122,7 +122,9 @@ mod tests {
         static TEXT: &str = include_str!("memory.rs");
         let before = TEXT.bytes().map(u64::from).sum::<u64>();
         let rss = || {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let status =
+                crate::bounded::read_text(std::path::Path::new("/proc/self/status"), 1 << 16)
+                    .unwrap();
             let line = status.lines().find(|line| line.starts_with("RssFile:")).unwrap();
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
