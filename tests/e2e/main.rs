@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
-//! is taken along), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! is taken along), [`cases`] (the field's cases that concern holders), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -13,6 +13,7 @@
 )]
 
 mod bad_input;
+mod cases;
 mod export;
 mod fixtures;
 mod holders;
@@ -42,6 +43,13 @@ fn main() -> std::process::ExitCode {
         bad_input::TESTS,
         pod::TESTS,
         export::TESTS,
+        cases::dead::TESTS,
+        cases::leaked::TESTS,
+        cases::mounts::TESTS,
+        cases::loops::TESTS,
+        cases::docker::TESTS,
+        cases::teardown::TESTS,
+        cases::device::TESTS,
         scale::TESTS,
     ])
 }

@@ -39,7 +39,7 @@ pub mod stuck;
 pub mod sweep;
 pub mod sys;
 
-pub use daemon::{Config, Daemon};
+pub use daemon::{Config, Daemon, Follower};
 pub use harness::Test;
 pub use lab::Lab;
 pub use need::Need;
