@@ -65,7 +65,7 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     let mut containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
     // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
-    let command = ["/bin/sh", "-c", "read line < /host/hang"];
+    let command = ["/bin/busybox", "head", "-c", "1", "/host/hang"];
     let pod = containerd.run("db-0", hung.dir(), &command);
     await_word(&daemon, &pod, "Ready");
     hang(&mut hung, &pod);
@@ -83,7 +83,7 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     case(
         "the same, and its shim is killed",
         "ip-held-by-dead-sandbox, caused by stuck",
-        &format!("pid {} (sh)", pod.pid),
+        &format!("pid {} (head)", pod.pid),
         "yes, when the mount is aborted",
     );
 }
