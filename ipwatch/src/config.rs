@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::map::Policy;
 use crate::sources::probes::Rung;
+use crate::sources::runtime::Socket;
 
 /// Where the configuration is read from when no `--config` is given, if it is there.
 pub const DEFAULT_PATH: &str = "/etc/ipwatch/ipwatch.toml";
@@ -43,6 +44,8 @@ pub struct Config {
     pub identity: Identity,
     /// `[cni]`
     pub cni: Cni,
+    /// `[runtime]`
+    pub runtime: Runtime,
     /// `[otlp]`
     pub otlp: Otlp,
     /// `[retention]`
@@ -102,6 +105,15 @@ pub struct Cni {
     pub cache_dirs: Vec<PathBuf>,
 }
 
+/// The container runtimes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Runtime {
+    /// Their sockets, each a path or `{ path = "…", kind = "cri" }` (or `"docker"`). Absent: those in the
+    /// usual places, as they appear. Empty: none is asked.
+    pub sockets: Option<Vec<Socket>>,
+}
+
 /// Export of traces.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -137,6 +149,7 @@ impl Default for Config {
             probes: Probes::default(),
             identity: Identity::default(),
             cni: Cni::default(),
+            runtime: Runtime::default(),
             otlp: Otlp::default(),
             retention: Retention::default(),
         }
@@ -334,6 +347,7 @@ fn nanoseconds(duration: SignedDuration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::runtime::Kind;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("test.toml")).map_err(|error| error.to_string())
@@ -383,12 +397,41 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_is_a_path_or_says_what_it_speaks() {
+        let sockets = |text: &str| {
+            parse(&format!("[runtime]\nsockets = {text}")).map(|config| config.runtime.sockets)
+        };
+        let socket = |path: &str, kind| Socket { path: path.into(), kind };
+        assert_eq!(parse("[runtime]").unwrap().runtime.sockets, None);
+        assert_eq!(sockets("[]").unwrap(), Some(Vec::new()));
+        let written = r#"["/a.sock", "unix:///b.sock", { path = "/c.sock", kind = "docker" },
+            { path = "/d.sock" }]"#;
+        assert_eq!(
+            sockets(written).unwrap().unwrap(),
+            [
+                socket("/a.sock", None),
+                socket("/b.sock", None),
+                socket("/c.sock", Some(Kind::Docker)),
+                socket("/d.sock", None)
+            ]
+        );
+        assert!(sockets(r#"["a.sock"]"#).unwrap_err().contains("must begin with /"));
+        assert!(sockets("[7]").unwrap_err().contains("a path, or {"));
+        let wrong = sockets(r#"[{ path = "/a", kind = "podman" }]"#).unwrap_err();
+        assert!(wrong.contains("cri") && wrong.contains("docker"), "{wrong}");
+        assert!(sockets(r#"[{ kind = "cri" }]"#).unwrap_err().contains("path"));
+        assert!(sockets(r#"[{ path = "/a", port = 1 }]"#).unwrap_err().contains("port"));
+    }
+
+    #[test]
     fn the_readme_shows_the_defaults() {
         let readme = include_str!("../../README.md");
         let (_, sample) = readme.split_once("```toml\n").unwrap();
         let (sample, _) = sample.split_once("```").unwrap();
         assert_eq!(parse(sample).unwrap(), Config::default());
-        for section in ["[stuck]", "[holders]", "[probes]", "[cni]", "[otlp]", "[retention]"] {
+        let sections =
+            ["[stuck]", "[holders]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"];
+        for section in sections {
             assert!(sample.contains(section), "{section}");
         }
     }

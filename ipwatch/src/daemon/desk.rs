@@ -2,7 +2,8 @@
 //!
 //! Three threads, because their troubles differ: `netns` enters namespaces and talks netlink there,
 //! `looks` reads one task at a time, `search` makes whole passes. None may hold up another, and none
-//! the core: a job that finds its queue full is dropped, and the map asks again.
+//! the core: a job that finds its queue full is dropped, and the map asks again. The container runtimes
+//! are asked without a thread.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::oneshot;
 
+use super::orphans::Ask;
 use super::threads::{self, Searcher, Visitor};
 use crate::clock;
 use crate::fact::{BootNs, NetnsRef, TaskKey};
@@ -18,6 +20,7 @@ use crate::map::want::{Door, Want};
 use crate::sources::Emit;
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::Proc;
+use crate::sources::runtime::Runtimes;
 
 /// Jobs that may wait for one thread.
 const QUEUE: usize = 4096;
@@ -26,6 +29,7 @@ const QUEUE: usize = 4096;
 pub(super) enum NetnsJob {
     Host,
     Adopt { netns: NetnsRef, doors: Vec<Door> },
+    Orphans(Ask),
 }
 
 /// For the thread `looks`.
@@ -33,6 +37,7 @@ pub(super) enum LookJob {
     Look(TaskKey),
     Threads(u32),
     Cgroup(TaskKey),
+    Cleanup,
     Presence(u32, oneshot::Sender<Option<NetnsRef>>),
 }
 
@@ -47,6 +52,7 @@ pub(super) enum SearchJob {
     Tasks,
     Mounts,
     Holders(Vec<NetnsRef>),
+    ContainerMounts(Vec<String>),
 }
 
 /// Since when a thread has been busy with its job, on the boot clock; 0 while it waits for one.
@@ -78,6 +84,7 @@ pub(super) struct Desk {
     netns: SyncSender<NetnsJob>,
     looks: SyncSender<LookJob>,
     search: SyncSender<SearchJob>,
+    runtimes: Runtimes,
     polls: bool,
 }
 
@@ -96,6 +103,7 @@ impl Desk {
         settings: Settings,
         emit: &Emit,
         snapshots: Option<Snapshots>,
+        runtimes: Runtimes,
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
@@ -112,6 +120,7 @@ impl Desk {
         })?;
         let searcher = Searcher {
             out: emit.clone(),
+            netns: netns.clone(),
             proc: Proc::new(),
             snapshots,
             host,
@@ -119,7 +128,7 @@ impl Desk {
             procfs_failed: None,
         };
         threads::spawn("search", move || searcher.work(&search_jobs))?;
-        Ok(Self { busy, netns, looks, search, polls })
+        Ok(Self { busy, netns, looks, search, runtimes, polls })
     }
 
     /// Finds it out, or lets the map ask again.
@@ -132,7 +141,14 @@ impl Desk {
             Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
             Want::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
-            Want::Runtime { .. } | Want::ContainerMounts { .. } | Want::Cleanup => true,
+            Want::Runtime { runtime } => {
+                self.runtimes.ask(&runtime);
+                true
+            }
+            Want::ContainerMounts { ids } => {
+                self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
+            }
+            Want::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
             Want::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()

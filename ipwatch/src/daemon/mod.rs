@@ -11,6 +11,7 @@ mod core;
 mod desk;
 mod latency;
 mod memory;
+mod orphans;
 mod start;
 mod tape;
 mod threads;
@@ -144,6 +145,7 @@ fn core(
         sinks,
         policy: config.policy(),
         facts: started.facts,
+        runtimes: started.runtimes,
         events: events.clone(),
     }))
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Holder, TaskKey};
+use crate::fact::{BootNs, TaskKey};
 
 use super::want::{Door, Want};
 use super::{NetnsId, NodeMap, Table};
@@ -361,12 +361,7 @@ impl NodeMap {
         const MAX_DOORS: usize = 8;
         let Some(entry) = self.netns.get(&id) else { return Vec::new() };
         let tasks = entry.tasks.iter().map(|task| Door::Task { pid: task.pid, tid: task.tid });
-        let holders = entry.holders.keys().filter_map(|holder| match holder {
-            Holder::Mount { pid, path, .. } => Some(Door::Mount { pid: *pid, path: path.clone() }),
-            Holder::Fd { pid, fd, .. } => Some(Door::Fd { pid: *pid, fd: *fd }),
-            Holder::Socket { pid, fd, .. } => Some(Door::Socket { pid: *pid, fd: *fd }),
-            Holder::Orphan { .. } => None,
-        });
+        let holders = entry.holders.keys().filter_map(Door::through);
         tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
     }
 

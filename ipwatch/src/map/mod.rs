@@ -7,6 +7,7 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back.
+//! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
@@ -18,6 +19,7 @@
 mod agenda;
 pub mod cgroup;
 mod graves;
+mod holder;
 mod identity;
 mod leftovers;
 mod loops;
@@ -115,6 +117,9 @@ impl NodeMap {
                 }
                 self.sources.insert(source.name.clone(), source.clone());
             }
+            What::SourceGone { name } => {
+                self.sources.remove(name);
+            }
             What::Lost { .. } => self.lost = Some(at),
             What::Began(scope) => self.dump_began(scope, at),
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
@@ -203,9 +208,9 @@ impl NodeMap {
                 began,
                 |holder| matches!(holder, Holder::Mount { mount_ns: own, .. } if own == mount_ns),
             ),
-            Scope::Files => {
-                self.sweep_holders(began, |holder| !matches!(holder, Holder::Mount { .. }))
-            }
+            Scope::Files => self.sweep_holders(began, |holder| {
+                matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
+            }),
             Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }

@@ -109,6 +109,8 @@ impl Tree {
     /// Its `/proc`, with both kinds of freezer.
     pub(super) fn proc(&self) -> Proc {
         let freezers = Freezers { v1: Some(self.path("freezer")), v2: Some(self.path("unified")) };
-        Proc { root: self.path("proc"), freezers }
+        let servers = Default::default();
+        let (root, sys, kmsg) = (self.path("proc"), self.path("sys"), self.path("kmsg"));
+        Proc { root, freezers, sys, kmsg, servers }
     }
 }
