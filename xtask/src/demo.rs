@@ -18,8 +18,8 @@ const CONFIG: &str = r#"
 [stuck]
 grace = "1s"
 [holders]
-grace = "2s"
-leak_age = "3s"
+grace = "500ms"
+leak_age = "500ms"
 [cni]
 cache_dirs = ["CACHE"]
 "#;
@@ -73,8 +73,14 @@ fn play(stage: &mut Stage, ipwatch: &Path) -> Result<()> {
     }
     let found = await_findings(&monitor, &wanted)?;
 
-    show(&monitor, &["query", "netns", "-o", "tree"])?;
+    for pod in [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK] {
+        // One by one: who knows what else is on this node.
+        show(&monitor, &["query", "netns", &pod.netns(), "-o", "tree"])?;
+    }
+    show(&monitor, &["query", "findings"])?;
     let config = monitor.config().display().to_string();
+    // It cannot know how long a netns has been empty where there is no runtime to ask.
+    println!("\nThe same without a daemon, from one look, which shows what hangs:");
     show(&monitor, &["scan", "--config", &config])?;
     if let Some(id) = found.last() {
         show(&monitor, &["explain", &id[..id.len().min(6)]])?;

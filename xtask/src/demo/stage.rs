@@ -29,6 +29,11 @@ impl Pod {
         format!("10.88.7.{}", self.number)
     }
 
+    /// Name of its netns's mount.
+    pub(super) fn netns(self) -> String {
+        format!("cni-{}", self.name)
+    }
+
     /// Id of its sandbox, 64 hexadecimal digits as every runtime's.
     fn sandbox(self) -> String {
         format!("de30{:060x}", self.number)
@@ -132,7 +137,7 @@ impl Stage {
 
     /// A netns with the pod's IP, mounted as a runtime mounts one, and the CNI result that names the pod.
     fn netns(&mut self, pod: Pod) -> Result<PathBuf> {
-        let path = self.dir.join("netns").join(format!("cni-{}", pod.name));
+        let path = self.dir.join("netns").join(pod.netns());
         File::create_new(&path)?;
         let mut unshare = Command::new("unshare");
         unshare.arg(format!("--net={}", path.display())).args(["ip", "link", "set", "lo", "up"]);
