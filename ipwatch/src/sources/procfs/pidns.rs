@@ -58,3 +58,6 @@ fn is_init(dir: &Dir) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.and_then(|numbers| numbers.split_whitespace().next_back()) == Some("1")
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,7 +90,9 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
         _ => true,
     });
     holders.sort();
-    let [Holder::Mount { mount_ns, .. }, others @ ..] = &holders[..] else { panic!("{holders:?}") };
+    let [Holder::Mount { mount_ns, comm: None, .. }, others @ ..] = &holders[..] else {
+        panic!("{holders:?}")
+    };
     let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
     assert_eq!(own.to_str(), Some(&*format!("mnt:[{mount_ns}]")));
     let expected = [
@@ -134,7 +136,11 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
 
     let (found, complete) = held_by(&facts.unwrap(), wanted);
     assert!(complete);
-    assert!(matches!(&found[..], [Holder::Mount { path, .. }] if *path == held), "{found:?}");
+    let [Holder::Mount { path, comm, cgroup, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(*path, held);
+    // Whose mount namespace it is, for people to know.
+    assert!(matches!(comm.as_deref(), Some("sh" | "sleep")), "{comm:?}");
+    assert!(cgroup.is_some());
     let own = own.unwrap();
     assert!(
         !own.iter().any(
