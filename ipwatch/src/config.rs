@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::map::Policy;
 use crate::sources::probes::Rung;
+use crate::sources::runtime::Socket;
 
 /// Where the configuration is read from when no `--config` is given, if it is there.
 pub const DEFAULT_PATH: &str = "/etc/ipwatch/ipwatch.toml";
@@ -35,12 +36,16 @@ pub struct Config {
     pub node: Option<String>,
     /// `[stuck]`
     pub stuck: Stuck,
+    /// `[holders]`
+    pub holders: Holders,
     /// `[probes]`
     pub probes: Probes,
     /// `[identity]`
     pub identity: Identity,
     /// `[cni]`
     pub cni: Cni,
+    /// `[runtime]`
+    pub runtime: Runtime,
     /// `[otlp]`
     pub otlp: Otlp,
     /// `[retention]`
@@ -57,6 +62,21 @@ pub struct Stuck {
     /// The same while its core is being dumped.
     #[serde(deserialize_with = "duration")]
     pub core_dump_grace: SignedDuration,
+}
+
+/// When what is left of a sandbox is called so.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Holders {
+    /// How long a sandbox may be dead, or gone from its runtime.
+    #[serde(deserialize_with = "duration")]
+    pub grace: SignedDuration,
+    /// How old a pod's netns without tasks may be where there is no runtime to ask.
+    #[serde(deserialize_with = "duration")]
+    pub leak_age: SignedDuration,
+    /// How long the kernel may be at tearing netns down without any progress.
+    #[serde(deserialize_with = "duration")]
+    pub teardown_grace: SignedDuration,
 }
 
 /// The eBPF half.
@@ -83,6 +103,15 @@ pub struct Identity {
 pub struct Cni {
     /// Its directories.
     pub cache_dirs: Vec<PathBuf>,
+}
+
+/// The container runtimes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Runtime {
+    /// Their sockets, each a path or `{ path = "…", kind = "cri" }` (or `"docker"`). Absent: those in the
+    /// usual places, as they appear. Empty: none is asked.
+    pub sockets: Option<Vec<Socket>>,
 }
 
 /// Export of traces.
@@ -116,9 +145,11 @@ impl Default for Config {
             observe_only: false,
             node: None,
             stuck: Stuck::default(),
+            holders: Holders::default(),
             probes: Probes::default(),
             identity: Identity::default(),
             cni: Cni::default(),
+            runtime: Runtime::default(),
             otlp: Otlp::default(),
             retention: Retention::default(),
         }
@@ -130,6 +161,16 @@ impl Default for Stuck {
         Self {
             grace: SignedDuration::from_secs(5),
             core_dump_grace: SignedDuration::from_secs(600),
+        }
+    }
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self {
+            grace: SignedDuration::from_secs(30),
+            leak_age: SignedDuration::from_mins(5),
+            teardown_grace: SignedDuration::from_secs(30),
         }
     }
 }
@@ -236,6 +277,9 @@ impl Config {
         };
         positive("stuck.grace", self.stuck.grace)?;
         positive("stuck.core_dump_grace", self.stuck.core_dump_grace)?;
+        positive("holders.grace", self.holders.grace)?;
+        positive("holders.leak_age", self.holders.leak_age)?;
+        positive("holders.teardown_grace", self.holders.teardown_grace)?;
         positive("otlp.timeout", self.otlp.timeout)?;
         positive("retention.max_age", self.retention.max_age)?;
         if self.retention.max_mib == 0 {
@@ -250,6 +294,9 @@ impl Config {
         Policy {
             grace: nanoseconds(self.stuck.grace),
             core_dump_grace: nanoseconds(self.stuck.core_dump_grace),
+            sandbox_grace: nanoseconds(self.holders.grace),
+            leak_age: nanoseconds(self.holders.leak_age),
+            teardown_grace: nanoseconds(self.holders.teardown_grace),
             ..Policy::default()
         }
     }
@@ -300,6 +347,7 @@ fn nanoseconds(duration: SignedDuration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::runtime::Kind;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("test.toml")).map_err(|error| error.to_string())
@@ -349,12 +397,41 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_is_a_path_or_says_what_it_speaks() {
+        let sockets = |text: &str| {
+            parse(&format!("[runtime]\nsockets = {text}")).map(|config| config.runtime.sockets)
+        };
+        let socket = |path: &str, kind| Socket { path: path.into(), kind };
+        assert_eq!(parse("[runtime]").unwrap().runtime.sockets, None);
+        assert_eq!(sockets("[]").unwrap(), Some(Vec::new()));
+        let written = r#"["/a.sock", "unix:///b.sock", { path = "/c.sock", kind = "docker" },
+            { path = "/d.sock" }]"#;
+        assert_eq!(
+            sockets(written).unwrap().unwrap(),
+            [
+                socket("/a.sock", None),
+                socket("/b.sock", None),
+                socket("/c.sock", Some(Kind::Docker)),
+                socket("/d.sock", None)
+            ]
+        );
+        assert!(sockets(r#"["a.sock"]"#).unwrap_err().contains("must begin with /"));
+        assert!(sockets("[7]").unwrap_err().contains("a path, or {"));
+        let wrong = sockets(r#"[{ path = "/a", kind = "podman" }]"#).unwrap_err();
+        assert!(wrong.contains("cri") && wrong.contains("docker"), "{wrong}");
+        assert!(sockets(r#"[{ kind = "cri" }]"#).unwrap_err().contains("path"));
+        assert!(sockets(r#"[{ path = "/a", port = 1 }]"#).unwrap_err().contains("port"));
+    }
+
+    #[test]
     fn the_readme_shows_the_defaults() {
         let readme = include_str!("../../README.md");
         let (_, sample) = readme.split_once("```toml\n").unwrap();
         let (sample, _) = sample.split_once("```").unwrap();
         assert_eq!(parse(sample).unwrap(), Config::default());
-        for section in ["[stuck]", "[probes]", "[cni]", "[otlp]", "[retention]"] {
+        let sections =
+            ["[stuck]", "[holders]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"];
+        for section in sections {
             assert!(sample.contains(section), "{section}");
         }
     }

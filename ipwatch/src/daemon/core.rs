@@ -23,6 +23,7 @@ use crate::finding::{Change, Code};
 use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::sinks::Sinks;
+use crate::sources::runtime::First;
 
 /// Batches applied before anything else gets its turn.
 const BATCHES: usize = 64;
@@ -54,6 +55,8 @@ pub(super) struct Core {
     /// When everything is to be read again, because events were lost.
     resync: Option<BootNs>,
     resynced: BootNs,
+    /// Container runtimes that were there at the start and have not answered yet.
+    unanswered: Option<First>,
     /// How the sources stood whose thread was found hanging.
     hanging: Vec<Source>,
     events: broadcast::Sender<Event>,
@@ -77,13 +80,14 @@ pub(super) struct Parts {
     pub(super) sinks: Sinks,
     pub(super) policy: Policy,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
+    pub(super) runtimes: First,
     pub(super) events: broadcast::Sender<Event>,
 }
 
 impl Core {
     /// A core, and where its requests are put.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
-        let Parts { map, ledger, desk, eyes, sinks, policy, facts, events } = parts;
+        let Parts { map, ledger, desk, eyes, sinks, policy, facts, runtimes, events } = parts;
         let (asking, requests) = mpsc::channel(64);
         let (again, returned) = mpsc::channel(64);
         let started = clock::now();
@@ -101,6 +105,7 @@ impl Core {
             again,
             resync: None,
             resynced: BootNs::default(),
+            unanswered: Some(runtimes),
             hanging: Vec::new(),
             events,
             started,
@@ -128,6 +133,13 @@ impl Core {
                 self.drain();
                 self.step();
                 return answer::answer_fresh(self, request);
+            }
+            () = heard(&mut self.unanswered) => {
+                self.unanswered = None;
+                // What they told lies in the queue.
+                for _ in 0..self.facts.len().div_ceil(BATCHES) {
+                    self.drain();
+                }
             }
             () = tokio::time::sleep(pause) => {}
         }
@@ -250,7 +262,8 @@ impl Core {
             return;
         }
         let late = now.since(self.started) > READY_AFTER.as_nanos() as u64;
-        let heard = SOURCES.iter().all(|name| self.map.has_source(name));
+        let heard =
+            SOURCES.iter().all(|name| self.map.has_source(name)) && self.unanswered.is_none();
         let whole = heard && self.map.has_first_snapshot() && !self.map.has_unopened();
         if whole || late {
             self.ready.get_or_insert(now);
@@ -258,6 +271,7 @@ impl Core {
         // What has not been read yet is unknown, not gone.
         if whole {
             self.settled = true;
+            self.memory.started(now);
             let alive = self.map.tenure_keys();
             self.tell_tenures();
             for ended in self.ledger.settle(&alive, now) {
@@ -358,6 +372,14 @@ impl Core {
         if let Ok(Err(error)) = closed {
             tracing::warn!("{error}");
         }
+    }
+}
+
+/// Done when the container runtimes have answered for the first time, or used up the time for that.
+async fn heard(unanswered: &mut Option<First>) {
+    match unanswered {
+        Some(first) => first.wait().await,
+        None => std::future::pending().await,
     }
 }
 

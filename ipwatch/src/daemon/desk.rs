@@ -2,7 +2,8 @@
 //!
 //! Three threads, because their troubles differ: `netns` enters namespaces and talks netlink there,
 //! `looks` reads one task at a time, `search` makes whole passes. None may hold up another, and none
-//! the core: a job that finds its queue full is dropped, and the map asks again.
+//! the core: a job that finds its queue full is dropped, and the map asks again. The container runtimes
+//! are asked without a thread.
 
 use std::io;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::map::want::{Door, Want};
 use crate::sources::Emit;
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::Proc;
+use crate::sources::runtime::Runtimes;
 
 /// Jobs that may wait for one thread.
 const QUEUE: usize = 4096;
@@ -82,6 +84,7 @@ pub(super) struct Desk {
     netns: SyncSender<NetnsJob>,
     looks: SyncSender<LookJob>,
     search: SyncSender<SearchJob>,
+    runtimes: Runtimes,
     polls: bool,
 }
 
@@ -100,6 +103,7 @@ impl Desk {
         settings: Settings,
         emit: &Emit,
         snapshots: Option<Snapshots>,
+        runtimes: Runtimes,
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
@@ -124,7 +128,7 @@ impl Desk {
             procfs_failed: None,
         };
         threads::spawn("search", move || searcher.work(&search_jobs))?;
-        Ok(Self { busy, netns, looks, search, polls })
+        Ok(Self { busy, netns, looks, search, runtimes, polls })
     }
 
     /// Finds it out, or lets the map ask again.
@@ -137,11 +141,14 @@ impl Desk {
             Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
             Want::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
+            Want::Runtime { runtime } => {
+                self.runtimes.ask(&runtime);
+                true
+            }
             Want::ContainerMounts { ids } => {
                 self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
             }
             Want::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
-            Want::Runtime { .. } => true,
             Want::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()

@@ -145,6 +145,7 @@ fn core(
         sinks,
         policy: config.policy(),
         facts: started.facts,
+        runtimes: started.runtimes,
         events: events.clone(),
     }))
 }

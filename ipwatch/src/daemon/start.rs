@@ -15,6 +15,7 @@ use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
+use crate::sources::runtime::{self, First, Runtimes};
 use crate::sources::{Closed, Emit, cni};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
@@ -41,6 +42,8 @@ pub(super) struct Started {
     pub(super) desk: Desk,
     pub(super) eyes: Eyes,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
+    /// The first answer of the container runtimes.
+    pub(super) runtimes: First,
 }
 
 /// The probes, attached for as long as this lives, or why there are none.
@@ -80,17 +83,19 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let loaded = load_probes(config, sight, &emit).await?;
     tokio::spawn(listen(listener, emit.clone()));
     watch_cni(config, &emit);
+    let (runtimes, first) = ask_runtimes(config, sight, &emit);
 
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
-    let desk = Desk::start(settings, &emit, loaded.snapshots).context("cannot start a thread")?;
+    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes)
+        .context("cannot start a thread")?;
     watch_mounts(&desk);
     desk.snapshot();
     if polls {
         tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
     }
-    Ok(Started { boot, desk, eyes: loaded.eyes, facts })
+    Ok(Started { boot, desk, eyes: loaded.eyes, facts, runtimes: first })
 }
 
 fn daemon_fact(what: What) -> Fact {
@@ -231,6 +236,13 @@ fn watch_cni(config: &Config, emit: &Emit) {
             let _ = tell_source(&out, "cni", SourceStatus::Down, error.to_string()).await;
         }
     });
+}
+
+/// Whoever looks once subscribes to nothing.
+fn ask_runtimes(config: &Config, sight: Sight, emit: &Emit) -> (Runtimes, First) {
+    let sockets = config.runtime.sockets.clone();
+    let settings = runtime::Settings { sockets, follow: sight == Sight::Everything };
+    runtime::start(settings, emit.clone())
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.

@@ -1,4 +1,7 @@
-//! Each detector against maps made of facts: what it must find, and what it must leave alone.
+//! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
+//! stuck process; sandboxes and what they leave behind in `sandboxes`.
+
+mod sandboxes;
 
 use std::net::Ipv4Addr;
 
@@ -8,6 +11,7 @@ use crate::fact::{
     SourceStatus, Task, TaskKey, What,
 };
 use crate::map::NodeMap;
+use crate::map::want::Want;
 
 const MS: u64 = 1_000_000;
 const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
@@ -61,6 +65,11 @@ impl Case {
 
     fn look(&mut self, ms: u64, look: Look) {
         self.at(ms, What::Look { task: KEY, look: Box::new(look) });
+    }
+
+    /// What the map does not know and asks for, at this time.
+    fn wants(&mut self, ms: u64) -> Vec<Want> {
+        self.0.agenda(BootNs(ms * MS), &Policy::default()).wants
     }
 
     fn found(&self) -> Vec<Candidate> {

@@ -178,6 +178,12 @@ pub enum What {
     Sight(Sight),
     /// A source changed its state.
     Source(Source),
+    /// There is no source of this name any more: it goes by another one, or it stood for the lack of
+    /// those that are there now.
+    SourceGone {
+        /// Its name.
+        name: String,
+    },
 
     /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that
     /// were being torn down are dropped then, for the end of that may be what was lost.
@@ -412,7 +418,8 @@ pub struct Sight {
 /// The state of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …
+    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
+    /// there is none.
     pub name: String,
     /// Its state.
     pub status: SourceStatus,
@@ -431,6 +438,6 @@ pub enum SourceStatus {
     Degraded,
     /// It does not answer: what it would have told is unknown.
     Down,
-    /// Switched off by the configuration.
+    /// Switched off by the configuration, or not there to be asked.
     Disabled,
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PodName;
 
-/// A pod sandbox, or with Docker a container that has a netns of its own.
+/// A pod sandbox, or with Docker a container that has a netns of its own. Each fact is whole: what it
+/// lacks the runtime does not tell, or was not asked yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// Name of the source that tells: `containerd`, `cri-o`, `docker`.
@@ -32,10 +33,10 @@ pub struct Sandbox {
     /// The IPs that the runtime believes it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpAddr>,
-    /// Path of its netns on the node, where the runtime tells.
+    /// Path of its netns on the node, where the runtime tells. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_path: Option<String>,
-    /// Its first process, where the runtime tells.
+    /// Its first process, where the runtime tells, while it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// It shares the node's netns: no address is its own.

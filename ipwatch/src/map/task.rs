@@ -199,6 +199,7 @@ impl NodeMap {
         }
         if let Some(netns) = self.netns.get_mut(&netns) {
             netns.tasks.insert(task.key);
+            netns.idle_since = None;
         }
         if fresh || moved_from.is_some() {
             self.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
@@ -258,9 +259,12 @@ impl NodeMap {
         if let Some(entry) = self.netns.get_mut(&netns)
             && entry.tasks.remove(key)
             && entry.tasks.is_empty()
-            && entry.dying.is_none()
         {
-            self.agenda.emptied(netns, at);
+            entry.idle_since = Some(at);
+            if entry.dying.is_none() {
+                self.agenda.emptied(netns, at);
+            }
+            self.owners.ask(netns);
         }
     }
 
@@ -349,6 +353,7 @@ impl NodeMap {
             entry.cgroup = Some(same);
         }
         self.netns_named(netns);
+        self.owners.ask(netns);
     }
 
     fn shared_cgroup(&self, netns: NetnsId, path: &str) -> Option<Rc<str>> {

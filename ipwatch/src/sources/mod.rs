@@ -4,12 +4,14 @@
 //! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
+//! - [`runtime`]: container runtimes, which know which sandboxes live.
 
 pub mod cni;
 pub mod netlink;
 pub mod probes;
 pub mod procfs;
 mod ready;
+pub mod runtime;
 
 use tokio::sync::mpsc;
 

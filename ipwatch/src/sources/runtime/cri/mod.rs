@@ -1,0 +1,268 @@
+//! Kubernetes' Container Runtime Interface, over gRPC on a Unix socket.
+//!
+//! Asked for: the version, the list of sandboxes, the list of containers, and once of each sandbox its
+//! verbose state. A container's verbose state, which has its environment, is never asked for.
+
+mod events;
+mod info;
+pub(super) mod messages;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+
+use self::messages::{
+    All, Capped, Container, PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse,
+    VersionResponse,
+};
+use super::error::{RuntimeError, cut};
+use super::known::Details;
+use super::tell::{self, Found};
+use crate::fact::{self, Life};
+
+/// Longest list that is read. 10,000 containers with their labels and annotations take some MiB.
+const LIST_LIMIT: usize = 16 << 20;
+/// Longest state of one sandbox.
+const STATUS_LIMIT: usize = 4 << 20;
+/// Longest of anything else.
+const SMALL_LIMIT: usize = 256 << 10;
+/// Requests that may wait for the connection.
+const QUEUE: usize = 16;
+
+/// Newest first: only who does not know one is asked for the next.
+const VERSIONS: [&str; 2] = ["v1", "v1alpha2"];
+
+/// `PodSandboxState`
+const SANDBOX_READY: i32 = 0;
+/// `NamespaceMode`
+const NODE: i32 = 2;
+
+/// A runtime that speaks the CRI.
+#[derive(Clone)]
+pub(super) struct Client {
+    channel: Channel,
+    /// `v1`, `v1alpha2`
+    api: &'static str,
+    name: String,
+    version: String,
+}
+
+impl Client {
+    pub(super) async fn connect(path: &Path) -> Result<Self, RuntimeError> {
+        let channel = channel(path).await?;
+        for api in VERSIONS {
+            let mut client =
+                Self { channel: channel.clone(), api, name: String::new(), version: String::new() };
+            match client.call::<_, VersionResponse>("Version", All {}, SMALL_LIMIT).await {
+                Ok(version) => {
+                    client.name = tell::name(&version.runtime_name);
+                    client.version = cut(&tell::name(&version.runtime_version));
+                    return Ok(client);
+                }
+                Err(RuntimeError::NoCri) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(RuntimeError::NoCri)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn version(&self) -> String {
+        format!("{}, CRI {}", self.version, self.api)
+    }
+
+    /// Every sandbox and container.
+    pub(super) async fn list(&self, runtime: &str) -> Result<Found, RuntimeError> {
+        let mut found = Found::default();
+        let sandboxes: Capped<PodSandbox> = self.call("ListPodSandbox", All {}, LIST_LIMIT).await?;
+        found.dropped += sandboxes.more;
+        for item in sandboxes.items {
+            match sandbox(runtime, &item) {
+                Some(sandbox) => found.sandboxes.push(sandbox),
+                None => found.dropped += 1,
+            }
+        }
+        let containers: Capped<Container> = self.call("ListContainers", All {}, LIST_LIMIT).await?;
+        found.dropped += containers.more;
+        for item in containers.items {
+            match container(runtime, &item) {
+                Some(container) => found.containers.push(container),
+                None => found.dropped += 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where one sandbox is, and its IPs.
+    pub(super) async fn details(&self, id: &str) -> Result<Details, RuntimeError> {
+        let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
+        let answer: PodSandboxStatusResponse =
+            self.call("PodSandboxStatus", request, STATUS_LIMIT).await?;
+        let info = answer.info.get("info").map(|json| info::read(json)).unwrap_or_default();
+        let status = answer.status.unwrap_or_default();
+        let network = status.network.unwrap_or_default();
+        let ips = std::iter::once(&network.ip)
+            .chain(network.additional_ips.iter().map(|other| &other.ip))
+            .map(|ip| &ip[..]);
+        let options = status.linux.and_then(|linux| linux.namespaces?.options);
+        Ok(Details {
+            pid: info.pid,
+            netns_path: info.netns_path,
+            ips: tell::ips(ips),
+            host_network: options.map(|options| options.network == NODE),
+            life: Some(sandbox_life(status.state)),
+        })
+    }
+
+    /// One call of the runtime's service.
+    async fn call<Q, A>(
+        &self,
+        method: &'static str,
+        request: Q,
+        limit: usize,
+    ) -> Result<A, RuntimeError>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let (mut grpc, path) = self.grpc(&self.service(), method, limit).await?;
+        let codec = tonic_prost::ProstCodec::<Q, A>::default();
+        let answer = grpc.unary(Request::new(request), path, codec).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| refusal(method, limit, &status))
+    }
+
+    /// A call whose answer is a stream. It returns when the first part of that comes.
+    async fn stream<Q, A>(
+        &self,
+        service: &str,
+        method: &'static str,
+        request: Q,
+    ) -> Result<Streaming<A>, RuntimeError>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let (mut grpc, path) = self.grpc(service, method, SMALL_LIMIT).await?;
+        let codec = tonic_prost::ProstCodec::<Q, A>::default();
+        let answer = grpc.server_streaming(Request::new(request), path, codec).await;
+        let refused = |status| refusal(method, SMALL_LIMIT, &status);
+        answer.map(tonic::Response::into_inner).map_err(refused)
+    }
+
+    fn service(&self) -> String {
+        format!("runtime.{}.RuntimeService", self.api)
+    }
+
+    async fn grpc(
+        &self,
+        service: &str,
+        method: &'static str,
+        limit: usize,
+    ) -> Result<(Grpc<Channel>, PathAndQuery), RuntimeError> {
+        let path = PathAndQuery::from_maybe_shared(format!("/{service}/{method}"))
+            .map_err(|error| RuntimeError::Garbage { what: method, why: error.to_string() })?;
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(limit);
+        let broken = |error| RuntimeError::Garbage { what: method, why: cut(&chain(&error)) };
+        grpc.ready().await.map_err(broken)?;
+        Ok((grpc, path))
+    }
+}
+
+async fn channel(path: &Path) -> Result<Channel, RuntimeError> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
+        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))));
+    let endpoint = match endpoint {
+        Ok(endpoint) => endpoint.buffer_size(QUEUE),
+        Err(error) => {
+            let (path, why) = (path.display().to_string(), chain(&error));
+            return Err(RuntimeError::Connect { path, why });
+        }
+    };
+    endpoint.connect().await.map_err(|error| {
+        let causes = causes(&error);
+        match causes.into_iter().find_map(|cause| cause.downcast_ref::<std::io::Error>()) {
+            Some(io) => RuntimeError::connect(path, io),
+            None => RuntimeError::Connect { path: path.display().to_string(), why: chain(&error) },
+        }
+    })
+}
+
+fn refusal(what: &'static str, limit: usize, status: &Status) -> RuntimeError {
+    match status.code() {
+        Code::Unimplemented => RuntimeError::NoCri,
+        Code::OutOfRange => RuntimeError::TooLarge { what, limit: limit >> 20 },
+        // Of the connection, or of our own decoding, never the runtime's word.
+        _ if std::error::Error::source(status).is_some() => {
+            RuntimeError::Garbage { what, why: cut(&chain(status)) }
+        }
+        code => {
+            RuntimeError::Refused { what, why: cut(&format!("{code:?}: {}", status.message())) }
+        }
+    }
+}
+
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Vec<&'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source()).collect()
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let texts: Vec<String> = causes(error).iter().map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
+fn sandbox(runtime: &str, item: &PodSandbox) -> Option<fact::Sandbox> {
+    let metadata = item.metadata.clone().unwrap_or_default();
+    let (life, word) = sandbox_life(item.state);
+    Some(fact::Sandbox {
+        runtime: runtime.to_owned(),
+        id: tell::id(&item.id)?,
+        pod: tell::pod(&metadata.namespace, &metadata.name, &metadata.uid),
+        attempt: Some(metadata.attempt),
+        name: None,
+        life,
+        word: word.to_owned(),
+        created: Some(item.created_at).filter(|created| *created > 0),
+        ips: Vec::new(),
+        netns_path: None,
+        pid: None,
+        host_network: false,
+    })
+}
+
+fn sandbox_life(state: i32) -> (Life, &'static str) {
+    if state == SANDBOX_READY { (Life::Alive, "Ready") } else { (Life::Dead, "NotReady") }
+}
+
+fn container(runtime: &str, item: &Container) -> Option<fact::Container> {
+    let (life, word) = container_life(item.state);
+    Some(fact::Container {
+        runtime: runtime.to_owned(),
+        id: tell::id(&item.id)?,
+        sandbox: tell::id(&item.pod_sandbox_id),
+        name: item.metadata.as_ref().and_then(|metadata| tell::named(&metadata.name)),
+        life,
+        word: word.to_owned(),
+    })
+}
+
+/// `ContainerState`
+fn container_life(state: i32) -> (Life, &'static str) {
+    match state {
+        0 => (Life::Unclear, "Created"),
+        1 => (Life::Alive, "Running"),
+        2 => (Life::Dead, "Exited"),
+        _ => (Life::Unclear, "Unknown"),
+    }
+}

@@ -1,0 +1,93 @@
+//! HTTP over a Unix socket: one connection a request, and answers of bounded length.
+
+use std::path::Path;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+use super::super::error::{RuntimeError, cut};
+
+/// A response, and what keeps its connection going.
+pub(super) struct Answer {
+    what: &'static str,
+    response: Response<Incoming>,
+    _driver: Driver,
+}
+
+/// Ends the connection's task with the connection.
+struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Asks; the answer is a 200.
+pub(super) async fn get(
+    socket: &Path,
+    what: &'static str,
+    target: &str,
+) -> Result<Answer, RuntimeError> {
+    let stream =
+        UnixStream::connect(socket).await.map_err(|error| RuntimeError::connect(socket, &error))?;
+    let garbage = |error: &dyn std::error::Error| RuntimeError::Garbage {
+        what,
+        why: cut(&error.to_string()),
+    };
+    let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(64 << 10)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| garbage(&error))?;
+    let driver = Driver(tokio::spawn(async move {
+        // What goes wrong here shows in the response.
+        let _ = driver.await;
+    }));
+    let request = hyper::Request::get(target)
+        .header(hyper::header::HOST, "docker")
+        .header(hyper::header::USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| garbage(&error))?;
+    let response = sender.send_request(request).await.map_err(|error| garbage(&error))?;
+    match response.status() {
+        StatusCode::OK => Ok(Answer { what, response, _driver: driver }),
+        status => Err(RuntimeError::Refused { what, why: format!("HTTP {status}") }),
+    }
+}
+
+impl Answer {
+    /// The whole body, `limit` bytes at most.
+    pub(super) async fn body(self, limit: usize) -> Result<Bytes, RuntimeError> {
+        let what = self.what;
+        match Limited::new(self.response.into_body(), limit).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                Err(RuntimeError::TooLarge { what, limit: limit >> 20 })
+            }
+            Err(error) => Err(RuntimeError::Garbage { what, why: cut(&error.to_string()) }),
+        }
+    }
+
+    /// The next piece of a body without end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, RuntimeError> {
+        while let Some(frame) = self.response.frame().await {
+            match frame {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                Err(error) => {
+                    let why = cut(&error.to_string());
+                    return Err(RuntimeError::Garbage { what: self.what, why });
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,184 @@
+//! What container runtimes say of their sandboxes and containers: CRI over gRPC (containerd, CRI-O) and
+//! the Docker Engine API, several at once, each over its Unix socket.
+//!
+//! - `find`: which sockets there are, and which of the two APIs one speaks.
+//! - `watch`: the life of one socket: connect, list, follow, and again after it broke.
+//! - `names`: what each is called, and who is meant by a name.
+//! - `known`: what was asked once of each sandbox.
+//! - `tell`: answers become facts.
+//! - [`cri`], [`docker`]: the two APIs, with nothing but the fields that are needed.
+//!
+//! Every fact from here has [`Origin::Runtime`](crate::fact::Origin), the states of the sources too: that is
+//! how a runtime that has never answered is told from any other source. Nothing is changed in a
+//! runtime, and nothing is taken from others who listen to it.
+
+mod cri;
+mod docker;
+mod error;
+mod find;
+mod known;
+mod names;
+mod tell;
+#[cfg(test)]
+mod testing;
+mod watch;
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use self::names::Names;
+use crate::sources::Emit;
+
+/// How the runtimes are asked.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Their sockets. `None`: those in the usual places, as they appear. Empty: nobody is asked.
+    pub sockets: Option<Vec<Socket>>,
+    /// Follow the runtimes' events. Whoever looks only once asks again, but subscribes to nothing.
+    pub follow: bool,
+}
+
+/// A runtime's socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Socket {
+    /// Where.
+    pub path: PathBuf,
+    /// What it speaks; found out by asking when absent.
+    pub kind: Option<Kind>,
+}
+
+/// What a runtime speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Kubernetes' Container Runtime Interface.
+    Cri,
+    /// The Docker Engine API.
+    Docker,
+}
+
+/// The longest that each step may take, and the pauses between.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// To connect and to learn the name; also for what is asked of one sandbox.
+    short: Duration,
+    /// For a list; also for all that is asked of single sandboxes in one round.
+    list: Duration,
+    /// For the first answer, before the first judgement is made without it.
+    first: Duration,
+    /// Between two lists where there is no event stream.
+    poll: Duration,
+    /// Between two lists beside an event stream.
+    slow: Duration,
+    /// From an event to the list that it asks for: several come together.
+    settle: Duration,
+    /// To a second list: a runtime tells of an end some time before it has noted it down itself.
+    after: Duration,
+    /// Between the beginnings of two lists, whoever asks.
+    apart: Duration,
+    /// First and longest pause after a failure, or before a missing socket is looked for again.
+    retry: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            short: Duration::from_secs(2),
+            list: Duration::from_secs(5),
+            first: Duration::from_secs(1),
+            poll: Duration::from_secs(5),
+            slow: Duration::from_secs(60),
+            settle: Duration::from_millis(100),
+            after: Duration::from_millis(1500),
+            apart: Duration::from_millis(250),
+            retry: (Duration::from_secs(1), Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Starts to ask. To be called within the runtime of tokio.
+#[must_use]
+pub fn start(settings: Settings, emit: Emit) -> (Runtimes, First) {
+    begin(settings, Pace::default(), emit)
+}
+
+fn begin(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First) {
+    let names = Arc::new(Names::default());
+    let (answering, answered) = mpsc::channel(1);
+    let parts = watch::Parts { names: Arc::clone(&names), pace, follow: settings.follow, emit };
+    tokio::spawn(find::run(settings.sockets, parts, answering));
+    (Runtimes(names), First { answered, patience: pace.first, until: None })
+}
+
+/// The runtimes that are asked. A clone is the same.
+#[derive(Debug, Clone)]
+pub struct Runtimes(Arc<Names>);
+
+impl Runtimes {
+    /// Has the runtime with this source name asked for everything again, soon. Many calls are one. A
+    /// name that nobody has, or a runtime that is down, is passed over: it is asked anyway once
+    /// it answers.
+    pub fn ask(&self, runtime: &str) {
+        self.0.ask(runtime);
+    }
+}
+
+/// Waits for the first answer of the runtimes that were there at the start.
+#[derive(Debug)]
+pub struct First {
+    /// Closed once nobody is left who has yet to answer.
+    answered: mpsc::Receiver<Infallible>,
+    patience: Duration,
+    until: Option<Instant>,
+}
+
+impl First {
+    /// Done when each has answered or failed, but a second after the first call at the latest. What they
+    /// told is in the queue of facts then. Cancel-safe.
+    pub async fn wait(&mut self) {
+        let until = *self.until.get_or_insert_with(|| Instant::now() + self.patience);
+        // Whether they have all answered makes no difference: the sources tell.
+        let _ = tokio::time::timeout_at(until, self.answered.recv()).await;
+    }
+}
+
+impl<'de> Deserialize<'de> for Socket {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Written {
+            path: String,
+            kind: Option<Kind>,
+        }
+        struct Either;
+        impl<'de> serde::de::Visitor<'de> for Either {
+            type Value = Written;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a path, or { path = \"…\", kind = \"cri\" or \"docker\" }")
+            }
+            fn visit_str<E>(self, path: &str) -> Result<Written, E> {
+                Ok(Written { path: path.to_owned(), kind: None })
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Written, A::Error> {
+                Written::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+            }
+        }
+        let Written { path, kind } = deserializer.deserialize_any(Either)?;
+        // As kubelet and crictl write it.
+        let path = PathBuf::from(path.strip_prefix("unix://").unwrap_or(&path));
+        if !path.is_absolute() {
+            let error = format!("{path:?} is no socket's path: it must begin with /");
+            return Err(serde::de::Error::custom(error));
+        }
+        Ok(Self { path, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,431 @@
+//! The life of one socket: connect, list, follow; and again after it broke.
+//!
+//! Every step has a deadline, and each runtime has a task of its own: one that hangs delays nobody.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::error::{Ended, RuntimeError, within};
+use super::find::{self, Candidate};
+use super::known::{Details, Known};
+use super::names::{Names, Seat};
+use super::tell::{self, Found};
+use super::{Pace, cri, docker};
+use crate::clock;
+use crate::fact::{Life, Sandbox, SourceStatus, What};
+use crate::sources::{Closed, Emit};
+
+/// Sandboxes that are asked after at a time.
+const AT_A_TIME: usize = 8;
+/// Events that may wait. What does not fit is in the list that those before it ask for.
+const EVENTS: usize = 64;
+
+/// What all watches share.
+#[derive(Debug, Clone)]
+pub(super) struct Parts {
+    pub(super) names: Arc<Names>,
+    pub(super) pace: Pace,
+    pub(super) follow: bool,
+    pub(super) emit: Emit,
+}
+
+/// A runtime that has said who it is.
+#[derive(Clone)]
+pub(super) enum Client {
+    Cri(cri::Client),
+    Docker(docker::Client),
+}
+
+/// What a runtime's event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Something has changed.
+    Changed,
+    /// This one runs, perhaps anew, and then in another netns.
+    Started(String),
+    /// This one was removed.
+    Removed(String),
+}
+
+/// Where a client puts events.
+pub(super) type Events = mpsc::Sender<Event>;
+
+impl Client {
+    fn name(&self) -> &str {
+        match self {
+            Self::Cri(client) => client.name(),
+            Self::Docker(client) => client.name(),
+        }
+    }
+
+    /// Version and API, for people.
+    fn version(&self) -> String {
+        match self {
+            Self::Cri(client) => client.version(),
+            Self::Docker(client) => client.version(),
+        }
+    }
+
+    async fn list(&self, runtime: &str) -> Result<Found, RuntimeError> {
+        match self {
+            Self::Cri(client) => client.list(runtime).await,
+            Self::Docker(client) => client.list(runtime).await,
+        }
+    }
+
+    async fn details(&self, id: &str) -> Result<Details, RuntimeError> {
+        match self {
+            Self::Cri(client) => client.details(id).await,
+            Self::Docker(client) => client.details(id).await,
+        }
+    }
+
+    /// Whether a dead sandbox has anything left to be asked after.
+    fn tells_of_the_dead(&self) -> bool {
+        matches!(self, Self::Cri(_))
+    }
+
+    /// Passes events on for as long as the runtime has any to tell.
+    async fn events(&self, out: Events) -> Result<(), RuntimeError> {
+        match self {
+            Self::Cri(client) => client.events(out).await,
+            Self::Docker(client) => client.events(out).await,
+        }
+    }
+}
+
+/// Events of a client, read by a task of its own.
+struct Stream {
+    events: mpsc::Receiver<Event>,
+    began: Instant,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Stream {
+    fn of(client: &Client) -> Self {
+        let (out, events) = mpsc::channel(EVENTS);
+        let client = client.clone();
+        let task = tokio::spawn(async move {
+            if let Err(error) = client.events(out).await {
+                tracing::debug!("no events of {}: {error}", client.name());
+            }
+        });
+        Self { events, began: Instant::now(), task }
+    }
+
+    /// Nothing comes any more, or ever did.
+    fn has_ended(&self) -> bool {
+        self.events.is_closed() && self.events.is_empty()
+    }
+
+    /// It was no mere refusal.
+    fn lived(&self, pace: &Pace) -> bool {
+        self.began.elapsed() > pace.poll
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Watches one socket.
+pub(super) struct Watch {
+    candidate: Candidate,
+    seat: Option<Seat>,
+    parts: Parts,
+    known: Known,
+    /// It has answered as a runtime before.
+    answered: bool,
+    told: Option<(SourceStatus, String)>,
+}
+
+/// When the next list is due.
+struct Due {
+    next: Instant,
+    /// Whoever asks.
+    soonest: Instant,
+    /// One more after that: see [`Pace::after`].
+    after: Option<Instant>,
+}
+
+impl Due {
+    fn now() -> Self {
+        let now = Instant::now();
+        Self { next: now, soonest: now, after: None }
+    }
+
+    /// Somebody wants one, in `wait`.
+    fn sooner(&mut self, wait: Duration) {
+        self.next = self.next.min((Instant::now() + wait).max(self.soonest));
+    }
+
+    /// One is done that took a while: a busy runtime is not to spend all its time on us.
+    fn done(&mut self, took: Duration, regular: Duration, pace: &Pace) {
+        let now = Instant::now();
+        self.soonest = now + (4 * took).clamp(pace.apart, pace.poll);
+        let next = now + regular;
+        self.next = self.after.take().map_or(next, |after| after.min(next)).max(self.soonest);
+    }
+}
+
+impl Watch {
+    pub(super) fn new(candidate: Candidate, seat: Option<Seat>, parts: Parts) -> Self {
+        let known = Known::default();
+        Self { candidate, seat, parts, known, answered: false, told: None }
+    }
+
+    /// Until the daemon goes down. Lets go of `first` once the runtime has answered, or failed.
+    pub(super) async fn run(mut self, mut first: Option<mpsc::Sender<Infallible>>) {
+        let (shortest, longest) = self.parts.pace.retry;
+        let mut pause = shortest;
+        loop {
+            let Some(seat) = self.seat().await else { return };
+            let error = match self.session(&seat, &mut first, &mut pause).await {
+                Ended::Closed => return,
+                Ended::Runtime(error) => error,
+            };
+            let told = self.fell_silent(&seat, &error).await;
+            self.seat = Some(seat);
+            first = None;
+            if told.is_err() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Its seat, as soon as there is a socket. `None`: another path leads to the same one.
+    async fn seat(&mut self) -> Option<Seat> {
+        if let Some(seat) = self.seat.take() {
+            return Some(seat);
+        }
+        find::appear(&self.candidate, &self.parts.pace).await;
+        self.parts.names.seat(&self.candidate.socket.path)
+    }
+
+    /// From the connection to its end.
+    async fn session(
+        &mut self,
+        seat: &Seat,
+        first: &mut Option<mpsc::Sender<Infallible>>,
+        pause: &mut Duration,
+    ) -> Ended {
+        let ended: Result<Infallible, Ended> = async {
+            find::found(&self.parts).await?;
+            let client = find::connect(&self.candidate.socket, &self.parts.pace).await?;
+            self.answered = true;
+            self.rename(seat, client.name()).await?;
+            // Before the list, so that nothing is lost in between.
+            let mut stream = self.parts.follow.then(|| Stream::of(&client));
+            let mut due = Due::now();
+            self.expect_more(&mut due);
+            loop {
+                let took = self.round(seat, &client, stream.as_ref()).await?;
+                due.done(took, self.regular(stream.as_ref()), &self.parts.pace);
+                *first = None;
+                *pause = self.parts.pace.retry.0;
+                self.wait(seat, &client, &mut stream, &mut due).await?;
+            }
+        }
+        .await;
+        match ended {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    /// Between two lists, if nothing asks for one.
+    fn regular(&self, stream: Option<&Stream>) -> Duration {
+        match stream {
+            Some(stream) if !stream.has_ended() => self.parts.pace.slow,
+            _ => self.parts.pace.poll,
+        }
+    }
+
+    /// What was just told may not be all yet.
+    fn expect_more(&self, due: &mut Due) {
+        due.after = Some(Instant::now() + self.parts.pace.after);
+    }
+
+    /// Waits until the next list is due, and follows the events meanwhile.
+    async fn wait(
+        &mut self,
+        seat: &Seat,
+        client: &Client,
+        stream: &mut Option<Stream>,
+        due: &mut Due,
+    ) -> Result<(), Ended> {
+        loop {
+            let event = async {
+                match stream.as_mut().filter(|stream| !stream.has_ended()) {
+                    Some(stream) => stream.events.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(due.next) => return Ok(()),
+                () = seat.bell.notified() => due.sooner(Duration::ZERO),
+                event = event => match event {
+                    Some(event) => {
+                        self.event(seat, event).await?;
+                        due.sooner(self.parts.pace.settle);
+                        self.expect_more(due);
+                    }
+                    // It ended. If the runtime has, the list will tell. One that lived may be had again.
+                    None => {
+                        if stream.as_ref().is_some_and(|stream| stream.lived(&self.parts.pace)) {
+                            *stream = Some(Stream::of(client));
+                        }
+                        due.sooner(Duration::ZERO);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn event(&mut self, seat: &Seat, event: Event) -> Result<(), Closed> {
+        match event {
+            Event::Changed => Ok(()),
+            Event::Started(id) => {
+                self.known.forget(&id);
+                Ok(())
+            }
+            Event::Removed(id) => {
+                let runtime = seat.name();
+                let gone = if self.known.forget(&id) {
+                    What::SandboxGone { runtime, id }
+                } else {
+                    What::ContainerGone { runtime, id }
+                };
+                self.parts.emit.send(vec![tell::fact(clock::now(), gone)]).await
+            }
+        }
+    }
+
+    /// One list, told whole; then what is asked once of each new sandbox. How long the list took.
+    async fn round(
+        &mut self,
+        seat: &Seat,
+        client: &Client,
+        stream: Option<&Stream>,
+    ) -> Result<Duration, Ended> {
+        let (runtime, pace) = (seat.name(), self.parts.pace);
+        let began = clock::now();
+        let mut found = within("a list", pace.list, client.list(&runtime)).await?;
+        let took = Duration::from_nanos(clock::now().since(began));
+        found.dedup();
+        self.known.complete(&mut found);
+        let wanted = |sandbox: &&Sandbox| {
+            let asks = sandbox.life != Life::Dead || client.tells_of_the_dead();
+            asks && self.known.wants(&sandbox.id, began)
+        };
+        let new: Vec<Sandbox> = found.sandboxes.iter().filter(wanted).cloned().collect();
+        let dropped = found.dropped;
+        tell::list(&runtime, found, began, &self.parts.emit).await?;
+        self.answers(seat, client, stream, dropped).await?;
+        self.ask_after(client, new).await?;
+        Ok(took)
+    }
+
+    /// Asks after new sandboxes, a few at a time. One that does not answer delays the others little, and
+    /// the next list not for long.
+    async fn ask_after(&mut self, client: &Client, new: Vec<Sandbox>) -> Result<(), Closed> {
+        let pace = self.parts.pace;
+        let until = tokio::time::sleep(pace.list);
+        let mut answers = futures_util::stream::iter(new)
+            .map(|sandbox| async move {
+                let at = clock::now();
+                let asked = client.details(&sandbox.id);
+                let details = within("a sandbox's state", pace.short, asked).await;
+                (at, sandbox, details)
+            })
+            .buffer_unordered(AT_A_TIME)
+            .take_until(until)
+            .ready_chunks(AT_A_TIME)
+            .boxed();
+        while let Some(answers) = answers.next().await {
+            let mut facts = Vec::new();
+            for (at, mut sandbox, details) in answers {
+                if let Err(error) = &details {
+                    tracing::debug!("sandbox {}: {error}", sandbox.id);
+                }
+                let told = details.is_ok();
+                self.known.asked(&mut sandbox, details.ok(), clock::now());
+                if told {
+                    facts.push(tell::fact(at, What::Sandbox(sandbox)));
+                }
+            }
+            self.parts.emit.send(facts).await?;
+        }
+        Ok(())
+    }
+
+    /// The runtime answers: how well.
+    async fn answers(
+        &mut self,
+        seat: &Seat,
+        client: &Client,
+        stream: Option<&Stream>,
+        dropped: usize,
+    ) -> Result<(), Closed> {
+        let who = format!("{}, {}", client.version(), self.candidate.socket.path.display());
+        let polled = stream.is_some_and(Stream::has_ended);
+        let (status, detail) = if dropped > 0 {
+            let lost = format!("{dropped} entries of its list cannot be told of; {who}");
+            (SourceStatus::Degraded, lost)
+        } else if polled {
+            let every = self.parts.pace.poll.as_secs();
+            (SourceStatus::Degraded, format!("polled every {every} s: no event stream; {who}"))
+        } else {
+            (SourceStatus::Active, who)
+        };
+        self.tell(seat.name(), status, detail).await
+    }
+
+    /// It does not answer: what it would have told is unknown.
+    async fn fell_silent(&mut self, seat: &Seat, error: &RuntimeError) -> Result<(), Closed> {
+        let socket = self.candidate.socket.path.display();
+        let detail = match error {
+            // These name it themselves.
+            RuntimeError::Missing(_) | RuntimeError::Connect { .. } => error.to_string(),
+            _ => format!("{error}; {socket}"),
+        };
+        let status = match error {
+            // As beside Docker, whose containerd has it switched off. One that had it has lost it.
+            RuntimeError::NoCri if !self.answered => SourceStatus::Disabled,
+            _ => SourceStatus::Down,
+        };
+        self.tell(seat.name(), status, detail).await
+    }
+
+    async fn tell(
+        &mut self,
+        name: String,
+        status: SourceStatus,
+        detail: String,
+    ) -> Result<(), Closed> {
+        let state = (status, detail.clone());
+        if self.told.as_ref() == Some(&state) {
+            return Ok(());
+        }
+        self.told = Some(state);
+        self.parts.emit.send(vec![tell::source(name, status, detail)]).await
+    }
+
+    async fn rename(&mut self, seat: &Seat, called: &str) -> Result<(), Closed> {
+        let Some(before) = seat.rename(called, &self.candidate.socket.path) else { return Ok(()) };
+        if self.told.take().is_none() {
+            return Ok(());
+        }
+        let gone = What::SourceGone { name: before };
+        self.parts.emit.send(vec![tell::fact(clock::now(), gone)]).await
+    }
+}
