@@ -191,7 +191,7 @@ impl Drop for Ended {
 /// The pids of the children of a process.
 fn children(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let text = crate::bounded::read_text(path.as_ref(), 4096).unwrap_or_default();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
