@@ -1,6 +1,5 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use super::super::testing::{Made, Tree};
@@ -174,7 +173,29 @@ impl Drop for Mute {
     fn drop(&mut self) {
         self.device = None; // aborts the connection: what hung goes on
         let flags = rustix::mount::UnmountFlags::DETACH;
-        rustix::mount::unmount(self.dir.path(), flags).unwrap();
+        let _ = rustix::mount::unmount(self.dir.path(), flags);
+    }
+}
+
+/// A made-up `/sys` with the control file system of FUSE in it, for nothing else may have mounted it.
+struct Control(tempfile::TempDir);
+
+impl Control {
+    const AT: &str = "fs/fuse/connections";
+
+    fn new() -> Self {
+        let sys = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(sys.path().join(Self::AT)).unwrap();
+        let mut mount = Command::new("mount");
+        run(mount.args(["-t", "fusectl", "none"]).arg(sys.path().join(Self::AT)));
+        Self(sys)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        let _ = rustix::mount::unmount(self.0.path().join(Self::AT), flags);
     }
 }
 
@@ -205,42 +226,62 @@ fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     panic!("never: {what}");
 }
 
-#[test]
-fn a_container_that_hangs_on_fuse_shows_the_server_and_its_own_init() {
+/// What a look shows of a process that asked for a file which nobody serves, in a pid namespace whose
+/// init was killed; and that init. `ask` is the shell's word for it.
+fn hang_in_a_container(ask: &str) -> Option<(Look, u32, String)> {
     if !root() || !std::path::Path::new("/dev/fuse").exists() {
-        return;
+        return None;
     }
-    let control = tempfile::tempdir().unwrap();
-    let connections = control.path().join("fs/fuse/connections");
-    std::fs::create_dir_all(&connections).unwrap();
-    run(Command::new("mount").args(["-t", "fusectl", "none"]).arg(&connections));
-    let mut mute = Mute::new();
+    let control = Control::new();
+    let mute = Mute::new();
     let file = mute.dir.path().join("file");
-    // init, and in its pid namespace a process that asks for the file.
     let mut command = Command::new("unshare");
     command.args(["-n", "-p", "-f", "sh", "-c"]);
-    command.arg(format!("stat {} & exec sleep 60", file.display()));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.arg(format!("{ask} {} & exec sleep 60", file.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let outer = Ended(command.spawn().unwrap());
+    let mut mute = mute; // dropped before `outer` is waited for: what hangs goes on then
     mute.request();
-    let init = eventually("an init", || children(outer.0.id()).first().copied());
-    let stuck = eventually("a child", || children(init).first().copied());
+    let init = eventually("an init", || {
+        let init = children(outer.0.id()).first().copied()?;
+        let dir = Dir::open(format!("/proc/{init}").as_ref()).ok()?;
+        (dir.comm() == "sleep").then_some(init)
+    });
+    // The last of the line is the one that asks.
+    let stuck = eventually("one that asks", || {
+        let mut pid = init;
+        while let Some(&child) = children(pid).first() {
+            pid = child;
+        }
+        let dir = Dir::open(format!("/proc/{pid}").as_ref()).ok()?;
+        (dir.comm() == "stat").then_some(pid)
+    });
     run(Command::new("kill").args(["-KILL", &init.to_string()]));
-
-    let proc = Proc { sys: control.path().to_owned(), ..Proc::new() };
+    let proc = Proc { sys: control.0.path().to_owned(), ..Proc::new() };
     let dir = Dir::open(format!("/proc/{stuck}").as_ref()).unwrap();
     let start = look::stat(&dir).unwrap().starttime;
     let task = TaskKey { pid: stuck, tid: stuck, start };
     let seen = eventually("init waits for it", || {
-        Some(look_with(&proc, task)).filter(|look| !look.waited_for_by.is_empty())
+        let look = look_with(&proc, task);
+        look.waited_for_by.iter().any(|waits| waits.pid == init).then_some(look)
     });
-    let own = std::process::id();
-    drop((mute, outer));
-    run(Command::new("umount").arg(&connections));
+    Some((seen, init, mute.dir.path().to_str().unwrap().to_owned()))
+}
 
+#[test]
+fn a_container_that_hangs_on_fuse_shows_the_server_and_its_own_init() {
+    let Some((seen, init, point)) = hang_in_a_container("stat") else { return };
     let fs = &seen.file_systems[0];
-    assert_eq!(fs.point, file.parent().unwrap().to_str().unwrap());
-    assert_eq!(fs.waiting, Some(1), "{fs:?}");
-    assert!(fs.servers.iter().any(|server| server.pid == own), "{fs:?}");
+    assert_eq!((fs.point.as_str(), fs.waiting), (point.as_str(), Some(1)), "{fs:?}");
+    assert!(fs.servers.iter().any(|server| server.pid == std::process::id()), "{fs:?}");
     assert_eq!(seen.waited_for_by, [Process { pid: init, comm: "sleep".to_owned() }]);
+}
+
+#[test]
+fn the_init_of_the_outer_container_waits_too() {
+    let nested = "unshare -p -f sh -c 'stat $0 & exec sleep 60'";
+    let Some((seen, init, _)) = hang_in_a_container(nested) else { return };
+    let comms: Vec<&str> = seen.waited_for_by.iter().map(|init| init.comm.as_str()).collect();
+    assert!(!comms.is_empty() && comms.iter().all(|comm| *comm == "sleep"), "{comms:?}");
+    assert!(seen.waited_for_by.iter().any(|waits| waits.pid == init));
 }
