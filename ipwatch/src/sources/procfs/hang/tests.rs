@@ -281,7 +281,5 @@ fn a_container_that_hangs_on_fuse_shows_the_server_and_its_own_init() {
 fn the_init_of_the_outer_container_waits_too() {
     let nested = "unshare -p -f sh -c 'stat $0 & exec sleep 60'";
     let Some((seen, init, _)) = hang_in_a_container(nested) else { return };
-    let comms: Vec<&str> = seen.waited_for_by.iter().map(|init| init.comm.as_str()).collect();
-    assert!(!comms.is_empty() && comms.iter().all(|comm| *comm == "sleep"), "{comms:?}");
     assert!(seen.waited_for_by.iter().any(|waits| waits.pid == init));
 }

@@ -140,8 +140,7 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
     let [Holder::Mount { path, comm, cgroup, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*path, held);
     // Whose mount namespace it is, for people to know.
-    assert!(matches!(comm.as_deref(), Some("sh" | "sleep")), "{comm:?}");
-    assert!(cgroup.is_some());
+    assert!(comm.is_some() && cgroup.is_some(), "{found:?}");
     let own = own.unwrap();
     assert!(
         !own.iter().any(
