@@ -55,8 +55,8 @@ impl Proc {
     }
 
     /// Says who should answer for a FUSE file system: whoever the kernel names (`fuse_connection` in
-    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, seen in 6.18), else everybody who has the device open, of the
-    /// mounter's user (`user_id=`) if there is one such.
+    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, there in 6.18), else everybody who has the device
+    /// open, of the mounter's user (`user_id=`) if there is one such.
     pub(super) fn name_servers(&self, of: &mut FileSystem, user: Option<u32>, until: BootNs) {
         let openers = self.openers(until);
         let told = openers.all.iter().any(|opener| !opener.connections.is_empty());
