@@ -1,5 +1,7 @@
-//! The map's rules, one test each. What comes out of order is in `order`, random lives in `model`.
+//! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
+//! out of order in `order`, random lives in `model`.
 
+mod detail;
 mod model;
 mod order;
 
