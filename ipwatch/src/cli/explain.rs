@@ -234,6 +234,35 @@ mod tests {
     use crate::api::{AskError, fake};
     use crate::cli::show::sample;
 
+    #[test]
+    fn every_code_has_a_whole_runbook() {
+        for code in Code::ALL {
+            let page = code.runbook();
+            let mut lines = page.lines();
+            assert_eq!(lines.next(), Some(&*format!("# {code}")));
+            for section in [
+                "| Severity | When |",
+                "## What it means",
+                "## Look (a minute)",
+                "## Keep it from getting worse",
+                "## Why",
+                "## Don't",
+                "## Is it over?",
+                "## How it is decided",
+                "Never reported: ",
+            ] {
+                assert!(page.contains(&format!("\n{section}")), "{code}: {section}");
+            }
+            // Pages lead to each other, and to nothing else that a terminal could not show.
+            for link in page.split("](").skip(1) {
+                let name = link.split(')').next().unwrap_or_default();
+                let code = name.strip_suffix(".md").unwrap_or_default().parse::<Code>();
+                assert!(code.is_ok(), "{name}");
+            }
+            assert_eq!(page.matches("```").count() % 2, 0, "{code}");
+        }
+    }
+
     fn findings() -> Vec<Finding> {
         let Body::Findings(findings) = sample("scan.json").body else { panic!("findings") };
         findings

@@ -220,11 +220,33 @@ mod tests {
     use super::*;
     use crate::cli::show::sample;
 
-    /// A document in which a program chose its name with care.
+    /// A name that a program chose with care.
+    const EVIL: &str = "a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#";
+
+    /// A document with such a name.
     fn hostile() -> Document {
         let mut document = sample("scan.json");
         let Body::Findings(findings) = &mut document.body else { panic!("findings") };
-        findings[0].holders[0].comm = Some("a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#".into());
+        findings[0].holders[0].comm = Some(EVIL.into());
+        document
+    }
+
+    /// The same of addresses: every text that is not ours is such a one.
+    fn hostile_addresses() -> Document {
+        let evil = || Some(EVIL.repeat(20));
+        let mut document = sample("query-netns.json");
+        let Body::Addresses(addresses) = &mut document.body else { panic!("addresses") };
+        for address in addresses {
+            address.netns.path = evil();
+            for holder in &mut address.holders {
+                (holder.comm, holder.mount_path, holder.socket) = (evil(), evil(), evil());
+            }
+            let (pod, container) = (&mut address.pod, &mut address.container);
+            let (pod, container) = (pod.get_or_insert_default(), container.get_or_insert_default());
+            (pod.namespace, pod.name, pod.uid, pod.state) = (evil(), evil(), evil(), evil());
+            (container.name, container.id, container.state) = (evil(), evil(), evil());
+            container.runtime = evil();
+        }
         document
     }
 
@@ -274,9 +296,11 @@ mod tests {
     #[test]
     fn no_format_lets_a_terminal_be_steered() {
         for format in Format::value_variants() {
-            let text = rendered(*format, &hostile());
-            for line in text.lines() {
-                assert_eq!(escape(line), line, "{format:?}");
+            for document in [hostile(), hostile_addresses()] {
+                let text = rendered(*format, &document);
+                for line in text.lines() {
+                    assert_eq!(escape(line), line, "{format:?}");
+                }
             }
         }
     }

@@ -145,7 +145,10 @@ pub(super) fn holder(holder: &Holder) -> String {
             Some(socket) => format!("socket {socket} of no process"),
             None => format!("socket fd {} of pid {pid} {comm}", number(holder.fd)),
         },
-        HolderKind::Kernel => "kernel reference".to_owned(),
+        HolderKind::Kernel => match holder.pid {
+            Some(pid) => format!("kernel worker {pid} {comm}"),
+            None => "kernel reference".to_owned(),
+        },
     }
 }
 

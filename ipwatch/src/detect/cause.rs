@@ -132,7 +132,7 @@ impl<'a> Cause<'a> {
                 )];
                 lines.extend(mounts.first().map(|fs| {
                     format!(
-                        "If the server is gone for good: nsenter --mount=/proc/{pid}/ns/mnt umount -f {} \
+                        "If the server is gone for good: umount -N {pid} -f {} \
                          fails its pending requests. umount -l frees nothing.",
                         quoted(&fs.point)
                     )
@@ -317,7 +317,7 @@ mod tests {
         let cause = Cause::of(&look);
         assert!(cause.text().unwrap().contains("an NFS server (10.9.0.4:/data at /mnt/my data)"));
         let out = cause.way_out(9).join("\n");
-        assert!(out.contains("nsenter --mount=/proc/9/ns/mnt umount -f '/mnt/my data'"), "{out}");
+        assert!(out.contains("umount -N 9 -f '/mnt/my data'"), "{out}");
         assert!(out.contains("reboot"), "{out}");
     }
 

@@ -2,12 +2,13 @@
 //!
 //! A netns that several findings are about has one root: the process that hangs in it, else the sandbox
 //! that is dead, else what keeps it alive. An agent that keeps mounts is the root of the netns that one of
-//! these mounts holds.
+//! these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far as anybody can
+//! tell, and pages a person.
 
 use std::collections::BTreeMap;
 
 use crate::contract;
-use crate::finding::{Candidate, Code};
+use crate::finding::{Candidate, Code, Severity};
 
 /// Codes that can be the root of what else is wrong with the same netns, the deepest first.
 const ROOTS: [Code; 3] = [Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked];
@@ -15,8 +16,9 @@ const ROOTS: [Code; 3] = [Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox,
 const FOLLOW: [Code; 3] =
     [Code::IpHeldByDeadSandbox, Code::DeviceHeldByDeadSandbox, Code::NetnsLeaked];
 
-/// Fills in `caused_by`.
+/// Fills in `caused_by`, and raises what has become worse by it.
 pub(super) fn fold(found: &mut [Candidate]) {
+    raise(found);
     let mut roots: BTreeMap<NetnsKey, (usize, Code, String)> = BTreeMap::new();
     let mut agents: BTreeMap<u64, String> = BTreeMap::new();
     for candidate in found.iter() {
@@ -44,6 +46,20 @@ pub(super) fn fold(found: &mut [Candidate]) {
                 let by_agent = agent.filter(|_| candidate.code == Code::NetnsLeaked);
                 by_agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
             });
+    }
+}
+
+/// A teardown that hangs is a nuisance until pods fail to start.
+fn raise(found: &mut [Candidate]) {
+    let stuck = found.iter().find(|candidate| candidate.code == Code::NetnsTeardownStuck);
+    let Some(cause) = stuck.map(|stuck| (stuck.code, stuck.key.clone())) else { return };
+    let mut fail = false;
+    for candidate in found.iter_mut().filter(|one| one.code == Code::SandboxCrashLoop) {
+        candidate.caused_by = Some(cause.clone());
+        fail = true;
+    }
+    for candidate in found.iter_mut().filter(|one| one.code == cause.0 && fail) {
+        candidate.severity = Severity::Critical;
     }
 }
 

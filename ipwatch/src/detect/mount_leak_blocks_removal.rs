@@ -131,9 +131,7 @@ fn remediation(mounts: &[&Leftover], pid: u32, agent: Option<&str>) -> Vec<Strin
     let mut lines: Vec<String> = mounts
         .iter()
         .take(LISTED)
-        .map(|found| {
-            format!("nsenter --mount=/proc/{pid}/ns/mnt umount {}", quoted(&found.mount.path))
-        })
+        .map(|found| format!("umount -N {pid} {}", quoted(&found.mount.path)))
         .collect();
     if let Some(agent) = agent {
         lines.push(format!("Or restart {agent}: its mounts go with it."));

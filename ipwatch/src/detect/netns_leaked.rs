@@ -6,7 +6,6 @@
 
 use super::cause::quoted;
 use super::words::{self, Proof};
-use crate::contract::{self, HolderKind};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Netns, NodeMap, Policy, Word};
@@ -27,10 +26,7 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
     }
     let boot = map.boot()?;
     let subject = words::subject(map, netns);
-    let mut holders = map.holder_views(netns.id);
-    if holders.is_empty() {
-        holders.push(contract::Holder::of_kind(HolderKind::Kernel));
-    }
+    let holders = map.holder_views(netns.id);
     let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "a pod");
     let what = subject.ip.map_or_else(|| "its devices".to_owned(), |ip| ip.to_string());
     Some(Candidate {
@@ -74,9 +70,9 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
     for holder in netns.holders() {
         proof.tell("procfs", searched, format!("held by {}", holder_text(holder)));
     }
-    if netns.holders().next().is_none() {
-        let text = "no mount, fd or socket holds it: a reference within the kernel does, or an fd in \
-                    flight between two processes";
+    if netns.held_by_kernel() {
+        let text = "no mount, fd or socket holds it: a reference within the kernel does, a TCP connection \
+                    that it still closes, or an fd in flight between two processes";
         proof.tell("procfs", searched, text.to_owned());
     }
     let ips = words::addresses(netns).join(", ");
@@ -103,7 +99,7 @@ fn remediation(netns: &Netns) -> Vec<String> {
     for holder in netns.holders().take(8) {
         lines.push(match holder {
             Holder::Mount { path, pid, .. } => {
-                format!("nsenter --mount=/proc/{pid}/ns/mnt umount {}", quoted(path))
+                format!("umount -N {pid} {}", quoted(path))
             }
             Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => {
                 format!("Restart pid {pid} ({comm}), which keeps fd {fd} open")
@@ -113,7 +109,7 @@ fn remediation(netns: &Netns) -> Vec<String> {
             }
         });
     }
-    if lines.is_empty() {
+    if netns.held_by_kernel() {
         lines.push(
             "Find what the kernel still does there: network file systems that were mounted from it, then \
              processes that pass fds to each other."

@@ -79,7 +79,7 @@ impl Case {
 
 fn task(key: TaskKey, netns: NetnsRef) -> Task {
     let comm = "java".into();
-    Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None }
+    Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None, idle: None }
 }
 
 /// Hanging in exit, with nothing pending: as `exit(0)` in a FUSE flush shows.

@@ -60,6 +60,8 @@ impl NodeMap {
         entry.searched = Some((at, complete));
         if complete {
             entry.holders.retain(|_, touched| *touched >= at);
+            let bare = entry.holders.is_empty();
+            entry.bare_searches = if bare { entry.bare_searches.saturating_add(1) } else { 0 };
         }
         // Known by a mount or a task that has gone since, never opened, and nothing holds it: where its
         // end cannot be seen, that is its end.

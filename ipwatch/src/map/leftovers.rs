@@ -85,6 +85,12 @@ impl Leftovers {
         }
     }
 
+    /// Whether a first or second search is still to be made.
+    pub(super) fn is_searching(&self) -> bool {
+        let open = |stage: &Stage| matches!(stage, Stage::Fresh(_) | Stage::Found(_));
+        self.suspects.values().any(open)
+    }
+
     /// A mount of it is left.
     pub(super) fn holds(&self, id: &str) -> bool {
         let from = (id.to_owned(), 0, String::new());

@@ -129,8 +129,17 @@ impl NodeMap {
                     self.touch_netns(id, at);
                 }
             }
-            What::NetnsDying { netns } => self.netns_dying(netns, at),
-            What::NetnsGone { netns } => self.netns_gone(netns, at),
+            What::NetnsDying { netns } => {
+                // A walk meets what is only queued: that is no sign of the worker.
+                if fact.origin != Origin::Snapshot {
+                    self.teardown_progress(at);
+                }
+                self.netns_dying(netns, at);
+            }
+            What::NetnsGone { netns } => {
+                self.teardown_progress(at);
+                self.netns_gone(netns, at);
+            }
 
             What::Link { netns, link } => self.set_link(netns, link, at),
             What::LinkGone { netns, ifindex } => self.drop_link(netns, *ifindex, at, fact.origin),

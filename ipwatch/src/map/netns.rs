@@ -53,6 +53,8 @@ pub struct Netns {
     pub(super) holders: BTreeMap<Holder, BootNs>,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
+    /// The newest searches, so many, found nothing that holds it.
+    pub(super) bare_searches: u32,
     /// Whose it is.
     pub(super) owner: Option<Owner>,
     /// No task has been in it since.
@@ -120,6 +122,7 @@ impl Netns {
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
             searched: None,
+            bare_searches: 0,
             owner: None,
             idle_since: Some(at),
         }
@@ -188,6 +191,13 @@ impl Netns {
     #[must_use]
     pub fn searched(&self) -> Option<(BootNs, bool)> {
         self.searched
+    }
+
+    /// More than one complete search found nothing that holds it: what does is within the kernel. One may
+    /// have fallen between the last holder's end and the netns's own.
+    #[must_use]
+    pub fn held_by_kernel(&self) -> bool {
+        self.bare_searches > 1 && self.holders.is_empty()
     }
 
     /// The sandbox it was made for, as far as was ever known.
@@ -277,7 +287,6 @@ impl NodeMap {
     }
 
     pub(super) fn mark_dying(&mut self, id: NetnsId, at: BootNs) {
-        self.teardown_progress(at);
         let seen_to_end = self.sight.teardown_end;
         let Some(entry) = self.netns.get_mut(&id) else { return };
         if entry.host {
@@ -301,7 +310,6 @@ impl NodeMap {
     }
 
     pub(super) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
-        self.teardown_progress(at);
         let ids = self.meant_by_death(netns, at);
         if ids.is_empty() {
             self.graves.netns(netns, at);
@@ -330,6 +338,9 @@ impl NodeMap {
             .filter(|entry| entry.names.inode.is_some() || entry.names.cookie.is_some())
             .map(|entry| entry.id)
             .collect();
+        if !missed.is_empty() {
+            self.teardown_progress(began);
+        }
         for id in missed {
             self.mark_dying(id, began);
         }

@@ -235,6 +235,21 @@ impl NodeMap {
         }
     }
 
+    /// Whether another look would decide about something that looks wrong.
+    #[must_use]
+    pub fn has_open_suspicion(&self, policy: &Policy) -> bool {
+        let unsearched = |netns: &Netns| {
+            let from = self.leaked_from(netns, policy);
+            let sure = from.map(|from| from.plus(policy.second_look));
+            // Age is not waited for.
+            let soon = sure.filter(|sure| sure.since(self.now) < policy.leak_age);
+            soon.is_some_and(|sure| netns.searched.is_none_or(|(at, _)| at < sure))
+        };
+        self.awaits_runtimes(policy)
+            || self.leftovers.is_searching()
+            || self.taskless().any(unsearched)
+    }
+
     /// A netns has become suspicious: it is to be searched for holders as soon as that counts.
     fn hasten_searches(&mut self, policy: &Policy) {
         let due: Vec<(NetnsId, BootNs)> = self

@@ -39,6 +39,13 @@ pub struct SandboxEntry {
     pub preexisting: bool,
 }
 
+impl SandboxEntry {
+    /// When it died, as far as is known; at the beginning of time if it was dead before it was told of.
+    fn died(&self) -> BootNs {
+        self.dead.filter(|_| !self.preexisting).unwrap_or_default()
+    }
+}
+
 /// A container as its runtime told of it last.
 #[derive(Debug, Clone)]
 pub struct ContainerEntry {
@@ -143,7 +150,7 @@ impl NodeMap {
         let fresh = known.is_none();
         if dead.is_some() {
             self.runtimes.dead.insert(sandbox.id.clone());
-            self.leftovers.suspect(&sandbox.id, entry.dead.unwrap_or(at));
+            self.leftovers.suspect(&sandbox.id, entry.died());
         } else {
             self.runtimes.dead.remove(&sandbox.id);
             self.leftovers.acquit(&sandbox.id);
@@ -208,6 +215,8 @@ impl NodeMap {
         let dead = (container.life == Life::Dead)
             .then(|| known.and_then(|known| known.dead).unwrap_or(at));
         match dead {
+            // Dead for who knows how long: no grace.
+            Some(_) if known.is_none() => self.leftovers.suspect(&container.id, BootNs::default()),
             Some(since) => self.leftovers.suspect(&container.id, since),
             None => self.leftovers.acquit(&container.id),
         }
@@ -386,6 +395,15 @@ impl NodeMap {
             soonest = Some(soonest.map_or(next, |known: BootNs| known.min(next)));
         }
         soonest
+    }
+
+    /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
+    pub(super) fn awaits_runtimes(&self, policy: &Policy) -> bool {
+        let suspicions = self.suspicions(policy);
+        suspicions.iter().any(|(runtime, since)| {
+            let last = self.last_listed(runtime).unwrap_or_default();
+            self.answers(runtime) && last < since.plus(policy.second_look)
+        })
     }
 
     /// Runtimes and the moment from which their word on something dead counts.

@@ -2,7 +2,8 @@
 //!
 //! One worker does it, batch after batch (`cleanup_net`, net/core/net_namespace.c). While it hangs in
 //! one netns, all that die later wait behind it. Its progress shows in what it tells: at the beginning
-//! of a batch that its netns die, at the end of each that it is gone.
+//! of a batch that its netns die (they leave `net->list`, and their nsids are told to be gone), and where
+//! a probe sees it at the end of each that it is gone.
 
 use crate::fact::{BootNs, Cleanup};
 
@@ -43,7 +44,7 @@ impl Teardowns {
 }
 
 impl NodeMap {
-    /// The worker told something: it gets on.
+    /// The worker began a batch, or ended a netns: it gets on.
     pub(super) fn teardown_progress(&mut self, at: BootNs) {
         if let Some(busy) = &mut self.teardowns.busy {
             busy.since = busy.since.max(at);

@@ -179,8 +179,7 @@ impl NodeMap {
         let tasks = entry.tasks.iter().filter_map(|task| self.task_view(task));
         let others = entry.holders.keys().map(other_view);
         let mut views: Vec<contract::Holder> = tasks.chain(others).collect();
-        let searched = entry.searched.is_some_and(|(_, complete)| complete);
-        if views.is_empty() && searched && entry.dying.is_none() {
+        if views.is_empty() && entry.held_by_kernel() && entry.dying.is_none() {
             views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
         }
         views

@@ -79,7 +79,11 @@ impl Told<'_> {
         if let (Some(_), Some(container)) = (&first.pod, &first.container) {
             root.below.push(Node::leaf(format!("container {}", card::container(container))));
         }
-        root.below.extend(group.iter().map(|address| self.address(address)));
+        // Every netns has its own loopback: it is shown where it is all there is.
+        let loopback = |address: &Address| address.ip.is_some_and(|ip| ip.is_loopback());
+        let alone = group.iter().all(|address| loopback(address));
+        let shown = group.iter().filter(|address| alone || !loopback(address));
+        root.below.extend(shown.map(|address| self.address(address)));
         root.below.extend(self.holders(&first.holders));
         if first.holders.is_empty() && first.netns.state.is_none() {
             root.below.push(Node::leaf("no holder is known"));

@@ -2,7 +2,7 @@
 //! alive until the far end has answered or the kernel has given up.
 //!
 //! Asked for with `sock_diag` (linux/inet_diag.h), whose messages have a fixed layout and are framed as
-//! rtnetlink's are.
+//! rtnetlink's are. Where TCP's part of it is a module the kernel loads it, as it does for `ss`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

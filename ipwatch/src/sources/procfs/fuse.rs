@@ -26,10 +26,12 @@ const DEVICE: (u32, u32) = (10, 229);
 
 /// Who has `/dev/fuse` open, as it was a moment ago.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Servers(Arc<Mutex<Option<(BootNs, Arc<Openers>)>>>);
+pub(super) struct Servers(Arc<Mutex<Option<Arc<Openers>>>>);
 
 #[derive(Debug, Default)]
 struct Openers {
+    /// When they were read.
+    at: BootNs,
     all: Vec<Opener>,
     /// Every process could be read.
     complete: bool,
@@ -53,8 +55,8 @@ impl Proc {
     }
 
     /// Says who should answer for a FUSE file system: whoever the kernel names (`fuse_connection` in
-    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, seen in 6.18), else everybody who has the device open, of the
-    /// mounter's user (`user_id=`) if there is one such.
+    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, there in 6.18), else everybody who has the device
+    /// open, of the mounter's user (`user_id=`) if there is one such.
     pub(super) fn name_servers(&self, of: &mut FileSystem, user: Option<u32>, until: BootNs) {
         let openers = self.openers(until);
         let told = openers.all.iter().any(|opener| !opener.connections.is_empty());
@@ -71,19 +73,16 @@ impl Proc {
     fn openers(&self, until: BootNs) -> Arc<Openers> {
         let mut known = self.servers.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        match &*known {
-            Some((at, openers)) if now.since(*at) < FRESH => Arc::clone(openers),
-            _ => {
-                let openers = Arc::new(self.read_openers(until).unwrap_or_default());
-                *known = Some((now, Arc::clone(&openers)));
-                openers
-            }
-        }
+        let fresh = known.as_ref().filter(|openers| now.since(openers.at) < FRESH).cloned();
+        let openers =
+            fresh.unwrap_or_else(|| Arc::new(self.read_openers(now, until).unwrap_or_default()));
+        *known = Some(Arc::clone(&openers));
+        openers
     }
 
-    fn read_openers(&self, until: BootNs) -> io::Result<Openers> {
+    fn read_openers(&self, at: BootNs, until: BootNs) -> io::Result<Openers> {
         let root = Dir::open(&self.root)?;
-        let mut found = Openers { all: Vec::new(), complete: true };
+        let mut found = Openers { at, all: Vec::new(), complete: true };
         for pid in root.numbers(".")? {
             if clock::now() > until || found.all.len() >= MOST_OPENERS {
                 found.complete = false;

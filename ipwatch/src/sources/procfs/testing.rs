@@ -99,6 +99,13 @@ impl Tree {
         fs::write(path, content).unwrap();
     }
 
+    /// A link below the top, with its directories.
+    pub(super) fn link(&self, below: &str, text: &str) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(text, path).unwrap();
+    }
+
     pub(super) fn task(&self, made: &Made) {
         made.write(&self.path(&format!("proc/{}/task/{}", made.pid, made.tid)));
         if made.pid == made.tid {

@@ -69,6 +69,15 @@ fn without_utf_8_the_drawing_is_ascii() {
 }
 
 #[test]
+fn loopback_is_shown_where_it_is_all_there_is() {
+    let (mut list, view) = addresses();
+    list[1].ip = Some("::1".parse().unwrap());
+    let text = render(&list[..2], &[], view);
+    assert!(text.contains("10.0.3.17") && !text.contains("::1"), "{text}");
+    assert!(render(&list[1..2], &[], view).contains("├─ ::1/64 on"));
+}
+
+#[test]
 fn a_long_line_goes_on_below_itself() {
     let (list, view) = addresses();
     let text = render(&list[3..4], &[], View { width: Some(40), ..view });
