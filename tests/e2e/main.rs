@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
-//! is taken along), [`cases`] (the field's cases that concern holders), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! is taken along), [`cases`] (the field's cases that concern holders), [`never`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -19,6 +19,7 @@ mod fixtures;
 mod holders;
 mod identity;
 mod map;
+mod never;
 mod pod;
 mod probes;
 mod reproductions;
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         map::TESTS,
         holders::TESTS,
         stuck::TESTS,
+        never::TESTS,
         tape::TESTS,
         identity::TESTS,
         restart::TESTS,

@@ -60,4 +60,18 @@ impl Lab {
     pub fn cidr(&self, n: u8) -> String {
         format!("{}/24", self.ip(n))
     }
+
+    /// Whether a JSON text is about something of this lab: one of its IPs, pods or paths.
+    #[must_use]
+    pub fn owns(&self, text: &str) -> bool {
+        let [a, b, c, _] = self.ip(0).octets();
+        let after = |what: &str| -> Vec<&str> {
+            text.match_indices(what).map(|(at, _)| &text[at + what.len()..]).collect()
+        };
+        let (first, last) = crate::pod::uid_of(&self.tag);
+        let uid = after(&format!("\"{first}-"));
+        text.contains(&format!("\"{a}.{b}.{c}."))
+            || after(&self.tag).iter().any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+            || uid.iter().any(|rest| rest.get(..27).is_some_and(|uid| uid.ends_with(&last)))
+    }
 }

@@ -7,7 +7,8 @@
 //!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
 //!   kernel whose teardown hangs; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
-//! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime.
+//! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
+//!   for one where none fits.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -22,6 +23,7 @@ pub mod cgroup;
 pub mod collector;
 pub mod daemon;
 pub mod docker;
+pub mod fake_cri;
 pub mod fuse;
 pub mod harness;
 pub mod innocent;

@@ -19,6 +19,8 @@ pub enum Need {
     Containerd,
     /// dockerd and runc.
     Dockerd,
+    /// The CRI helper, which answers in a runtime's place.
+    FakeCri,
     /// The rotel collector.
     Rotel,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
@@ -44,6 +46,7 @@ impl Need {
             }
             Need::Containerd => crate::pod::missing(),
             Need::Dockerd => crate::docker::missing(),
+            Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())

@@ -16,6 +16,8 @@ pub struct Sandbox {
     pub name: String,
     /// Its uid.
     pub uid: String,
+    /// Id of the sandbox.
+    pub sandbox: String,
     /// Id of the container whose cgroup it is. The sandbox's own is another one, as in every pod.
     pub container: String,
     cgroup: PathBuf,
@@ -61,7 +63,7 @@ impl Sandbox {
         });
         fs::write(cache.join(format!("test-net-{sandbox}-eth0")), cached.to_string())
             .expect("write a CNI result");
-        Self { name, uid, container, cgroup, cache }
+        Self { name, uid, sandbox, container, cgroup, cache }
     }
 
     /// The result cache, for [`crate::Config::cache_dir`].

@@ -199,6 +199,16 @@ message! {
 }
 
 message! {
+    StopContainerRequest {
+        #[prost(string, tag = "1")]
+        container_id: String,
+        /// Seconds.
+        #[prost(int64, tag = "2")]
+        timeout: i64,
+    }
+}
+
+message! {
     ContainerConfig {
         #[prost(message, optional, tag = "1")]
         metadata: Option<ContainerMetadata>,

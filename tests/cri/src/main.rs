@@ -10,6 +10,7 @@
 //!   Further keys: `image`, `dir` (the host's directory that it sees as `/host`), `secret` (goes into
 //!   its environment too). The sandbox's keys are to be given again: the runtime asks for them.
 //! - `stop SANDBOX`, `remove SANDBOX`: the one, the other.
+//! - `stop-container CONTAINER SECONDS`: SIGTERM, and SIGKILL after so long.
 //! - `list`: a line `ID STATE NAMESPACE/NAME ATTEMPT` for each sandbox, then the same for each
 //!   container, indented.
 //! - `serve FILE`: a runtime that has what FILE says at the moment it is asked (see [`serve`]).
@@ -58,6 +59,9 @@ async fn run(args: &[String]) -> Result<()> {
         }
         ("stop", [sandbox]) => runtime.act("StopPodSandbox", sandbox).await,
         ("remove", [sandbox]) => runtime.act("RemovePodSandbox", sandbox).await,
+        ("stop-container", [container, seconds]) => {
+            runtime.stop_container(container, seconds.parse().context("seconds")?).await
+        }
         ("list", []) => runtime.list().await,
         _ => bail!("{command}: no such command, or not with these arguments"),
     }
@@ -124,6 +128,12 @@ impl Runtime {
     async fn act(&mut self, method: &'static str, sandbox: &str) -> Result<()> {
         let id = cri::SandboxId { pod_sandbox_id: sandbox.to_owned() };
         let _: cri::Nothing = self.call(method, id).await?;
+        Ok(())
+    }
+
+    async fn stop_container(&mut self, container: &str, timeout: i64) -> Result<()> {
+        let request = cri::StopContainerRequest { container_id: container.to_owned(), timeout };
+        let _: cri::Nothing = self.call("StopContainer", request).await?;
         Ok(())
     }
 

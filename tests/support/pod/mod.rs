@@ -158,6 +158,13 @@ impl<'a> Containerd<'a> {
         self.command(&["stop", &pod.sandbox]).stderr(Stdio::null()).spawn().expect("stop the pod")
     }
 
+    /// Begins to stop a pod's container as kubelet does: SIGTERM, and SIGKILL after so many seconds.
+    #[must_use]
+    pub fn begin_termination(&self, pod: &Pod, seconds: u32) -> Child {
+        let mut command = self.command(&["stop-container", &pod.container, &seconds.to_string()]);
+        command.spawn().expect("stop the container")
+    }
+
     /// What it says of a sandbox or a container: `READY`, `NOTREADY`; `CREATED`, `RUNNING`, `EXITED`,
     /// `UNKNOWN`. `None`: it knows of none such.
     #[must_use]
@@ -307,7 +314,7 @@ pub(crate) fn new_uid(tag: &str) -> String {
 }
 
 /// What all uids of a lab begin and end with.
-fn uid_of(tag: &str) -> (String, String) {
+pub(crate) fn uid_of(tag: &str) -> (String, String) {
     let (pid, serial) = tag.trim_start_matches("iw").split_once('n').expect("a tag");
     let number = |text: &str| text.parse::<u64>().expect("a number");
     (format!("{:08x}", number(pid)), format!("{:012x}", number(serial)))

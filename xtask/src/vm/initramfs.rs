@@ -40,6 +40,7 @@ pub(crate) fn make(
     modules(&root, kernel)?;
     build::stripped(&binaries.ipwatch, &root.join("bin/ipwatch"))?;
     build::stripped(&binaries.e2e, &root.join("bin/e2e"))?;
+    build::stripped(&binaries.cri, &root.join("bin/ipwatch-test-cri"))?;
     pack(&root, &dir.join("initramfs"))
 }
 

@@ -1,0 +1,231 @@
+//! What looks like trouble and is none: with every grace short, nothing may be raised for it, not even
+//! `pending`. (For what a process alone may look like, see also [`crate::stuck`].)
+//!
+//! Other tests run meanwhile, and what they do is seen: each of these counts what is its own, by its
+//! IPs, its pods and its paths. gVisor, KubeVirt and istio cannot run here; they are recorded facts in
+//! the unit tests.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::cgroup::Freezer;
+use support::fake_cri::FakeCri;
+use support::fuse::Hung;
+use support::pod::{CNI_CACHE, Containerd, Slow};
+use support::poll::until;
+use support::role::{Helper, Role};
+use support::{Config, Daemon, Follower, Lab, Netns, Sandbox, innocent, patience};
+
+support::tests! {
+    a_frozen_pod needs [Containerd, FreezerV1],
+    a_pod_in_its_grace_period needs [Containerd],
+    a_pod_whose_add_is_slow needs [Containerd],
+    a_pod_whose_pause_is_slow needs [Containerd],
+    a_second_del_of_an_old_sandbox needs [Containerd],
+    a_pod_of_the_hosts_network needs [Containerd],
+    a_pod_that_ends_by_itself needs [Containerd],
+    netns_of_people_and_of_pools,
+    netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri],
+    processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore],
+}
+
+/// Seconds of every grace.
+const GRACE: u32 = 1;
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
+
+fn config() -> Config {
+    Config::default().grace(GRACE).holders_grace(GRACE).cache_dir(Path::new(CNI_CACHE))
+}
+
+/// Longer than all that may pass until a finding is raised: graces, polls and second looks.
+fn wait() {
+    std::thread::sleep(Duration::from_secs(12) + Duration::from_secs(2) * patience());
+}
+
+/// Whoever watches from before.
+struct Watch {
+    daemon: Daemon,
+    follower: Follower,
+}
+
+impl Watch {
+    fn start(lab: &Lab, config: &Config, runtime: Option<&str>) -> Self {
+        let daemon = Daemon::start(lab, config);
+        runtime.into_iter().for_each(|runtime| daemon.await_source(runtime));
+        let follower = daemon.follow();
+        Self { daemon, follower }
+    }
+
+    fn of(lab: &Lab, containerd: &Containerd<'_>) -> Self {
+        Self::start(lab, &config().cri(containerd.socket()), Some("containerd"))
+    }
+
+    /// Nothing was told about this lab's; and the watch would have told: what is then done does show.
+    #[track_caller]
+    fn was_quiet(self, lab: &Lab) {
+        let mine = |changes: Vec<Value>| -> Vec<Value> {
+            changes.into_iter().filter(|change| lab.owns(&change.to_string())).collect()
+        };
+        let told = mine(self.follower.changes());
+        assert!(told.is_empty(), "{told:#?}");
+        let open = mine(self.daemon.findings());
+        assert!(open.is_empty(), "{open:#?}");
+        let mut hung = Hung::mount_at(lab, "guilty");
+        let guilty = Netns::new(lab, "guilty");
+        guilty.veth_to_host();
+        guilty.add_address(&lab.cidr(250), "eth0");
+        let mut helper = support::stuck::start(support::stuck::How::Kill, &guilty, &mut hung);
+        support::stuck::hang(support::stuck::How::Kill, &mut helper);
+        until("what is wrong is told", 20, || !mine(self.follower.changes()).is_empty());
+    }
+}
+
+fn a_frozen_pod(lab: &Lab) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    let pod = containerd.run("paused-0", lab.dir(), &SLEEP);
+    let freezer = Freezer::v1(lab);
+    freezer.freeze(pod.pid);
+    // As kubelet does when its pod is deleted meanwhile. It dies when it is thawed.
+    support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
+    wait();
+    freezer.thaw();
+    until("it has gone", 10, || !support::proc::is_alive(pod.pid));
+    containerd.stop(&pod);
+    watch.was_quiet(lab);
+}
+
+fn a_pod_in_its_grace_period(lab: &Lab) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    let command = ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
+    let pod = containerd.run("slow-0", lab.dir(), &command);
+    let mut client = containerd.begin_termination(&pod, 300);
+    wait();
+    assert!(client.try_wait().unwrap().is_none(), "it ignores SIGTERM");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    containerd.stop(&pod);
+    watch.was_quiet(lab);
+}
+
+fn a_pod_whose_add_is_slow(lab: &Lab) {
+    slow(lab, Slow::Add);
+}
+
+fn a_pod_whose_pause_is_slow(lab: &Lab) {
+    slow(lab, Slow::Create);
+}
+
+/// The netns is there with its IP, no task is in it, and the runtime does not tell of the sandbox yet.
+fn slow(lab: &Lab, what: Slow) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    containerd.slow_down(what, Duration::from_secs(10));
+    let pod = containerd.pod("late-0").sandbox();
+    containerd.slow_down(what, Duration::ZERO);
+    wait();
+    containerd.stop(&pod);
+    watch.was_quiet(lab);
+}
+
+/// A StatefulSet's pod is made anew, and kubelet stops the sandbox of its predecessor once more.
+fn a_second_del_of_an_old_sandbox(lab: &Lab) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    let old = containerd.run("db-0", lab.dir(), &SLEEP);
+    containerd.halt(&old);
+    let new = containerd.run("db-0", lab.dir(), &SLEEP);
+    containerd.halt(&old);
+    wait();
+    containerd.stop(&old);
+    wait();
+    assert_eq!(containerd.state_of(&new.sandbox).as_deref(), Some("READY"));
+    containerd.stop(&new);
+    watch.was_quiet(lab);
+}
+
+fn a_pod_of_the_hosts_network(lab: &Lab) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    let pod = containerd.pod("agent-0").host_network().run(lab.dir(), &SLEEP);
+    wait();
+    containerd.halt(&pod);
+    wait();
+    watch.was_quiet(lab);
+}
+
+/// Its sandbox lives on with nothing but pause, and is then stopped and not removed.
+fn a_pod_that_ends_by_itself(lab: &Lab) {
+    let containerd = Containerd::start(lab);
+    let watch = Watch::of(lab, &containerd);
+    let pod = containerd.run("job-0", lab.dir(), &["/bin/sleep", "2"]);
+    until("its container has ended", 10, || {
+        containerd.state_of(&pod.container).as_deref() == Some("EXITED")
+    });
+    wait();
+    containerd.halt(&pod);
+    wait();
+    watch.was_quiet(lab);
+}
+
+fn netns_of_people_and_of_pools(lab: &Lab) {
+    nobodys(lab, &config().leak_age(1), None);
+}
+
+fn netns_of_people_and_of_pools_beside_a_runtime(lab: &Lab) {
+    let runtime = FakeCri::start(lab);
+    nobodys(lab, &config().cri(runtime.socket()), Some("containerd"));
+}
+
+/// `ip netns add` of a person, routers of neutron, and the netns that BuildKit keeps in store: no runtime
+/// made them, none knows them, nothing runs in them, and whoever keeps them knows why.
+fn nobodys(lab: &Lab, config: &Config, runtime: Option<&str>) {
+    let watch = Watch::start(lab, config, runtime);
+    let named = |n: u8, hint: &str| {
+        let netns = Netns::new(lab, hint);
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(n), "eth0");
+        netns
+    };
+    let _lasting = [named(1, "lab"), named(2, "qrouter-1"), named(3, "qdhcp-1")];
+    let pool: Vec<Netns> = (10..14).map(|n| named(n, &format!("pool{n}"))).collect();
+    // A pool's owner keeps some by an fd alone.
+    let keep = |netns: &Netns| {
+        let helper = Helper::new(Role::HoldFd).arg(netns.path().to_str().unwrap()).start();
+        netns.unname();
+        helper
+    };
+    let _keepers: Vec<_> = pool.iter().take(2).map(keep).collect();
+    wait();
+    watch.was_quiet(lab);
+}
+
+/// In the netns of a pod that its runtime takes for alive.
+fn processes_of_a_live_pod(lab: &Lab) {
+    let runtime = FakeCri::start(lab);
+    let netns = Netns::new(lab, "pod");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    runtime.has_pod(&pod, "READY");
+    let config = config().cache_dir(pod.cache()).cri(runtime.socket());
+    let watch = Watch::start(lab, &config, Some("containerd"));
+    let hung = Hung::mount(lab);
+    let innocents = [
+        innocent::frozen_v2(lab, &netns),
+        innocent::vfork_parent(&netns),
+        innocent::stopped(&netns),
+        innocent::dumping_core(&netns, &hung),
+        innocent::busy(&netns),
+        innocent::zombie(&netns),
+    ];
+    until("the pod is known by its runtime's word", 20, || {
+        let address = watch.daemon.ip_in(lab.ip(7), netns.inode);
+        address.is_some_and(|address| address["pod"]["state"] == "Ready")
+    });
+    wait();
+    assert_eq!(innocents.len(), 6);
+    watch.was_quiet(lab);
+}

@@ -1,0 +1,79 @@
+//! A mock of a container runtime, for where no containerd fits: the VMs, and the figures with their
+//! hundreds of pods. It has the sandboxes that a test says it has. Everywhere else the tests ask a real
+//! one ([`crate::pod`]).
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::{Lab, Sandbox, pod};
+
+/// It answers as containerd until dropped.
+#[derive(Debug)]
+pub struct FakeCri {
+    child: Child,
+    socket: PathBuf,
+    file: PathBuf,
+}
+
+impl FakeCri {
+    /// Starts one that has nothing.
+    #[must_use]
+    pub fn start(lab: &Lab) -> Self {
+        let (socket, file) = (lab.dir().join("cri.sock"), lab.dir().join("cri.txt"));
+        fs::write(&file, "").expect("write what it has");
+        let mut child = Command::new(pod::client())
+            .arg(&socket)
+            .arg("serve")
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start the mock");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("a pipe");
+        BufReader::new(said).read_line(&mut line).expect("hear the mock");
+        assert_eq!(line.trim(), "ready");
+        Self { child, socket, file }
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// From now on it has these lines (`tests/cri/src/serve.rs`).
+    pub fn has(&self, lines: &str) {
+        // Replaced whole: it may be reading.
+        let part = self.file.with_extension("part");
+        fs::write(&part, lines).expect("write what it has");
+        fs::rename(part, &self.file).expect("replace what it has");
+    }
+
+    /// From now on it has this pod, in this state.
+    pub fn has_pod(&self, pod: &Sandbox, state: &str) {
+        self.has(&Self::lines(pod, state));
+    }
+
+    /// The lines of a pod: its sandbox and its container.
+    #[must_use]
+    pub fn lines(pod: &Sandbox, state: &str) -> String {
+        let of_container = if state == "READY" { "RUNNING" } else { "EXITED" };
+        let (sandbox, container) = (&pod.sandbox, &pod.container);
+        format!(
+            "sandbox {sandbox} {state} {} {} {} 0\ncontainer {container} {of_container} {sandbox} main\n",
+            Sandbox::NAMESPACE,
+            pod.name,
+            pod.uid
+        )
+    }
+}
+
+impl Drop for FakeCri {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
