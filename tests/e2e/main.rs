@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
-//! is taken along), [`cases`] (the field's cases that concern holders), [`never`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! is taken along), [`cases`] (the field's cases that concern holders), [`never`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -16,6 +16,7 @@ mod bad_input;
 mod cases;
 mod export;
 mod fixtures;
+mod healthy;
 mod holders;
 mod identity;
 mod map;
@@ -53,5 +54,6 @@ fn main() -> std::process::ExitCode {
         cases::teardown::TESTS,
         cases::device::TESTS,
         scale::TESTS,
+        healthy::TESTS,
     ])
 }

@@ -5,6 +5,8 @@
 //! out what needs something that the place is not meant to have. The last line it prints is always
 //! `N passed, N failed, N skipped`.
 //!
+//! A test is given two minutes (times patience), so that a hang costs no more.
+//!
 //! In CI a test that failed is run once more, by itself, after all others. If it passes then, it is
 //! counted as passed and named as `unsteady` with what it said the first time: that is a bug to be
 //! looked into, in the test or in the product, but no reason to throw an hour's run away.
@@ -305,7 +307,9 @@ fn spawn(test: &Test, tag: &str, log: &std::path::Path) -> std::io::Result<std::
 
 /// Waits for a test; `Some` says why it failed.
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
-    let limit = Duration::from_secs(120) * patience();
+    // A long healthy run needs its time, and everything else is done long before.
+    let longer = Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let limit = Duration::from_secs(120) * patience() + longer;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| match status.code() {
@@ -326,6 +330,12 @@ fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Opti
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// How long the healthy run is to be, `IPWATCH_TEST_CYCLES`; `None`: as long as usual.
+#[must_use]
+pub fn cycles() -> Option<usize> {
+    std::env::var("IPWATCH_TEST_CYCLES").ok()?.parse().ok()
 }
 
 /// Ctrl-C ends the running tests, which are then swept as ever.

@@ -119,3 +119,11 @@ pub fn children(parent: u32) -> Vec<u32> {
 pub fn is_alive(pid: u32) -> bool {
     View::leader(pid).is_some_and(|view| view.state != 'Z')
 }
+
+/// Resident memory of a process.
+#[must_use]
+pub fn rss_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

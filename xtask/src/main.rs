@@ -4,7 +4,7 @@
 //!   committed.
 //! - `run`: the monitor on this node, and what it sees.
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
-//! - `test [--only PART]…`: everything that can be tested: units, end to end on this host, VMs.
+//! - `test [--only PART]… [--cycles NUMBER]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
 //! - `bench`: the figures that the design promises.
 //!
@@ -37,7 +37,9 @@ Usage: cargo xtask COMMAND
   build-ebpf [--check]        build the kernel half; --check: compare it with the committed one
   run                         start the monitor on this node and show what it sees (root)
   demo                        make a stuck and a leaked pod and show what it says (root)
-  test [--only PART]...       run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests
+  test [--only PART]... [--cycles NUMBER]
+                              run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests;
+                              --only healthy --cycles 10000: the healthy run in its long form
   vm [6.1|6.12]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU
   bench [FILTER]...           measure what the design promises (root)";

@@ -22,9 +22,9 @@ const WITHOUT_PROBES: [&str; 4] = RUNG_AREAS;
 /// Runs it; `false` when something failed. What cannot even be started is a failure too, so that the
 /// last line is there in any case.
 pub(crate) fn run(args: &[&str]) -> Result<bool> {
-    let only = only(args)?;
+    let wanted = Wanted::parse(args)?;
     let mut tally = Tally::default();
-    if let Err(error) = parts(&only, &mut tally) {
+    if let Err(error) = parts(&wanted, &mut tally) {
         println!("FAILED  {error:#}");
         tally.add(&Tally::failure());
     }
@@ -32,7 +32,35 @@ pub(crate) fn run(args: &[&str]) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-fn parts(only: &[&str], tally: &mut Tally) -> Result<()> {
+/// What is asked for.
+#[derive(Default)]
+struct Wanted<'a> {
+    /// Parts, and filters.
+    only: Vec<&'a str>,
+    /// Length of the healthy run.
+    cycles: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn parse(args: &[&'a str]) -> Result<Self> {
+        let mut wanted = Self::default();
+        for pair in args.chunks(2) {
+            match pair {
+                ["--only", part] => wanted.only.push(*part),
+                ["--cycles", number] if number.parse::<u32>().is_ok() => {
+                    wanted.cycles = Some(*number);
+                }
+                _ => bail!(
+                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER]"
+                ),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
+    let only = &wanted.only;
     let wants = |part: &str| only.is_empty() || only.contains(&part);
     let filters: Vec<&str> = only.iter().copied().filter(|name| !PARTS.contains(name)).collect();
     if wants("unit") {
@@ -44,7 +72,7 @@ fn parts(only: &[&str], tally: &mut Tally) -> Result<()> {
     setup::need_root("testing end to end")?;
     let binaries = build::for_tests()?;
     if wants("e2e") || !filters.is_empty() {
-        tally.add(&on_this_host(&binaries, &filters)?);
+        tally.add(&on_this_host(&binaries, &filters, wanted.cycles)?);
     }
     if wants("vm") {
         for kernel in vm::KERNELS {
@@ -54,17 +82,6 @@ fn parts(only: &[&str], tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
-    let mut parts = Vec::new();
-    for pair in args.chunks(2) {
-        match pair {
-            ["--only", part] => parts.push(*part),
-            _ => bail!("usage: cargo xtask test [--only unit|e2e|vm|FILTER]..."),
-        }
-    }
-    Ok(parts)
-}
-
 fn unit() -> Result<Tally> {
     println!("== unit tests");
     setup::packages(setup::BUILD)?;
@@ -72,7 +89,7 @@ fn unit() -> Result<Tally> {
     count(&mut build::cargo(&words)?, "")
 }
 
-fn on_this_host(binaries: &Binaries, filters: &[&str]) -> Result<Tally> {
+fn on_this_host(binaries: &Binaries, filters: &[&str], cycles: Option<&str>) -> Result<Tally> {
     setup::packages(setup::E2E)?;
     setup::dockerd()?;
     let rotel = setup::rotel().unwrap_or_else(|error| {
@@ -84,6 +101,7 @@ fn on_this_host(binaries: &Binaries, filters: &[&str]) -> Result<Tally> {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
+        command.envs(cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command
     };
     println!("== end to end on this host");

@@ -1,0 +1,192 @@
+//! The healthy run: pods come and go in a real containerd in every ordinary way there is, with the
+//! default graces, and not one finding may be raised, `pending` included.
+//!
+//! The usual run makes [`CYCLES`] of them in a minute and a half; `IPWATCH_TEST_CYCLES` (`cargo xtask
+//! test --only healthy --cycles 10000`) as many as it says.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::pod::{CNI_CACHE, Containerd, Pod, PodSandbox, Slow};
+use support::poll::until;
+use support::{Config, Daemon, Lab, harness};
+
+support::tests! {
+    pods_come_and_go_and_nothing_is_flagged needs [Containerd] @ alone,
+}
+
+/// Of the usual run.
+const CYCLES: usize = 60;
+/// The default grace of a dead sandbox, a poll of the runtime and a second look: what the last cycles
+/// left behind would show by then.
+const AFTERWARDS: Duration = Duration::from_secs(38);
+/// Pods that live on meanwhile.
+const STEADY: usize = 4;
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
+
+/// The node under test.
+struct Node<'a> {
+    lab: &'a Lab,
+    containerd: Containerd<'a>,
+    steady: Vec<Pod>,
+    serial: usize,
+}
+
+impl<'a> Node<'a> {
+    fn start(lab: &'a Lab) -> Self {
+        let mut node =
+            Self { lab, containerd: Containerd::start(lab), steady: Vec::new(), serial: 0 };
+        for _ in 0..STEADY {
+            let pod = node.pod("web");
+            node.steady.push(pod);
+        }
+        node
+    }
+
+    /// One cycle, of each kind in its turn.
+    fn cycle(&mut self, n: usize) {
+        match n % 10 {
+            0 | 4 => self.plain(),
+            1 => self.sandbox_only(),
+            2 => self.rolled(),
+            3 => self.stateful(),
+            5 => self.ends_by_itself(),
+            6 => self.slow(),
+            7 => self.on_the_hosts_network(),
+            8 => self.new_attempt(),
+            _ => self.runtime_restarts(),
+        }
+    }
+
+    fn pod(&mut self, name: &str) -> Pod {
+        self.serial += 1;
+        self.containerd.run(&format!("{name}-{}", self.serial), self.lab.dir(), &SLEEP)
+    }
+
+    /// Made, deleted.
+    fn plain(&mut self) {
+        let pod = self.pod("batch");
+        self.containerd.stop(&pod);
+    }
+
+    fn sandbox_only(&mut self) {
+        let pod = self.containerd.pod("empty-0").sandbox();
+        self.containerd.stop(&pod);
+    }
+
+    /// A Deployment is rolled: the new one first, then the oldest goes.
+    fn rolled(&mut self) {
+        let pod = self.pod("web");
+        self.steady.push(pod);
+        let oldest = self.steady.remove(0);
+        self.containerd.stop(&oldest);
+    }
+
+    /// A StatefulSet's pod is made anew under its name; its predecessor is stopped once more while it
+    /// runs, and removed later.
+    fn stateful(&mut self) {
+        let old = self.containerd.run("db-0", self.lab.dir(), &SLEEP);
+        self.containerd.halt(&old);
+        let new = self.containerd.run("db-0", self.lab.dir(), &SLEEP);
+        self.containerd.halt(&old);
+        self.containerd.stop(&old);
+        self.containerd.stop(&new);
+    }
+
+    /// A Job's pod: its container exits, its sandbox is stopped and lies there for a while.
+    fn ends_by_itself(&mut self) {
+        let pod = self.containerd.run("job-0", self.lab.dir(), &["/bin/sleep", "0.3"]);
+        until("the job ends", 10, || {
+            self.containerd.state_of(&pod.container).as_deref() == Some("EXITED")
+        });
+        self.containerd.halt(&pod);
+        self.containerd.stop(&pod);
+    }
+
+    /// ADD is slow, and then pause.
+    fn slow(&mut self) {
+        for what in [Slow::Add, Slow::Create] {
+            self.containerd.slow_down(what, Duration::from_millis(1500));
+            let pod = self.containerd.pod("late-0").sandbox();
+            self.containerd.slow_down(what, Duration::ZERO);
+            self.containerd.stop(&pod);
+        }
+    }
+
+    fn on_the_hosts_network(&mut self) {
+        let pod = self.containerd.pod("agent-0").host_network().run(self.lab.dir(), &SLEEP);
+        self.containerd.stop(&pod);
+    }
+
+    /// kubelet restarts a pod's sandbox: the same pod, its next attempt.
+    fn new_attempt(&mut self) {
+        let first = self.containerd.pod("again-0").sandbox();
+        self.containerd.halt(&first);
+        let second = self.containerd.pod("again-0").uid(&first.uid).attempt(1).sandbox();
+        self.containerd.stop(&first);
+        self.containerd.stop(&second);
+    }
+
+    /// containerd is upgraded: it goes and comes back, and its shims live on.
+    fn runtime_restarts(&mut self) {
+        self.containerd.crash();
+        std::thread::sleep(Duration::from_millis(500));
+        self.containerd.restart();
+        for pod in &self.steady {
+            assert_eq!(self.containerd.state_of(&pod.sandbox).as_deref(), Some("READY"));
+        }
+    }
+}
+
+fn cycles() -> usize {
+    harness::cycles().unwrap_or(CYCLES)
+}
+
+fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
+    let mut node = Node::start(lab);
+    let config = Config::default().cri(node.containerd.socket()).cache_dir(Path::new(CNI_CACHE));
+    let daemon = Daemon::start(lab, &config);
+    let follower = daemon.follow();
+    let began = Instant::now();
+    let cycles = cycles();
+    for n in 0..cycles {
+        node.cycle(n);
+        if n % 100 == 0 {
+            quiet(&follower, n);
+        }
+    }
+    let took = began.elapsed();
+    std::thread::sleep(AFTERWARDS);
+    quiet(&follower, cycles);
+    assert!(daemon.findings().is_empty());
+    knows_the_living_alone(&daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
+    println!(
+        "{}{cycles} pod cycles in {:.0} s: no finding, {} kB resident",
+        harness::FIGURE,
+        took.as_secs_f32(),
+        support::proc::rss_kib(daemon.pid()),
+    );
+}
+
+#[track_caller]
+fn quiet(follower: &support::Follower, cycles: usize) {
+    let changes = follower.changes();
+    assert!(changes.is_empty(), "after {cycles} cycles: {changes:#?}");
+}
+
+/// Nothing of a pod that went is left in the map, and no living one is missing.
+fn knows_the_living_alone(daemon: &Daemon, living: &[&PodSandbox]) {
+    let known = daemon.list("addresses", &["query", "pod"]);
+    for pod in living {
+        let found =
+            known.iter().any(|a| a["ip"] == pod.ip.as_str() && a["netns"]["inode"] == pod.netns);
+        assert!(found, "{} is not known: {known:#?}", pod.name);
+    }
+    let mine = |address: &&serde_json::Value| address["pod"]["namespace"] == "shop";
+    let dead = known
+        .iter()
+        .filter(mine)
+        .filter(|address| !living.iter().any(|pod| address["pod"]["uid"] == pod.uid.as_str()));
+    let dead: Vec<_> = dead.collect();
+    assert!(dead.is_empty(), "these pods are gone: {dead:#?}");
+}
