@@ -62,7 +62,10 @@ pub(super) async fn within<T>(
 ) -> Result<T, RuntimeError> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
-        Err(_) => Err(RuntimeError::Silent { what, limit }),
+        Err(_) => {
+            let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+            Err(RuntimeError::Silent { what, limit })
+        }
     }
 }
 
