@@ -63,7 +63,9 @@ pub(super) async fn within<T>(
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
         Err(_) => {
-            let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+            // For people: 900ms, not 899.999713ms.
+            let hundredths = limit.as_secs_f64().mul_add(100.0, 0.5).floor();
+            let limit = Duration::from_millis(hundredths as u64 * 10);
             Err(RuntimeError::Silent { what, limit })
         }
     }

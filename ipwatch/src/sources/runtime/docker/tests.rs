@@ -235,7 +235,9 @@ async fn podmans_socket_is_podmans() {
 async fn a_line_without_end_ends_the_stream_and_not_the_source() {
     let place = Place::new();
     let engine = Docker::new("[]");
-    let (_, mut seen) = start(&engine, &place, pace());
+    // A stream that lived for longer would be asked for again.
+    let pace = Pace { poll: Duration::from_secs(3600), ..pace() };
+    let (_, mut seen) = start(&engine, &place, pace);
     seen.source("docker", SourceStatus::Active).await;
     engine.has_listener().await;
     let line = "x".repeat(300 << 10);
