@@ -220,7 +220,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
         r#"{{"Action":"start","Actor":{{"ID":"d1","Attributes":{{"l":"{TOKEN}"}}}}}}"#
     ));
     // Not what dockerd says.
-    engine.set("/containers/json", &format!(r#"[{{"Id":["{TOKEN}"]}}]"#));
+    engine.set("/containers/json", &format!(r#"[{{"Id":"d1","Created":"{TOKEN}"}}]"#));
     seen.source("docker", SourceStatus::Down).await;
 
     let facts = serde_json::to_string(&seen.all).unwrap();
