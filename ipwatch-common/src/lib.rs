@@ -138,6 +138,9 @@ record! {
         pub exit_state: u32,
         /// Signals 1 to 64 that are pending for the thread or its process.
         pub pending: u64,
+        /// For how long it has not been on a CPU, in nanoseconds; 0 when that is not known. Never more
+        /// than it is. Told by the task iterator alone.
+        pub idle: u64,
         /// Its name.
         pub comm: [u8; 16],
     }

@@ -15,7 +15,7 @@ use ipwatch_common::{
 use crate::emit::header;
 use crate::offsets::{
     FILE_INODE, FILE_PRIVATE, INODE_PRIVATE, INODE_SB, NET_LIST, NET_NS, NS_OPS, SB_MAGIC,
-    SOCK_NET, SOCKET_SK, TASK_COMM, TASK_PARENT, TASK_TGID,
+    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT, TASK_TGID,
 };
 use crate::read::{self, Addr, at, field, is_host, net_of_task};
 use crate::tasks::{self, PF_EXITING};
@@ -157,13 +157,28 @@ unsafe extern "C" fn it_task(ctx: *const TaskIter) -> i32 {
     if net == 0 || is_host(net) {
         return 0;
     }
-    let record: TaskRecord = tasks::record(kind::TASK_SEEN, task, read::netns(net));
+    let mut record: TaskRecord = tasks::record(kind::TASK_SEEN, task, read::netns(net));
+    record.idle = idle(task);
     let stuck = record.flags & PF_EXITING != 0 || record.pending & KILL_BIT != 0;
     if stuck || !tasks::covered(task, net) {
         // SAFETY: `meta` is from the context.
         unsafe { write(meta, &record) };
     }
     0
+}
+
+/// For how long a task has not been on a CPU. `sched_info.last_arrival` (kernel/sched/stats.h) is on the
+/// scheduler's clock, which no helper tells; the task that reads this arrived a moment ago on the same
+/// clock.
+#[inline(always)]
+fn idle(task: Addr) -> u64 {
+    if TASK_ARRIVAL.load() == MISSING {
+        return 0;
+    }
+    // SAFETY: takes nothing.
+    let reader: Addr = unsafe { bpf_get_current_task() };
+    let (now, then): (u64, u64) = (field(reader, &TASK_ARRIVAL), field(task, &TASK_ARRIVAL));
+    if then == 0 { 0 } else { now.saturating_sub(then) }
 }
 
 /// Every nsfs file and socket of a netns that is neither the host's nor that of its process.

@@ -80,6 +80,7 @@ pub fn record(kind: u16, task: Addr, netns: Netns) -> TaskRecord {
         state: field(task, &TASK_STATE),
         exit_state: field(task, &TASK_EXIT_STATE),
         pending: pending | shared,
+        idle: 0,
         comm: field(task, &TASK_COMM),
     }
 }

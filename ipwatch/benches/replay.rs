@@ -39,6 +39,7 @@ fn task(n: u64, pid: u32) -> Task {
         exiting: false,
         killed: false,
         state: None,
+        idle: None,
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Config {
     pub node: Option<String>,
     /// `[stuck]`
     pub stuck: Stuck,
+    /// `[holders]`
+    pub holders: Holders,
     /// `[probes]`
     pub probes: Probes,
     /// `[identity]`
@@ -60,6 +62,21 @@ pub struct Stuck {
     /// The same while its core is being dumped.
     #[serde(deserialize_with = "duration")]
     pub core_dump_grace: SignedDuration,
+}
+
+/// When what is left of a sandbox is called so.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Holders {
+    /// How long a sandbox may be dead, or gone from its runtime.
+    #[serde(deserialize_with = "duration")]
+    pub grace: SignedDuration,
+    /// How old a pod's netns without tasks may be where there is no runtime to ask.
+    #[serde(deserialize_with = "duration")]
+    pub leak_age: SignedDuration,
+    /// How long the kernel may be at tearing netns down without any progress.
+    #[serde(deserialize_with = "duration")]
+    pub teardown_grace: SignedDuration,
 }
 
 /// The eBPF half.
@@ -128,6 +145,7 @@ impl Default for Config {
             observe_only: false,
             node: None,
             stuck: Stuck::default(),
+            holders: Holders::default(),
             probes: Probes::default(),
             identity: Identity::default(),
             cni: Cni::default(),
@@ -143,6 +161,16 @@ impl Default for Stuck {
         Self {
             grace: SignedDuration::from_secs(5),
             core_dump_grace: SignedDuration::from_secs(600),
+        }
+    }
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self {
+            grace: SignedDuration::from_secs(30),
+            leak_age: SignedDuration::from_mins(5),
+            teardown_grace: SignedDuration::from_secs(30),
         }
     }
 }
@@ -249,6 +277,9 @@ impl Config {
         };
         positive("stuck.grace", self.stuck.grace)?;
         positive("stuck.core_dump_grace", self.stuck.core_dump_grace)?;
+        positive("holders.grace", self.holders.grace)?;
+        positive("holders.leak_age", self.holders.leak_age)?;
+        positive("holders.teardown_grace", self.holders.teardown_grace)?;
         positive("otlp.timeout", self.otlp.timeout)?;
         positive("retention.max_age", self.retention.max_age)?;
         if self.retention.max_mib == 0 {
@@ -263,6 +294,9 @@ impl Config {
         Policy {
             grace: nanoseconds(self.stuck.grace),
             core_dump_grace: nanoseconds(self.stuck.core_dump_grace),
+            sandbox_grace: nanoseconds(self.holders.grace),
+            leak_age: nanoseconds(self.holders.leak_age),
+            teardown_grace: nanoseconds(self.holders.teardown_grace),
             ..Policy::default()
         }
     }
@@ -395,7 +429,9 @@ mod tests {
         let (_, sample) = readme.split_once("```toml\n").unwrap();
         let (sample, _) = sample.split_once("```").unwrap();
         assert_eq!(parse(sample).unwrap(), Config::default());
-        for section in ["[stuck]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"] {
+        let sections =
+            ["[stuck]", "[holders]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"];
+        for section in sections {
             assert!(sample.contains(section), "{section}");
         }
     }

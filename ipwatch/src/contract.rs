@@ -192,6 +192,26 @@ pub struct Holder {
     pub socket: Option<String>,
 }
 
+impl Holder {
+    /// A holder of which nothing but its kind is known.
+    #[must_use]
+    pub fn of_kind(kind: HolderKind) -> Self {
+        Self {
+            kind,
+            pid: None,
+            tid: None,
+            comm: None,
+            state: None,
+            exiting: None,
+            since: None,
+            mount_path: None,
+            mount_ns: None,
+            fd: None,
+            socket: None,
+        }
+    }
+}
+
 /// What kind of hold it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,6 +3,7 @@
 //! - `build-ebpf [--check]`: the kernel half from source; with `--check`, compared with what is
 //!   committed.
 //! - `run`: the monitor on this node, and what it sees.
+//! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]…`: everything that can be tested: units, end to end on this host, VMs.
 //! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
 //! - `bench`: the figures that the design promises.
@@ -16,6 +17,7 @@
 
 mod bench;
 mod build;
+mod demo;
 mod ebpf;
 mod interrupt;
 mod monitor;
@@ -34,6 +36,7 @@ Usage: cargo xtask COMMAND
 
   build-ebpf [--check]        build the kernel half; --check: compare it with the committed one
   run                         start the monitor on this node and show what it sees (root)
+  demo                        make a stuck and a leaked pod and show what it says (root)
   test [--only PART]...       run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests
   vm [6.1|6.12]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         ["build-ebpf"] => ebpf::build(false).map(|()| true),
         ["build-ebpf", "--check"] => ebpf::build(true).map(|()| true),
         ["run"] => run::run().map(|()| true),
+        ["demo"] => demo::run().map(|()| true),
         ["test", rest @ ..] => test::run(rest),
         ["vm", rest @ ..] => vm::command(rest),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),

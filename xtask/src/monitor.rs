@@ -37,14 +37,15 @@ pub(crate) struct Monitor {
     child: Child,
     ipwatch: PathBuf,
     socket: PathBuf,
+    config: PathBuf,
 }
 
 impl Monitor {
-    /// Starts it and waits for its first answer.
-    pub(crate) fn start(ipwatch: &Path, dir: &Path) -> Result<Self> {
+    /// Starts it with such a configuration, its log going to `log`, and waits for its first answer.
+    pub(crate) fn start(ipwatch: &Path, dir: &Path, settings: &str, log: Stdio) -> Result<Self> {
         let socket = dir.join("ipwatch.sock");
         let config = dir.join("ipwatch.toml");
-        std::fs::write(&config, "")?;
+        std::fs::write(&config, settings)?;
         let child = Command::new(ipwatch)
             .args(["run", "--config"])
             .arg(&config)
@@ -53,11 +54,12 @@ impl Monitor {
             .arg("--state-dir")
             .arg(dir.join("state"))
             .stdin(Stdio::null())
+            .stderr(log)
             // Out of the terminal's foreground group: Ctrl-C reaches it through us, in order.
             .process_group(0)
             .spawn()
             .context("start the monitor")?;
-        let mut monitor = Self { child, ipwatch: ipwatch.to_owned(), socket };
+        let mut monitor = Self { child, ipwatch: ipwatch.to_owned(), socket, config };
         monitor.wait_until_ready()?;
         Ok(monitor)
     }
@@ -81,6 +83,11 @@ impl Monitor {
     /// Its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Its configuration.
+    pub(crate) fn config(&self) -> &Path {
+        &self.config
     }
 
     /// `ipwatch ARGS` against it.

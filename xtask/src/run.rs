@@ -1,5 +1,7 @@
 //! `cargo xtask run`: the monitor on this node, and what it sees, until Ctrl-C.
 
+use std::process::Stdio;
+
 use anyhow::Result;
 
 use crate::monitor::{Monitor, TemporaryDir};
@@ -11,7 +13,7 @@ pub(crate) fn run() -> Result<()> {
     let ipwatch = build::release()?;
     let dir = TemporaryDir::new()?;
     interrupt::catch();
-    let monitor = Monitor::start(&ipwatch, dir.path())?;
+    let monitor = Monitor::start(&ipwatch, dir.path(), "", Stdio::inherit())?;
     println!("\nWhat it can see here (ipwatch doctor):\n");
     monitor.show(&["doctor"])?;
     println!("\nEvery IP and who holds it (ipwatch query ip):\n");

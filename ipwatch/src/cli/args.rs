@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::api::Prefix;
 use crate::config::DEFAULT_SOCKET;
@@ -22,6 +23,31 @@ pub(super) struct Cli {
     pub(super) global: Global,
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+impl Cli {
+    /// The command line of this process.
+    ///
+    /// # Errors
+    /// Help and version, which are none, and whatever cannot be meant.
+    pub(super) fn read() -> Result<Self, clap::Error> {
+        Self::try_parse()?.checked()
+    }
+
+    /// What clap cannot know: only addresses and their holders make a tree.
+    fn checked(self) -> Result<Self, clap::Error> {
+        let Global { output, .. } = self.global;
+        let tree = match &self.command {
+            Command::Query(query) => query.what.has_tree(),
+            _ => false,
+        };
+        if output == Format::Tree && !tree {
+            let help = "there is no tree of this: `-o tree` goes with `query ip`, `query netns`, \
+                        `query pod` and `query pid`";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, help));
+        }
+        Ok(self)
+    }
 }
 
 /// Options that every command takes.
@@ -61,6 +87,8 @@ pub(super) enum Format {
     Table,
     /// For people with wide terminals: more columns
     Wide,
+    /// Addresses and who holds them, drawn as a tree
+    Tree,
     /// One document, schema ipwatch/v1
     Json,
     /// One JSON object a line for each item
@@ -141,7 +169,7 @@ pub(super) enum What {
         #[arg(value_name = "NETNS")]
         netns: Option<String>,
     },
-    /// Addresses of one pod, or of every pod
+    /// Pods: their sandboxes, addresses and holders
     Pod {
         /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
         #[arg(value_name = "POD")]
@@ -168,6 +196,13 @@ pub(super) enum What {
     Neigh(Within),
 }
 
+impl What {
+    /// Whether the answer is one that `-o tree` draws.
+    fn has_tree(&self) -> bool {
+        matches!(self, What::Ip(_) | What::Netns { .. } | What::Pod { .. } | What::Pid { .. })
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Within {
     /// An IP or a prefix, as 10.0.3.17 or 10.0.0.0/24
@@ -177,10 +212,11 @@ pub(super) struct Within {
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// A finding's id or the beginning of it, a finding code (prints its runbook), an IP, or
-    /// NAMESPACE/NAME of a pod
-    #[arg(value_name = "WHAT")]
-    pub(super) what: String,
+    /// A finding's id or the beginning of it, a finding code (prints its runbook), an IP,
+    /// NAMESPACE/NAME of a pod, a netns, or an error of kubelet or a runtime as it was logged; `-`
+    /// reads it from stdin
+    #[arg(value_name = "WHAT", required = true)]
+    pub(super) what: Vec<String>,
     /// Every item of proof, whole
     #[arg(long)]
     pub(super) evidence: bool,
@@ -257,6 +293,29 @@ mod tests {
         };
         assert_eq!(within.prefix, Some("10.0.3.17".parse().unwrap()));
         assert_eq!(parse("ipwatch watch").unwrap().global.socket(), PathBuf::from(DEFAULT_SOCKET));
+    }
+
+    #[test]
+    fn a_tree_is_drawn_of_addresses_only() {
+        let checked = |line: &str| parse(line).unwrap().checked();
+        for line in ["query ip", "query netns x", "query pod", "query pid 1"] {
+            assert!(checked(&format!("ipwatch {line} -o tree")).is_ok(), "{line}");
+        }
+        for line in ["scan", "query findings", "query neigh", "watch", "doctor", "explain x"] {
+            let error = checked(&format!("ipwatch -o tree {line}")).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("`query netns`"), "{line}: {error}");
+        }
+        assert!(checked("ipwatch scan -o wide").is_ok());
+    }
+
+    #[test]
+    fn an_error_may_be_pasted_without_quotes() {
+        let cli = parse("ipwatch explain no IP addresses --evidence").unwrap();
+        let Command::Explain(explain) = cli.command else { panic!("not explain") };
+        assert_eq!(explain.what, ["no", "IP", "addresses"]);
+        assert!(explain.evidence);
+        assert!(parse("ipwatch explain").is_err());
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! `ipwatch explain`: what happened, what will break, what to do.
 
 use std::collections::HashSet;
+use std::io::Read as _;
 
 use super::args::{Explain, Global};
-use super::output::Out;
-use super::show::{card, story};
+use super::output::{Out, View};
+use super::paste::{self, Fit, Pasted};
+use super::show::family::Families;
+use super::show::{self, card, story};
 use super::{Failure, Outcome, text};
 use crate::api::client::{Client, ClientError};
 use crate::api::{Ask, Prefix, Selector};
@@ -17,31 +20,117 @@ pub(super) async fn explain(
     out: &Out,
     explain: Explain,
 ) -> Result<Outcome, Failure> {
-    let Explain { what, evidence } = explain;
+    let what = match explain.what.join(" ") {
+        stdin if stdin == "-" => read_stdin()?,
+        words => words,
+    };
+    let what = what.trim();
     if let Ok(code) = what.parse::<Code>() {
         // Ours, not a container's: printed as it is.
         out.raw(code.runbook().as_bytes())?;
         return Ok(Outcome::Fine);
     }
     let client = Client::new(global.socket());
-    let mut document = match findings_about(&client, &what).await? {
+    // No id, IP, pod or netns is more than one word.
+    if what.contains(char::is_whitespace) {
+        return error(&client, out, what, explain.evidence).await;
+    }
+    let document = match findings_about(&client, what).await? {
         Some(document) => document,
-        None => match addresses(&client, &what).await? {
+        None => match addresses(&client, what).await? {
             Told::Findings(document) => document,
-            Told::Nothing(document) => return healthy(out, &what, document),
+            Told::Nothing(document) => return healthy(out, what, document),
         },
     };
+    tell(&client, out, document, explain.evidence).await
+}
+
+/// The text on stdin, up to a length that no error has.
+fn read_stdin() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let mut stdin = std::io::stdin().lock().take(paste::LONGEST as u64);
+    stdin
+        .read_to_end(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("cannot read the text from stdin: {error}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The stories of the findings in a document.
+async fn tell(
+    client: &Client,
+    out: &Out,
+    mut document: Document,
+    whole: bool,
+) -> Result<Outcome, Failure> {
     if let Body::Findings(findings) = &mut document.body {
         keep_what_matters(findings);
         if out.for_people() {
             let findings = std::mem::take(findings);
-            let story = story::render(&document, &findings, evidence, out.view(&document));
+            let all = around(client, &findings).await;
+            let story = story::render(&document, &findings, &all, whole, out.view(&document));
             out.raw(story.as_bytes())?;
             return Ok(Outcome::Fine);
         }
     }
     out.document(&document, true)?;
     Ok(Outcome::Fine)
+}
+
+/// Every finding that these may be related to, they among them. A story does without when it cannot
+/// be had.
+async fn around(client: &Client, findings: &[Finding]) -> Vec<Finding> {
+    // What is over was caused by what is over as well.
+    let over = findings.iter().any(|finding| finding.status == Status::Resolved);
+    match client.ask(&Ask::Findings { all: over, what: None }).await {
+        Ok(Document { body: Body::Findings(all), .. }) => all,
+        _ => findings.to_vec(),
+    }
+}
+
+/// An error that somebody pasted: what it means, and what is known of what it names.
+async fn error(client: &Client, out: &Out, text: &str, whole: bool) -> Result<Outcome, Failure> {
+    let pasted = Pasted::read(text);
+    let mut document = client.ask(&Ask::Findings { all: true, what: None }).await?;
+    let Body::Findings(known) = &mut document.body else {
+        return Err(unknown("about this", &document));
+    };
+    let Some((fit, mut found)) = pasted.matching(known) else {
+        return Err(no_match(&pasted, &document));
+    };
+    keep_what_matters(&mut found);
+    let one = found.len() == 1;
+    document.body = Body::Findings(found);
+    if out.for_people() {
+        let means = pasted.means().map(|means| format!("This error: {means}.\n"));
+        let fit = match fit {
+            Fit::Named => "",
+            Fit::Alike => "It names nothing that a finding is about. Of this kind there is:\n",
+        };
+        out.raw(format!("{}{fit}\n", means.unwrap_or_default()).as_bytes())?;
+        if !one {
+            let view = View { all: true, ..out.view(&document) };
+            out.raw(show::document(&document, view).as_bytes())?;
+            return Ok(Outcome::Fine);
+        }
+    }
+    tell(client, out, document, whole).await
+}
+
+/// That no finding is about it, and what may help all the same.
+fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
+    let what = match pasted.means() {
+        Some(means) => format!("this error means that {means}, and no finding is about it"),
+        None => "no finding is about what this text names".to_owned(),
+    };
+    let next = match pasted.code() {
+        Some(code) => format!("the nearest runbook is `ipwatch explain {code}`"),
+        None => "`ipwatch query findings --all` lists findings".to_owned(),
+    };
+    Failure::NotFound(match text::blind_names(document).as_str() {
+        "" => format!("{what}: {next}"),
+        // What a blind source would have told is no proof; the runbook helps nevertheless.
+        blind => format!("{what}, which is not proof ({blind}): {next}"),
+    })
 }
 
 /// What a look at addresses brought.
@@ -68,16 +157,23 @@ async fn findings_about(client: &Client, what: &str) -> Result<Option<Document>,
 /// The addresses that are meant, else the findings that they name: a finding's subject is one IP of
 /// several.
 async fn addresses(client: &Client, what: &str) -> Result<Told, Failure> {
-    let selector = match what.parse::<Prefix>() {
-        Ok(prefix) => Selector::Ip(Some(prefix)),
-        Err(_) => Selector::Pod(Some(what.to_owned())),
-    };
-    let document = match client.ask(&Ask::Addresses(selector)).await {
-        Ok(document) => document,
-        Err(ClientError::Refused { status: 404, .. }) => {
-            return Err(unknown(what, &client.ask(&Ask::Doctor).await?));
+    let selectors = match what.parse::<Prefix>() {
+        Ok(prefix) => vec![Selector::Ip(Some(prefix))],
+        Err(_) => {
+            vec![Selector::Pod(Some(what.to_owned())), Selector::Netns(Some(what.to_owned()))]
         }
-        Err(error) => return Err(error.into()),
+    };
+    let mut found = None;
+    for selector in selectors {
+        match client.ask(&Ask::Addresses(selector)).await {
+            Ok(document) => found = Some(document),
+            Err(ClientError::Refused { status: 404, .. }) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        break;
+    }
+    let Some(document) = found else {
+        return Err(unknown(what, &client.ask(&Ask::Doctor).await?));
     };
     let Body::Addresses(addresses) = &document.body else { return Err(unknown(what, &document)) };
     if addresses.is_empty() {
@@ -112,15 +208,22 @@ fn healthy(out: &Out, what: &str, document: Document) -> Result<Outcome, Failure
     Ok(Outcome::Fine)
 }
 
-/// Old stories are told only when there is no open one.
+/// Old stories are told only when there is no open one, and a cause's story tells of what came of it.
 fn keep_what_matters(findings: &mut Vec<Finding>) {
     if findings.iter().any(|finding| finding.status != Status::Resolved) {
         findings.retain(|finding| finding.status != Status::Resolved);
     }
+    let families = Families::new(findings);
+    let folded: HashSet<String> = findings
+        .iter()
+        .filter(|finding| families.is_folded(finding))
+        .map(|finding| finding.id.clone())
+        .collect();
+    findings.retain(|finding| !folded.contains(&finding.id));
 }
 
 fn unknown(what: &str, document: &Document) -> Failure {
-    let what = format!("no finding, address or pod {what} on this node");
+    let what = format!("no finding, address, pod or netns {what} on this node");
     let next = "`ipwatch query findings --all` lists findings";
     Failure::NotFound(text::not_there(&what, next, document))
 }
@@ -132,14 +235,99 @@ mod tests {
     use crate::cli::show::sample;
 
     #[test]
+    fn every_code_has_a_whole_runbook() {
+        for code in Code::ALL {
+            let page = code.runbook();
+            let mut lines = page.lines();
+            assert_eq!(lines.next(), Some(&*format!("# {code}")));
+            for section in [
+                "| Severity | When |",
+                "## What it means",
+                "## Look (a minute)",
+                "## Keep it from getting worse",
+                "## Why",
+                "## Don't",
+                "## Is it over?",
+                "## How it is decided",
+                "Never reported: ",
+            ] {
+                assert!(page.contains(&format!("\n{section}")), "{code}: {section}");
+            }
+            // Pages lead to each other, and to nothing else that a terminal could not show.
+            for link in page.split("](").skip(1) {
+                let name = link.split(')').next().unwrap_or_default();
+                let code = name.strip_suffix(".md").unwrap_or_default().parse::<Code>();
+                assert!(code.is_ok(), "{name}");
+            }
+            assert_eq!(page.matches("```").count() % 2, 0, "{code}");
+        }
+    }
+
+    fn findings() -> Vec<Finding> {
+        let Body::Findings(findings) = sample("scan.json").body else { panic!("findings") };
+        findings
+    }
+
+    #[test]
     fn an_open_finding_hides_its_forerunners() {
-        let Body::Findings(mut findings) = sample("scan.json").body else { panic!("findings") };
+        let mut findings = findings();
+        findings.truncate(2);
         findings[0].status = Status::Resolved;
         keep_what_matters(&mut findings);
         assert_eq!(findings.len(), 1);
         findings[0].status = Status::Resolved;
         keep_what_matters(&mut findings);
         assert_eq!(findings.len(), 1, "alone it is told");
+    }
+
+    #[test]
+    fn a_cause_is_told_for_its_consequences() {
+        let mut all = findings();
+        keep_what_matters(&mut all);
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].id, "k3f9q2m7x5wz4a6b");
+        let mut consequence = findings().split_off(2);
+        keep_what_matters(&mut consequence);
+        assert_eq!(consequence.len(), 1, "one that was asked for alone is told");
+    }
+
+    #[test]
+    fn an_error_that_no_finding_is_about_has_its_runbook() {
+        let mut document = sample("scan.json");
+        document.sources.retain(|source| source.name != "cni");
+        let say = |text: &str| no_match(&Pasted::read(text), &document).to_string();
+        let busy = say("rmdir x: device or resource busy");
+        assert!(busy.starts_with("this error means that what is to be removed is"), "{busy}");
+        assert!(busy.ends_with("`ipwatch explain mount-leak-blocks-removal`"), "{busy}");
+        assert!(say("a b").ends_with("`ipwatch query findings --all` lists findings"));
+        let blind = no_match(&Pasted::read("a b"), &sample("scan.json")).to_string();
+        assert!(blind.contains("not proof (cni degraded)"), "{blind}");
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_as_a_pod_and_then_as_a_netns() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Addresses(Selector::Netns(Some(name))) if name == "cni-7f3a" => {
+                Ok(sample("query-ip.json"))
+            }
+            Ask::Findings { what: None, .. } => Ok(sample("scan.json")),
+            _ => Err(AskError::NotFound("none".into())),
+        });
+        let told = addresses(&fake.client, "cni-7f3a").await.unwrap();
+        assert!(matches!(told, Told::Findings(_)));
+    }
+
+    #[tokio::test]
+    async fn what_is_over_is_told_with_what_is_over() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Findings { all: true, what: None } => Ok(sample("scan.json")),
+            _ => Err(AskError::NotFound("none".into())),
+        });
+        let mut one = findings();
+        one.truncate(1);
+        assert_eq!(around(&fake.client, &one).await.len(), 1, "asked for the open ones only");
+        one[0].status = Status::Resolved;
+        assert_eq!(around(&fake.client, &one).await.len(), 3);
     }
 
     #[tokio::test]

@@ -13,17 +13,24 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::sinks::journal::TARGET;
+
 /// Names the filter, as `debug` or `ipwatch::sources=trace,info`.
 const FILTER: &str = "IPWATCH_LOG";
 
-/// Starts logging. Commands that answer and go are quiet unless something is wrong.
+/// Starts logging. Commands that answer and go are quiet unless something is wrong with their work;
+/// what they find is their answer.
 pub(super) fn start(stays: bool) {
     let default = if stays { LevelFilter::INFO } else { LevelFilter::WARN };
+    let usual = match stays {
+        true => Targets::new().with_default(default),
+        false => Targets::new().with_default(default).with_target(TARGET, LevelFilter::OFF),
+    };
     let wanted = std::env::var(FILTER).unwrap_or_default();
     let (filter, mistake) = match wanted.parse::<Targets>() {
         Ok(filter) if !wanted.is_empty() => (filter, None),
-        Ok(_) => (Targets::new().with_default(default), None),
-        Err(error) => (Targets::new().with_default(default), Some(error)),
+        Ok(_) => (usual, None),
+        Err(error) => (usual, Some(error)),
     };
     let builder =
         tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(io::stderr);

@@ -7,6 +7,7 @@ mod doctor;
 mod explain;
 mod logging;
 mod output;
+mod paste;
 mod query;
 mod scan;
 mod show;
@@ -17,7 +18,7 @@ mod watch;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory as _;
 
 use self::args::{Cli, Command};
 use self::output::Out;
@@ -66,7 +67,7 @@ const NOT_FOUND: u8 = 3;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(usage) => {
             // Help and version go to stdout and are no error; nothing is to be done when printing fails.

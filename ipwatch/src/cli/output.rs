@@ -1,6 +1,7 @@
 //! Writing answers: the formats that are the same for every command, and stdout itself.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ColorChoice;
@@ -19,6 +20,9 @@ pub(super) struct Out {
     pub(super) format: Format,
     headers: bool,
     paint: Paint,
+    /// Columns of the terminal that stdout is, if it is one.
+    width: Option<usize>,
+    ascii: bool,
 }
 
 /// How text for people is laid out.
@@ -32,7 +36,13 @@ pub(super) struct View {
     pub(super) headers: bool,
     /// Consequences and resolved findings too.
     pub(super) all: bool,
+    /// Addresses are told as those of pods.
+    pub(super) pods: bool,
     pub(super) paint: Paint,
+    /// Longest line of a tree; `None` where nothing shows lines of a limited width.
+    pub(super) width: Option<usize>,
+    /// Trees are drawn without box characters.
+    pub(super) ascii: bool,
 }
 
 impl Out {
@@ -45,12 +55,18 @@ impl Out {
                 !unwanted && io::stdout().is_terminal()
             }
         };
-        Self { format: global.output, headers: !global.no_headers, paint: Paint(color) }
+        Self {
+            format: global.output,
+            headers: !global.no_headers,
+            paint: Paint(color),
+            width: width(),
+            ascii: !is_utf8(|name| std::env::var_os(name)),
+        }
     }
 
     /// Whether the answer is laid out for people.
     pub(super) fn for_people(&self) -> bool {
-        matches!(self.format, Format::Table | Format::Wide)
+        matches!(self.format, Format::Table | Format::Wide | Format::Tree)
     }
 
     /// The layout for this document.
@@ -60,21 +76,23 @@ impl Out {
             wide: self.format == Format::Wide,
             headers: self.headers,
             all: false,
+            pods: false,
             paint: self.paint,
+            width: self.width,
+            ascii: self.ascii,
         }
     }
 
     /// Writes a document; `all` as in [`View::all`].
     pub(super) fn document(&self, document: &Document, all: bool) -> Result<(), Failure> {
-        self.raw(self.render(document, all)?.as_bytes())
+        self.raw(self.render(document, View { all, ..self.view(document) })?.as_bytes())
     }
 
-    /// The text of a document in the chosen format.
-    pub(super) fn render(&self, document: &Document, all: bool) -> Result<String, Failure> {
+    /// The text of a document in the chosen format; `view` is how it is laid out for people.
+    pub(super) fn render(&self, document: &Document, view: View) -> Result<String, Failure> {
         match self.format {
-            Format::Table | Format::Wide => {
-                Ok(show::document(document, View { all, ..self.view(document) }))
-            }
+            Format::Table | Format::Wide => Ok(show::document(document, view)),
+            Format::Tree => Ok(show::trees(document, &[], view)),
             Format::Json => json(document),
             Format::Jsonl => json_lines(&document.body),
             Format::Yaml => yaml(document),
@@ -102,6 +120,21 @@ impl Out {
     pub(super) fn paint(&self) -> Paint {
         self.paint
     }
+}
+
+/// Columns of the terminal on stdout, if it is one that says.
+fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Whether the locale is a UTF-8 one, found as setlocale(3) does: the first variable that is set
+/// decides.
+fn is_utf8(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let mut names = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter();
+    let locale = names.find_map(|name| variable(name).filter(|value| !value.is_empty()));
+    let locale = locale.unwrap_or_default().to_string_lossy().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
 }
 
 fn json(document: &Document) -> Result<String, Failure> {
@@ -187,26 +220,53 @@ mod tests {
     use super::*;
     use crate::cli::show::sample;
 
-    /// A document in which a program chose its name with care.
+    /// A name that a program chose with care.
+    const EVIL: &str = "a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#";
+
+    /// A document with such a name.
     fn hostile() -> Document {
         let mut document = sample("scan.json");
         let Body::Findings(findings) = &mut document.body else { panic!("findings") };
-        findings[0].holders[0].comm = Some("a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#".into());
+        findings[0].holders[0].comm = Some(EVIL.into());
+        document
+    }
+
+    /// The same of addresses: every text that is not ours is such a one.
+    fn hostile_addresses() -> Document {
+        let evil = || Some(EVIL.repeat(20));
+        let mut document = sample("query-netns.json");
+        let Body::Addresses(addresses) = &mut document.body else { panic!("addresses") };
+        for address in addresses {
+            address.netns.path = evil();
+            for holder in &mut address.holders {
+                (holder.comm, holder.mount_path, holder.socket) = (evil(), evil(), evil());
+            }
+            let (pod, container) = (&mut address.pod, &mut address.container);
+            let (pod, container) = (pod.get_or_insert_default(), container.get_or_insert_default());
+            (pod.namespace, pod.name, pod.uid, pod.state) = (evil(), evil(), evil(), evil());
+            (container.name, container.id, container.state) = (evil(), evil(), evil());
+            container.runtime = evil();
+        }
         document
     }
 
     fn out(format: Format) -> Out {
-        Out { format, headers: true, paint: Paint(false) }
+        Out { format, headers: true, paint: Paint(false), width: None, ascii: false }
+    }
+
+    fn rendered(format: Format, document: &Document) -> String {
+        let out = out(format);
+        out.render(document, View { all: true, ..out.view(document) }).unwrap()
     }
 
     #[test]
     fn json_is_exact_and_safe_to_print() {
         let document = hostile();
-        let text = out(Format::Json).render(&document, false).unwrap();
+        let text = rendered(Format::Json, &document);
         assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
         assert!(text.contains(r"\u001b[2J\u009b1m\u202e\u007f\udb40\udc41"), "{text}");
-        let lines = out(Format::Jsonl).render(&document, false).unwrap();
-        assert_eq!(lines.lines().count(), 2);
+        let lines = rendered(Format::Jsonl, &document);
+        assert_eq!(lines.lines().count(), 3);
         for line in lines.lines() {
             serde_json::from_str::<crate::finding::Finding>(line).unwrap();
         }
@@ -215,24 +275,41 @@ mod tests {
     #[test]
     fn yaml_is_exact() {
         let document = hostile();
-        let text = out(Format::Yaml).render(&document, false).unwrap();
+        let text = rendered(Format::Yaml, &document);
         assert_eq!(serde_norway::from_str::<Document>(&text).unwrap(), document);
+    }
+
+    #[test]
+    fn the_first_variable_that_is_set_tells_the_locale() {
+        let locale = |set: &[(&str, &str)]| {
+            is_utf8(|name| {
+                let value = set.iter().find(|(known, _)| *known == name)?.1;
+                Some(value.into())
+            })
+        };
+        assert!(locale(&[("LANG", "de_DE.UTF-8")]));
+        assert!(locale(&[("LC_ALL", ""), ("LC_CTYPE", "C.utf8"), ("LANG", "C")]));
+        assert!(!locale(&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")]));
+        assert!(!locale(&[]));
     }
 
     #[test]
     fn no_format_lets_a_terminal_be_steered() {
         for format in Format::value_variants() {
-            let text = out(*format).render(&hostile(), true).unwrap();
-            for line in text.lines() {
-                assert_eq!(escape(line), line, "{format:?}");
+            for document in [hostile(), hostile_addresses()] {
+                let text = rendered(*format, &document);
+                for line in text.lines() {
+                    assert_eq!(escape(line), line, "{format:?}");
+                }
             }
         }
     }
 
     #[test]
     fn names_are_what_other_commands_take() {
-        let names = |name| out(Format::Name).render(&sample(name), false).unwrap();
-        assert_eq!(names("scan.json"), "k3f9q2m7x5wz4a6b\np81cn3t6v2ye7rkd\n");
+        let names = |name| rendered(Format::Name, &sample(name));
+        let ids = "k3f9q2m7x5wz4a6b\np81cn3t6v2ye7rkd\nr7d2h5kq4wz6xa3m\n";
+        assert_eq!(names("scan.json"), ids);
         assert_eq!(names("query-history.json"), "10.0.3.17\n");
         assert!(names("query-netns.json").ends_with("netns/4026532311\n"));
     }

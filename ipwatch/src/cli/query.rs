@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::args::{Global, Query, What, Within};
-use super::output::Out;
+use super::args::{Format, Global, Query, What, Within};
+use super::output::{Out, View};
 use super::show::card::{self, Around};
-use super::{Failure, Outcome, text};
+use super::{Failure, Outcome, show, text};
 use crate::api::client::{Client, ClientError, Watch};
 use crate::api::{Ask, Prefix, Selector};
 use crate::contract::{Address, Body, Document};
 use crate::escape::escape;
+use crate::finding::Finding;
 
 /// Events that come within this time of each other make one new answer.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -120,46 +121,54 @@ async fn settled(watch: &mut Watch) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The text of an answer: the card when one address was asked for and is there once.
+/// The text of an answer: trees where they were asked for, the card when one address was asked for
+/// and is there once.
 async fn answer(
     client: &Client,
     out: &Out,
     ask: &Ask,
     document: &Document,
 ) -> Result<String, Failure> {
+    let view = View {
+        all: matches!(ask, Ask::Findings { all: true, .. }),
+        pods: matches!(ask, Ask::Addresses(Selector::Pod(_))),
+        ..out.view(document)
+    };
     match (ask, &document.body) {
-        (Ask::Addresses(Selector::Ip(Some(prefix))), Body::Addresses(addresses))
-            if out.for_people() && prefix.is_host() =>
-        {
-            match addresses.as_slice() {
-                [address] => {
-                    let around = around(client, *prefix, address).await;
-                    Ok(card::render(address, &around, out.view(document)))
-                }
-                _ => out.render(document, false),
-            }
+        (_, Body::Addresses(addresses)) if out.format == Format::Tree => {
+            Ok(show::trees(document, &open_findings(client, addresses).await, view))
         }
-        (Ask::Findings { all, .. }, _) => out.render(document, *all),
-        _ => out.render(document, false),
+        (Ask::Addresses(Selector::Ip(Some(prefix))), Body::Addresses(addresses))
+            if out.for_people() && prefix.is_host() && addresses.len() == 1 =>
+        {
+            let around = around(client, *prefix, addresses).await;
+            Ok(addresses.iter().map(|address| card::render(address, &around, view)).collect())
+        }
+        _ => out.render(document, view),
     }
 }
 
 /// What else is known of an address. The card does without what cannot be had.
-async fn around(client: &Client, ip: Prefix, address: &Address) -> Around {
-    let mut around = Around::default();
+async fn around(client: &Client, ip: Prefix, addresses: &[Address]) -> Around {
+    let mut around =
+        Around { findings: open_findings(client, addresses).await, ..Around::default() };
     if let Ok(Document { body: Body::Neighbours(neighbours), .. }) =
         client.ask(&Ask::Neighbours(Some(ip))).await
     {
         around.neighbours = neighbours;
     }
-    if address.findings.is_empty() {
-        return around;
-    }
-    let open = Ask::Findings { all: false, what: None };
-    if let Ok(Document { body: Body::Findings(findings), .. }) = client.ask(&open).await {
-        around.findings = findings;
-    }
     around
+}
+
+/// The open findings, when one of these addresses names any. Without them an id is all there is.
+async fn open_findings(client: &Client, addresses: &[Address]) -> Vec<Finding> {
+    if addresses.iter().all(|address| address.findings.is_empty()) {
+        return Vec::new();
+    }
+    match client.ask(&Ask::Findings { all: false, what: None }).await {
+        Ok(Document { body: Body::Findings(findings), .. }) => findings,
+        _ => Vec::new(),
+    }
 }
 
 /// What to say when the answer to a question about one thing is empty.
@@ -271,6 +280,18 @@ mod tests {
         // Where we have no words of our own the daemon's are passed on.
         let (_, message) = look(&fake.client, &Ask::History(None)).await.unwrap();
         assert_eq!(message.as_deref(), Some("not here"));
+    }
+
+    #[tokio::test]
+    async fn findings_are_fetched_only_where_one_is_named() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Findings { all: false, what: None } => Ok(sample("scan.json")),
+            _ => Err(AskError::NotFound("none".into())),
+        });
+        let Body::Addresses(mut list) = sample("query-ip.json").body else { panic!("addresses") };
+        assert_eq!(open_findings(&fake.client, &list).await.len(), 3);
+        list[0].findings.clear();
+        assert!(open_findings(&fake.client, &list).await.is_empty());
     }
 
     #[tokio::test]

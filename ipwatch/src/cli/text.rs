@@ -112,6 +112,12 @@ pub(super) fn owner(pod_of: Option<&Pod>, container_of: Option<&Container>) -> S
     named.or_else(|| container_of.map(container)).unwrap_or_default()
 }
 
+/// The runtime's own word for the state of the sandbox, else of the container.
+pub(super) fn state<'a>(pod_of: Option<&'a Pod>, container_of: Option<&'a Container>) -> &'a str {
+    let sandbox = pod_of.and_then(|pod| pod.state.as_deref());
+    sandbox.or_else(|| container_of.and_then(|of| of.state.as_deref())).unwrap_or_default()
+}
+
 /// A netns by the name people meet elsewhere: `host`, else the number in `net:[…]`.
 pub(super) fn netns(netns: &Netns) -> String {
     match netns {
@@ -135,8 +141,14 @@ pub(super) fn holder(holder: &Holder) -> String {
         },
         HolderKind::Mount => format!("mount {}", holder.mount_path.as_deref().unwrap_or("?")),
         HolderKind::Fd => format!("fd {} of pid {pid} {comm}", number(holder.fd)),
-        HolderKind::Socket => format!("socket fd {} of pid {pid} {comm}", number(holder.fd)),
-        HolderKind::Kernel => "kernel reference".to_owned(),
+        HolderKind::Socket => match &holder.socket {
+            Some(socket) => format!("socket {socket} of no process"),
+            None => format!("socket fd {} of pid {pid} {comm}", number(holder.fd)),
+        },
+        HolderKind::Kernel => match holder.pid {
+            Some(pid) => format!("kernel worker {pid} {comm}"),
+            None => "kernel reference".to_owned(),
+        },
     }
 }
 
@@ -218,6 +230,11 @@ pub(super) fn address_name(address: &Address) -> String {
         Some(ip) => ip.to_string(),
         None => format!("netns/{}", netns(&address.netns)),
     }
+}
+
+/// `1 finding`, `3 findings`.
+pub(super) fn count(number: usize, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The first `length` characters.

@@ -35,6 +35,8 @@ const SOURCES: [&str; 5] = ["cni", "neighbours", "netlink", "probes", "procfs"];
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
+/// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
+const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
 /// The past is pruned this often.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
@@ -271,6 +273,7 @@ impl Core {
         // What has not been read yet is unknown, not gone.
         if whole {
             self.settled = true;
+            self.memory.started(now);
             let alive = self.map.tenure_keys();
             self.tell_tenures();
             for ended in self.ledger.settle(&alive, now) {
@@ -320,15 +323,23 @@ impl Core {
         self.sinks.publish(&change);
     }
 
+    /// Takes second looks as soon as they tell anything new. Returns how patient it is now.
+    pub(super) fn in_haste(&mut self) -> Policy {
+        self.policy.second_look = SECOND_LOOK_IN_HASTE;
+        self.policy
+    }
+
     /// Whether nothing is left that a further look could decide.
     pub(super) fn is_settled(&self) -> bool {
         let decided = |task: &crate::map::TaskEntry| {
             let since = task.leaving_since().unwrap_or_default();
             task.look.as_ref().is_some_and(|look| {
-                look.at.since(since) > self.policy.grace + self.policy.second_look
+                look.count > 1 && look.at.since(since) > self.policy.grace + self.policy.second_look
             })
         };
-        self.is_ready() && self.map.leaving().all(decided)
+        self.is_ready()
+            && self.map.leaving().all(decided)
+            && !self.map.has_open_suspicion(&self.policy)
     }
 
     /// How long events took to get here, for people.

@@ -12,6 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::oneshot;
 
+use super::orphans::Ask;
 use super::threads::{self, Searcher, Visitor};
 use crate::clock;
 use crate::fact::{BootNs, NetnsRef, TaskKey};
@@ -28,6 +29,7 @@ const QUEUE: usize = 4096;
 pub(super) enum NetnsJob {
     Host,
     Adopt { netns: NetnsRef, doors: Vec<Door> },
+    Orphans(Ask),
 }
 
 /// For the thread `looks`.
@@ -35,6 +37,7 @@ pub(super) enum LookJob {
     Look(TaskKey),
     Threads(u32),
     Cgroup(TaskKey),
+    Cleanup,
     Presence(u32, oneshot::Sender<Option<NetnsRef>>),
 }
 
@@ -49,6 +52,7 @@ pub(super) enum SearchJob {
     Tasks,
     Mounts,
     Holders(Vec<NetnsRef>),
+    ContainerMounts(Vec<String>),
 }
 
 /// Since when a thread has been busy with its job, on the boot clock; 0 while it waits for one.
@@ -116,6 +120,7 @@ impl Desk {
         })?;
         let searcher = Searcher {
             out: emit.clone(),
+            netns: netns.clone(),
             proc: Proc::new(),
             snapshots,
             host,
@@ -140,7 +145,10 @@ impl Desk {
                 self.runtimes.ask(&runtime);
                 true
             }
-            Want::ContainerMounts { .. } | Want::Cleanup => true,
+            Want::ContainerMounts { ids } => {
+                self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
+            }
+            Want::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
             Want::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()

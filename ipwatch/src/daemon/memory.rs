@@ -31,6 +31,11 @@ impl Housekeeper {
         }
     }
 
+    /// The start is over: what only it needed goes.
+    pub(super) fn started(&mut self, now: BootNs) {
+        self.due.get_or_insert(now.plus(PAUSE));
+    }
+
     /// When to come back, if there is anything to do.
     pub(super) fn due(&self) -> Option<BootNs> {
         self.due
@@ -41,6 +46,7 @@ impl Housekeeper {
         if self.due.is_some_and(|due| due <= now) {
             *self = Self::default();
             give_back();
+            let_go_of_code();
         }
     }
 }
@@ -49,6 +55,44 @@ impl Housekeeper {
 pub(super) fn give_back() {
     // SAFETY: malloc_trim has no preconditions; it locks the allocator by itself.
     unsafe { libc::malloc_trim(0) };
+}
+
+/// Lets go of the pages of the program that are mapped and were needed once: to parse, to load, to answer.
+/// What is needed again is mapped again from the page cache, where it stays; without this the kernel would
+/// do it only when memory is short, and until then count it as ours.
+fn let_go_of_code() {
+    // SAFETY: the callback below keeps to what `dl_iterate_phdr` promises, and takes no data.
+    unsafe { libc::dl_iterate_phdr(Some(let_go_of_object), std::ptr::null_mut()) };
+}
+
+/// For the first object only, which is the program itself; what follows is the kernel's vDSO.
+unsafe extern "C" fn let_go_of_object(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    const PAGE: usize = 4096;
+    // SAFETY: glibc hands a valid description of a loaded object to the callback, and `dlpi_phdr` and
+    // `dlpi_phnum` are the bounds of its program headers, which are mapped for as long as it is.
+    let (base, headers) = unsafe {
+        let info = &*info;
+        (
+            info.dlpi_addr as usize,
+            std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()),
+        )
+    };
+    for header in headers {
+        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
+            continue;
+        }
+        let start = base + header.p_vaddr as usize;
+        let end = (start + header.p_filesz as usize).next_multiple_of(PAGE);
+        let start = start - start % PAGE;
+        // SAFETY: a segment that is not writable is a private mapping of the file that was never written
+        // to (relocated data is in a writable one), so its pages read the same when they come back.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    }
+    1
 }
 
 #[cfg(test)]
@@ -71,5 +115,23 @@ mod tests {
         assert!(keeper.due().is_some(), "not yet");
         keeper.keep(BootNs(2).plus(PAUSE));
         assert_eq!(keeper.due(), None);
+    }
+
+    #[test]
+    fn code_and_constants_come_back_as_they_were() {
+        static TEXT: &str = include_str!("memory.rs");
+        let before = TEXT.bytes().map(u64::from).sum::<u64>();
+        let rss = || {
+            let status =
+                crate::bounded::read_text(std::path::Path::new("/proc/self/status"), 1 << 16)
+                    .unwrap();
+            let line = status.lines().find(|line| line.starts_with("RssFile:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let full = rss();
+        let_go_of_code();
+        let low = rss();
+        assert!(low < full, "{low} KiB of {full} are left");
+        assert_eq!(TEXT.bytes().map(u64::from).sum::<u64>(), before);
     }
 }

@@ -11,6 +11,7 @@ mod core;
 mod desk;
 mod latency;
 mod memory;
+mod orphans;
 mod start;
 mod tape;
 mod threads;
@@ -156,7 +157,7 @@ pub struct ScanOptions {
     pub grace: Option<Duration>,
 }
 
-/// `ipwatch scan`: one whole look without a daemon. It lasts longer only where a task is just on its
+/// `ipwatch scan`: one whole look without a daemon. It lasts longer only where something is just on its
 /// way out, until its grace has passed.
 ///
 /// # Errors
@@ -186,13 +187,16 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
     }
     // A one-shot answers on its own standard output only.
     config.otlp.endpoint = None;
+    // Whoever waits for the answer does not wait for the daemon's patience with what a runtime is just
+    // about to clean up.
+    config.holders.grace = config.holders.grace.min(SCAN_GRACE);
     on_runtime(async {
         let (events, _) = broadcast::channel(1);
         let started = start::start(&config, sight).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
         let (mut core, _requests) = core(&config, started, ledger, &events)?;
-        let policy = config.policy();
+        let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);
         while clock::now() < until {
@@ -204,6 +208,9 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
         Ok(core)
     })
 }
+
+/// How long a dead sandbox may keep what it has before a scan says so.
+const SCAN_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
 
 /// Where `path` is, for messages.
 fn shown(path: &Path) -> String {

@@ -2,10 +2,11 @@
 //! the source saw.
 
 use std::io;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use super::desk::{Busy, LookJob, NetnsJob, SearchJob};
+use super::orphans;
 use crate::clock;
 use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::Requests;
@@ -53,6 +54,7 @@ impl Visitor {
                 NetnsJob::Adopt { netns, doors } => {
                     requests.adopt(netns, &doors, self.observe_only)
                 }
+                NetnsJob::Orphans(ask) => ask.with(&mut requests),
             });
             match answer {
                 Ok(facts) => {
@@ -109,6 +111,7 @@ pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &
             LookJob::Look(task) => proc.look(task).map(|fact| vec![fact]),
             LookJob::Threads(pid) => proc.threads(pid, host),
             LookJob::Cgroup(task) => proc.cgroup(task).map(|fact| fact.into_iter().collect()),
+            LookJob::Cleanup => proc.cleanup_worker().map(|fact| vec![fact]),
             LookJob::Presence(pid, answer) => {
                 let _ = answer.send(proc.netns_of(pid).ok());
                 Ok(Vec::new())
@@ -130,6 +133,8 @@ pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &
 /// The thread `search`: whole passes over the node.
 pub(super) struct Searcher {
     pub(super) out: Emit,
+    /// To the thread that can enter netns.
+    pub(super) netns: SyncSender<NetnsJob>,
     pub(super) proc: Proc,
     pub(super) snapshots: Option<Snapshots>,
     pub(super) host: NetnsRef,
@@ -164,6 +169,7 @@ impl Searcher {
             SearchJob::Tasks => self.tasks(),
             SearchJob::Mounts => self.mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
+            SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
         }
     }
 
@@ -200,23 +206,36 @@ impl Searcher {
         self.put("mounts", facts)
     }
 
-    /// Whatever may hold these netns: threads, mounts, fds, sockets.
+    /// Whatever may hold these netns: threads, mounts, fds, sockets, connections that nobody has.
     fn holders(&mut self, netns: &[NetnsRef]) -> Result<(), Closed> {
         let began = clock::now();
         self.tasks()?;
         let mut search = Search::everything();
+        let mut beside = Vec::new();
         if let Some(snapshots) = &mut self.snapshots {
             match snapshots.files() {
                 Ok(facts) => {
                     search = Search::mounts();
+                    let holder = |fact: &&Fact| matches!(fact.what, What::Holder { .. });
+                    beside = facts.iter().filter(holder).cloned().collect();
                     self.out.send_blocking(facts)?;
                 }
                 Err(error) => tracing::debug!("file snapshot: {error}"),
             }
         }
-        let facts = self.proc.search(netns, search).map(|facts| stamped(facts, began));
+        let facts = self.proc.search(netns, search).map(|mut facts| {
+            orphans::add(&self.netns, netns, &beside, &mut facts);
+            stamped(facts, began)
+        });
         self.tell_procfs(facts.as_ref().err())?;
         self.put("holders", facts)
+    }
+
+    fn container_mounts(&mut self, ids: &[String]) -> Result<(), Closed> {
+        let began = clock::now();
+        let facts = self.proc.container_mounts(ids).map(|facts| stamped(facts, began));
+        self.tell_procfs(facts.as_ref().err())?;
+        self.put("container mounts", facts)
     }
 
     fn put<E: std::fmt::Display>(

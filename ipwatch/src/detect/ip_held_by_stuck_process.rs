@@ -6,6 +6,8 @@
 //! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
 //! it is thawed), and one whose core is being dumped, until that takes too long.
 
+use super::cause::{Cause, FRAMES};
+use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Look, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
@@ -18,8 +20,6 @@ pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
 const PF_EXITING: u32 = 0x4;
 /// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.
 const SIGKILL_BIT: u64 = 1 << 8;
-/// Stack frames quoted as evidence.
-const FRAMES: usize = 8;
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let mut stuck: Vec<(&TaskEntry, &LookEntry)> = map
@@ -62,12 +62,6 @@ fn is_stuck(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
 fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Candidate> {
     let (first, _) = threads.first()?;
     let netns = map.netns(first.netns)?;
-    let ips: Vec<String> = netns
-        .routable()
-        .map(|(key, _)| {
-            format!("{}/{} on {}", key.local, key.prefix_len, device(netns, key.ifindex))
-        })
-        .collect();
     let ip = netns.routable().map(|(key, _)| key.local).next()?;
     if netns.host {
         return None;
@@ -93,7 +87,7 @@ fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Cand
             network: None,
         },
         holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
-        evidence: evidence(map, threads, netns, &ips, kill),
+        evidence: evidence(map, threads, netns, kill),
         since,
         observed,
         impact: impact(&ip.to_string(), pod.as_ref(), container.as_ref()),
@@ -124,48 +118,57 @@ fn evidence(
     map: &NodeMap,
     threads: &[(&TaskEntry, &LookEntry)],
     netns: &Netns,
-    ips: &[String],
     kill: Option<&Kill>,
 ) -> Vec<Evidence> {
-    let date = |at| map.calendar().date(at);
-    let mut items = Vec::new();
-    let mut tell = |source: &str, at: BootNs, text: String| {
-        items.push(Evidence { source: source.to_owned(), at: date(at), text });
-    };
+    let mut proof = Proof::new(map);
     if let Some(kill) = kill {
-        tell("probe", kill.at, kill_text(kill));
+        proof.tell("probe", kill.at, kill_text(kill));
     }
     for (task, look) in threads {
-        if let Some(at) = task.exiting {
-            let was = if task.preexisting { "was already exiting" } else { "began to exit" };
-            tell(
-                if task.preexisting { "procfs" } else { "probe" },
-                at,
-                format!("{} {was}", who(task)),
-            );
-        }
-        tell("procfs", look.at, look_text(task, &look.look));
-        if !look.look.stack.is_empty() {
-            let frames: Vec<&str> =
-                look.look.stack.iter().take(FRAMES).map(String::as_str).collect();
-            tell(
-                "procfs",
-                look.at,
-                format!("kernel stack of {}: {}", task.key.tid, frames.join(" < ")),
-            );
-        }
-        if let Some(cgroup) = &task.cgroup {
-            tell("procfs", look.at, format!("cgroup {cgroup}"));
-        }
+        tell_thread(&mut proof, task, look);
     }
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
-    tell("netlink", newest, format!("still up in {}: {}", netns_text(netns), ips.join(", ")));
-    if let (_, Some(pod)) = map.sandbox_of(netns.id)
+    let ips = words::addresses(netns).join(", ");
+    proof.tell("netlink", newest, format!("still up in {}: {ips}", words::netns_text(netns)));
+    if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
+        proof.runtime(entry);
+    } else if let (_, Some(pod)) = map.sandbox_of(netns.id)
         && let (Some(namespace), Some(name)) = (&pod.namespace, &pod.name)
     {
-        tell("cni", newest, format!("the CNI result cache names pod {namespace}/{name}"));
+        let text = format!("the CNI result cache names pod {namespace}/{name}");
+        proof.tell("cni", newest, text);
     }
-    items
+    proof.done()
+}
+
+fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
+    let LookEntry { at, look, .. } = entry;
+    if let Some(exiting) = task.exiting {
+        let (source, was) = match task.preexisting {
+            true => ("procfs", "was already exiting"),
+            false => ("probe", "began to exit"),
+        };
+        proof.tell(source, exiting, format!("{} {was}", who(task)));
+    }
+    proof.tell("procfs", *at, look_text(task, look));
+    if !look.stack.is_empty() {
+        let frames: Vec<&str> = look.stack.iter().take(FRAMES).map(String::as_str).collect();
+        let text = format!("kernel stack of {}: {}", task.key.tid, frames.join(" < "));
+        proof.tell("procfs", *at, text);
+    }
+    if let Some(cause) = Cause::of(look).text() {
+        proof.tell("procfs", *at, format!("{}: {cause}", who(task)));
+    }
+    for init in &look.waited_for_by {
+        let text = format!(
+            "pid {} ({}), its container's init, cannot end before it (zap_pid_ns_processes)",
+            init.pid, init.comm
+        );
+        proof.tell("procfs", *at, text);
+    }
+    if let Some(cgroup) = &task.cgroup {
+        proof.tell("procfs", *at, format!("cgroup {cgroup}"));
+    }
 }
 
 fn who(task: &TaskEntry) -> String {
@@ -200,60 +203,23 @@ fn look_text(task: &TaskEntry, look: &Look) -> String {
     )
 }
 
-fn netns_text(netns: &Netns) -> String {
-    match (netns.names.inode, netns.names.cookie) {
-        (Some(inode), Some(cookie)) => format!("net:[{inode}] (cookie {cookie})"),
-        (Some(inode), None) => format!("net:[{inode}]"),
-        _ => netns.identity.to_string(),
-    }
-}
-
-fn device(netns: &Netns, ifindex: u32) -> String {
-    netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
-}
-
 fn impact(ip: &str, pod: Option<&Pod>, container: Option<&Container>) -> String {
-    let owner = match (pod, container.and_then(|container| container.id.as_deref())) {
-        (Some(Pod { namespace: Some(namespace), name: Some(name), .. }), _) => {
-            format!("pod {namespace}/{name}")
-        }
-        (_, Some(id)) => format!("container {}", id.get(..12).unwrap_or(id)),
-        _ => "the process".to_owned(),
-    };
+    let owner = words::owner(pod, container, "the process");
     format!(
         "{ip} stays up for as long as {owner} cannot exit. If the IPAM frees it meanwhile, the next \
          pod that is given {ip} fails with \"address already in use\" or shares it."
     )
 }
 
-/// What to do now, what frees the process (by the kernel function it waits in, where that is telling),
-/// and what not to do: in this order, which `explain` shows as NOW, FIX and DON'T.
+/// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as
+/// NOW, FIX and DON'T.
 fn remediation(threads: &[(&TaskEntry, &LookEntry)], pid: u32, node: &str) -> Vec<String> {
-    let waits_in = |name: &str| {
-        threads.iter().any(|(_, entry)| {
-            entry.look.wchan.as_deref().is_some_and(|wchan| wchan.contains(name))
-                || entry.look.stack.iter().any(|frame| frame.contains(name))
-        })
-    };
     let mut lines =
         vec![format!("Start no new pod here, it may be given this IP: kubectl cordon {node}")];
-    if waits_in("fuse_") || waits_in("request_wait_answer") {
-        lines.push(
-            "A FUSE server does not answer. Find its connection: grep fuse /proc/1/mountinfo (or that \
-             of another process of the pod); the number behind the colon of the third field is N."
-                .to_owned(),
-        );
-        lines.push(
-            "Bring the server back, or give its requests up: echo 1 > /sys/fs/fuse/connections/N/abort"
-                .to_owned(),
-        );
-    } else if waits_in("nfs") || waits_in("rpc_wait") {
-        lines.push("Bring the NFS server back: the process then exits by itself.".to_owned());
-    } else if threads.iter().any(|(_, entry)| entry.look.core_dumping) {
-        lines.push("Let the core dump end, or make room where it is written.".to_owned());
-    } else {
-        lines.push(format!("Find out what it waits for: cat /proc/{pid}/stack"));
-    }
+    // The most telling of its threads: one whose cause is known, if there is one.
+    let mut causes = threads.iter().map(|(_, entry)| Cause::of(&entry.look));
+    let cause = causes.find(|cause| *cause != Cause::Other).unwrap_or(Cause::Other);
+    lines.extend(cause.way_out(pid));
     lines.push("Do not: kill -9, it is pending already or comes too late".to_owned());
     lines.push("Do not: force-delete the pod, that frees its IP for the next one".to_owned());
     lines

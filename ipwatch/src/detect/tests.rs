@@ -1,4 +1,7 @@
-//! Each detector against maps made of facts: what it must find, and what it must leave alone.
+//! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
+//! stuck process; sandboxes and what they leave behind in `sandboxes`.
+
+mod sandboxes;
 
 use std::net::Ipv4Addr;
 
@@ -8,6 +11,7 @@ use crate::fact::{
     SourceStatus, Task, TaskKey, What,
 };
 use crate::map::NodeMap;
+use crate::map::want::Want;
 
 const MS: u64 = 1_000_000;
 const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
@@ -63,6 +67,11 @@ impl Case {
         self.at(ms, What::Look { task: KEY, look: Box::new(look) });
     }
 
+    /// What the map does not know and asks for, at this time.
+    fn wants(&mut self, ms: u64) -> Vec<Want> {
+        self.0.agenda(BootNs(ms * MS), &Policy::default()).wants
+    }
+
     fn found(&self) -> Vec<Candidate> {
         detect(&self.0, self.0.now(), &Policy::default())
     }
@@ -70,7 +79,7 @@ impl Case {
 
 fn task(key: TaskKey, netns: NetnsRef) -> Task {
     let comm = "java".into();
-    Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None }
+    Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None, idle: None }
 }
 
 /// Hanging in exit, with nothing pending: as `exit(0)` in a FUSE flush shows.

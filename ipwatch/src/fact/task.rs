@@ -46,6 +46,10 @@ pub struct Task {
     /// State letter as `/proc` shows it; absent when the source does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<char>,
+    /// For how long it has not been on a CPU, in nanoseconds; never more than it is. A task that exits
+    /// and has not run for a minute has been exiting for a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u64>,
 }
 
 /// Who sent a signal.

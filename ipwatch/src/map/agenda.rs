@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Holder, TaskKey};
+use crate::fact::{BootNs, TaskKey};
 
 use super::want::{Door, Want};
 use super::{NetnsId, NodeMap, Table};
@@ -40,11 +40,24 @@ pub struct Policy {
     pub core_dump_grace: u64,
     /// Between the first look after the grace and the second, which makes it certain.
     pub second_look: u64,
+    /// How long a sandbox may be dead, or gone, before what it left is called so.
+    pub sandbox_grace: u64,
+    /// How old a runtime's netns without tasks may be where there is no runtime to ask.
+    pub leak_age: u64,
+    /// How long the kernel may be at tearing netns down without any progress.
+    pub teardown_grace: u64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { grace: 5 * SEC, core_dump_grace: 600 * SEC, second_look: 500 * MS }
+        Self {
+            grace: 5 * SEC,
+            core_dump_grace: 600 * SEC,
+            second_look: 500 * MS,
+            sandbox_grace: 30 * SEC,
+            leak_age: 300 * SEC,
+            teardown_grace: 30 * SEC,
+        }
     }
 }
 
@@ -164,11 +177,25 @@ impl Pending {
         }
     }
 
-    pub(super) fn searched(&mut self, id: NetnsId, at: BootNs) {
+    /// A search has ended; `soon` is when the next one is wanted, if that is known.
+    pub(super) fn searched(&mut self, id: NetnsId, at: BootNs, soon: Option<BootNs>) {
         if let Some(tries) = self.search_tries.get(&id) {
             let pause = SEARCH_PAUSES[tries.saturating_sub(1).min(SEARCH_PAUSES.len() - 1)];
-            self.search.set(id, at.plus(pause));
+            let next = at.plus(pause);
+            self.search.set(id, soon.map_or(next, |soon| soon.min(next)));
         }
+    }
+
+    /// A netns without tasks looks leaked from then on.
+    pub(super) fn hasten_search(&mut self, id: NetnsId, due: BootNs) {
+        if self.search.due.contains_key(&id) {
+            self.search.hasten(id, due);
+        }
+    }
+
+    /// Netns that are searched for holders, because no task is in them.
+    pub(super) fn taskless(&self) -> impl Iterator<Item = &NetnsId> {
+        self.search.due.keys()
     }
 
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
@@ -244,10 +271,15 @@ impl NodeMap {
     /// fact answers it.
     pub fn agenda(&mut self, now: BootNs, policy: &Policy) -> Agenda {
         let mut wants = Vec::new();
+        self.policy = *policy;
+        self.settle_owners(policy);
         self.plan_looks(policy);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
         self.want_looks(now, &mut wants);
+        let runtimes = self.want_runtimes(now, policy, &mut wants);
+        let mounts = self.want_container_mounts(now, policy, &mut wants);
+        self.want_cleanup(now, &mut wants);
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
@@ -256,6 +288,9 @@ impl NodeMap {
             pending.threads.next(),
             pending.walk,
             pending.unnamed.next(),
+            runtimes,
+            mounts,
+            self.teardowns.due(),
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }
@@ -326,12 +361,7 @@ impl NodeMap {
         const MAX_DOORS: usize = 8;
         let Some(entry) = self.netns.get(&id) else { return Vec::new() };
         let tasks = entry.tasks.iter().map(|task| Door::Task { pid: task.pid, tid: task.tid });
-        let holders = entry.holders.keys().filter_map(|holder| match holder {
-            Holder::Mount { pid, path, .. } => Some(Door::Mount { pid: *pid, path: path.clone() }),
-            Holder::Fd { pid, fd, .. } => Some(Door::Fd { pid: *pid, fd: *fd }),
-            Holder::Socket { pid, fd, .. } => Some(Door::Socket { pid: *pid, fd: *fd }),
-            Holder::Orphan { .. } => None,
-        });
+        let holders = entry.holders.keys().filter_map(Door::through);
         tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
     }
 

@@ -271,6 +271,9 @@ impl NodeMap {
     fn merge(&mut self, id: NetnsId, other: NetnsId, at: BootNs) {
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
+        self.owners.forget(other, gone.owner.as_ref());
+        gone.owner = None;
+        self.owners.ask(id);
         for key in gone.addresses.keys() {
             self.by_ip.remove(&(key.local, other));
         }
@@ -300,6 +303,7 @@ impl NodeMap {
             self.drop_task(task);
         }
         self.agenda.forget_netns(id);
+        self.owners.forget(id, entry.owner.as_ref());
         self.graves.netns(&entry.names, at);
     }
 }

@@ -7,8 +7,11 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back.
+//! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
-//! - `sandbox`, `cgroup`: which container and pod that is.
+//! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
+//! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
+//! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`: answers in the words of the JSON contract.
@@ -16,10 +19,16 @@
 mod agenda;
 pub mod cgroup;
 mod graves;
+mod holder;
 mod identity;
+mod leftovers;
+mod loops;
 mod netns;
+mod owner;
+mod runtime;
 mod sandbox;
 mod task;
+mod teardown;
 mod tenure;
 mod view;
 pub mod want;
@@ -32,8 +41,13 @@ use std::net::IpAddr;
 
 pub use agenda::{Agenda, Policy};
 pub use identity::{Identity, NetnsId};
+pub use leftovers::Leftover;
+pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
+pub use owner::Owner;
+pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
+pub use teardown::Teardown;
 pub use tenure::TenureEvent;
 pub use view::{scope_name, state_name};
 
@@ -67,7 +81,14 @@ pub struct NodeMap {
     tasks: task::Tasks,
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
 
+    runtimes: runtime::Runtimes,
+    owners: owner::Owners,
+    leftovers: leftovers::Leftovers,
+    teardowns: teardown::Teardowns,
+
     agenda: agenda::Pending,
+    /// As of the newest agenda.
+    policy: Policy,
     tenures: tenure::Outbox,
     /// Snapshots of [`Scope::Tasks`] that ended: what the first one showed stood before ipwatch.
     task_snapshots: u32,
@@ -91,6 +112,9 @@ impl NodeMap {
             What::Boot(boot) => self.begin(boot.clone(), at),
             What::Sight(sight) => self.sight = *sight,
             What::Source(source) => {
+                if fact.origin == Origin::Runtime {
+                    self.runtime_stands(source);
+                }
                 self.sources.insert(source.name.clone(), source.clone());
             }
             What::SourceGone { name } => {
@@ -105,8 +129,17 @@ impl NodeMap {
                     self.touch_netns(id, at);
                 }
             }
-            What::NetnsDying { netns } => self.netns_dying(netns, at),
-            What::NetnsGone { netns } => self.netns_gone(netns, at),
+            What::NetnsDying { netns } => {
+                // A walk meets what is only queued: that is no sign of the worker.
+                if fact.origin != Origin::Snapshot {
+                    self.teardown_progress(at);
+                }
+                self.netns_dying(netns, at);
+            }
+            What::NetnsGone { netns } => {
+                self.teardown_progress(at);
+                self.netns_gone(netns, at);
+            }
 
             What::Link { netns, link } => self.set_link(netns, link, at),
             What::LinkGone { netns, ifindex } => self.drop_link(netns, *ifindex, at, fact.origin),
@@ -137,13 +170,16 @@ impl NodeMap {
                 self.attachments.remove(&(container_id.clone(), ifname.clone()));
             }
 
-            What::Sandbox(_)
-            | What::SandboxGone { .. }
-            | What::Container(_)
-            | What::ContainerGone { .. }
-            | What::ContainerMount(_)
-            | What::ContainerMountsSearched { .. }
-            | What::Cleanup { .. } => {}
+            What::Sandbox(sandbox) => self.set_sandbox(sandbox, at),
+            What::SandboxGone { runtime, id } => self.sandbox_gone(runtime, id, at),
+            What::Container(container) => self.set_container(container, at),
+            What::ContainerGone { runtime, id } => self.container_gone(runtime, id, at),
+
+            What::ContainerMount(mount) => self.set_container_mount(mount, at),
+            What::ContainerMountsSearched { ids, complete } => {
+                self.container_mounts_searched(ids, *complete, at);
+            }
+            What::Cleanup { worker } => self.set_cleanup(worker.as_ref(), at),
         }
     }
 
@@ -181,10 +217,10 @@ impl NodeMap {
                 began,
                 |holder| matches!(holder, Holder::Mount { mount_ns: own, .. } if own == mount_ns),
             ),
-            Scope::Files => {
-                self.sweep_holders(began, |holder| !matches!(holder, Holder::Mount { .. }))
-            }
-            Scope::Runtime { .. } => {}
+            Scope::Files => self.sweep_holders(began, |holder| {
+                matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
+            }),
+            Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }
     }
@@ -195,6 +231,7 @@ impl NodeMap {
         self.attachments.insert(key, (attachment.clone(), at));
         if renamed {
             self.name_tenures(attachment, at);
+            self.owners.ask_all();
         }
     }
 

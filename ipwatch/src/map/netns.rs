@@ -12,7 +12,7 @@ use crate::fact::{
 };
 
 use super::graves::Grave;
-use super::{Identity, NetnsId, NodeMap};
+use super::{Identity, NetnsId, NodeMap, Owner};
 
 /// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
 /// (`gc_thresh3`) is 1024.
@@ -21,8 +21,6 @@ const MAX_NEIGHBOURS: usize = 4096;
 const MAX_ADDRESSES: usize = 16_384;
 /// Links kept per netns. The host has one for each pod.
 const MAX_LINKS: usize = 8_192;
-/// Non-task holders kept per netns.
-const MAX_HOLDERS: usize = 256;
 
 /// One network namespace.
 #[derive(Debug)]
@@ -55,6 +53,12 @@ pub struct Netns {
     pub(super) holders: BTreeMap<Holder, BootNs>,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
+    /// The newest searches, so many, found nothing that holds it.
+    pub(super) bare_searches: u32,
+    /// Whose it is.
+    pub(super) owner: Option<Owner>,
+    /// No task has been in it since.
+    pub(super) idle_since: Option<BootNs>,
 }
 
 /// A link and when it was last told of.
@@ -118,6 +122,9 @@ impl Netns {
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
             searched: None,
+            bare_searches: 0,
+            owner: None,
+            idle_since: Some(at),
         }
     }
 
@@ -140,6 +147,8 @@ impl Netns {
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
         absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
         self.tasks.append(&mut other.tasks);
+        self.owner = self.owner.take().or(other.owner.take());
+        self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
     }
 
     /// Its addresses, by device.
@@ -184,6 +193,25 @@ impl Netns {
         self.searched
     }
 
+    /// More than one complete search found nothing that holds it: what does is within the kernel. One may
+    /// have fallen between the last holder's end and the netns's own.
+    #[must_use]
+    pub fn held_by_kernel(&self) -> bool {
+        self.bare_searches > 1
+    }
+
+    /// The sandbox it was made for, as far as was ever known.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// Since when no task has been in it.
+    #[must_use]
+    pub fn idle_since(&self) -> Option<BootNs> {
+        self.idle_since
+    }
+
     /// Addresses that matter to somebody else: neither on a loopback device nor link-local.
     pub fn routable(&self) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
         self.addresses.iter().filter(|(key, _)| self.is_routable(key))
@@ -206,14 +234,12 @@ pub(super) fn is_routable(ip: IpAddr) -> bool {
     }
 }
 
-fn same_hold(one: &Holder, other: &Holder) -> bool {
-    match (one, other) {
-        (
-            Holder::Mount { mount_ns, path, .. },
-            Holder::Mount { mount_ns: other_ns, path: other_path, .. },
-        ) => mount_ns == other_ns && path == other_path,
-        _ => one == other,
-    }
+/// The driver that is known of the device behind a link, if that is the same device still. Only a dump
+/// tells it.
+fn same_driver(known: &Link, new: &Link) -> Option<String> {
+    let (known, new) = (known.parent.as_ref()?, new.parent.as_ref()?);
+    let same = known.bus == new.bus && known.address == new.address;
+    known.driver.clone().filter(|_| same)
 }
 
 fn absorb_map<K: Ord, V>(
@@ -312,6 +338,9 @@ impl NodeMap {
             .filter(|entry| entry.names.inode.is_some() || entry.names.cookie.is_some())
             .map(|entry| entry.id)
             .collect();
+        if !missed.is_empty() {
+            self.teardown_progress(began);
+        }
         for id in missed {
             self.mark_dying(id, began);
         }
@@ -326,7 +355,13 @@ impl NodeMap {
         let full = entry.links.len() >= MAX_LINKS;
         match entry.links.get_mut(&link.ifindex) {
             Some(known) if known.touched > at => {}
-            Some(known) => *known = LinkEntry { link: link.clone(), touched: at },
+            Some(known) => {
+                let driver = same_driver(&known.link, link);
+                *known = LinkEntry { link: link.clone(), touched: at };
+                if let Some(parent) = &mut known.link.parent {
+                    parent.driver = parent.driver.take().or(driver);
+                }
+            }
             None if full => entry.more += 1,
             None => {
                 entry.links.insert(link.ifindex, LinkEntry { link: link.clone(), touched: at });
@@ -521,57 +556,6 @@ impl NodeMap {
         if let Some(entry) = self.netns.get_mut(&id) {
             entry.neighbours.retain(|_, known| known.touched >= began);
         }
-    }
-
-    pub(super) fn set_holder(&mut self, netns: &NetnsRef, holder: &Holder, at: BootNs) {
-        let Some(id) = self.resolve(netns, at) else { return };
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.host {
-            return;
-        }
-        // A mount is one mount, whichever process it is seen through.
-        let known = entry.holders.keys().find(|known| same_hold(known, holder)).cloned();
-        if let Some(known) = known {
-            let touched = entry.holders.remove(&known).unwrap_or_default();
-            entry.holders.insert(holder.clone(), at.max(touched));
-        } else if entry.holders.len() < MAX_HOLDERS {
-            entry.holders.insert(holder.clone(), at);
-            self.agenda.holder_appeared(id, at);
-        }
-    }
-
-    /// A whole pass over a part of the holders did not meet these.
-    pub(super) fn sweep_holders(&mut self, began: BootNs, part: impl Fn(&Holder) -> bool) {
-        let mut lost = Vec::new();
-        for entry in self.netns.values_mut() {
-            let before = entry.holders.len();
-            entry.holders.retain(|holder, touched| *touched >= began || !part(holder));
-            if entry.holders.len() < before {
-                lost.push(entry.id);
-            }
-        }
-        for id in lost {
-            self.agenda.holders_changed(id, began);
-        }
-    }
-
-    /// A search for the holders of one netns has ended; those it did not meet have let go.
-    pub(super) fn searched(&mut self, netns: &NetnsRef, complete: bool, at: BootNs) {
-        let Some(id) = self.find(netns) else { return };
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        entry.searched = Some((at, complete));
-        if complete {
-            entry.holders.retain(|_, touched| *touched >= at);
-        }
-        // Known by a mount or a task that has gone since, never opened, and nothing holds it: where its
-        // end cannot be seen, that is its end.
-        let held = !entry.holders.is_empty() || !entry.tasks.is_empty();
-        let listed = entry.names.cookie.is_some() || entry.names.nsid.is_some();
-        if complete && !held && !listed && !entry.dumped && !entry.host {
-            self.remove_netns(id, at, "netns-gone");
-            return;
-        }
-        self.agenda.searched(id, at);
     }
 
     /// What is told with the time `at` from now on is this dump's.

@@ -1,8 +1,9 @@
 //! Which container and which pod a netns belongs to.
 //!
-//! Three things name it, the strongest first: the container id in a task's cgroup path that is also
-//! in the CNI result cache (the sandbox's own process), the pod uid in a cgroup path, and a cached
-//! result whose netns path or IP is this netns's.
+//! A runtime that knows the netns's sandbox names it best (`owner`). Without one, three things do, the
+//! strongest first: the container id in a task's cgroup path that is also in the CNI result cache (the
+//! sandbox's own process), the pod uid in a cgroup path, and a cached result whose netns path or IP is
+//! this netns's.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,10 @@ use crate::contract::{Container, Pod};
 use crate::fact::{Attachment, Holder, TaskKey};
 
 use super::cgroup::attribution;
-use super::{NetnsId, NodeMap};
+use super::{NetnsId, NodeMap, SandboxEntry};
+
+/// The state of what its runtime does not have any more.
+const GONE: &str = "gone";
 
 impl NodeMap {
     /// Every netns that has this IP.
@@ -25,6 +29,9 @@ impl NodeMap {
         let Some(entry) = self.netns.get(&id) else { return (None, None) };
         if entry.host {
             return (None, None);
+        }
+        if let Some(told) = entry.owner().and_then(|owner| self.sandbox_told(&owner.sandbox)) {
+            return told;
         }
         let mut uid = None;
         let mut first_container = None;
@@ -51,26 +58,59 @@ impl NodeMap {
         (sandbox.or(first_container), pod(attachment, uid))
     }
 
+    /// A sandbox in its runtime's words.
+    #[must_use]
+    pub fn sandbox_told(&self, id: &str) -> Option<(Option<Container>, Option<Pod>)> {
+        let SandboxEntry { sandbox, gone, .. } = self.sandbox(id)?;
+        let word = if gone.is_some() { GONE } else { &sandbox.word };
+        let container = Container {
+            id: Some(sandbox.id.clone()),
+            runtime: Some(sandbox.runtime.clone()),
+            name: sandbox.name.clone(),
+            state: Some(word.to_owned()),
+        };
+        let pod = sandbox.pod.as_ref().map(|pod| Pod {
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: pod.uid.clone(),
+            attempt: sandbox.attempt,
+            state: Some(word.to_owned()),
+        });
+        Some((Some(container), pod))
+    }
+
     /// The container of one task and its pod's uid, by its cgroup.
     #[must_use]
     pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
         let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
         let Some(found) = cgroup.and_then(attribution) else { return (None, None) };
-        let container = found.container_id.map(|id| Container {
-            id: Some(id),
-            runtime: found.runtime.map(str::to_owned),
-            ..Container::default()
+        let Some(id) = found.container_id else { return (None, found.pod_uid) };
+        if let Some((container, pod)) = self.sandbox_told(&id) {
+            return (container, found.pod_uid.or(pod.and_then(|pod| pod.uid)));
+        }
+        let told = self.container(&id);
+        let state = told.map(|told| match told.gone {
+            Some(_) => GONE.to_owned(),
+            None => told.container.word.clone(),
         });
-        (container, found.pod_uid)
+        let container = Container {
+            runtime: told
+                .map(|told| told.container.runtime.clone())
+                .or_else(|| found.runtime.map(str::to_owned)),
+            name: told.and_then(|told| told.container.name.clone()),
+            state,
+            id: Some(id),
+        };
+        (Some(container), found.pod_uid)
     }
 
-    fn attachment_of(&self, container_id: &str) -> Option<&Attachment> {
+    pub(super) fn attachment_of(&self, container_id: &str) -> Option<&Attachment> {
         let from = (container_id.to_owned(), String::new());
         let (key, (attachment, _)) = self.attachments.range(from..).next()?;
         (key.0 == container_id).then_some(attachment)
     }
 
-    fn attachment_by_uid(&self, uid: &str) -> Option<&Attachment> {
+    pub(super) fn attachment_by_uid(&self, uid: &str) -> Option<&Attachment> {
         self.attachments.values().map(|(attachment, _)| attachment).find(|attachment| {
             attachment.pod.as_ref().is_some_and(|pod| pod.uid.as_deref() == Some(uid))
         })
@@ -78,7 +118,11 @@ impl NodeMap {
 
     /// By the mounted path of the netns, else by an IP that only one cached result has. A result of
     /// another pod (`uid`) is never taken: its IP may have been handed out twice.
-    fn attachment_by_place(&self, id: NetnsId, uid: Option<&str>) -> Option<&Attachment> {
+    pub(super) fn attachment_by_place(
+        &self,
+        id: NetnsId,
+        uid: Option<&str>,
+    ) -> Option<&Attachment> {
         if self.attachments.is_empty() {
             return None;
         }
@@ -114,7 +158,7 @@ impl NodeMap {
 }
 
 /// `/var/run` is a link to `/run`: runtimes write either.
-fn strip_var(path: &str) -> &str {
+pub(super) fn strip_var(path: &str) -> &str {
     path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
 }
 

@@ -34,7 +34,8 @@ pub struct TaskEntry {
     pub exiting: Option<BootNs>,
     /// SIGKILL is pending for it, as far as is known since this moment.
     pub killed: Option<BootNs>,
-    /// It was exiting or killed when ipwatch first looked: since when is not known.
+    /// It was exiting or killed when ipwatch first looked: since when is known at best from when it last
+    /// ran.
     pub preexisting: bool,
     /// State letter, when it was told.
     pub state: Option<char>,
@@ -183,11 +184,14 @@ impl NodeMap {
         entry.state = task.state.or(entry.state);
         let moved_from = (entry.netns != netns).then_some(entry.netns);
         entry.netns = netns;
+        // What was on its way out before ipwatch looked has been so at least since it last ran.
+        let before = task.idle.filter(|_| entry.preexisting).unwrap_or(0);
+        let since = BootNs(at.0.saturating_sub(before));
         if task.exiting {
-            entry.exiting.get_or_insert(at);
+            entry.exiting.get_or_insert(since);
         }
         if task.killed {
-            entry.killed.get_or_insert(at);
+            entry.killed.get_or_insert(since);
         }
         if entry.cgroup.is_none() && inherited.is_some() && origin == Origin::Probe {
             entry.cgroup = inherited;
@@ -199,6 +203,7 @@ impl NodeMap {
         }
         if let Some(netns) = self.netns.get_mut(&netns) {
             netns.tasks.insert(task.key);
+            netns.idle_since = None;
         }
         if fresh || moved_from.is_some() {
             self.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
@@ -258,9 +263,12 @@ impl NodeMap {
         if let Some(entry) = self.netns.get_mut(&netns)
             && entry.tasks.remove(key)
             && entry.tasks.is_empty()
-            && entry.dying.is_none()
         {
-            self.agenda.emptied(netns, at);
+            entry.idle_since = Some(at);
+            if entry.dying.is_none() {
+                self.agenda.emptied(netns, at);
+            }
+            self.owners.ask(netns);
         }
     }
 
@@ -349,6 +357,7 @@ impl NodeMap {
             entry.cgroup = Some(same);
         }
         self.netns_named(netns);
+        self.owners.ask(netns);
     }
 
     fn shared_cgroup(&self, netns: NetnsId, path: &str) -> Option<Rc<str>> {

@@ -1,5 +1,7 @@
-//! The map's rules, one test each. What comes out of order is in `order`, random lives in `model`.
+//! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
+//! out of order in `order`, random lives in `model`.
 
+mod detail;
 mod model;
 mod order;
 
@@ -36,6 +38,7 @@ fn task(pid: u32, netns: NetnsRef) -> Task {
         exiting: false,
         killed: false,
         state: None,
+        idle: None,
     }
 }
 
@@ -363,4 +366,19 @@ fn a_pod_cannot_fill_the_map() {
     }
     assert_eq!(feed.map.sizes().1, 16_384);
     assert_eq!(feed.map.beyond_bounds(), 20_000 - 16_384);
+}
+
+#[test]
+fn what_was_exiting_before_the_start_has_been_so_since_it_last_ran() {
+    let netns = NetnsRef { cookie: Some(9), inode: Some(90), nsid: None };
+    let exiting = |pid| Task { exiting: true, idle: Some(600 * MS), ..task(pid, netns) };
+    let mut feed = Feed::new(Sight::default());
+    let at = feed.tell_from(Origin::Snapshot, What::Task(exiting(1)));
+    let since = |feed: &Feed, pid| feed.map.tasks_of(pid).next().unwrap().leaving_since();
+    assert_eq!(since(&feed, 1), Some(BootNs(at.0 - 600 * MS)));
+    // Later its exit would have been seen.
+    let began = feed.tell(What::Began(Scope::Tasks));
+    feed.tell(What::Ended { scope: Scope::Tasks, began, complete: true });
+    let at = feed.tell_from(Origin::Snapshot, What::Task(exiting(2)));
+    assert_eq!(since(&feed, 2), Some(at));
 }

@@ -179,9 +179,8 @@ impl NodeMap {
         let tasks = entry.tasks.iter().filter_map(|task| self.task_view(task));
         let others = entry.holders.keys().map(other_view);
         let mut views: Vec<contract::Holder> = tasks.chain(others).collect();
-        let searched = entry.searched.is_some_and(|(_, complete)| complete);
-        if views.is_empty() && searched && entry.dying.is_none() {
-            views.push(holder(contract::HolderKind::Kernel));
+        if views.is_empty() && entry.held_by_kernel() && entry.dying.is_none() {
+            views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
         }
         views
     }
@@ -203,24 +202,8 @@ impl NodeMap {
             state: task.state,
             exiting: task.exiting.map(|_| true),
             since: Some(self.calendar().date(since)),
-            ..holder(kind)
+            ..contract::Holder::of_kind(kind)
         })
-    }
-}
-
-fn holder(kind: contract::HolderKind) -> contract::Holder {
-    contract::Holder {
-        kind,
-        pid: None,
-        tid: None,
-        comm: None,
-        state: None,
-        exiting: None,
-        since: None,
-        mount_path: None,
-        mount_ns: None,
-        fd: None,
-        socket: None,
     }
 }
 
@@ -232,23 +215,24 @@ fn other_view(other: &Holder) -> contract::Holder {
             comm: comm.clone(),
             mount_path: Some(path.clone()),
             mount_ns: Some(*mount_ns),
-            ..holder(HolderKind::Mount)
+            ..contract::Holder::of_kind(HolderKind::Mount)
         },
         Holder::Fd { pid, fd, comm } => contract::Holder {
             pid: Some(*pid),
             fd: Some(*fd),
             comm: Some(comm.clone()),
-            ..holder(HolderKind::Fd)
+            ..contract::Holder::of_kind(HolderKind::Fd)
         },
         Holder::Socket { pid, fd, comm } => contract::Holder {
             pid: Some(*pid),
             fd: Some(*fd),
             comm: Some(comm.clone()),
-            ..holder(HolderKind::Socket)
+            ..contract::Holder::of_kind(HolderKind::Socket)
         },
-        Holder::Orphan { text } => {
-            contract::Holder { socket: Some(text.clone()), ..holder(HolderKind::Socket) }
-        }
+        Holder::Orphan { text } => contract::Holder {
+            socket: Some(text.clone()),
+            ..contract::Holder::of_kind(HolderKind::Socket)
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the map does not know and could: the pure half asks, the daemon sends a source for it, and
 //! the answer comes back as facts like any other.
 
-use crate::fact::{NetnsRef, TaskKey};
+use crate::fact::{Holder, NetnsRef, TaskKey};
 
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -85,4 +85,17 @@ pub enum Door {
     },
     /// `open_by_handle_at` on nsfs with the netns's inode and id (6.18+; elsewhere it fails).
     Handle,
+}
+
+impl Door {
+    /// The way in that a holder is, if it is one.
+    #[must_use]
+    pub fn through(holder: &Holder) -> Option<Self> {
+        match holder {
+            Holder::Mount { pid, path, .. } => Some(Door::Mount { pid: *pid, path: path.clone() }),
+            Holder::Fd { pid, fd, .. } => Some(Door::Fd { pid: *pid, fd: *fd }),
+            Holder::Socket { pid, fd, .. } => Some(Door::Socket { pid: *pid, fd: *fd }),
+            Holder::Orphan { .. } => None,
+        }
+    }
 }

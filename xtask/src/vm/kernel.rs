@@ -15,7 +15,8 @@ pub(crate) const KERNELS: [Stock; 2] = [
 
 /// What the tests need beyond what is built in. `virtio` and disks are not: input comes in the
 /// initramfs and output goes to the console.
-const MODULES: [&str; 7] = ["veth", "bridge", "macvlan", "ipvlan", "dummy", "fuse", "8021q"];
+const MODULES: [&str; 8] =
+    ["veth", "bridge", "macvlan", "ipvlan", "dummy", "fuse", "8021q", "tcp_diag"];
 
 /// A kernel of Debian.
 #[derive(Debug, Clone, Copy)]

@@ -1,73 +1,167 @@
-//! Many addresses: one row each.
+//! Many addresses: one row each, the columns in the order of what was asked for.
 
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::contract::Address;
 
+/// What stands in a column.
+#[derive(Debug, Clone, Copy)]
+enum Column {
+    Ip,
+    Netns,
+    Device,
+    Mac,
+    Pod,
+    State,
+    Holder,
+    Age,
+    Attempt,
+    Uid,
+    Container,
+    ContainerState,
+    Runtime,
+    Scope,
+    NetnsState,
+    Cookie,
+    Nsid,
+    Reserved,
+    Findings,
+    Path,
+}
+
+use Column::*;
+
+const BY_ADDRESS: &[Column] = &[Ip, Netns, Device, Mac, Pod, State, Holder, Age];
+const BY_ADDRESS_WIDE: &[Column] = &[
+    Ip,
+    Netns,
+    Device,
+    Mac,
+    Pod,
+    State,
+    Holder,
+    Age,
+    Scope,
+    NetnsState,
+    Cookie,
+    Nsid,
+    Attempt,
+    Container,
+    ContainerState,
+    Runtime,
+    Reserved,
+    Findings,
+    Path,
+];
+const BY_POD: &[Column] = &[Pod, State, Ip, Netns, Holder, Age];
+const BY_POD_WIDE: &[Column] = &[
+    Pod,
+    State,
+    Ip,
+    Netns,
+    Holder,
+    Age,
+    Attempt,
+    Uid,
+    Container,
+    ContainerState,
+    Runtime,
+    Device,
+    Mac,
+    NetnsState,
+    Cookie,
+    Nsid,
+    Reserved,
+    Findings,
+    Path,
+];
+
 pub(super) fn table(addresses: &[Address], view: View) -> String {
-    let mut table = if view.wide {
-        Table::new(&[
-            "IP",
-            "NETNS",
-            "DEV",
-            "MAC",
-            "POD",
-            "HOLDER",
-            "AGE",
-            "SCOPE",
-            "STATE",
-            "COOKIE",
-            "NSID",
-            "CONTAINER",
-            "RESERVED",
-            "FINDINGS",
-            "PATH",
-        ])
-    } else {
-        Table::new(&["IP", "NETNS", "DEV", "MAC", "POD", "HOLDER", "AGE"])
+    let columns = match (view.pods, view.wide) {
+        (false, false) => BY_ADDRESS,
+        (false, true) => BY_ADDRESS_WIDE,
+        (true, false) => BY_POD,
+        (true, true) => BY_POD_WIDE,
     };
+    let titles: Vec<&'static str> = columns.iter().map(|column| column.title()).collect();
+    let mut table = Table::new(&titles);
     for address in addresses {
-        table.row(row(address, view));
+        table.row(columns.iter().map(|column| column.cell(address, view)).collect());
     }
     table.render(view.headers, view.paint)
 }
 
-fn row(address: &Address, view: View) -> Vec<Cell> {
+impl Column {
+    fn title(self) -> &'static str {
+        match self {
+            Ip => "IP",
+            Netns => "NETNS",
+            Device => "DEV",
+            Mac => "MAC",
+            Pod => "POD",
+            State => "STATE",
+            Holder => "HOLDER",
+            Age => "AGE",
+            Attempt => "ATTEMPT",
+            Uid => "UID",
+            Container => "CONTAINER",
+            ContainerState => "CONTAINER-STATE",
+            Runtime => "RUNTIME",
+            Scope => "SCOPE",
+            NetnsState => "NETNS-STATE",
+            Cookie => "COOKIE",
+            Nsid => "NSID",
+            Reserved => "RESERVED",
+            Findings => "FINDINGS",
+            Path => "PATH",
+        }
+    }
+
+    fn cell(self, address: &Address, view: View) -> Cell {
+        let (pod, container) = (address.pod.as_ref(), address.container.as_ref());
+        let interface = address.interface.as_ref();
+        match self {
+            Ip => ip(address, view),
+            Netns => Cell::new(text::netns(&address.netns)),
+            Device => Cell::known(interface.and_then(|device| device.name.as_deref())),
+            Mac => Cell::known(interface.and_then(|device| device.mac)),
+            Pod => Cell::new(text::owner(pod, container)),
+            State => Cell::new(text::state(pod, container)),
+            Holder => Cell::new(text::holders(&address.holders)),
+            Age => Cell::new(view.now.age(address.since.as_deref())),
+            Attempt => Cell::known(pod.and_then(|pod| pod.attempt)),
+            Uid => Cell::known(pod.and_then(|pod| pod.uid.as_deref())),
+            Container => Cell::new(container.map(text::container).unwrap_or_default()),
+            ContainerState => Cell::known(container.and_then(|of| of.state.as_deref())),
+            Runtime => Cell::known(container.and_then(|of| of.runtime.as_deref())),
+            Scope => Cell::known(address.scope.as_deref()),
+            NetnsState => Cell::known(address.netns.state.as_deref()),
+            Cookie => Cell::known(address.netns.cookie),
+            Nsid => Cell::known(address.netns.nsid),
+            Reserved => Cell::new(reserved(address)),
+            Findings => Cell::new(address.findings.join(",")),
+            Path => Cell::known(address.netns.path.as_deref()),
+        }
+    }
+}
+
+fn ip(address: &Address, view: View) -> Cell {
     let ip = match (address.ip, address.prefix_len) {
         (Some(ip), Some(len)) if view.wide => format!("{ip}/{len}"),
         (Some(ip), _) => ip.to_string(),
         (None, _) => String::new(),
     };
-    let interface = address.interface.as_ref();
     let style = if address.findings.is_empty() { Style::Plain } else { Style::Yellow };
-    let mut row = vec![
-        Cell::styled(ip, style),
-        Cell::new(text::netns(&address.netns)),
-        Cell::new(interface.and_then(|dev| dev.name.as_deref()).unwrap_or_default()),
-        Cell::known(interface.and_then(|dev| dev.mac)),
-        Cell::new(text::owner(address.pod.as_ref(), address.container.as_ref())),
-        Cell::new(text::holders(&address.holders)),
-        Cell::new(view.now.age(address.since.as_deref())),
-    ];
-    if view.wide {
-        let reserved =
-            address.reservation.as_ref().map(|reservation| match reservation.network.as_deref() {
-                Some(network) => format!("{}/{network}", reservation.store),
-                None => reservation.store.clone(),
-            });
-        row.extend([
-            Cell::new(address.scope.as_deref().unwrap_or_default()),
-            Cell::new(address.netns.state.as_deref().unwrap_or_default()),
-            Cell::known(address.netns.cookie),
-            Cell::known(address.netns.nsid),
-            Cell::new(address.container.as_ref().map(text::container).unwrap_or_default()),
-            Cell::known(reserved),
-            Cell::new(address.findings.join(",")),
-            Cell::new(address.netns.path.as_deref().unwrap_or_default()),
-        ]);
+    Cell::styled(ip, style)
+}
+
+fn reserved(address: &Address) -> String {
+    let Some(reservation) = &address.reservation else { return String::new() };
+    match reservation.network.as_deref() {
+        Some(network) => format!("{}/{network}", reservation.store),
+        None => reservation.store.clone(),
     }
-    row
 }
 
 #[cfg(test)]
@@ -76,33 +170,56 @@ mod tests {
     use super::*;
     use crate::contract::Body;
 
-    #[test]
-    fn one_row_each_and_a_netns_without_an_address_too() {
+    fn shown(view: impl FnOnce(View) -> View) -> String {
         let document = sample("query-netns.json");
         let Body::Addresses(list) = &document.body else { panic!("addresses") };
-        let text = table(list, plain(&document));
+        table(list, view(plain(&document)))
+    }
+
+    #[test]
+    fn one_row_each_and_a_netns_without_an_address_too() {
+        let text = shown(|view| view);
         let expected = "\
-IP          NETNS       DEV   MAC                POD         HOLDER                           AGE
-10.0.3.17   4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  pid 812 java +1                  6d
-fd00:3::17  4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  pid 812 java +1                  6d
-10.0.3.1    host        cni0  0a:58:0a:00:03:01  -           pid 1 systemd                    -
-10.0.3.23   4026532290  eth0  0a:58:0a:00:03:17  -           pid 2204 thread 2207 worker +3   12m
--           4026532311  -     -                  -           kernel reference                 -
+IP          NETNS       DEV   MAC                POD         STATE     HOLDER                          AGE
+10.0.3.17   4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  NotReady  pid 812 java +1                 6d
+fd00:3::17  4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  NotReady  pid 812 java +1                 6d
+10.0.3.1    host        cni0  0a:58:0a:00:03:01  -           -         pid 1 systemd                   -
+10.0.3.23   4026532290  eth0  0a:58:0a:00:03:17  -           -         pid 2204 thread 2209 worker +5  12m
+-           4026532311  -     -                  -           -         kernel reference                -
 ";
-        let squeeze = |text: &str| -> Vec<String> {
-            text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
-        };
-        assert_eq!(squeeze(&text), squeeze(expected));
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn pods_come_first_when_they_were_asked_for() {
+        let text = shown(|view| View { pods: true, ..view });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "POD         STATE     IP          NETNS       HOLDER                          AGE",
+                "shop/api-0  NotReady  10.0.3.17   4026532177  pid 812 java +1                 6d",
+            ]
+        );
+        let wide = shown(|view| View { pods: true, wide: true, ..view });
+        assert!(wide.starts_with("POD         STATE     IP"), "{wide}");
+        let row = wide.lines().nth(1).unwrap();
+        for part in ["  3        7f3a2c1e-55d0", "  api  ", "  Running  ", "  containerd  "] {
+            assert!(row.contains(part), "{part}\n{wide}");
+        }
     }
 
     #[test]
     fn wide_adds_columns() {
-        let document = sample("query-netns.json");
-        let Body::Addresses(list) = &document.body else { panic!("addresses") };
-        let text = table(list, View { wide: true, ..plain(&document) });
-        for part in
-            ["10.0.3.17/24", "dying", "host-local/cbr0", "8201", "7f3a91c26e0b", "k3f9q2m7x5wz4a6b"]
-        {
+        let text = shown(|view| View { wide: true, ..view });
+        for part in [
+            "10.0.3.17/24",
+            "dying",
+            "host-local/cbr0",
+            "8201",
+            "api        Running",
+            "k3f9q2m7x5wz4a6b",
+        ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
     }

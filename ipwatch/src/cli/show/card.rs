@@ -3,7 +3,7 @@
 use crate::cli::output::View;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
-use crate::contract::{Address, Holder, HolderKind, Neighbour};
+use crate::contract::{Address, Container, Holder, HolderKind, Neighbour, Pod};
 use crate::escape::escape;
 use crate::finding::{Finding, Status};
 
@@ -30,7 +30,9 @@ pub(in crate::cli) fn render(address: &Address, around: &Around, view: View) -> 
     if let Some(more) = address.holders.len().checked_sub(MOST_HOLDERS).filter(|more| *more > 0) {
         card.line("", &format!("{more} more (-o json shows all)"));
     }
-    card.line("pod", &pod(address));
+    card.line("pod", &address.pod.as_ref().map(pod).unwrap_or_default());
+    let container = address.container.as_ref().map(container).unwrap_or_default();
+    card.line("runtime", &container);
     card.line("ipam", &ipam(address));
     for neighbour in &around.neighbours {
         card.line("neigh", &entry(neighbour, view));
@@ -88,7 +90,8 @@ fn kernel(address: &Address, view: View) -> String {
     parts.join(" ") + &up
 }
 
-fn holding(holder: &Holder, view: View) -> String {
+/// A holder and how it stands.
+pub(super) fn holding(holder: &Holder, view: View) -> String {
     let mut text = text::holder(holder);
     if let (HolderKind::Mount, Some(mount_ns)) = (holder.kind, holder.mount_ns) {
         text.push_str(&format!(" in mount namespace {mount_ns}"));
@@ -108,26 +111,33 @@ fn holding(holder: &Holder, view: View) -> String {
     text
 }
 
-fn pod(address: &Address) -> String {
-    let mut parts = Vec::new();
-    if let Some(of) = &address.pod {
-        parts.push(text::pod(of));
-        // A pod that has only its uid is already named by it.
-        let uid = of.uid.as_deref().filter(|_| of.name.is_some());
-        parts.extend(uid.map(|uid| format!("uid {}", text::cut(uid, 8))));
-        parts.extend(of.attempt.map(|attempt| format!("attempt {attempt}")));
-        parts.extend(of.state.as_ref().map(|state| format!("sandbox {state}")));
-    }
-    if let Some(of) = &address.container {
-        let runtime =
-            of.runtime.as_deref().map(|runtime| format!("{runtime} ")).unwrap_or_default();
-        parts.push(format!("container {runtime}{}", text::container(of)));
-        parts.extend(of.state.clone());
-    }
-    parts.join(" ")
+/// A pod, and what its runtime says of its sandbox.
+pub(super) fn pod(of: &Pod) -> String {
+    let mut parts = vec![text::pod(of)];
+    // A pod that has only its uid is already named by it.
+    let uid = of.uid.as_deref().filter(|_| of.name.is_some());
+    parts.extend(uid.map(|uid| format!("uid {}", text::cut(uid, 8))));
+    let state = of.state.as_ref().map(|state| format!(", sandbox {state}"));
+    let attempt = of.attempt.map(|attempt| format!(", attempt {attempt}"));
+    parts.join(" ") + &state.unwrap_or_default() + &attempt.unwrap_or_default()
 }
 
-fn ipam(address: &Address) -> String {
+/// A container, and what its runtime says of it.
+pub(super) fn container(of: &Container) -> String {
+    let id = of.id.as_deref().filter(|_| of.name.is_some()).map(|id| text::cut(id, 12));
+    let runtime = of.runtime.as_deref().map(|runtime| format!(" of {runtime}"));
+    let state = of.state.as_deref().map(|state| format!(", {state}"));
+    let id = id.map(|id| format!(" {id}")).unwrap_or_default();
+    format!(
+        "{}{id}{}{}",
+        text::container(of),
+        runtime.unwrap_or_default(),
+        state.unwrap_or_default()
+    )
+}
+
+/// Who reserves it.
+pub(super) fn ipam(address: &Address) -> String {
     let Some(reservation) = &address.reservation else { return String::new() };
     let network = reservation.network.as_deref().map(|network| format!(" {network}"));
     let holder =
@@ -156,7 +166,8 @@ fn entry(neighbour: &Neighbour, view: View) -> String {
     parts.join(" ")
 }
 
-fn verdict(short: &str, finding: Option<&Finding>, view: View) -> String {
+/// A finding in a few words.
+pub(super) fn verdict(short: &str, finding: Option<&Finding>, view: View) -> String {
     let Some(finding) = finding else { return format!("{short} (ipwatch explain {short})") };
     let pending = if finding.status == Status::Pending { " pending" } else { "" };
     let severity = text::severity(finding.severity).to_lowercase();
@@ -191,7 +202,8 @@ mod tests {
 kernel   netns 4026532177 (/run/netns/cni-7f3a11c2-0b8e-4d07-9a57-2d1f6a9c0e44) eth0 0a:58:0a:00:03:11, up 6d
 holder   pid 640 pause
 holder   pid 812 java, exiting for 5m, state D
-pod      shop/api-0 uid 7f3a2c1e container containerd 7f3a91c26e0b
+pod      shop/api-0 uid 7f3a2c1e, sandbox NotReady, attempt 3
+runtime  api 7f3a91c26e0b of containerd, Running
 neigh    REACHABLE 0a:58:0a:00:03:11 on cni0 of netns host for 30s
 finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
 ";
@@ -205,9 +217,11 @@ finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
         for part in [
             "10.0.3.23   in use",
             "holder   pid 2204 thread 2207 worker, state S",
+            "holder   pid 2204 thread 2209 worker, exiting for 20s, state D",
             "holder   mount /run/netns/cni-aa10 in mount namespace 4026532001 (seen by pid 1840)",
             "holder   fd 14 of pid 1977 node-agent",
             "holder   socket fd 15 of pid 1977 node-agent",
+            "holder   socket tcp 10.0.3.23:443 → 10.0.9.9:51234 FIN-WAIT-1 of no process",
             "ipam     host-local cbr0 reserves it for b1946ac92492",
         ] {
             assert!(text.contains(part), "{part}\n{text}");

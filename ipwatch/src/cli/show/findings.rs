@@ -1,65 +1,73 @@
 //! Findings: one row each, consequences folded under their cause.
 
+use super::family::{self, Families};
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text::{self, ShortIds};
 use crate::contract::Document;
 use crate::finding::{Finding, Severity, Status};
 
-pub(super) fn table(document: &Document, findings: &[Finding], view: View) -> String {
-    let mut order: Vec<&Finding> = findings.iter().collect();
-    // What is open before what is over, the worst first, then the oldest.
-    order.sort_by(|a, b| {
-        let rank = |finding: &Finding| {
-            (finding.status == Status::Resolved, std::cmp::Reverse(finding.severity))
-        };
-        rank(a).cmp(&rank(b)).then_with(|| a.since.cmp(&b.since))
-    });
-    let ids = ShortIds::new(findings.iter().map(|finding| finding.id.as_str()));
+pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: View) -> String {
+    let families = Families::new(findings);
+    let all = families.all();
     let mut out = String::new();
     if view.headers {
-        out.push_str(&summary(document, findings));
+        out.push_str(&summary(document, findings, &families));
     }
     if findings.is_empty() {
         return out;
     }
+    let ids = ShortIds::new(findings.iter().map(|finding| finding.id.as_str()));
     let mut table = if view.wide {
         Table::new(&[
-            "SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE", "STATUS", "POD", "NETNS", "CAUSE",
+            "SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE", "STATUS", "POD", "SANDBOX",
+            "NETNS", "CAUSE",
         ])
     } else {
         Table::new(&["SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE"])
     };
-    order.retain(|finding| view.all || cause(finding, findings).is_none());
-    for finding in &order {
-        table.noted(row(finding, &ids, view), Some(note(finding, findings, view)));
+    for (head, consequences) in &all {
+        let folded = if view.all { None } else { folded(head, consequences) };
+        table.noted(row(head, &ids, view), Some(note(head, folded, view)));
+        for finding in consequences.iter().filter(|_| view.all) {
+            let cause = families.cause(finding).map(|cause| ids.get(&cause.id));
+            let caused = cause.map(|id| format!("caused by {id}"));
+            table.noted(row(finding, &ids, view), Some(note(finding, caused, view)));
+        }
     }
     out.push_str(&table.render(view.headers, view.paint));
-    let worst = order.first().filter(|finding| finding.status != Status::Resolved);
-    if let (true, Some(worst)) = (view.headers, worst) {
+    let worst = all.first().filter(|(head, _)| head.status != Status::Resolved);
+    if let (true, Some((worst, _))) = (view.headers, worst) {
         out.push_str(&format!("Next: ipwatch explain {}\n", ids.get(&worst.id)));
     }
     out
 }
 
-/// The finding that this one is a consequence of, when it is among the ones shown.
-fn cause<'a>(finding: &Finding, findings: &'a [Finding]) -> Option<&'a Finding> {
-    let cause = finding.caused_by.as_ref()?;
-    findings.iter().find(|other| other.id == *cause && other.id != finding.id)
-}
-
-fn summary(document: &Document, findings: &[Finding]) -> String {
+fn summary(document: &Document, findings: &[Finding], families: &Families<'_>) -> String {
     let open = |finding: &&Finding| finding.status != Status::Resolved;
     let total = findings.iter().filter(open).count();
-    let causes = findings.iter().filter(open).filter(|f| cause(f, findings).is_none()).count();
-    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let causes = findings.iter().filter(open).filter(|f| !families.is_folded(f)).count();
     let what = match (causes, total) {
         (_, 0) => "nothing wrong is known".to_owned(),
-        (causes, total) if causes == total => count(total, "finding"),
-        (causes, total) => format!("{}, {}", count(causes, "cause"), count(total, "finding")),
+        (causes, total) if causes == total => text::count(total, "finding"),
+        (causes, total) => {
+            format!("{}, {}", text::count(causes, "cause"), text::count(total, "finding"))
+        }
     };
     let node = crate::escape::escape(&document.node);
     format!("{node}   {what}    {}\n", super::sources(document))
+}
+
+/// That there is more behind this line, and how bad it is.
+fn folded(head: &Finding, consequences: &[&Finding]) -> Option<String> {
+    if consequences.is_empty() {
+        return None;
+    }
+    let severity = match family::worst(head, consequences) {
+        Severity::Critical if head.severity < Severity::Critical => ", critical",
+        _ => "",
+    };
+    Some(format!("{} folded{severity} (--all)", text::count(consequences.len(), "consequence")))
 }
 
 fn row(finding: &Finding, ids: &ShortIds, view: View) -> Vec<Cell> {
@@ -82,6 +90,7 @@ fn row(finding: &Finding, ids: &ShortIds, view: View) -> Vec<Cell> {
         row.extend([
             Cell::new(status(finding.status)),
             Cell::new(text::owner(subject.pod.as_ref(), subject.container.as_ref())),
+            Cell::new(text::state(subject.pod.as_ref(), subject.container.as_ref())),
             Cell::new(subject.netns.as_ref().map(text::netns).unwrap_or_default()),
             Cell::new(finding.caused_by.as_deref().map(|id| ids.get(id)).unwrap_or_default()),
         ]);
@@ -99,7 +108,7 @@ pub(in crate::cli) fn status(status: Status) -> &'static str {
 }
 
 /// The line below a row: what will break, and what the row cannot say.
-fn note(finding: &Finding, findings: &[Finding], view: View) -> String {
+fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
     let mut parts = Vec::new();
     match finding.status {
         Status::Pending => parts.push("seen once so far".to_owned()),
@@ -113,14 +122,7 @@ fn note(finding: &Finding, findings: &[Finding], view: View) -> String {
     if finding.preexisting {
         parts.push("stood before ipwatch first looked".to_owned());
     }
-    let folded = findings
-        .iter()
-        .filter(|other| cause(other, findings).is_some_and(|cause| cause.id == finding.id))
-        .count();
-    if folded > 0 && !view.all {
-        let s = if folded == 1 { "" } else { "s" };
-        parts.push(format!("{folded} consequence{s} folded (--all)"));
-    }
+    parts.extend(relation);
     parts.retain(|part| !part.is_empty());
     parts.join(" · ")
 }
@@ -144,7 +146,7 @@ mod tests {
         let text = shown(|_| {}, |view| view);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
-            lines[0].starts_with("node-17   1 cause, 2 findings    sources 4/5 (cni"),
+            lines[0].starts_with("node-17   1 cause, 3 findings    sources 5/6 (cni"),
             "{text}"
         );
         assert_eq!(
@@ -154,32 +156,36 @@ mod tests {
                 "WARN  k3f9  10.0.3.17  ip-held-by-stuck-process  pid 812 java  5m",
                 "      10.0.3.17 stays up for as long as pod shop/api-0 cannot exit. If the IPAM frees it \
                  meanwhile, the next pod that is given 10.0.3.17 fails with \"address already in use\" \
-                 or shares it. · 1 consequence folded (--all)",
+                 or shares it. · 2 consequences folded, critical (--all)",
             ]
         );
         assert_eq!(lines[4..], ["Next: ipwatch explain k3f9"]);
     }
 
     #[test]
-    fn all_shows_every_one_the_worst_first_and_escapes_names() {
+    fn all_shows_consequences_below_their_cause_the_worst_first_and_escapes_names() {
         let text = shown(|_| {}, |view| View { all: true, wide: true, ..view });
-        let critical = text.find("CRIT  p81c  10.0.3.40").unwrap();
-        assert!(critical < text.find("WARN  k3f9").unwrap(), "{text}");
+        let rows = ["WARN  k3f9  10.0.3.17", "CRIT  p81c  10.0.3.40", "WARN  r7d2  10.0.3.17"];
+        let at = rows.map(|row| text.find(row).unwrap_or_else(|| panic!("{row} not in {text}")));
+        assert!(at.is_sorted(), "{text}");
+        assert_eq!(text.matches(" · caused by k3f9").count(), 2, "{text}");
+        assert!(text.contains("shop/api-0  NotReady  4026532177"), "{text}");
         assert!(text.contains("pid 977 thread 981 nginx\\x1b[2J"), "{text}");
         assert!(text.contains("seen once so far · ") && text.contains("stood before"), "{text}");
-        assert!(text.ends_with("Next: ipwatch explain p81c\n"), "{text}");
+        assert!(text.ends_with("Next: ipwatch explain k3f9\n"), "{text}");
     }
 
     #[test]
     fn a_cause_that_is_not_shown_hides_nothing() {
         let text = shown(|findings| drop(findings.remove(0)), |view| view);
-        assert!(text.contains("p81c") && text.contains("1 finding "), "{text}");
+        assert!(text.contains("p81c") && text.contains("r7d2"), "{text}");
+        assert!(text.contains("2 findings "), "{text}");
     }
 
     #[test]
     fn nothing_wrong_is_said_with_what_was_looked_at() {
         let text = shown(Vec::clear, |view| view);
-        assert!(text.starts_with("node-17   nothing wrong is known    sources 4/5"), "{text}");
+        assert!(text.starts_with("node-17   nothing wrong is known    sources 5/6"), "{text}");
         assert_eq!(text.lines().count(), 1);
     }
 

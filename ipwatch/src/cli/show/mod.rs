@@ -3,16 +3,19 @@
 mod addresses;
 pub(super) mod card;
 pub(super) mod event;
-mod findings;
+pub(super) mod family;
+pub(super) mod findings;
 mod lists;
 mod probes;
 pub(super) mod story;
+pub(super) mod tree;
 
 use super::output::View;
 use super::text;
 use crate::contract::{Body, Document};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
+use crate::finding::Finding;
 
 /// The text of a document.
 pub(super) fn document(document: &Document, view: View) -> String {
@@ -22,6 +25,15 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Neighbours(list) => lists::neighbours(list, view),
         Body::History(list) => lists::history(list, view),
         Body::Probes(list) => probes::table(document, list, view),
+    }
+}
+
+/// A document of addresses as trees; `findings` are the open ones. Other documents have none and stay
+/// tables.
+pub(super) fn trees(document_of: &Document, findings: &[Finding], view: View) -> String {
+    match &document_of.body {
+        Body::Addresses(list) => tree::render(list, findings, view),
+        _ => document(document_of, view),
     }
 }
 
@@ -61,6 +73,9 @@ fn plain(document: &Document) -> View {
         wide: false,
         headers: true,
         all: false,
+        pods: false,
+        width: None,
+        ascii: false,
         paint: super::table::Paint(false),
     }
 }
@@ -125,10 +140,10 @@ mod tests {
     #[test]
     fn the_sources_that_do_not_tell_all_are_named() {
         let mut document = sample("scan.json");
-        assert_eq!(sources(&document), "sources 4/5 (cni degraded)");
+        assert_eq!(sources(&document), "sources 5/6 (cni degraded)");
         document.sources[0].status = SourceStatus::Disabled;
         document.sources[1].status = SourceStatus::Down;
-        assert_eq!(sources(&document), "sources 2/4 (cni degraded, netlink down → unknown)");
+        assert_eq!(sources(&document), "sources 3/5 (cni degraded, netlink down → unknown)");
         document.sources.truncate(1);
         assert_eq!(sources(&document), "sources 0/0");
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::findings;
+use super::family::Families;
+use super::{card, findings};
 use crate::cli::output::View;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
@@ -15,20 +16,26 @@ use crate::finding::{Evidence, Finding, Status};
 
 /// Longest piece of proof that is shown on a story's line.
 const TEXT_LENGTH: usize = 160;
+/// Most consequences that get a line of their own.
+const MOST_CONSEQUENCES: usize = 8;
 
-/// The stories of these findings. `whole`: every item of proof as it was recorded.
+/// The stories of these findings. `all`: every finding there is, they among them, for what caused
+/// them and what came of them. `whole`: every item of proof as it was recorded.
 pub(in crate::cli) fn render(
     document: &Document,
     findings: &[Finding],
+    all: &[Finding],
     whole: bool,
     view: View,
 ) -> String {
-    let ids = ShortIds::new(findings.iter().map(|finding| finding.id.as_str()));
+    let known = findings.iter().chain(all);
+    let ids = ShortIds::new(known.map(|finding| finding.id.as_str()));
+    let families = Families::new(all);
     findings
         .iter()
         .map(|finding| {
-            let mut story = Story { out: String::new(), paint: view.paint };
-            story.tell(finding, ids.get(&finding.id), whole, view);
+            let mut story = Story { out: String::new(), paint: view.paint, ids: &ids, view };
+            story.tell(finding, &families, whole);
             for source in text::blind_spots(document) {
                 let (name, status) = (&source.name, text::status(source.status));
                 let why = if source.detail.is_empty() { "" } else { ": " };
@@ -44,23 +51,28 @@ pub(in crate::cli) fn render(
         .join("\n")
 }
 
-struct Story {
+struct Story<'a> {
     out: String,
     paint: Paint,
+    ids: &'a ShortIds,
+    view: View,
 }
 
-impl Story {
-    fn tell(&mut self, finding: &Finding, short: &str, whole: bool, view: View) {
-        self.title(finding, short, view);
+impl Story<'_> {
+    fn tell(&mut self, finding: &Finding, families: &Families<'_>, whole: bool) {
+        self.title(finding);
+        self.cause(finding, families);
         let mut evidence: Vec<&Evidence> = finding.evidence.iter().collect();
         evidence.sort_by_key(|item| item.at.parse::<Timestamp>().ok());
         for (at, item) in evidence.iter().enumerate() {
             let text = if whole { item.text.as_str() } else { text::cut(&item.text, TEXT_LENGTH) };
             let more = if text.len() < item.text.len() { "…" } else { "" };
-            let line = format!("{}  {text}{more}  [{}]", view.now.clock(&item.at), item.source);
+            let line =
+                format!("{}  {text}{more}  [{}]", self.view.now.clock(&item.at), item.source);
             self.line(if at == 0 { "WHY" } else { "" }, &line);
         }
         self.line("THEN", &finding.impact);
+        self.consequences(&families.consequences(finding));
         if finding.status != Status::Resolved {
             self.way_out(&finding.remediation);
         }
@@ -68,14 +80,9 @@ impl Story {
         self.line("MORE", &format!("ipwatch explain {}", finding.code));
     }
 
-    fn title(&mut self, finding: &Finding, short: &str, view: View) {
-        let subject = text::subject(&finding.subject);
-        let owner = text::owner(finding.subject.pod.as_ref(), finding.subject.container.as_ref());
-        let of = if owner.is_empty() || owner == subject { owner } else { format!(" of {owner}") };
-        let of = if of.starts_with(" of") { of } else { String::new() };
-        let holder = text::holders(&finding.holders);
-        let by = if holder.is_empty() { String::new() } else { format!(", held by {holder}") };
-        let title = escape(&format!("{subject}{of}{by}")).into_owned();
+    fn title(&mut self, finding: &Finding) {
+        let (short, view) = (self.ids.get(&finding.id), self.view);
+        let title = escape(&title(finding)).into_owned();
         self.out.push_str(&format!("{}\n", self.paint.paint(Style::Bold, &title)));
 
         let stands = findings::status(finding.status);
@@ -86,15 +93,51 @@ impl Story {
             None => format!("for {}", view.now.age(Some(&finding.since))),
         };
         let before = if finding.preexisting { ", stood before ipwatch first looked" } else { "" };
-        let caused = finding.caused_by.as_deref().map(|id| format!(", caused by {id}"));
         self.line(
             "WHAT",
             &format!(
-                "{} {short}, {severity}, {stands}, since {since} ({lasted}){before}{}",
-                finding.code,
-                caused.unwrap_or_default()
+                "{} {short}, {severity}, {stands}, since {since} ({lasted}){before}",
+                finding.code
             ),
         );
+        let subject = &finding.subject;
+        // What the title does not say: the runtime's word, and which container it is.
+        if let Some(pod) =
+            subject.pod.as_ref().filter(|pod| pod.state.is_some() || pod.attempt.is_some())
+        {
+            self.line("POD", &card::pod(pod));
+        }
+        if let Some(container) = subject.container.as_ref().filter(|of| of.name.is_some()) {
+            self.line("IN", &format!("container {}", card::container(container)));
+        }
+    }
+
+    /// What it is a consequence of: that is where to go on.
+    fn cause(&mut self, finding: &Finding, families: &Families<'_>) {
+        let Some(id) = finding.caused_by.as_deref() else { return };
+        let text = match families.cause(finding) {
+            Some(cause) => self.mention(cause),
+            None => format!("{id} (ipwatch explain {id})"),
+        };
+        self.line("CAUSE", &text);
+    }
+
+    /// What came of it, one line each.
+    fn consequences(&mut self, consequences: &[&Finding]) {
+        for (at, finding) in consequences.iter().take(MOST_CONSEQUENCES).enumerate() {
+            let text = self.mention(finding);
+            self.line(if at == 0 { "SO" } else { "" }, &text);
+        }
+        if let Some(more) = consequences.len().checked_sub(MOST_CONSEQUENCES).filter(|n| *n > 0) {
+            self.line("", &format!("{more} more (ipwatch query findings --all)"));
+        }
+    }
+
+    /// Another finding in one line.
+    fn mention(&self, finding: &Finding) -> String {
+        let (short, code) = (self.ids.get(&finding.id), finding.code);
+        let severity = text::severity(finding.severity).to_lowercase();
+        format!("{short} {severity} {code}: {} (ipwatch explain {short})", title(finding))
     }
 
     fn way_out(&mut self, lines: &[String]) {
@@ -112,15 +155,14 @@ impl Story {
 
     fn proof(&mut self, evidence: &[&Evidence], whole: bool) {
         let sources: BTreeSet<&str> = evidence.iter().map(|item| item.source.as_str()).collect();
-        let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
         let names = sources.iter().copied().collect::<Vec<_>>().join(", ");
         let hint = if whole { "" } else { " (--evidence shows them whole)" };
         self.line(
             "PROOF",
             &format!(
                 "{} from {}: {names}{hint}",
-                count(evidence.len(), "item"),
-                count(sources.len(), "source")
+                text::count(evidence.len(), "item"),
+                text::count(sources.len(), "source")
             ),
         );
     }
@@ -133,6 +175,21 @@ impl Story {
     }
 }
 
+/// What a finding is about, whose that is, and who holds it.
+fn title(finding: &Finding) -> String {
+    let subject = text::subject(&finding.subject);
+    let owner = text::owner(finding.subject.pod.as_ref(), finding.subject.container.as_ref());
+    let mut title = subject.clone();
+    if !owner.is_empty() && owner != subject {
+        title.push_str(&format!(" of {owner}"));
+    }
+    let holder = text::holders(&finding.holders);
+    if !holder.is_empty() {
+        title.push_str(&format!(", held by {holder}"));
+    }
+    title
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{plain, sample};
@@ -142,9 +199,17 @@ mod tests {
     fn told(whole: bool, change: impl FnOnce(&mut Finding)) -> String {
         let document = sample("scan.json");
         let Body::Findings(mut findings) = document.body.clone() else { panic!("findings") };
-        findings.truncate(1);
         change(&mut findings[0]);
-        render(&document, &findings, whole, plain(&document))
+        render(&document, &findings[..1], &findings, whole, plain(&document))
+    }
+
+    /// The story of the consequence, as the sample's third finding is one.
+    fn consequence(change: impl FnOnce(&mut Vec<Finding>)) -> String {
+        let document = sample("scan.json");
+        let Body::Findings(mut findings) = document.body.clone() else { panic!("findings") };
+        let consequence = findings[2].clone();
+        change(&mut findings);
+        render(&document, &[consequence], &findings, false, plain(&document))
     }
 
     #[test]
@@ -154,11 +219,17 @@ mod tests {
         for part in [
             "10.0.3.17 of shop/api-0, held by pid 812 java\n",
             "WHAT   ip-held-by-stuck-process k3f9, warn, firing, since 03:04:11Z (for 5m)\n",
+            "POD    shop/api-0 uid 7f3a2c1e, sandbox NotReady, attempt 3\n",
+            "IN     container api 7f3a91c26e0b of containerd, Running\n",
             "WHY    03:04:11Z  SIGKILL sent to the process by pid 733 (containerd-shim)  [probe]\n",
             "       03:04:11Z  pid 812 (java) began to exit  [probe]\n",
             "       03:10:09Z  pid 812 (java): state D",
             "request_wait_answer < __fuse_simple_request",
             "THEN   10.0.3.17 stays up",
+            "SO     p81c crit ip-held-by-stuck-process: 10.0.3.40, held by pid 977 thread 981 nginx\\x1b[2J \
+             (ipwatch explain p81c)\n",
+            "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
+             (ipwatch explain r7d2)\n",
             "NOW    A FUSE server does not answer",
             "FIX    Bring its server back",
             "       Until then start no new pod here",
@@ -170,6 +241,34 @@ mod tests {
             let found = text[at..].find(part);
             at += found.unwrap_or_else(|| panic!("{part:?} is not next in\n{text}"));
         }
+    }
+
+    #[test]
+    fn a_consequence_leads_to_its_cause() {
+        let text = consequence(|_| {});
+        assert!(
+            text.contains(
+                "\nCAUSE  k3f9 warn ip-held-by-stuck-process: 10.0.3.17 of shop/api-0, held by pid \
+                 812 java (ipwatch explain k3f9)\n"
+            ),
+            "{text}"
+        );
+        assert!(!text.contains("\nSO "), "{text}");
+        let alone = consequence(Vec::clear);
+        let id = "k3f9q2m7x5wz4a6b";
+        assert!(alone.contains(&format!("\nCAUSE  {id} (ipwatch explain {id})\n")), "{alone}");
+    }
+
+    #[test]
+    fn many_consequences_are_counted() {
+        let document = sample("scan.json");
+        let Body::Findings(mut findings) = document.body.clone() else { panic!("findings") };
+        for n in 0..20 {
+            findings.push(Finding { id: format!("z{n:015}"), ..findings[2].clone() });
+        }
+        let text = render(&document, &findings[..1], &findings, false, plain(&document));
+        assert!(text.contains("\n       14 more (ipwatch query findings --all)\n"), "{text}");
+        assert_eq!(text.matches("(ipwatch explain z").count(), MOST_CONSEQUENCES - 2);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! rtnetlink: links, addresses, neighbours and nsids of every netns.
 //!
 //! - [`Listener`] hears what changes, everywhere at once: `NETLINK_LISTEN_ALL_NSID`.
-//! - [`Requests`] asks: the names of a netns, and what is in it.
+//! - [`Requests`] asks: the names of a netns, what is in it, and which TCP connections the kernel still
+//!   closes there.
 //!
 //! Only a netns with an nsid is heard. A veth that is moved into a netns gives it one; any other gets
 //! one from [`Requests::adopt`], which dumps it only then, so that nothing falls in between.
 
+mod diag;
 mod door;
+mod driver;
 mod listen;
 mod parse;
 mod requests;

@@ -13,7 +13,7 @@ use netlink_packet_route::address::AddressHeader;
 use netlink_packet_route::link::{LinkFlags, LinkHeader};
 use netlink_packet_route::neighbour::NeighbourHeader;
 
-use crate::fact::{Address, AddressKey, Link, Mac, Neighbour, NetnsRef, What};
+use crate::fact::{Address, AddressKey, Link, Mac, Neighbour, NetnsRef, Parent, What};
 
 /// One netlink message within a datagram.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +118,7 @@ fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
         loopback: header.flags.contains(LinkFlags::Loopback),
         parent: None,
     };
+    let (mut bus, mut parent) = (None, None);
     for attribute in attributes(payload, LINK_HEADER) {
         let attribute = attribute?;
         match attribute.kind() {
@@ -127,6 +128,8 @@ fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
             libc::IFLA_LINK => link.peer = number(&attribute).and_then(index),
             libc::IFLA_LINK_NETNSID => link.peer_nsid = number(&attribute).filter(|&id| id >= 0),
             libc::IFLA_LINKINFO => link.kind = link_kind(attribute.value())?,
+            IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(attribute.value())),
+            IFLA_PARENT_DEV_NAME => parent = Some(text(attribute.value())),
             // A wireless extension's event borrows RTM_NEWLINK and carries nothing of the link but
             // its name (`rtnetlink_ifinfo_prep`, wext-core.c).
             libc::IFLA_WIRELESS => return Ok(None),
@@ -136,6 +139,8 @@ fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
     if link.name.is_empty() {
         return Err(DecodeError::from("a link without a name"));
     }
+    // Both or neither (`rtnl_fill_ifinfo`: of a device whose parent is on a bus).
+    link.parent = bus.zip(parent).map(|(bus, address)| Parent { bus, address, driver: None });
     Ok(Some(link))
 }
 
@@ -218,6 +223,8 @@ fn neighbour(payload: &[u8]) -> Result<Option<Neighbour>, DecodeError> {
 const LINK_HEADER: usize = 16; // struct ifinfomsg
 const ADDRESS_HEADER: usize = 8; // struct ifaddrmsg
 const NEIGHBOUR_HEADER: usize = 12; // struct ndmsg
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFA_FLAGS: u16 = 8;
 const NETNSA_NSID: u16 = 1;
 

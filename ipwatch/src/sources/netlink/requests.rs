@@ -11,8 +11,9 @@ use rustix::thread::ThreadNameSpaceType;
 use super::door::{self, Nsfs};
 use super::socket::{BUFFER, Socket};
 use super::talk::{Table, Talk};
+use super::{diag, driver};
 use crate::clock;
-use crate::fact::{Fact, NetnsRef, Origin, What};
+use crate::fact::{Fact, Holder, NetnsRef, Origin, What};
 use crate::map::want::Door;
 
 /// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
@@ -105,6 +106,7 @@ impl Requests {
         let mut talk =
             Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         dump_all(&mut talk, self.host, &mut facts);
+        driver::name_all(&mut facts);
         Ok(facts)
     }
 
@@ -133,6 +135,7 @@ impl Requests {
         let mut talk =
             Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         dump_all(&mut talk, found, &mut facts);
+        driver::name_all(&mut facts);
         Ok(facts)
     }
 
@@ -158,7 +161,27 @@ impl Requests {
             }
         }
         renumber(&mut talk, nsid, &mut facts);
+        driver::name_all(&mut facts);
         Ok(facts)
+    }
+
+    /// The TCP connections in a netns that no process has any more and that the kernel still closes: they
+    /// hold it.
+    ///
+    /// # Errors
+    /// No door opens it. [`AdoptError::Closed`] too where the kernel cannot be asked
+    /// (`CONFIG_INET_DIAG`).
+    pub fn orphans(&mut self, netns: NetnsRef, doors: &[Door]) -> Result<Vec<Holder>, AdoptError> {
+        self.usable()?;
+        let (fd, ..) = self.enter_any(netns, doors)?;
+        let socket = match self.visit(fd.as_fd(), diag_socket) {
+            Err(AdoptError::Kernel(_, error)) => return Err(diag_error(error)),
+            socket => socket?,
+        };
+        drop(fd);
+        let mut talk =
+            Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
+        diag::orphans(&mut talk).map_err(diag_error)
     }
 
     /// Through the first door that leads to `wanted`: an fd and a socket of it, and its names.
@@ -194,7 +217,10 @@ impl Requests {
         if inode == self.host.inode {
             return Err(AdoptError::Mismatch { wanted, found: self.host }); // never given an nsid
         }
-        let socket = self.socket_in(fd.as_fd(), door)?;
+        let socket = self.visit(fd.as_fd(), request_socket).map_err(|error| match error {
+            AdoptError::Kernel("setns", error) => closed(error),
+            error => error,
+        })?;
         found.cookie = socket.netns_cookie().ok();
         agree(wanted, found)?;
         let nsid = self.talk().nsid(fd.as_fd());
@@ -206,12 +232,14 @@ impl Requests {
     }
 
     /// Makes a socket in another netns. The socket stays that netns's wherever it is used from, so
-    /// the thread is away for two system calls.
-    fn socket_in(&mut self, netns: BorrowedFd<'_>, door: &Door) -> Result<Socket, AdoptError> {
-        if let Err(error) = enter_netns(netns) {
-            return Err(AdoptError::Closed(format!("{door:?}: setns: {error}")));
-        }
-        let socket = request_socket();
+    /// the thread is away for a few system calls.
+    fn visit(
+        &mut self,
+        netns: BorrowedFd<'_>,
+        make: fn() -> io::Result<Socket>,
+    ) -> Result<Socket, AdoptError> {
+        enter_netns(netns).map_err(|error| AdoptError::Kernel("setns", error.into()))?;
+        let socket = make();
         if enter_netns(self.own.as_fd()).is_err() {
             self.stranded = true;
             return Err(AdoptError::Stranded);
@@ -245,6 +273,22 @@ pub(super) fn request_socket() -> io::Result<Socket> {
     socket.strict()?;
     // The kernel answers within the send; only a lost answer would wait.
     socket.receive_timeout(Duration::from_secs(5))?;
+    Ok(socket)
+}
+
+/// A kernel without `sock_diag` for TCP says ENOENT (`inet_diag_dump`), one without any EPROTONOSUPPORT.
+fn diag_error(error: io::Error) -> AdoptError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EPROTONOSUPPORT | libc::EOPNOTSUPP) => {
+            AdoptError::Closed(format!("sock_diag: {error}"))
+        }
+        _ => AdoptError::Kernel("sock_diag", error),
+    }
+}
+
+fn diag_socket() -> io::Result<Socket> {
+    let socket = Socket::diag()?;
+    socket.receive_timeout(Duration::from_secs(1))?;
     Ok(socket)
 }
 

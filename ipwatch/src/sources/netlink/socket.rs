@@ -1,4 +1,4 @@
-//! One rtnetlink socket: how it is made, and a receive that keeps the nsid.
+//! One netlink socket: how it is made, and a receive that keeps the nsid.
 //!
 //! netlink-sys, netlink-proto and rtnetlink drop the control message that says which netns a message
 //! came from, and rtnetlink never asks for strict checking: hence `recvmsg` by hand.
@@ -8,14 +8,16 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
+};
 
 /// Larger than any message: a dump fills at most 32 KiB (`netlink_dump`, af_netlink.c), and a link
 /// with many virtual functions is the largest single one.
 pub(super) const BUFFER: usize = 64 * 1024;
 
-/// A NETLINK_ROUTE socket.
+/// A socket of NETLINK_ROUTE or NETLINK_SOCK_DIAG.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
@@ -34,14 +36,23 @@ pub(super) struct Received {
 }
 
 impl Socket {
-    /// A socket in the calling thread's netns, bound: an unbound one, or one bound after joining its
+    /// A NETLINK_ROUTE socket in the calling thread's netns, bound: an unbound one, or one bound after joining its
     /// groups, receives nothing (`netlink_bind` with `nl_groups` 0 leaves them all).
     pub(super) fn open(flags: SocketFlags) -> io::Result<Self> {
+        Self::of(None, flags) // NETLINK_ROUTE is 0
+    }
+
+    /// As [`open`](Self::open), of NETLINK_SOCK_DIAG.
+    pub(super) fn diag() -> io::Result<Self> {
+        Self::of(Some(netlink::SOCK_DIAG), SocketFlags::empty())
+    }
+
+    fn of(protocol: Option<Protocol>, flags: SocketFlags) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC | flags,
-            None, // NETLINK_ROUTE is 0
+            protocol,
         )?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         Ok(Self(fd))

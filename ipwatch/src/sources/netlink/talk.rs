@@ -201,7 +201,8 @@ impl Talk<'_> {
         self.socket.send(bytes)
     }
 
-    fn receive(&mut self) -> io::Result<usize> {
+    /// One datagram from the kernel, into the buffer: its length.
+    pub(super) fn receive(&mut self) -> io::Result<usize> {
         loop {
             match self.socket.receive(self.buffer) {
                 Ok(received) if !received.from_kernel => continue,
@@ -217,11 +218,11 @@ impl Talk<'_> {
 }
 
 /// The errno that NLMSG_DONE and NLMSG_ERROR begin with: 0, or negative.
-fn errno(payload: &[u8]) -> io::Result<()> {
+pub(super) fn errno(payload: &[u8]) -> io::Result<()> {
     let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.saturating_neg())) }
 }
 
-fn invalid(error: netlink_packet_core::DecodeError) -> io::Error {
+pub(super) fn invalid(error: netlink_packet_core::DecodeError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }

@@ -142,6 +142,7 @@ fn task(record: &TaskRecord, state: Option<char>) -> Task {
         exiting: record.flags & PF_EXITING != 0,
         killed: record.pending & KILL_BIT != 0,
         state,
+        idle: (record.idle != 0).then_some(record.idle),
     }
 }
 

@@ -28,6 +28,9 @@ fn netns(cookie: u64, inode: u32) -> NetnsRef {
     NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: None }
 }
 
+/// For how long that task has not run.
+const IDLE: u64 = 9_000_000_000;
+
 /// A task 7/`tid` called `name`.
 fn task_bytes(kind: u16, tid: u32, flags: u32, pending: u64, name: &[u8]) -> Vec<u8> {
     let mut comm = [0; 16];
@@ -42,6 +45,7 @@ fn task_bytes(kind: u16, tid: u32, flags: u32, pending: u64, name: &[u8]) -> Vec
             &1_239_999_999u64.to_ne_bytes(),
             &words(&[3, flags, 1, 0]),
             &pending.to_ne_bytes(),
+            &IDLE.to_ne_bytes(),
             &comm,
         ],
     )

@@ -195,9 +195,6 @@ async fn life(probes: &mut Probes) -> Vec<What> {
     let reader = tokio::spawn(events.run(emit));
     let mut sleeper = Sleeper::spawn();
     let pid = sleeper.0.id();
-    // spawn() returns once the exec has happened, so that all this is in order.
-    sleeper.0.kill().unwrap();
-    sleeper.0.wait().unwrap();
     let mut told = Vec::new();
     let about = |what: &What| match what {
         What::Task(task) => task.key.pid == pid,
@@ -205,10 +202,17 @@ async fn life(probes: &mut Probes) -> Vec<What> {
         What::Signalled { pid: target, .. } => *target == pid,
         _ => false,
     };
-    let released =
-        |told: &[What]| told.iter().any(|what| matches!(what, What::TaskReleased { .. }));
+    let has = |told: &[What], wanted: &dyn Fn(&What) -> bool| told.iter().any(wanted);
     let end = async {
-        while !released(&told) {
+        // spawn() returns when the exec has closed its pipe, some way before the kernel tells of the
+        // exec (`begin_new_exec`, then `exec_binprm`, fs/exec.c).
+        while !has(&told, &|what| matches!(what, What::Task(task) if task.comm == "sleep")) {
+            let batch = facts.recv().await.unwrap();
+            told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
+        }
+        sleeper.0.kill().unwrap();
+        sleeper.0.wait().unwrap();
+        while !has(&told, &|what| matches!(what, What::TaskReleased { .. })) {
             let batch = facts.recv().await.unwrap();
             told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
         }

@@ -34,6 +34,8 @@ const MEMBERS: &[Member] = &[
     member("TASK_PENDING", &[("task_struct", "pending.signal")]),
     member("TASK_SIGNAL", &[("task_struct", "signal")]),
     member("TASK_THREAD_NODE", &[("task_struct", "thread_node")]),
+    // With CONFIG_SCHED_INFO.
+    member("TASK_ARRIVAL", &[("task_struct", "sched_info.last_arrival")]),
     member("SIGNAL_LIVE", &[("signal_struct", "live")]),
     member("SIGNAL_SHARED_PENDING", &[("signal_struct", "shared_pending.signal")]),
     member("SIGNAL_THREAD_HEAD", &[("signal_struct", "thread_head")]),
@@ -79,8 +81,8 @@ const MEMBERS: &[Member] = &[
     member("SOCK_NET", &[("sock", "__sk_common.skc_net")]),
 ];
 
-/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `NET_COOKIE` and
-/// `NET_REFS` are in none: without them less is told, and nothing wrongly.
+/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `NET_COOKIE`
+/// and `NET_REFS` are in none: without them less is told, and nothing wrongly.
 pub(super) mod need {
     /// To say which netns something is in.
     pub(in super::super) const NETNS: &[&str] = &["NET_INODE"];

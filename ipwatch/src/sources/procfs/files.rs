@@ -55,6 +55,12 @@ impl Dir {
         self.read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// The name of a process or thread; empty when it has gone.
+    pub(super) fn comm(&self) -> String {
+        let comm = self.text("comm").unwrap_or_default();
+        comm.strip_suffix('\n').unwrap_or(&comm).to_owned()
+    }
+
     /// The number in a namespace link `KIND:[NUMBER]`. It reads the link's text alone, so it works
     /// on a made-up tree and touches no file system but `/proc`.
     pub(super) fn namespace(&self, path: &str, kind: &str) -> io::Result<u64> {

@@ -4,14 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags};
 
 use super::files::{Dir, is_gone, numbered};
 use super::look::{netns, stat};
 use super::mounts::{self, Mount};
-use super::{Proc, fact};
+use super::namespaces::{self, Place};
+use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Scope, What};
 use crate::sources::netlink::netns_of_socket;
@@ -62,12 +62,12 @@ impl Proc {
         let scope = Scope::Mounts { mount_ns };
         let began = clock::now();
         let mut facts = vec![Fact { at: began, ..fact(What::Began(scope.clone())) }];
-        let found = |inode, holder| {
-            let netns = NetnsRef::inode(inode);
-            facts.push(fact(What::Holder { netns, holder }));
-        };
-        let mut walk = MountWalk { proc: &self.root, found, ids: HashSet::new() };
-        let complete = walk.read(pid, mount_ns, "self/mountinfo")?.unwrap_or(false);
+        let complete = mounts::lines(&self.root.join("self/mountinfo"), |line| {
+            let Some(mount) = Mount::parse(line) else { return };
+            let Some(inode) = mount.netns() else { return };
+            let holder = mounted(Place { mount_ns, pid }, &mount, None);
+            facts.push(fact(What::Holder { netns: NetnsRef::inode(inode), holder }));
+        })?;
         facts.push(fact(What::Ended { scope, began, complete }));
         Ok(facts)
     }
@@ -87,7 +87,7 @@ impl Proc {
                 facts.push(fact(What::Holder { netns, holder }));
             }
         };
-        let mut complete = self.each_mount(&mut found)?;
+        let mut complete = self.each_mount(&known, search.until, &mut found)?;
         if search.files {
             let mut files = Files { wanted: &known, search, sockets: HashMap::new(), found };
             complete &= files.search(&Dir::open(&self.root)?)?;
@@ -99,101 +99,41 @@ impl Proc {
         Ok(facts)
     }
 
-    /// Every netns mount, once for each mount namespace; false when one could not be read.
-    fn each_mount(&self, found: impl FnMut(u32, Holder)) -> io::Result<bool> {
+    /// Every mount of a wanted netns; false when a mount namespace could not be read.
+    fn each_mount(
+        &self,
+        wanted: &HashMap<u32, NetnsRef>,
+        until: BootNs,
+        mut found: impl FnMut(u32, Holder),
+    ) -> io::Result<bool> {
         let root = Dir::open(&self.root)?;
-        let mut walk = MountWalk { proc: &self.root, found, ids: HashSet::new() };
-        let (mut read, mut unread) = (HashSet::new(), HashSet::new());
-        let mut denied = Vec::new();
-        let mut complete = true;
-        for pid in root.numbers(".")? {
-            let tasks = match root.dir(pid.to_string()).and_then(|dir| in_mount_ns(&dir, pid)) {
-                Ok(tasks) => tasks,
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    denied.push(pid);
-                    continue;
-                }
-                Err(error) => {
-                    complete &= is_gone(&error);
-                    continue;
-                }
+        let own = root.dir("self").and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
+        // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
+        let mut ids = HashSet::new();
+        let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+            let Some(inode) = mount.netns().filter(|inode| wanted.contains_key(inode)) else {
+                return;
             };
-            for (mount_ns, path) in tasks {
-                if read.contains(&mount_ns) {
-                    continue;
-                }
-                match walk.read(pid, mount_ns, &path) {
-                    Ok(Some(whole)) => {
-                        complete &= whole;
-                        read.insert(mount_ns);
-                    }
-                    Ok(None) => {} // it has left; another process may still show this one
-                    Err(_) => {
-                        unread.insert(mount_ns);
-                    }
-                }
+            if ids.insert(mount.id) {
+                let foreign = own != Some(place.mount_ns);
+                let process = foreign.then(|| root.dir(place.pid.to_string()).ok()).flatten();
+                found(inode, mounted(place, mount, process.as_ref()));
             }
-        }
-        for pid in denied {
-            complete &= match walk.read(pid, UNKNOWN, &format!("{pid}/mountinfo")) {
-                Ok(whole) => whole.unwrap_or(true),
-                Err(_) => false,
-            };
-        }
-        Ok(complete && unread.is_subset(&read))
+        })?;
+        Ok(pass.complete)
     }
 }
 
-/// Number of a mount namespace that may not be asked for: the link takes the right to trace the
-/// process (one with capabilities that we lack), its mountinfo does not.
-const UNKNOWN: u64 = 0;
-
-/// The search through mount namespaces.
-struct MountWalk<'a, F> {
-    proc: &'a Path,
-    found: F,
-    /// Ids of the mounts told: unique on the node (`mnt_alloc_id`), whichever process shows them.
-    ids: HashSet<u64>,
-}
-
-impl<F: FnMut(u32, Holder)> MountWalk<'_, F> {
-    /// Reads one mountinfo: whether to its end, or `None` when the task has given its namespaces up
-    /// (EINVAL, `mounts_open_common`) or has gone.
-    fn read(&mut self, pid: u32, mount_ns: u64, path: &str) -> io::Result<Option<bool>> {
-        let lines = mounts::lines(&self.proc.join(path), |line| {
-            let Some(mount) = Mount::parse(line) else { return };
-            let Some(inode) = mount.netns() else { return };
-            if self.ids.insert(mount.id) {
-                let path = mount.path().to_string_lossy().into_owned();
-                (self.found)(
-                    inode,
-                    Holder::Mount { mount_ns, path, pid, comm: None, cgroup: None },
-                );
-            }
-        });
-        match lines {
-            Ok(whole) => Ok(Some(whole)),
-            Err(error) if is_gone(&error) || error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-            Err(error) => Err(error),
-        }
+/// A netns mount; with the name and the cgroup of `process`, through which it is seen.
+fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>) -> Holder {
+    let groups = process.and_then(|dir| dir.text("cgroup").ok());
+    Holder::Mount {
+        mount_ns: place.mount_ns,
+        path: mounts::text(mount.point),
+        pid: place.pid,
+        comm: process.map(Dir::comm).filter(|comm| !comm.is_empty()),
+        cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
     }
-}
-
-/// The mount namespaces of a process, each with a mountinfo that shows it: one, or those of its threads
-/// when the leader has exited.
-fn in_mount_ns(dir: &Dir, pid: u32) -> io::Result<Vec<(u64, String)>> {
-    match dir.namespace("ns/mnt", "mnt") {
-        Ok(mount_ns) => return Ok(vec![(mount_ns, format!("{pid}/mountinfo"))]),
-        Err(error) if !is_gone(&error) => return Err(error),
-        Err(_) => {}
-    }
-    let mut found = Vec::new();
-    for tid in dir.numbers("task")? {
-        if let Ok(mount_ns) = dir.namespace(&format!("task/{tid}/ns/mnt"), "mnt") {
-            found.push((mount_ns, format!("{pid}/task/{tid}/mountinfo")));
-        }
-    }
-    Ok(found)
 }
 
 /// The search through fds.
@@ -320,12 +260,7 @@ struct Process<'a> {
 impl Process<'_> {
     fn comm(&mut self) -> String {
         let dir = self.dir;
-        self.comm
-            .get_or_insert_with(|| {
-                let comm = dir.text("comm").unwrap_or_default();
-                comm.strip_suffix('\n').unwrap_or(&comm).to_owned()
-            })
-            .clone()
+        self.comm.get_or_insert_with(|| dir.comm()).clone()
     }
 
     fn pidfd(&mut self) -> io::Result<&OwnedFd> {

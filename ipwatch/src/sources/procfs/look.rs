@@ -1,5 +1,5 @@
-//! A careful look at one task: what it does, whether it still has its namespaces, and whether it is
-//! merely paused.
+//! A careful look at one task: what it does, whether it still has its namespaces, whether it is merely
+//! paused, and what it may wait for.
 
 use std::io;
 
@@ -75,7 +75,7 @@ impl Proc {
             Some(name) if name == REFRIGERATOR => Some(true),
             _ => groups.as_deref().and_then(|lines| self.frozen(lines)),
         };
-        Ok(Look {
+        let mut look = Look {
             comm: stat.comm,
             state: stat.state,
             flags: stat.flags,
@@ -92,7 +92,9 @@ impl Proc {
             waited_for_by: Vec::new(),
             // After all of these: if it still has a netns now, it had one while they were read.
             netns: presence(dir).ok(),
-        })
+        };
+        self.explain(dir, &mut look);
+        Ok(look)
     }
 }
 
@@ -140,6 +142,15 @@ impl Signals {
         dir.text("status").map(|status| Self::parse(&status))
     }
 
+    /// As a look has them.
+    pub(super) fn of(look: &Look) -> Self {
+        Self {
+            thread: look.sig_pending,
+            process: look.shared_pending,
+            core_dumping: look.core_dumping,
+        }
+    }
+
     /// SIGKILL is pending.
     pub(super) fn killed(self) -> bool {
         (self.thread | self.process) & Self::KILL != 0
@@ -164,7 +175,7 @@ impl Signals {
 }
 
 /// Function names of a kernel stack, `[<0>] name+0x12/0x34 [module]`. The addresses stay behind.
-fn frames(stack: &str) -> Vec<String> {
+pub(super) fn frames(stack: &str) -> Vec<String> {
     let name = |line: &str| {
         let symbol = line.strip_prefix("[<")?.split_once(">] ")?.1;
         Some(symbol.split(['+', ' ']).next()?.to_owned())

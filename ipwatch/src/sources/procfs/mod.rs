@@ -1,15 +1,21 @@
-//! Files under `/proc`: the tasks of the node, careful looks at one, and searches for what else holds a
-//! netns.
+//! Files under `/proc`: the tasks of the node, careful looks at one and at what it may wait for, and
+//! searches for what else holds a netns or keeps a container's mounts.
 //!
 //! Everything here blocks and belongs on a thread where that does no harm. Nothing here reads a file
 //! that waits for a task's memory (`cmdline`, `environ`: `mmap_lock`) or goes through its root or
 //! working directory: exactly the tasks that matter are hung, and would take us with them.
 
 mod cgroup;
+mod cleanup;
+mod containers;
 mod files;
+mod fuse;
+mod hang;
 mod holders;
 mod look;
 mod mounts;
+mod namespaces;
+mod pidns;
 mod tasks;
 
 use std::io;
@@ -22,11 +28,16 @@ pub use mounts::MountWatch;
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
 
-/// A `/proc`, and where the cgroup hierarchies are mounted.
+/// A `/proc`, and the files elsewhere that go with it.
 #[derive(Debug, Clone)]
 pub struct Proc {
     root: PathBuf,
     freezers: Freezers,
+    /// `/sys`.
+    sys: PathBuf,
+    /// `/dev/kmsg`.
+    kmsg: PathBuf,
+    servers: fuse::Servers,
 }
 
 impl Proc {
@@ -40,8 +51,13 @@ impl Proc {
     /// `self/mountinfo` says.
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
-        let freezers = Freezers::find(&root);
-        Self { root, freezers }
+        Self {
+            freezers: Freezers::find(&root),
+            root,
+            sys: PathBuf::from("/sys"),
+            kmsg: PathBuf::from("/dev/kmsg"),
+            servers: fuse::Servers::default(),
+        }
     }
 
     /// How this source stands, as a fact: whether the namespaces of other users' processes read. The

@@ -25,9 +25,11 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount<'a> {
     pub(super) id: u64,
+    device: &'a [u8],
     pub(super) root: &'a [u8],
-    point: &'a [u8],
+    pub(super) point: &'a [u8],
     pub(super) fs_type: &'a [u8],
+    pub(super) source: &'a [u8],
     options: &'a [u8],
 }
 
@@ -37,12 +39,14 @@ impl<'a> Mount<'a> {
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let root = fields.nth(2)?;
+        let device = fields.nth(1)?;
+        let root = fields.next()?;
         let point = fields.next()?;
         let mut rest = fields.skip(1).skip_while(|&field| field != b"-").skip(1);
         let fs_type = rest.next()?;
-        let options = rest.nth(1).unwrap_or_default();
-        Some(Self { id, root, point, fs_type, options })
+        let source = rest.next().unwrap_or_default();
+        let options = rest.next().unwrap_or_default();
+        Some(Self { id, device, root, point, fs_type, source, options })
     }
 
     /// The netns that is mounted here, if one is.
@@ -58,10 +62,28 @@ impl<'a> Mount<'a> {
         PathBuf::from(OsStr::from_bytes(&unescape(self.point)))
     }
 
+    /// Major and minor number of the device that the file system shows as.
+    pub(super) fn device(&self) -> Option<(u32, u32)> {
+        let (major, minor) = std::str::from_utf8(self.device).ok()?.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
     /// One of the file system's own options.
     pub(super) fn has_option(&self, name: &[u8]) -> bool {
         self.options.split(|&byte| byte == b',').any(|option| option == name)
     }
+
+    /// The number that one of the file system's own options is set to; `name` with its `=`.
+    pub(super) fn option(&self, name: &[u8]) -> Option<u32> {
+        let mut options = self.options.split(|&byte| byte == b',');
+        let value = options.find_map(|option| option.strip_prefix(name))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+}
+
+/// A field of mountinfo as text for people: unescaped, lossily decoded.
+pub(super) fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(&unescape(field)).into_owned()
 }
 
 /// `\040` and its kind.
@@ -91,8 +113,13 @@ fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Hands each line of a mountinfo to `each`; false when there was more than is read.
-pub(super) fn lines(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
-    let mut reader = BufReader::with_capacity(32 << 10, File::open(path)?.take(LONGEST));
+pub(super) fn lines(path: &Path, each: impl FnMut(&[u8])) -> io::Result<bool> {
+    lines_of(File::open(path)?, each)
+}
+
+/// As [`lines`], of an open one.
+pub(super) fn lines_of(file: File, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+    let mut reader = BufReader::with_capacity(32 << 10, file.take(LONGEST));
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
         each(line.strip_suffix(b"\n").unwrap_or(&line));

@@ -107,6 +107,7 @@ impl Snapshot {
             exiting: stat.flags & PF_EXITING != 0,
             killed: Signals::read(dir)?.killed(),
             state: Some(stat.state),
+            idle: None,
         };
         self.put(What::Task(task), at);
         Ok(())

@@ -99,6 +99,13 @@ impl Tree {
         fs::write(path, content).unwrap();
     }
 
+    /// A link below the top, with its directories.
+    pub(super) fn link(&self, below: &str, text: &str) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(text, path).unwrap();
+    }
+
     pub(super) fn task(&self, made: &Made) {
         made.write(&self.path(&format!("proc/{}/task/{}", made.pid, made.tid)));
         if made.pid == made.tid {
@@ -109,6 +116,8 @@ impl Tree {
     /// Its `/proc`, with both kinds of freezer.
     pub(super) fn proc(&self) -> Proc {
         let freezers = Freezers { v1: Some(self.path("freezer")), v2: Some(self.path("unified")) };
-        Proc { root: self.path("proc"), freezers }
+        let servers = Default::default();
+        let (root, sys, kmsg) = (self.path("proc"), self.path("sys"), self.path("kmsg"));
+        Proc { root, freezers, sys, kmsg, servers }
     }
 }

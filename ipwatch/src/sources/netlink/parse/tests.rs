@@ -47,6 +47,24 @@ fn a_link_with_a_name_that_is_no_text_is_still_a_link() {
 }
 
 #[test]
+fn the_hardware_behind_a_link_is_known_by_bus_and_address() {
+    let name = (libc::IFLA_IFNAME, &b"eth1\0"[..]);
+    let bus = (IFLA_PARENT_DEV_BUS_NAME, &b"pci\0"[..]);
+    let address = (IFLA_PARENT_DEV_NAME, &b"0000:00:05.0\0"[..]);
+    let parent = |attributes: &[(u16, &[u8])]| {
+        let message = with(ifinfo(0), attributes);
+        match what(libc::RTM_NEWLINK, &message, NETNS) {
+            Ok(Some(What::Link { link, .. })) => link.parent,
+            other => panic!("{other:?}"),
+        }
+    };
+    let known = Parent { bus: "pci".into(), address: "0000:00:05.0".into(), driver: None };
+    assert_eq!(parent(&[name, address, bus]), Some(known));
+    assert_eq!(parent(&[name, address]), None);
+    assert_eq!(parent(&[name]), None);
+}
+
+#[test]
 fn what_borrows_a_link_message_is_no_link() {
     let name = (libc::IFLA_IFNAME, &b"v0\0"[..]);
     let bridge = with(ifinfo(libc::AF_BRIDGE as u8), &[name]);

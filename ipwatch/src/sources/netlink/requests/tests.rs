@@ -126,6 +126,13 @@ fn the_host_is_dumped_under_its_own_name() {
     let facts = requests.dump_host().unwrap();
     let host = requests.host();
     assert!(link(&facts, "lo").is_some_and(|lo| lo.loopback && lo.peer.is_none()));
+    // A device with hardware behind it, where this machine has one: sysfs says the same.
+    for fact in &facts {
+        let What::Link { link, .. } = &fact.what else { continue };
+        let driver = std::fs::read_link(format!("/sys/class/net/{}/device/driver", link.name)).ok();
+        let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        assert_eq!(link.parent.as_ref().and_then(|parent| parent.driver.clone()), driver);
+    }
     assert!(ended(&facts).contains(&(Scope::Addresses { netns: host }, true)));
     assert_eq!((ended(&facts).len(), host.nsid), (3, None));
 }

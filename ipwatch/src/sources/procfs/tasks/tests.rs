@@ -51,6 +51,7 @@ fn tasks_outside_the_host_and_no_others() {
         exiting: true,
         killed: true,
         state: Some('S'),
+        idle: None,
     };
     assert_eq!(tasks[0], told);
 }

@@ -1,0 +1,237 @@
+//! An error as kubelet, a runtime or a CNI plugin logged it: what it means, and which findings are
+//! about what it names. Pure.
+//!
+//! The text is taken apart into words, and findings are looked up by them: nothing depends on how a
+//! version of kubelet quotes its errors. What no finding is about still has a kind, and that a runbook.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::contract::Prefix;
+use crate::finding::{Code, Finding};
+
+/// Longest text that is looked at; kubelet's longest errors are some kilobytes.
+pub(super) const LONGEST: usize = 64 * 1024;
+/// Shortest text that is taken for a container's id: crictl and docker show 12 characters.
+const SHORTEST_ID: usize = 12;
+
+/// What an error says.
+#[derive(Debug)]
+pub(super) struct Pasted<'a> {
+    trouble: Option<&'static Trouble>,
+    words: HashSet<&'a str>,
+    places: Vec<Place>,
+}
+
+/// A kind of error.
+#[derive(Debug)]
+struct Trouble {
+    /// Any of these; of each, every part must be there. In lower case.
+    says: &'static [&'static [&'static str]],
+    /// What it means.
+    means: &'static str,
+    /// The findings that may be behind it, the likeliest first; its runbook is the one to read.
+    codes: &'static [Code],
+}
+
+/// The kinds, special ones before general ones. Texts are those of the CNI plugins' host-local,
+/// bridge and host-device, Whereabouts, Calico, Amazon's VPC CNI, containerd, CRI-O, Docker, podman,
+/// kubelet and the kernel.
+const TROUBLES: &[Trouble] = &[
+    Trouble {
+        says: &[
+            &["no ip addresses available in range set"],
+            &["could not allocate ip in range"],
+            &["assigned 0 out of 1 requested"],
+            &["failed to assign an ip address to container"],
+            &["no available ipv4 addresses"],
+            &["no available ipv6 addresses"],
+            &["failed to find free ip in range"],
+        ],
+        means: "no IP is left to be given out",
+        codes: &[
+            Code::SandboxCrashLoop,
+            Code::NetnsLeaked,
+            Code::IpHeldByDeadSandbox,
+            Code::IpHeldByStuckProcess,
+        ],
+    },
+    Trouble {
+        says: &[&["address already in use"], &["is already allocated to container"]],
+        means: "the IP is up somewhere else already",
+        codes: &[Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked],
+    },
+    Trouble {
+        says: &[&["container veth name", "already exists"]],
+        means: "an earlier attempt left its device in the sandbox's network namespace",
+        codes: &[Code::SandboxCrashLoop, Code::NetnsLeaked],
+    },
+    Trouble {
+        says: &[&["device or resource busy"], &["ebusy"]],
+        means: "what is to be removed is still mounted somewhere",
+        codes: &[Code::MountLeakBlocksRemoval],
+    },
+    Trouble {
+        says: &[&["unregister_netdevice: waiting for"]],
+        means: "the kernel cannot finish tearing a network namespace down",
+        codes: &[Code::NetnsTeardownStuck],
+    },
+    Trouble {
+        says: &[&["no net directory under pci device"], &["failed to find host device"]],
+        means: "a network device of the node is not where it should be",
+        codes: &[Code::DeviceHeldByDeadSandbox],
+    },
+    Trouble {
+        says: &[
+            &["stop", "deadline exceeded"],
+            &["stop", "deadlineexceeded"],
+            &["kill", "deadline exceeded"],
+            &["kill", "deadlineexceeded"],
+            &["failedkillpod"],
+        ],
+        means: "something in the container does not end",
+        codes: &[Code::IpHeldByStuckProcess, Code::NetnsTeardownStuck, Code::IpHeldByDeadSandbox],
+    },
+    Trouble {
+        says: &[
+            &["failedcreatepodsandbox"],
+            &["failed to create pod sandbox"],
+            &["failed to setup network for sandbox"],
+            &["sandbox changed, it will be killed and re-created"],
+        ],
+        means: "the pod's sandbox does not come up",
+        codes: &[Code::SandboxCrashLoop, Code::NetnsTeardownStuck],
+    },
+];
+
+/// IPs that a text names.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// One, or a prefix of them.
+    Within(Prefix),
+    /// From one to another.
+    Between(IpAddr, IpAddr),
+}
+
+/// The findings that fit an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// They are about what it names.
+    Named,
+    /// They are of its kind; it names nothing that any finding is about.
+    Alike,
+}
+
+impl<'a> Pasted<'a> {
+    /// Takes a text apart.
+    pub(super) fn read(text: &'a str) -> Self {
+        let text = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text);
+        let said = text.to_lowercase();
+        let is = |parts: &&[&str]| parts.iter().all(|part| said.contains(part));
+        let trouble = TROUBLES.iter().find(|trouble| trouble.says.iter().any(is));
+        let words = split(text, |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
+        let ips = split(text, |c| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/' | '-'));
+        Self { trouble, words, places: ips.filter_map(place).collect() }
+    }
+
+    /// What it means, when that is known.
+    pub(super) fn means(&self) -> Option<&'static str> {
+        self.trouble.map(|trouble| trouble.means)
+    }
+
+    /// The code whose runbook is the nearest.
+    pub(super) fn code(&self) -> Option<Code> {
+        self.trouble.and_then(|trouble| trouble.codes.first().copied())
+    }
+
+    /// The findings that it is about, those of its own kind first.
+    pub(super) fn matching(&self, findings: &[Finding]) -> Option<(Fit, Vec<Finding>)> {
+        let codes = self.trouble.map_or(&[][..], |trouble| trouble.codes);
+        let place = |finding: &Finding| codes.iter().position(|code| *code == finding.code);
+        let mut found: Vec<Finding> =
+            findings.iter().filter(|finding| self.names(finding)).cloned().collect();
+        let mut fit = Fit::Named;
+        if found.is_empty() {
+            fit = Fit::Alike;
+            found = findings.iter().filter(|finding| place(finding).is_some()).cloned().collect();
+        }
+        found.sort_by_key(|finding| place(finding).unwrap_or(usize::MAX));
+        (!found.is_empty()).then_some((fit, found))
+    }
+
+    /// Whether it names what a finding is about.
+    fn names(&self, finding: &Finding) -> bool {
+        let subject = &finding.subject;
+        let pod = subject.pod.as_ref();
+        let has = |name: Option<&str>| name.is_some_and(|name| self.words.contains(name));
+        // A pod's name alone is too often a common word.
+        let by_name = pod.is_some_and(|pod| {
+            has(pod.name.as_deref()) && (pod.namespace.is_none() || has(pod.namespace.as_deref()))
+        });
+        let netns = subject.netns.as_ref().and_then(|netns| netns.path.as_deref());
+        let container = subject.container.as_ref().and_then(|container| container.id.as_deref());
+        by_name
+            || has(pod.and_then(|pod| pod.uid.as_deref()))
+            || has(netns.and_then(|path| path.rsplit('/').next()))
+            || has(Some(&finding.id))
+            || subject.ip.is_some_and(|ip| self.is_at(ip))
+            || container.is_some_and(|id| self.ids().any(|word| id.starts_with(word)))
+            || finding.evidence.iter().any(|item| self.is_in(&item.text))
+    }
+
+    /// Words that look like a container's id.
+    fn ids(&self) -> impl Iterator<Item = &str> {
+        let is_id = |word: &&str| {
+            word.len() >= SHORTEST_ID && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        self.words.iter().copied().filter(is_id)
+    }
+
+    /// Whether proof quotes what it names: a sandbox's id, or another IP of the same netns.
+    fn is_in(&self, proof: &str) -> bool {
+        let other = Pasted::read(proof);
+        let ids: Vec<&str> = other.ids().collect();
+        let same = |a: &str, b: &str| a.starts_with(b) || b.starts_with(a);
+        self.ids().any(|own| ids.iter().any(|id| same(own, id)))
+            || other.places.iter().any(|place| match place {
+                Place::Within(prefix) if prefix.is_host() => self.is_at(prefix.ip),
+                _ => false,
+            })
+    }
+
+    fn is_at(&self, ip: IpAddr) -> bool {
+        self.places.iter().any(|place| match place {
+            Place::Within(prefix) => prefix.contains(ip),
+            Place::Between(first, last) => *first <= ip && ip <= *last,
+        })
+    }
+}
+
+/// The words of a text that are made of such characters. Marks at their ends are not part of them.
+fn split(text: &str, of: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
+    text.split(move |c| !of(c))
+        .map(|word| word.trim_matches(['-', '.', '/']).trim_end_matches(':'))
+        .filter(|word| !word.is_empty())
+}
+
+/// The IPs that a word stands for. `10.0.3.17/24` is an address with its prefix length, `10.0.3.0/24`
+/// a prefix. Loopback and `0.0.0.0` are nobody's.
+fn place(word: &str) -> Option<Place> {
+    if let Some((first, last)) = word.split_once('-') {
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        return Some(Place::Between(first, last));
+    }
+    let with_port = word.parse::<SocketAddr>().ok().map(|address| Prefix::host(address.ip()));
+    let prefix = word.parse::<Prefix>().ok().or(with_port)?;
+    if prefix.ip.is_loopback() || prefix.ip.is_unspecified() {
+        return None;
+    }
+    let is_network = match prefix.ip {
+        IpAddr::V4(ip) => ip.to_bits().trailing_zeros() >= 32 - u32::from(prefix.len),
+        IpAddr::V6(ip) => ip.to_bits().trailing_zeros() >= 128 - u32::from(prefix.len),
+    };
+    Some(Place::Within(if is_network { prefix } else { Prefix::host(prefix.ip) }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Addresses as trees: a netns, what is up in it, and what holds it there.
+//!
+//! One tree a netns. Its title is the pod or container that it belongs to, where one is known; its
+//! branches are addresses, holders and findings. Text that a container chose is escaped, and a line
+//! too long for the terminal goes on below itself without breaking the drawing.
+
+use unicode_width::UnicodeWidthStr;
+
+use super::card;
+use crate::cli::output::View;
+use crate::cli::table::Style;
+use crate::cli::text::{self, ShortIds};
+use crate::contract::{Address, Holder, HolderKind, Netns};
+use crate::escape::escape;
+use crate::finding::{Finding, Severity};
+
+/// A line shorter than this is not broken any further: a deep branch in a narrow terminal.
+const NARROWEST: usize = 24;
+
+/// The trees of these addresses. `findings`: the open ones, for what the addresses name by id only.
+pub(in crate::cli) fn render(addresses: &[Address], findings: &[Finding], view: View) -> String {
+    let named = addresses.iter().flat_map(|address| &address.findings);
+    let open = findings.iter().map(|finding| &finding.id);
+    let told = Told { findings, ids: ShortIds::new(open.chain(named).map(String::as_str)), view };
+    let trees: Vec<String> =
+        by_netns(addresses).iter().map(|group| draw(&told.netns(group), view)).collect();
+    trees.join("\n")
+}
+
+/// The addresses of each netns, in the order in which the netns come.
+fn by_netns(addresses: &[Address]) -> Vec<Vec<&Address>> {
+    let mut groups: Vec<Vec<&Address>> = Vec::new();
+    let mut places = std::collections::HashMap::new();
+    for address in addresses {
+        let Netns { cookie, inode, nsid, .. } = address.netns;
+        // The cookie alone identifies; where there is none, all that is known does.
+        let key = cookie.map_or((None, inode, nsid), |cookie| (Some(cookie), None, None));
+        let place = *places.entry(key).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(address),
+            None => groups.push(vec![address]),
+        }
+    }
+    groups
+}
+
+/// A line and what hangs below it.
+#[derive(Debug, Default)]
+struct Node {
+    text: String,
+    style: Style,
+    below: Vec<Node>,
+}
+
+impl Node {
+    fn leaf(text: impl Into<String>) -> Self {
+        Self::styled(text, Style::Plain)
+    }
+
+    fn styled(text: impl Into<String>, style: Style) -> Self {
+        Self { text: text.into(), style, below: Vec::new() }
+    }
+}
+
+/// What the lines are made from.
+struct Told<'a> {
+    findings: &'a [Finding],
+    ids: ShortIds,
+    view: View,
+}
+
+impl Told<'_> {
+    /// The tree of one netns.
+    fn netns(&self, group: &[&Address]) -> Node {
+        let Some(first) = group.first() else { return Node::default() };
+        let dying = first.netns.state.as_deref() == Some("dying");
+        let style = if dying { Style::Yellow } else { Style::Bold };
+        let mut root = Node::styled(title(first), style);
+        if let (Some(_), Some(container)) = (&first.pod, &first.container) {
+            root.below.push(Node::leaf(format!("container {}", card::container(container))));
+        }
+        // Every netns has its own loopback: it is shown where it is all there is.
+        let loopback = |address: &Address| address.ip.is_some_and(|ip| ip.is_loopback());
+        let alone = group.iter().all(|address| loopback(address));
+        let shown = group.iter().filter(|address| alone || !loopback(address));
+        root.below.extend(shown.map(|address| self.address(address)));
+        root.below.extend(self.holders(&first.holders));
+        if first.holders.is_empty() && first.netns.state.is_none() {
+            root.below.push(Node::leaf("no holder is known"));
+        }
+        let mut ids: Vec<&str> =
+            group.iter().flat_map(|address| &address.findings).map(String::as_str).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        root.below.extend(ids.iter().map(|id| self.finding(id)));
+        root
+    }
+
+    fn address(&self, address: &Address) -> Node {
+        let Some(ip) = address.ip else { return Node::leaf("no address") };
+        let len = address.prefix_len.map(|len| format!("/{len}")).unwrap_or_default();
+        let mut text = format!("{ip}{len}");
+        if let Some(interface) = &address.interface {
+            let name = interface.name.clone();
+            text.push_str(" on ");
+            text.push_str(&name.unwrap_or_else(|| format!("device {}", interface.index)));
+            if let Some(mac) = interface.mac {
+                text.push_str(&format!(" {mac}"));
+            }
+        }
+        let age = self.view.now.age(address.since.as_deref());
+        if !age.is_empty() {
+            text.push_str(&format!(", up {age}"));
+        }
+        let mut node = Node::leaf(text);
+        let ipam = card::ipam(address);
+        if !ipam.is_empty() {
+            node.below.push(Node::leaf(ipam));
+        }
+        node
+    }
+
+    /// Threads hang under their process, also where that is in the netns by them alone.
+    fn holders(&self, holders: &[Holder]) -> Vec<Node> {
+        let mut nodes: Vec<(Option<u32>, Node)> = Vec::new();
+        let (threads, others): (Vec<&Holder>, Vec<&Holder>) =
+            holders.iter().partition(|holder| holder.kind == HolderKind::Thread);
+        for holder in others {
+            let pid = holder.pid.filter(|_| holder.kind == HolderKind::Process);
+            nodes.push((pid, self.holder(holder)));
+        }
+        for thread in threads {
+            let own = nodes.iter_mut().find(|(pid, _)| pid.is_some() && *pid == thread.pid);
+            match own {
+                Some((_, process)) => process.below.push(self.holder(thread)),
+                None => {
+                    let pid = thread.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+                    let mut process = Node::leaf(format!("pid {pid}, by its threads alone"));
+                    process.below.push(self.holder(thread));
+                    nodes.push((thread.pid, process));
+                }
+            }
+        }
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
+    fn holder(&self, holder: &Holder) -> Node {
+        let style = if holder.exiting == Some(true) { Style::Yellow } else { Style::Plain };
+        let text = card::holding(holder, self.view);
+        match (holder.kind, holder.pid) {
+            // Its process stands above it.
+            (HolderKind::Thread, Some(pid)) => {
+                let own = text.strip_prefix(&format!("pid {pid} ")).unwrap_or(&text);
+                Node::styled(own, style)
+            }
+            _ => Node::styled(text, style),
+        }
+    }
+
+    fn finding(&self, id: &str) -> Node {
+        let known = self.findings.iter().find(|finding| finding.id == id);
+        let style = match known.map(|finding| finding.severity) {
+            Some(Severity::Critical) => Style::Red,
+            _ => Style::Yellow,
+        };
+        let verdict = card::verdict(self.ids.get(id), known, self.view);
+        Node::styled(format!("finding {verdict}"), style)
+    }
+}
+
+/// Whose netns it is, what the runtime says of that, and which netns.
+fn title(address: &Address) -> String {
+    let mut parts = vec![text::owner(address.pod.as_ref(), address.container.as_ref())];
+    match (&address.pod, &address.container) {
+        (Some(pod), _) => {
+            let attempt = pod.attempt.map(|attempt| format!("attempt {attempt}"));
+            let state = pod.state.as_ref().map(|state| format!("sandbox {state}"));
+            let runtime: Vec<String> = state.into_iter().chain(attempt).collect();
+            parts.push(runtime.join(", "));
+        }
+        (None, Some(container)) => parts.push(container.state.clone().unwrap_or_default()),
+        (None, None) => {}
+    }
+    let path = address.netns.path.as_ref().map(|path| format!(" ({path})"));
+    parts.push(format!("netns {}{}", text::netns(&address.netns), path.unwrap_or_default()));
+    if address.netns.state.as_deref() == Some("dying") {
+        parts.push("being torn down".to_owned());
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join("   ")
+}
+
+/// What the branches are drawn with: of the same width each.
+#[derive(Debug, Clone, Copy)]
+struct Guides {
+    branch: &'static str,
+    last: &'static str,
+    bar: &'static str,
+}
+
+const GAP: &str = "   ";
+const BOXES: Guides = Guides { branch: "├─ ", last: "└─ ", bar: "│  " };
+const ASCII: Guides = Guides { branch: "|- ", last: "`- ", bar: "|  " };
+
+fn draw(root: &Node, view: View) -> String {
+    let guides = if view.ascii { ASCII } else { BOXES };
+    let mut out = String::new();
+    line(&mut out, root, ("", ""), guides, view);
+    branches(&mut out, &root.below, "", guides, view);
+    out
+}
+
+fn branches(out: &mut String, nodes: &[Node], lead: &str, guides: Guides, view: View) {
+    for (at, node) in nodes.iter().enumerate() {
+        let (first, rest) =
+            if at + 1 == nodes.len() { (guides.last, GAP) } else { (guides.branch, guides.bar) };
+        let (first, rest) = (format!("{lead}{first}"), format!("{lead}{rest}"));
+        line(out, node, (&first, &rest), guides, view);
+        branches(out, &node.below, &rest, guides, view);
+    }
+}
+
+/// A node's own text after what leads to it: on one line, or on as many as the terminal needs.
+fn line(out: &mut String, node: &Node, (first, rest): (&str, &str), guides: Guides, view: View) {
+    // Under a node's text, beside the bar that leads to what is below it.
+    let hang = if node.below.is_empty() { GAP } else { guides.bar };
+    let room =
+        view.width.map(|width| width.saturating_sub(rest.width() + hang.width()).max(NARROWEST));
+    for (at, part) in wrapped(&escape(&node.text), room).into_iter().enumerate() {
+        let lead = if at == 0 { first.to_owned() } else { format!("{rest}{hang}") };
+        out.push_str(&format!("{lead}{}\n", view.paint.paint(node.style, part)));
+    }
+}
+
+/// `text` broken at spaces into lines of at most `room` columns. A longer word stays whole, so that a
+/// path or a name can be copied.
+fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
+    let Some(room) = room else { return vec![text] };
+    let part = |from: usize, to: usize| text[from..to].trim_matches(' ');
+    let mut lines = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for word in text.split_inclusive(' ') {
+        let next = end + word.len();
+        if part(start, next).width() > room && !part(start, end).is_empty() {
+            lines.push(part(start, end));
+            start = end;
+        }
+        end = next;
+    }
+    lines.push(part(start, end));
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! The last step of a search for holders: TCP connections that no process has any more. They show only
+//! from inside a netns, so the thread `netns` asks there, through the doors that the search has found.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use super::desk::NetnsJob;
+use crate::clock;
+use crate::fact::{Fact, Holder, NetnsRef, Origin, What};
+use crate::map::want::Door;
+use crate::sources::netlink::{AdoptError, Requests};
+
+/// How long the thread `netns` may be kept from its other work, in nanoseconds.
+const LONGEST: u64 = 500_000_000;
+/// How long the search waits for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Doors tried.
+const MOST_DOORS: usize = 8;
+
+/// Ask for the orphans of these netns.
+pub(super) struct Ask {
+    netns: Vec<(NetnsRef, Vec<Door>)>,
+    answer: SyncSender<Vec<Told>>,
+}
+
+/// What was learnt of one netns.
+enum Told {
+    These(Vec<Holder>),
+    /// There is no way in, or this kernel cannot be asked.
+    NoWayIn,
+    /// Not now.
+    Unknown,
+}
+
+impl Ask {
+    /// Asks on the thread that can enter netns.
+    ///
+    /// # Errors
+    /// The thread is of no use any more ([`AdoptError::is_fatal`]).
+    pub(super) fn with(self, requests: &mut Requests) -> Result<Vec<Fact>, AdoptError> {
+        let until = clock::now().plus(LONGEST);
+        let mut answers = Vec::with_capacity(self.netns.len());
+        for (netns, doors) in &self.netns {
+            if clock::now() > until {
+                break;
+            }
+            answers.push(match requests.orphans(*netns, doors) {
+                Ok(holders) => Told::These(holders),
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(AdoptError::Closed(_) | AdoptError::Mismatch { .. }) => Told::NoWayIn,
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    Told::Unknown
+                }
+            });
+        }
+        // The search may have stopped waiting.
+        let _ = self.answer.try_send(answers);
+        Ok(Vec::new())
+    }
+}
+
+/// Adds to what a search for the holders of `wanted` found the orphans in them, before the words that it
+/// has ended. `beside` is what another pass found at the same time.
+///
+/// A netns that no door opens cannot be asked for its orphans, ever (before 6.18, that is one that nothing
+/// but the kernel holds): its search is as complete as it can be. One that was not asked for want of
+/// time is not.
+pub(super) fn add(
+    to: &SyncSender<NetnsJob>,
+    wanted: &[NetnsRef],
+    beside: &[Fact],
+    facts: &mut Vec<Fact>,
+) {
+    let netns = wanted.iter().map(|netns| (*netns, doors(*netns, beside, facts))).collect();
+    let (answer, answers) = sync_channel(1);
+    let asked = to.try_send(NetnsJob::Orphans(Ask { netns, answer })).is_ok();
+    let mut told = if asked { wait(&answers) } else { Vec::new() };
+    told.resize_with(wanted.len(), || Told::Unknown);
+    let ends = facts.iter().position(|fact| matches!(fact.what, What::HoldersSearched { .. }));
+    let mut ends = facts.split_off(ends.unwrap_or(facts.len()));
+    for (netns, told) in wanted.iter().zip(told) {
+        match told {
+            Told::NoWayIn => {}
+            Told::These(holders) => facts.extend(holders.into_iter().map(|holder| Fact {
+                at: clock::now(),
+                origin: Origin::Netlink,
+                what: What::Holder { netns: *netns, holder },
+            })),
+            Told::Unknown => leave_open(&mut ends, netns),
+        }
+    }
+    facts.append(&mut ends);
+}
+
+fn wait(answers: &Receiver<Vec<Told>>) -> Vec<Told> {
+    answers.recv_timeout(PATIENCE).unwrap_or_default()
+}
+
+fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
+    for fact in ends {
+        if let What::HoldersSearched { netns, complete } = &mut fact.what
+            && netns == of
+        {
+            *complete = false;
+        }
+    }
+}
+
+/// Ways into a netns, by what was found to hold it.
+fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<Door> {
+    let same = |netns: &NetnsRef| {
+        (netns.cookie.is_some() && netns.cookie == wanted.cookie)
+            || (netns.inode.is_some() && netns.inode == wanted.inode)
+    };
+    let door = |fact: &Fact| match &fact.what {
+        What::Holder { netns, holder } if same(netns) => Door::through(holder),
+        _ => None,
+    };
+    let found = facts.iter().chain(beside).filter_map(door);
+    found.take(MOST_DOORS).chain([Door::Handle]).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! `mount-leak-blocks-removal`: a dead container's file system is still mounted in somebody else's mount
+//! namespace, mostly that of an agent which mounted `/`, `/run` or `/var/lib` of the node without
+//! `HostToContainer`: what is unmounted on the node stays mounted there. Runtimes then fail to remove the
+//! container with "device or resource busy".
+//!
+//! One finding for one mount namespace: one agent is one cause.
+
+use std::collections::BTreeMap;
+
+use super::cause::quoted;
+use super::words::{self, Proof};
+use crate::contract::{self, HolderKind};
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::cgroup::attribution;
+use crate::map::{Leftover, NodeMap, Policy};
+
+/// Mounts that are listed one by one.
+const LISTED: usize = 8;
+
+pub(super) fn detect(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let mut by_mount_ns: BTreeMap<u64, Vec<&Leftover>> = BTreeMap::new();
+    for leftover in map.leftovers().filter(|leftover| !leftover.mount.host) {
+        by_mount_ns.entry(leftover.mount.mount_ns).or_default().push(leftover);
+    }
+    by_mount_ns.values().filter_map(|mounts| candidate(map, mounts)).collect()
+}
+
+fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
+    // Its own container lives: the mounts are its own.
+    let mounts: Vec<&Leftover> =
+        mounts.iter().copied().filter(|found| is_foreign(&found.mount)).collect();
+    let first = mounts.first()?;
+    let boot = map.boot()?;
+    let mount = &first.mount;
+    let dead = &mount.container_id;
+    let (container, pod) = dead_one(map, dead);
+    let holder = mount.processes.first();
+    let agent = agent(map, mount);
+    let who = match (holder, &agent) {
+        (Some(process), Some(agent)) => format!("{agent} (pid {}, {})", process.pid, process.comm),
+        (Some(process), None) => format!("pid {} ({})", process.pid, process.comm),
+        (None, _) => format!("mnt:[{}]", mount.mount_ns),
+    };
+    let pid = holder.map_or(0, |process| process.pid);
+    let mut proof = Proof::new(map);
+    if let Some(entry) = map.sandbox(dead) {
+        proof.runtime(entry);
+    } else if let Some(entry) = map.container(dead) {
+        let word = if entry.gone.is_some() { "not there any more" } else { &entry.container.word };
+        let text = format!("container {} is {word}", words::short(dead));
+        proof.tell(&entry.container.runtime, entry.dead.unwrap_or(entry.told), text);
+    }
+    for found in mounts.iter().take(LISTED) {
+        let of = words::short(&found.mount.container_id);
+        let text = format!(
+            "{} of container {of} is mounted at {} in mnt:[{}]",
+            found.mount.fs_type, found.mount.path, found.mount.mount_ns
+        );
+        proof.tell("procfs", found.seen, text);
+    }
+    let processes = mount.processes.iter().map(|p| format!("{} ({})", p.pid, p.comm));
+    let processes: Vec<String> = processes.collect();
+    let text = format!("in mnt:[{}]: pid {}", mount.mount_ns, processes.join(", "));
+    proof.tell("procfs", first.seen, text);
+    Some(Candidate {
+        code: Code::MountLeakBlocksRemoval,
+        key: format!("{}/{}", boot.boot_id, mount.mount_ns),
+        severity: Severity::Warning,
+        subject: Subject { container, pod, ..Subject::default() },
+        holders: mounts.iter().take(LISTED).map(|found| holder_view(found)).collect(),
+        evidence: proof.done(),
+        since: mounts.iter().map(|found| found.first_seen).min()?,
+        observed: mounts.iter().map(|found| found.seen).min()?,
+        impact: format!(
+            "{} of dead containers stay mounted by {who}: their removal fails with \"device or resource \
+             busy\", and what they held (a netns file too) is not freed.",
+            words::count(mounts.len(), "file system"),
+        ),
+        remediation: remediation(&mounts, pid, agent.as_deref()),
+        caused_by: None,
+        preexisting: false,
+    })
+}
+
+/// Not one of the dead container's own last processes.
+fn is_foreign(mount: &crate::fact::ContainerMount) -> bool {
+    let own = mount.cgroup.as_deref().and_then(attribution).and_then(|found| found.container_id);
+    own.as_deref() != Some(&mount.container_id)
+}
+
+fn dead_one(map: &NodeMap, id: &str) -> (Option<contract::Container>, Option<contract::Pod>) {
+    if let Some((container, pod)) = map.sandbox_told(id) {
+        return (container, pod);
+    }
+    let Some(entry) = map.container(id) else { return (None, None) };
+    let told = &entry.container;
+    let pod = told.sandbox.as_deref().and_then(|sandbox| map.sandbox_told(sandbox)?.1);
+    let container = contract::Container {
+        id: Some(id.to_owned()),
+        runtime: Some(told.runtime.clone()),
+        name: told.name.clone(),
+        state: Some(told.word.clone()),
+    };
+    (Some(container), pod)
+}
+
+/// The pod or container whose processes see the mount.
+fn agent(map: &NodeMap, mount: &crate::fact::ContainerMount) -> Option<String> {
+    let id = attribution(mount.cgroup.as_deref()?)?.container_id?;
+    let (container, pod) = dead_one(map, &id);
+    Some(words::owner(
+        pod.as_ref(),
+        container.as_ref(),
+        &format!("container {}", words::short(&id)),
+    ))
+}
+
+fn holder_view(found: &Leftover) -> contract::Holder {
+    let process = found.mount.processes.first();
+    contract::Holder {
+        pid: process.map(|process| process.pid),
+        comm: process.map(|process| process.comm.clone()),
+        mount_path: Some(found.mount.path.clone()),
+        mount_ns: Some(found.mount.mount_ns),
+        ..contract::Holder::of_kind(HolderKind::Mount)
+    }
+}
+
+fn remediation(mounts: &[&Leftover], pid: u32, agent: Option<&str>) -> Vec<String> {
+    let mut lines: Vec<String> = mounts
+        .iter()
+        .take(LISTED)
+        .map(|found| format!("umount -N {pid} {}", quoted(&found.mount.path)))
+        .collect();
+    if let Some(agent) = agent {
+        lines.push(format!("Or restart {agent}: its mounts go with it."));
+    }
+    lines.push(
+        "For good: give that agent's volume mountPropagation: HostToContainer, so that it sees what the \
+         node unmounts."
+            .to_owned(),
+    );
+    lines.push(
+        "Do not: remove the directory by hand, the mount behind it may be somebody's data"
+            .to_owned(),
+    );
+    lines
+}

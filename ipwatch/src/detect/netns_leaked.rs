@@ -1,0 +1,125 @@
+//! `netns-leaked`: a netns that was made for a pod has no task, and its sandbox is gone. Something else
+//! keeps it alive, and with it its IPs and devices: a bind mount, an fd, a socket, or the kernel.
+//!
+//! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
+//! one whose sandbox the runtime still has: its owner may clean up any moment.
+
+use super::cause::quoted;
+use super::words::{self, Proof};
+use crate::fact::{BootNs, Holder};
+use crate::finding::{Candidate, Code, Severity};
+use crate::map::{Netns, NodeMap, Policy, Word};
+
+pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    map.taskless().filter_map(|netns| candidate(map, netns, policy)).collect()
+}
+
+fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate> {
+    if netns.host || netns.dying.is_some() {
+        return None;
+    }
+    let from = map.leaked_from(netns, policy)?;
+    // Only a search that read everything, after that moment, shows that nothing else is there.
+    let (searched, complete) = netns.searched()?;
+    if searched < from || !complete {
+        return None;
+    }
+    let boot = map.boot()?;
+    let subject = words::subject(map, netns);
+    let holders = map.holder_views(netns.id);
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "a pod");
+    let what = subject.ip.map_or_else(|| "its devices".to_owned(), |ip| ip.to_string());
+    Some(Candidate {
+        code: Code::NetnsLeaked,
+        key: format!("{}/{}", boot.boot_id, netns.identity),
+        severity: Severity::Warning,
+        evidence: evidence(map, netns, searched),
+        impact: format!(
+            "{what} stays up in a netns that {whose} has left behind. Its reservation leaks; once it is \
+             freed, the next pod that is given the IP shares it."
+        ),
+        remediation: remediation(netns),
+        holders,
+        subject,
+        since: netns.idle_since()?,
+        observed: searched,
+        caused_by: None,
+        preexisting: netns.idle_since() == Some(netns.first_seen),
+    })
+}
+
+fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::finding::Evidence> {
+    let mut proof = Proof::new(map);
+    let idle = netns.idle_since().unwrap_or_default();
+    let owner = netns.owner();
+    match owner.map(|owner| (owner, map.word_on(&owner.sandbox))) {
+        Some((_, Word::Gone(entry))) => proof.runtime(entry),
+        Some((owner, Word::Denied(_))) => {
+            let runtimes: Vec<&str> = map.runtimes().collect();
+            let id = words::short(&owner.sandbox);
+            let text = format!("no runtime has sandbox {id}; asked: {}", runtimes.join(", "));
+            proof.tell("runtime", map.all_listed().unwrap_or(searched), text);
+        }
+        Some((owner, _)) => {
+            let id = words::short(&owner.sandbox);
+            proof.tell("runtime", searched, format!("no runtime is there to ask for sandbox {id}"));
+        }
+        None => {}
+    }
+    proof.tell("procfs", idle, format!("no task is left in {}", words::netns_text(netns)));
+    for holder in netns.holders() {
+        proof.tell("procfs", searched, format!("held by {}", holder_text(holder)));
+    }
+    if netns.held_by_kernel() {
+        let text = "no mount, fd or socket holds it: a reference within the kernel does, a TCP connection \
+                    that it still closes, or an fd in flight between two processes";
+        proof.tell("procfs", searched, text.to_owned());
+    }
+    let ips = words::addresses(netns).join(", ");
+    if !ips.is_empty() {
+        proof.tell("netlink", searched, format!("still up: {ips}"));
+    }
+    proof.done()
+}
+
+fn holder_text(holder: &Holder) -> String {
+    match holder {
+        Holder::Mount { mount_ns, path, pid, comm, .. } => {
+            let comm = comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
+            format!("a bind mount at {path} in mnt:[{mount_ns}], the one of pid {pid}{comm}")
+        }
+        Holder::Fd { pid, fd, comm } => format!("fd {fd} of pid {pid} ({comm})"),
+        Holder::Socket { pid, fd, comm } => format!("a socket, fd {fd} of pid {pid} ({comm})"),
+        Holder::Orphan { text } => format!("a socket that no process has any more: {text}"),
+    }
+}
+
+fn remediation(netns: &Netns) -> Vec<String> {
+    let mut lines = Vec::new();
+    for holder in netns.holders().take(8) {
+        lines.push(match holder {
+            Holder::Mount { path, pid, .. } => {
+                format!("umount -N {pid} {}", quoted(path))
+            }
+            Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => {
+                format!("Restart pid {pid} ({comm}), which keeps fd {fd} open")
+            }
+            Holder::Orphan { .. } => {
+                "Wait: the kernel gives the connection up by itself within minutes".to_owned()
+            }
+        });
+    }
+    if netns.held_by_kernel() {
+        lines.push(
+            "Find what the kernel still does there: network file systems that were mounted from it, then \
+             processes that pass fds to each other."
+                .to_owned(),
+        );
+        lines.push("If nothing is found, only a reboot frees it: drain the node first.".to_owned());
+    }
+    lines.push(
+        "Then release its reservation with the network's own CNI DEL, not by hand.".to_owned(),
+    );
+    lines.push("Do not: delete the reservation while the IP is still up".to_owned());
+    lines
+}

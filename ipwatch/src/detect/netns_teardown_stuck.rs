@@ -1,0 +1,105 @@
+//! `netns-teardown-stuck`: the kernel's one worker that tears netns down (`cleanup_net`,
+//! net/core/net_namespace.c) makes no progress. The netns that died since wait behind it; they are queued,
+//! not leaked.
+
+use super::cause::FRAMES;
+use super::words::{self, Proof};
+use crate::contract::{self, HolderKind};
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{NodeMap, Policy, Teardown};
+
+pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    map.teardown().and_then(|busy| candidate(map, busy, policy)).into_iter().collect()
+}
+
+fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidate> {
+    if busy.seen.since(busy.since) < policy.teardown_grace {
+        return None;
+    }
+    let boot = map.boot()?;
+    let worker = &busy.worker;
+    let mut proof = Proof::new(map);
+    let wchan = worker.wchan.as_deref().unwrap_or("unknown");
+    proof.tell(
+        "procfs",
+        busy.seen,
+        format!(
+            "kernel worker {} is in cleanup_net: state {}, wchan {wchan}",
+            worker.pid, worker.state
+        ),
+    );
+    if !worker.stack.is_empty() {
+        let frames: Vec<&str> = worker.stack.iter().take(FRAMES).map(String::as_str).collect();
+        proof.tell("procfs", busy.seen, format!("its stack: {}", frames.join(" < ")));
+    }
+    if let Some(message) = &worker.message {
+        proof.tell("kernel log", busy.seen, message.clone());
+    }
+    let mut dying: Vec<_> = map.dying().collect();
+    dying.sort_by_key(|netns| netns.dying);
+    for netns in dying.iter().take(8) {
+        let ips = words::addresses(netns).join(", ");
+        let ips = if ips.is_empty() { String::new() } else { format!(", still up: {ips}") };
+        let at = netns.dying.unwrap_or_default();
+        proof.tell("probe", at, format!("{} began to end{ips}", words::netns_text(netns)));
+    }
+    let first = dying.first();
+    let queued = dying.len().saturating_sub(1);
+    let waiting = match queued {
+        0 => String::new(),
+        n => format!(
+            " {} already waits behind it.",
+            words::count(n, "netns").replace("netnss", "netns")
+        ),
+    };
+    Some(Candidate {
+        code: Code::NetnsTeardownStuck,
+        key: format!("{}/{}/{}", boot.boot_id, worker.pid, busy.since.0),
+        severity: Severity::Info,
+        subject: Subject {
+            ip: first.and_then(|netns| netns.routable().map(|(key, _)| key.local).next()),
+            netns: first.map(|netns| map.netns_view(netns)),
+            ..Subject::default()
+        },
+        holders: vec![contract::Holder {
+            pid: Some(worker.pid),
+            comm: Some("cleanup_net".to_owned()),
+            state: Some(worker.state),
+            since: Some(map.calendar().date(busy.since)),
+            ..contract::Holder::of_kind(HolderKind::Kernel)
+        }],
+        evidence: proof.done(),
+        since: busy.since,
+        observed: busy.seen,
+        impact: format!(
+            "No netns of this node is taken down any more: their devices and addresses stay until the \
+             worker gets on.{waiting} New pods soon fail with devices that exist already."
+        ),
+        remediation: remediation(worker),
+        caused_by: None,
+        preexisting: busy.preexisting,
+    })
+}
+
+fn remediation(worker: &crate::fact::Cleanup) -> Vec<String> {
+    let mut lines = vec![format!("See what it waits for: cat /proc/{}/stack", worker.pid)];
+    let waits_in = |name: &str| worker.stack.iter().any(|frame| frame.contains(name));
+    if let Some(message) = &worker.message {
+        lines.push(format!(
+            "A reference to a device was not given back ({message}): a bug of the kernel or of a module. \
+             Only a reboot frees it: drain the node first, and keep the message for a report."
+        ));
+    } else if waits_in("rtnl_lock") {
+        lines.push(
+            "Somebody else holds the kernel's network lock: find the task that is stuck in the kernel \
+             with echo w > /proc/sysrq-trigger; dmesg, and free that one."
+                .to_owned(),
+        );
+    } else {
+        lines
+            .push("If it does not get on within minutes: drain the node and reboot it.".to_owned());
+    }
+    lines.push("Do not: restart the runtime or the CNI, they only add to the queue".to_owned());
+    lines
+}

@@ -1,0 +1,85 @@
+//! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
+//! why a range runs out; or none gets one, and then it is what follows when the range is empty.
+
+use super::words::{self, Proof};
+use crate::contract;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{Attempt, LOOP_WINDOW, Loop, NodeMap, Policy};
+
+/// Sandboxes of one pod, made within the window, that are a loop. kubelet makes a second one when a
+/// runtime or a node restarts, and a third when that goes on for a while.
+const ATTEMPTS: usize = 5;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    map.loops().filter_map(|pod| candidate(map, pod, now)).collect()
+}
+
+fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
+    let lately: Vec<&Attempt> =
+        pod.attempts.iter().filter(|attempt| now.since(attempt.made) <= LOOP_WINDOW).collect();
+    if lately.len() < ATTEMPTS || !map.answers(&pod.runtime) {
+        return None;
+    }
+    let (first, last) = (lately.first()?, lately.last()?);
+    let boot = map.boot()?;
+    let ips: Vec<String> =
+        lately.iter().flat_map(|attempt| ips_of(map, &attempt.sandbox)).collect();
+    let span = last.made.since(first.made) / 1_000_000_000;
+    let each = span / (lately.len() as u64 - 1).max(1);
+    let name = format!("{}/{}", pod.pod.namespace, pod.pod.name);
+    let mut proof = Proof::new(map);
+    for attempt in &lately {
+        let number = attempt.number.map(|n| format!(" (attempt {n})")).unwrap_or_default();
+        let ips = ips_of(map, &attempt.sandbox);
+        let ips = if ips.is_empty() { "no IP is known of it".to_owned() } else { ips.join(", ") };
+        let id = words::short(&attempt.sandbox);
+        proof.tell(&pod.runtime, attempt.made, format!("sandbox {id}{number} was made: {ips}"));
+    }
+    let impact = if ips.is_empty() {
+        format!(
+            "{name} gets no sandbox that lasts, and no IP: if the range is empty, this is what follows."
+        )
+    } else {
+        format!(
+            "Each new sandbox of {name} takes an IP ({} so far). If its predecessors do not give theirs \
+             back, the range runs out.",
+            ips.len()
+        )
+    };
+    let (container, told) = map.sandbox_told(&last.sandbox).unwrap_or_default();
+    Some(Candidate {
+        code: Code::SandboxCrashLoop,
+        key: format!("{}/{}/{}", boot.boot_id, name, pod.pod.uid.as_deref().unwrap_or_default()),
+        severity: Severity::Warning,
+        subject: Subject {
+            container,
+            pod: told.or_else(|| Some(contract::Pod {
+                namespace: Some(pod.pod.namespace.clone()),
+                name: Some(pod.pod.name.clone()),
+                uid: pod.pod.uid.clone(),
+                attempt: last.number,
+                state: None,
+            })),
+            ..Subject::default()
+        },
+        holders: Vec::new(),
+        evidence: proof.done(),
+        since: first.made,
+        observed: map.last_listed(&pod.runtime)?,
+        impact: format!("{impact} One every {each} s."),
+        remediation: vec![
+            format!("kubectl describe pod -n {} {}: its events say why a sandbox fails", pod.pod.namespace, pod.pod.name),
+            "The runtime's log says what the CNI plugin answered: journalctl -u containerd -g RunPodSandbox".to_owned(),
+            "Do not: delete the pod again and again, each new one takes another IP".to_owned(),
+        ],
+        caused_by: None,
+        preexisting: false,
+    })
+}
+
+/// The IPs that a sandbox was given, by its runtime's word or by what is still up.
+fn ips_of(map: &NodeMap, sandbox: &str) -> Vec<String> {
+    let told = map.sandbox(sandbox).map(|entry| entry.sandbox.ips.clone()).unwrap_or_default();
+    told.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,449 @@
+//! What is left of sandboxes that are dead to their runtime.
+
+use super::*;
+use crate::contract::HolderKind;
+use crate::fact::{
+    Attachment, Cleanup, Container, ContainerMount, Holder, Life, Parent, PodName, Process,
+    Sandbox, Scope,
+};
+use crate::finding::Severity;
+
+const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const APP: &str = "00001b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
+const PATH: &str = "/run/netns/cni-1";
+
+fn pod_name() -> PodName {
+    PodName { namespace: "shop".into(), name: "api-0".into(), uid: Some(UID.into()) }
+}
+
+fn sandbox(life: Life, word: &str) -> Sandbox {
+    Sandbox {
+        runtime: "containerd".into(),
+        id: ID.into(),
+        pod: Some(pod_name()),
+        attempt: Some(1),
+        name: None,
+        life,
+        word: word.into(),
+        created: None,
+        ips: Vec::new(),
+        netns_path: Some(PATH.into()),
+        pid: Some(10),
+        host_network: false,
+    }
+}
+
+fn mount_of(path: &str, mount_ns: u64, pid: u32) -> Holder {
+    Holder::Mount { mount_ns, path: path.into(), pid, comm: None, cgroup: None }
+}
+
+impl Case {
+    /// A pod that containerd knows.
+    fn with_runtime() -> Self {
+        let mut case = Self::pod();
+        case.source("containerd", SourceStatus::Active);
+        case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+        case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
+        case.list(10, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        case.wants(11);
+        case
+    }
+
+    /// A whole list of containerd's.
+    fn list(&mut self, ms: u64, all: Vec<What>) {
+        let scope = Scope::Runtime { runtime: "containerd".into() };
+        self.at(ms, What::Began(scope.clone()));
+        all.into_iter().for_each(|what| self.at(ms, what));
+        self.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
+        self.wants(ms);
+    }
+
+    fn empty(&mut self, ms: u64) {
+        self.at(ms, What::TaskReleased { task: KEY });
+        self.wants(ms);
+    }
+
+    fn searched(&mut self, ms: u64, holders: &[Holder]) {
+        for holder in holders {
+            self.at(ms, What::Holder { netns: POD, holder: holder.clone() });
+        }
+        self.at(ms, What::HoldersSearched { netns: POD, complete: true });
+        self.wants(ms);
+    }
+
+    fn codes(&self) -> Vec<Code> {
+        self.found().iter().map(|found| found.code).collect()
+    }
+
+    fn only(&self) -> Candidate {
+        let found = self.found();
+        assert_eq!(found.len(), 1, "{found:#?}");
+        found.into_iter().next().unwrap()
+    }
+}
+
+fn not_ready() -> Vec<What> {
+    vec![What::Sandbox(sandbox(Life::Dead, "NotReady"))]
+}
+
+#[test]
+fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
+    let mut case = Case::with_runtime();
+    case.list(1_000, not_ready());
+    case.list(30_000, not_ready());
+    assert_eq!(case.codes(), [], "within its grace");
+    case.list(31_001, not_ready());
+    let found = case.only();
+    assert_eq!((found.code, found.since), (Code::IpHeldByDeadSandbox, BootNs(1_000 * MS)));
+    assert_eq!(found.holders[0].pid, Some(10));
+    let pod = found.subject.pod.clone().unwrap();
+    assert_eq!(
+        (pod.name.as_deref(), pod.attempt, pod.state.as_deref()),
+        (Some("api-0"), Some(1), Some("NotReady"))
+    );
+    assert!(found.remediation.iter().any(|line| line.contains("crictl stopp 8f4c1b2a9d7e")));
+    case.list(32_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(case.codes(), [], "it lives after all");
+}
+
+#[test]
+fn the_runtime_is_asked_again_before_anything_is_said() {
+    let mut case = Case::with_runtime();
+    case.list(1_000, not_ready());
+    let ask = Want::Runtime { runtime: "containerd".into() };
+    assert!(!case.wants(30_000).contains(&ask));
+    assert!(case.wants(31_000).contains(&ask));
+    assert!(!case.wants(31_100).contains(&ask), "it was asked");
+    case.list(31_200, not_ready());
+    assert!(case.wants(31_600).contains(&ask), "a second time, for certainty");
+    case.list(31_700, not_ready());
+    assert!(!case.wants(60_000).contains(&ask));
+    assert!(case.wants(91_700).contains(&ask), "now and then, as long as it stands");
+}
+
+#[test]
+fn a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_tell_of_is_not() {
+    let mut case = Case::with_runtime();
+    case.list(1_000, Vec::new());
+    case.source("containerd", SourceStatus::Down);
+    case.list(32_000, Vec::new());
+    case.source("containerd", SourceStatus::Down);
+    assert_eq!(case.codes(), [], "its silence says nothing");
+    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeadSandbox));
+    case.source("containerd", SourceStatus::Active);
+    let found = case.only();
+    assert_eq!(found.code, Code::IpHeldByDeadSandbox);
+    assert_eq!(found.subject.container.unwrap().state.as_deref(), Some("gone"));
+}
+
+#[test]
+fn a_truncated_list_makes_nothing_gone() {
+    let mut case = Case::with_runtime();
+    let scope = Scope::Runtime { runtime: "containerd".into() };
+    case.at(1_000, What::Began(scope.clone()));
+    case.at(1_000, What::Ended { scope, began: BootNs(1_000 * MS), complete: false });
+    case.list(40_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(case.codes(), []);
+}
+
+#[test]
+fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
+    let denied = |cgroup: String| {
+        let mut case = Case::pod();
+        case.source("containerd", SourceStatus::Active);
+        case.at(3, What::Cgroup { task: KEY, path: cgroup });
+        case.list(1_000, Vec::new());
+        assert_eq!(case.codes(), [], "it may be starting");
+        case.list(62_000, Vec::new());
+        case.codes()
+    };
+    assert_eq!(denied(format!("/kubepods/pod{UID}/{ID}")), [Code::IpHeldByDeadSandbox]);
+    assert_eq!(
+        denied(format!("/docker/{APP}/kubelet/kubepods/pod{UID}/{ID}")),
+        [],
+        "a cluster inside"
+    );
+    assert_eq!(denied(format!("/docker/{ID}")), [], "of a runtime that is not asked");
+    assert_eq!(denied("/user.slice".into()), [], "a person's");
+}
+
+#[test]
+fn a_stuck_process_is_the_cause_of_what_follows_from_it() {
+    let mut case = Case::with_runtime();
+    case.killed(1_000);
+    case.list(1_000, not_ready());
+    case.look(6_100, Look { shared_pending: SIGKILL, ..hanging() });
+    case.list(31_500, not_ready());
+    let found = case.found();
+    let [stuck, dead] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!(stuck.code, Code::IpHeldByStuckProcess);
+    assert_eq!(dead.caused_by, Some((stuck.code, stuck.key.clone())));
+    assert!(stuck.evidence.iter().any(|item| item.source == "containerd"), "the runtime's word");
+}
+
+#[test]
+fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
+    let mut case = Case::with_runtime();
+    let parent = |bus: &str| Parent {
+        bus: bus.into(),
+        address: "0000:00:05.0".into(),
+        driver: Some("ena".into()),
+    };
+    let link = |parent| Link {
+        ifindex: 4,
+        name: "eth1".into(),
+        mac: None,
+        kind: None,
+        master: None,
+        peer: None,
+        peer_nsid: None,
+        up: true,
+        loopback: false,
+        parent,
+    };
+    case.at(20, What::Link { netns: POD, link: link(Some(parent("pci"))) });
+    case.list(1_000, not_ready());
+    case.empty(1_100);
+    assert_eq!(case.codes(), []);
+    case.list(31_500, not_ready());
+    let found = case.only();
+    assert_eq!(found.code, Code::DeviceHeldByDeadSandbox);
+    assert!(found.evidence[1].text.contains("eth1 (pci 0000:00:05.0, driver ena)"), "{found:#?}");
+    case.at(32_000, What::Link { netns: POD, link: link(None) });
+    assert_eq!(case.codes(), [], "a veth is no device of the node");
+}
+
+#[test]
+fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it() {
+    let holders = [
+        (vec![mount_of(PATH, 1, 1)], HolderKind::Mount),
+        (vec![Holder::Fd { pid: 9, fd: 3, comm: "agent".into() }], HolderKind::Fd),
+        (vec![Holder::Socket { pid: 9, fd: 3, comm: "agent".into() }], HolderKind::Socket),
+        (
+            vec![Holder::Orphan { text: "tcp 10.0.0.5:80 → 10.0.0.9:41 FIN_WAIT1".into() }],
+            HolderKind::Socket,
+        ),
+        (vec![], HolderKind::Kernel),
+    ];
+    for (holders, kind) in holders {
+        let mut case = Case::with_runtime();
+        case.empty(1_000);
+        case.list(1_000, Vec::new());
+        case.searched(20_000, &holders);
+        case.searched(20_100, &holders);
+        assert_eq!(case.codes(), [], "within its grace");
+        let wants = case.wants(31_100);
+        assert!(wants.iter().any(|want| matches!(want, Want::Holders { .. })), "{wants:?}");
+        case.searched(31_200, &holders);
+        let found = case.only();
+        assert_eq!((found.code, found.holders[0].kind), (Code::NetnsLeaked, kind));
+        assert_eq!(found.holders.len(), 1, "{found:#?}");
+        assert_eq!(found.subject.pod.as_ref().unwrap().name.as_deref(), Some("api-0"));
+        let wants = case.wants(31_800);
+        assert!(
+            wants.iter().any(|want| matches!(want, Want::Holders { .. })),
+            "a second look: {wants:?}"
+        );
+    }
+}
+
+#[test]
+fn a_netns_that_its_runtime_still_has_is_not_leaked() {
+    let mut case = Case::with_runtime();
+    case.empty(1_000);
+    case.list(1_000, not_ready());
+    case.searched(60_000, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), [], "its runtime may clean up");
+}
+
+#[test]
+fn a_search_that_could_not_read_everything_proves_no_leak() {
+    let mut case = Case::with_runtime();
+    case.empty(1_000);
+    case.list(1_000, Vec::new());
+    case.at(40_000, What::HoldersSearched { netns: POD, complete: false });
+    assert_eq!(case.codes(), []);
+}
+
+#[test]
+fn a_netns_of_nobody_is_never_leaked() {
+    // `ip netns add`, a pool of a build: nothing says that a kubelet had it made.
+    let mut case = Case::pod();
+    case.source("containerd", SourceStatus::Active);
+    case.at(3, What::Holder { netns: POD, holder: mount_of("/run/netns/blue", 1, 1) });
+    case.empty(5);
+    case.list(1_000, Vec::new());
+    case.searched(400_000, &[mount_of("/run/netns/blue", 1, 1)]);
+    assert_eq!(case.codes(), []);
+}
+
+fn attachment(pod: Option<PodName>) -> What {
+    What::Attachment(Attachment {
+        container_id: ID.into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: Some("/var/run/netns/cni-1".into()),
+        ips: vec![(Ipv4Addr::new(10, 0, 0, 5).into(), 24)],
+        pod,
+    })
+}
+
+#[test]
+fn where_no_runtime_can_be_asked_only_age_tells() {
+    let case = |pod| {
+        let mut case = Case::pod();
+        case.source("runtime", SourceStatus::Disabled);
+        case.at(3, attachment(pod));
+        case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+        case.empty(5);
+        case.searched(200_000, &[mount_of(PATH, 1, 1)]);
+        assert_eq!(case.codes(), [], "too young");
+        case.searched(301_000, &[mount_of(PATH, 1, 1)]);
+        case.codes()
+    };
+    assert_eq!(case(Some(pod_name())), [Code::NetnsLeaked]);
+    assert_eq!(case(None), [], "BuildKit's pools are in the cache too");
+}
+
+#[test]
+fn a_runtime_that_was_never_heard_is_no_runtime_that_denies() {
+    let mut case = Case::pod();
+    case.at(3, attachment(Some(pod_name())));
+    case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+    case.empty(5);
+    case.searched(400_000, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), []);
+}
+
+fn worker() -> Option<Cleanup> {
+    Some(Cleanup {
+        pid: 77,
+        state: 'D',
+        wchan: Some("msleep".into()),
+        stack: vec!["msleep".into(), "netdev_run_todo".into(), "cleanup_net".into()],
+        message: Some("unregister_netdevice: waiting for lo to become free".into()),
+    })
+}
+
+#[test]
+fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
+    let mut case = Case::pod();
+    assert!(case.wants(20).contains(&Want::Cleanup), "one look at the start");
+    case.at(30, What::Cleanup { worker: worker() });
+    // Queued behind it, as a walk tells.
+    let queued = What::NetnsDying { netns: NetnsRef::cookie(99) };
+    case.0.apply(&Fact { at: BootNs(20_000 * MS), origin: Origin::Snapshot, what: queued });
+    case.at(31_000, What::Cleanup { worker: worker() });
+    let found = case.found();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let found = &found[0];
+    assert_eq!((found.code, found.severity), (Code::NetnsTeardownStuck, Severity::Info));
+    assert_eq!((found.holders[0].pid, found.preexisting), (Some(77), true));
+    let proof = format!("{:?}", found.evidence);
+    assert!(proof.contains("cleanup_net") && proof.contains("waiting for lo"), "{proof}");
+    case.at(46_000, What::Cleanup { worker: None });
+    assert_eq!(case.codes(), []);
+    assert!(!case.wants(50_000).contains(&Want::Cleanup), "nothing dies: no look");
+}
+
+#[test]
+fn what_ends_meanwhile_is_progress() {
+    let mut case = Case::pod();
+    case.at(30, What::Cleanup { worker: worker() });
+    case.at(25_000, What::NetnsGone { netns: POD });
+    case.at(40_000, What::Cleanup { worker: worker() });
+    assert_eq!(case.codes(), []);
+}
+
+fn leftover(host: bool) -> What {
+    What::ContainerMount(ContainerMount {
+        container_id: APP.into(),
+        mount_ns: 5,
+        host,
+        path: format!("/host/run/io.containerd.runtime.v2.task/k8s.io/{APP}/rootfs"),
+        fs_type: "overlay".into(),
+        processes: vec![Process { pid: 40, comm: "node-agent".into() }],
+        cgroup: Some("/system.slice/agent.service".into()),
+    })
+}
+
+fn container(life: Life, word: &str) -> What {
+    What::Container(Container {
+        runtime: "containerd".into(),
+        id: APP.into(),
+        sandbox: Some(ID.into()),
+        name: Some("app".into()),
+        life,
+        word: word.into(),
+    })
+}
+
+#[test]
+fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace() {
+    let mut case = Case::with_runtime();
+    let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+    case.list(1_000, vec![alive.clone(), container(Life::Alive, "Running")]);
+    case.list(2_000, vec![alive, container(Life::Dead, "Exited")]);
+    let search = Want::ContainerMounts { ids: vec![APP.into()] };
+    assert!(!case.wants(31_000).contains(&search));
+    assert!(case.wants(32_000).contains(&search));
+    let end = || What::ContainerMountsSearched { ids: vec![APP.into()], complete: true };
+    case.at(32_100, leftover(false));
+    case.at(32_100, end());
+    let found = case.only();
+    assert_eq!(found.code, Code::MountLeakBlocksRemoval);
+    let holder = &found.holders[0];
+    assert_eq!((holder.pid, holder.mount_ns), (Some(40), Some(5)));
+    assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
+    assert!(found.remediation[0].starts_with("umount -N 40 /host/run/"));
+    assert!(case.wants(32_700).contains(&search), "a second look");
+    case.at(32_800, end());
+    assert_eq!(case.codes(), [], "it was unmounted");
+    assert!(!case.wants(900_000).contains(&search), "a dead container makes no new mounts");
+}
+
+#[test]
+fn the_runtimes_own_mounts_are_no_leak() {
+    let mut case = Case::with_runtime();
+    case.list(
+        2_000,
+        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Dead, "Exited")],
+    );
+    case.wants(40_000);
+    case.at(40_100, leftover(true));
+    case.at(40_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+    assert_eq!(case.codes(), []);
+}
+
+#[test]
+fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none() {
+    let attempts = |uids: &[&str]| {
+        let mut case = Case::with_runtime();
+        for (n, uid) in uids.iter().enumerate() {
+            let pod = PodName { uid: Some((*uid).into()), ..pod_name() };
+            let id = format!("{n}{}", &ID[1..]);
+            let one = Sandbox {
+                id,
+                pod: Some(pod),
+                attempt: Some(n as u32),
+                ips: vec![Ipv4Addr::new(10, 0, 0, n as u8).into()],
+                ..sandbox(Life::Alive, "Ready")
+            };
+            case.list(10_000 * (n as u64 + 1), vec![What::Sandbox(one)]);
+        }
+        case.found()
+            .into_iter()
+            .filter(|found| found.code == Code::SandboxCrashLoop)
+            .collect::<Vec<_>>()
+    };
+    let found = attempts(&["u"; 6]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].impact.contains("takes an IP"), "{}", found[0].impact);
+    assert_eq!(
+        attempts(&["a", "b", "c", "d", "e", "f"]),
+        [],
+        "a StatefulSet makes each with a new UID"
+    );
+    assert_eq!(attempts(&["u"; 3]), [], "a restart of the node");
+}

@@ -1,0 +1,112 @@
+//! What several detectors say in the same way.
+
+use crate::contract::{Container, Pod};
+use crate::fact::BootNs;
+use crate::finding::{Evidence, Subject};
+use crate::map::{Netns, NodeMap, SandboxEntry};
+
+/// Evidence in the order it is told.
+pub(super) struct Proof<'a> {
+    map: &'a NodeMap,
+    items: Vec<Evidence>,
+}
+
+impl<'a> Proof<'a> {
+    pub(super) fn new(map: &'a NodeMap) -> Self {
+        Self { map, items: Vec::new() }
+    }
+
+    pub(super) fn tell(&mut self, source: &str, at: BootNs, text: String) {
+        let at = self.map.calendar().date(at);
+        self.items.push(Evidence { source: source.to_owned(), at, text });
+    }
+
+    /// What its runtime says of a sandbox.
+    pub(super) fn runtime(&mut self, entry: &SandboxEntry) {
+        let sandbox = &entry.sandbox;
+        let dead = entry.dead.unwrap_or(entry.told);
+        let attempt = sandbox.attempt.map(|n| format!(", attempt {n}")).unwrap_or_default();
+        let id = short(&sandbox.id);
+        let since = if entry.preexisting { " when first asked" } else { "" };
+        match entry.gone {
+            Some(gone) => self.tell(
+                &sandbox.runtime,
+                gone,
+                format!(
+                    "sandbox {id}{attempt} is not there any more; last it was {}",
+                    sandbox.word
+                ),
+            ),
+            None if entry.dead.is_some() => {
+                self.tell(
+                    &sandbox.runtime,
+                    dead,
+                    format!("sandbox {id}{attempt} is {}{since}", sandbox.word),
+                );
+            }
+            None => {
+                self.tell(
+                    &sandbox.runtime,
+                    entry.told,
+                    format!("sandbox {id}{attempt} is {}", sandbox.word),
+                );
+            }
+        }
+    }
+
+    pub(super) fn done(self) -> Vec<Evidence> {
+        self.items
+    }
+}
+
+/// A netns as a subject, with its first IP and whose it is.
+pub(super) fn subject(map: &NodeMap, netns: &Netns) -> Subject {
+    let (container, pod) = map.sandbox_of(netns.id);
+    Subject {
+        ip: netns.routable().map(|(key, _)| key.local).next(),
+        netns: Some(map.netns_view(netns)),
+        container,
+        pod,
+        network: None,
+    }
+}
+
+pub(super) fn netns_text(netns: &Netns) -> String {
+    match (netns.names.inode, netns.names.cookie) {
+        (Some(inode), Some(cookie)) => format!("net:[{inode}] (cookie {cookie})"),
+        (Some(inode), None) => format!("net:[{inode}]"),
+        _ => netns.identity.to_string(),
+    }
+}
+
+/// Its addresses, each with its device.
+pub(super) fn addresses(netns: &Netns) -> Vec<String> {
+    let text = |ifindex: u32| {
+        netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
+    };
+    netns
+        .routable()
+        .map(|(key, _)| format!("{}/{} on {}", key.local, key.prefix_len, text(key.ifindex)))
+        .collect()
+}
+
+/// The pod, else the container, else `otherwise`.
+pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise: &str) -> String {
+    match (pod, container.and_then(|container| container.id.as_deref())) {
+        (Some(Pod { namespace: Some(namespace), name: Some(name), .. }), _) => {
+            format!("pod {namespace}/{name}")
+        }
+        (_, Some(id)) => format!("container {}", short(id)),
+        _ => otherwise.to_owned(),
+    }
+}
+
+/// A container's id as runtimes show it.
+pub(super) fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
+/// `word` with its count.
+pub(super) fn count(n: usize, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+}

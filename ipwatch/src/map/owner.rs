@@ -1,0 +1,282 @@
+//! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
+//!
+//! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
+//! it, the path it is mounted at) holds for as long as the netns lives; an IP alone is only a hint.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Holder, Life};
+
+use super::cgroup::attribution;
+use super::runtime::Word;
+use super::sandbox::strip_var;
+use super::{Netns, NetnsId, NodeMap, Policy};
+
+/// Whose a netns is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The sandbox's container id.
+    pub sandbox: String,
+    /// Told by a process in it or by its path, not by an IP.
+    pub sure: bool,
+    /// A kubelet on this node had it made: its runtime must know it. Of another's (a build, a cluster in
+    /// a container) nobody here can tell.
+    pub kubelet: bool,
+}
+
+/// Netns whose owner is to be found out.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    all: bool,
+    some: BTreeSet<NetnsId>,
+    /// Owned by a sandbox of kubelet's that no runtime has told of.
+    strangers: BTreeSet<NetnsId>,
+    /// Sandbox and netns.
+    claims: BTreeSet<(String, NetnsId)>,
+}
+
+impl Owners {
+    /// Something was told that may name any netns.
+    pub(super) fn ask_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Something was told of one netns.
+    pub(super) fn ask(&mut self, id: NetnsId) {
+        self.some.insert(id);
+    }
+
+    pub(super) fn forget(&mut self, id: NetnsId, owner: Option<&Owner>) {
+        self.some.remove(&id);
+        self.strangers.remove(&id);
+        if let Some(owner) = owner {
+            self.claims.remove(&(owner.sandbox.clone(), id));
+        }
+    }
+
+    /// The netns of a sandbox.
+    pub(super) fn netns_of(&self, sandbox: &str) -> impl Iterator<Item = NetnsId> {
+        let from = (sandbox.to_owned(), NetnsId::MIN);
+        let to = (sandbox.to_owned(), NetnsId::MAX);
+        self.claims.range(from..=to).map(|(_, id)| *id)
+    }
+}
+
+/// What names a netns's sandbox without looking into it.
+struct Signs<'a> {
+    paths: BTreeMap<&'a str, &'a str>,
+    pids: BTreeMap<u32, &'a str>,
+}
+
+impl NodeMap {
+    /// Finds out whose the netns are about which something was told.
+    pub(super) fn settle_owners(&mut self, policy: &Policy) {
+        let all = std::mem::take(&mut self.owners.all);
+        let some = std::mem::take(&mut self.owners.some);
+        if !all && some.is_empty() {
+            return;
+        }
+        let signs = self.signs();
+        let open = |entry: &&Netns| {
+            !entry.host && !entry.owner.as_ref().is_some_and(|owner| owner.sure && owner.kubelet)
+        };
+        let found: Vec<(NetnsId, Option<Owner>)> = if all {
+            let entries = self.netns.values().filter(open);
+            entries.map(|entry| (entry.id, self.find_owner(entry, &signs))).collect()
+        } else {
+            let entries = some.iter().filter_map(|id| self.netns.get(id)).filter(open);
+            entries.map(|entry| (entry.id, self.find_owner(entry, &signs))).collect()
+        };
+        for (id, owner) in found {
+            self.set_owner(id, owner);
+        }
+        self.find_strangers();
+        self.hasten_searches(policy);
+    }
+
+    fn signs(&self) -> Signs<'_> {
+        let mut signs = Signs { paths: BTreeMap::new(), pids: BTreeMap::new() };
+        for ((id, _), (attachment, _)) in &self.attachments {
+            signs
+                .paths
+                .extend(attachment.netns_path.as_deref().map(|path| (strip_var(path), &**id)));
+        }
+        for entry in self.runtimes.sandboxes().filter(|entry| !entry.sandbox.host_network) {
+            let sandbox = &entry.sandbox;
+            let path = sandbox.netns_path.as_deref();
+            signs.paths.extend(path.map(|path| (strip_var(path), sandbox.id.as_str())));
+            // The pid of one that has ended may be another's by now.
+            let pid = sandbox.pid.filter(|_| entry.gone.is_none() && sandbox.life == Life::Alive);
+            signs.pids.extend(pid.map(|pid| (pid, sandbox.id.as_str())));
+        }
+        signs
+    }
+
+    fn find_owner(&self, entry: &Netns, signs: &Signs<'_>) -> Option<Owner> {
+        let owner = |sandbox: &str, sure: bool, kubelet: bool| Owner {
+            kubelet: kubelet || self.is_kubelets(sandbox),
+            sandbox: sandbox.to_owned(),
+            sure,
+        };
+        let mut hint = None;
+        for task in &entry.tasks {
+            if let Some(id) = signs.pids.get(&task.pid) {
+                return Some(owner(id, true, false));
+            }
+            let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
+            let Some((path, found)) = cgroup.and_then(|path| Some((path, attribution(path)?)))
+            else {
+                continue;
+            };
+            let kubelet = is_top_kubepods(path);
+            let Some(id) = found.container_id else { continue };
+            if let Some(sandbox) = self.runtimes.sandbox_of_container(&id) {
+                return Some(owner(sandbox, true, kubelet));
+            }
+            if self.attachment_of(&id).is_some() {
+                return Some(owner(&id, true, kubelet));
+            }
+            let by_uid = found.pod_uid.and_then(|uid| {
+                self.attachment_by_uid(&uid).map(|attachment| attachment.container_id.clone())
+            });
+            hint = hint.or(Some(owner(&by_uid.unwrap_or(id), false, kubelet)));
+        }
+        let by_path = entry.holders.keys().find_map(|holder| match holder {
+            Holder::Mount { path, .. } => signs.paths.get(strip_var(path)),
+            _ => None,
+        });
+        if let Some(id) = by_path {
+            return Some(owner(id, true, false));
+        }
+        // What was known once is better than a guess.
+        if let Some(known) = &entry.owner
+            && known.sure
+        {
+            return Some(owner(&known.sandbox, true, known.kubelet));
+        }
+        hint.or_else(|| {
+            let attachment = self.attachment_by_place(entry.id, None)?;
+            Some(owner(&attachment.container_id, false, attachment.pod.is_some()))
+        })
+        .or_else(|| entry.owner.clone())
+    }
+
+    /// Whether a kubelet had this sandbox made.
+    fn is_kubelets(&self, sandbox: &str) -> bool {
+        self.runtimes.sandbox(sandbox).is_some_and(|entry| entry.sandbox.pod.is_some())
+            || self.attachment_of(sandbox).is_some_and(|attachment| attachment.pod.is_some())
+    }
+
+    fn set_owner(&mut self, id: NetnsId, owner: Option<Owner>) {
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.owner == owner {
+            return;
+        }
+        let before = std::mem::replace(&mut entry.owner, owner.clone());
+        if let Some(before) = before {
+            self.owners.claims.remove(&(before.sandbox, id));
+        }
+        if let Some(owner) = owner {
+            self.owners.claims.insert((owner.sandbox, id));
+        }
+        self.netns_named(id);
+    }
+
+    fn find_strangers(&mut self) {
+        let runtimes = &self.runtimes;
+        let strange = |owner: &Owner| owner.kubelet && runtimes.sandbox(&owner.sandbox).is_none();
+        self.owners.strangers = self
+            .netns
+            .values()
+            .filter(|entry| entry.owner.as_ref().is_some_and(strange))
+            .map(|entry| entry.id)
+            .collect();
+    }
+
+    /// Netns of a kubelet's sandbox that every runtime denies, and the moment from which that counts.
+    pub(super) fn denied(&self, policy: &Policy) -> Vec<(NetnsId, BootNs)> {
+        let since = |id: &NetnsId| {
+            let entry = self.netns.get(id)?;
+            match self.word_on(&entry.owner.as_ref()?.sandbox) {
+                Word::Denied(first) => {
+                    Some((*id, first.max(entry.first_seen).plus(2 * policy.sandbox_grace)))
+                }
+                _ => None,
+            }
+        };
+        self.owners.strangers.iter().filter_map(since).collect()
+    }
+
+    /// Netns that a sandbox owns which no runtime has told of.
+    pub fn strangers(&self) -> impl Iterator<Item = &Netns> {
+        self.owners.strangers.iter().filter_map(|id| self.netns.get(id))
+    }
+
+    /// Netns without any task.
+    pub fn taskless(&self) -> impl Iterator<Item = &Netns> {
+        self.agenda.taskless().filter_map(|id| self.netns.get(id))
+    }
+
+    /// The moment from which a netns without tasks is a leak, if its sandbox is what it takes: gone, or
+    /// denied by every runtime, or old where there is none to ask.
+    #[must_use]
+    pub fn leaked_from(&self, entry: &Netns, policy: &Policy) -> Option<BootNs> {
+        let owner = entry.owner.as_ref()?;
+        let idle = entry.idle_since?;
+        match self.word_on(&owner.sandbox) {
+            Word::Gone(sandbox) => {
+                Some(idle.max(sandbox.gone.unwrap_or_default()).plus(policy.sandbox_grace))
+            }
+            Word::Denied(first) if owner.kubelet => {
+                Some(idle.max(first).plus(2 * policy.sandbox_grace))
+            }
+            Word::NobodyToAsk if owner.kubelet => Some(idle.plus(policy.leak_age)),
+            _ => None,
+        }
+    }
+
+    /// Whether another look would decide about something that looks wrong.
+    #[must_use]
+    pub fn has_open_suspicion(&self, policy: &Policy) -> bool {
+        let unsearched = |netns: &Netns| {
+            let from = self.leaked_from(netns, policy);
+            let sure = from.map(|from| from.plus(policy.second_look));
+            // Age is not waited for.
+            let soon = sure.filter(|sure| sure.since(self.now) < policy.leak_age);
+            soon.is_some_and(|sure| netns.searched.is_none_or(|(at, _)| at < sure))
+        };
+        self.awaits_runtimes(policy)
+            || self.leftovers.is_searching()
+            || self.taskless().any(unsearched)
+    }
+
+    /// A netns has become suspicious: it is to be searched for holders as soon as that counts.
+    fn hasten_searches(&mut self, policy: &Policy) {
+        let due: Vec<(NetnsId, BootNs)> = self
+            .taskless()
+            .filter_map(|entry| Some((entry, self.leaked_from(entry, policy)?)))
+            .filter(|(entry, from)| entry.searched.is_none_or(|(at, _)| at < *from))
+            .map(|(entry, from)| (entry.id, from))
+            .collect();
+        for (id, from) in due {
+            self.agenda.hasten_search(id, from);
+        }
+    }
+
+    /// When to search again for the holders of a netns that was just searched: once more for certainty
+    /// when it looks leaked.
+    pub(super) fn next_search(&self, id: NetnsId, at: BootNs, policy: &Policy) -> Option<BootNs> {
+        let entry = self.netns.get(&id)?;
+        let from = self.leaked_from(entry, policy)?;
+        if at < from {
+            return Some(from);
+        }
+        let sure = from.plus(policy.second_look);
+        (at < sure).then(|| at.plus(policy.second_look).max(sure))
+    }
+}
+
+/// A pod of this node's own kubelet, not one of a cluster within a container.
+fn is_top_kubepods(path: &str) -> bool {
+    path.trim_start_matches('/').starts_with("kubepods")
+}

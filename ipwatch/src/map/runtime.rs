@@ -1,0 +1,421 @@
+//! What the container runtimes say, and since when: which sandboxes live, which are dead, and which
+//! they do not have any more.
+//!
+//! A runtime's word is only as new as its last whole list. A sandbox that such a list does not name any
+//! more is gone; one that was never named is denied only by a runtime that has answered since.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
+
+use super::want::Want;
+use super::{Netns, NodeMap, Policy, loops};
+
+/// Sandboxes and containers remembered, those that are gone included.
+const MAX_ENTRIES: usize = 16_384;
+/// How long one that is gone is remembered when nothing of it is left.
+const FORGET_AFTER: u64 = 600_000_000_000;
+/// Name of the source that says that there is no runtime at all.
+const NO_RUNTIME: &str = "runtime";
+/// Between two questions to one runtime about one matter.
+const ASK_AGAIN: u64 = 60_000_000_000;
+/// Before a question is repeated that was not answered.
+const RETRY: u64 = 5_000_000_000;
+
+/// A sandbox as its runtime told of it last.
+#[derive(Debug, Clone)]
+pub struct SandboxEntry {
+    /// The runtime's word.
+    pub sandbox: Sandbox,
+    /// First told of.
+    pub first_seen: BootNs,
+    /// Newest word on it.
+    pub told: BootNs,
+    /// Dead or gone, as far as is known since this moment.
+    pub dead: Option<BootNs>,
+    /// The runtime does not have it any more.
+    pub gone: Option<BootNs>,
+    /// It was dead when it was first told of: since when is not known.
+    pub preexisting: bool,
+}
+
+impl SandboxEntry {
+    /// When it died, as far as is known; at the beginning of time if it was dead before it was told of.
+    fn died(&self) -> BootNs {
+        self.dead.filter(|_| !self.preexisting).unwrap_or_default()
+    }
+}
+
+/// A container as its runtime told of it last.
+#[derive(Debug, Clone)]
+pub struct ContainerEntry {
+    /// The runtime's word.
+    pub container: Container,
+    /// Newest word on it.
+    pub told: BootNs,
+    /// Dead or gone, as far as is known since this moment.
+    pub dead: Option<BootNs>,
+    /// The runtime does not have it any more.
+    pub gone: Option<BootNs>,
+}
+
+/// What the runtimes say of the sandbox that a netns was made for.
+#[derive(Debug, Clone, Copy)]
+pub enum Word<'a> {
+    /// It lives, or is being made.
+    Lives,
+    /// It is dead; its runtime still has it.
+    Dead(&'a SandboxEntry),
+    /// Its runtime had it and does not have it any more.
+    Gone(&'a SandboxEntry),
+    /// It was never told of, and every runtime has told all it has. Since then.
+    Denied(BootNs),
+    /// There is no runtime to ask.
+    NobodyToAsk,
+    /// Whoever could tell does not answer.
+    Unknown,
+}
+
+/// How far a runtime has told all it has.
+#[derive(Debug, Default)]
+struct Listed {
+    /// The first whole list began then.
+    first: Option<BootNs>,
+    /// The newest whole list began then.
+    last: Option<BootNs>,
+    /// It was asked again then.
+    asked: Option<BootNs>,
+}
+
+/// Everything the runtimes told.
+#[derive(Debug, Default)]
+pub(super) struct Runtimes {
+    listed: BTreeMap<String, Listed>,
+    sandboxes: BTreeMap<String, SandboxEntry>,
+    containers: BTreeMap<String, ContainerEntry>,
+    /// Sandboxes that are dead or gone.
+    dead: BTreeSet<String>,
+    pub(super) loops: loops::Loops,
+    forgotten: BootNs,
+}
+
+impl Runtimes {
+    pub(super) fn sandbox(&self, id: &str) -> Option<&SandboxEntry> {
+        self.sandboxes.get(id)
+    }
+
+    pub(super) fn container(&self, id: &str) -> Option<&ContainerEntry> {
+        self.containers.get(id)
+    }
+
+    pub(super) fn sandboxes(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.sandboxes.values()
+    }
+
+    /// The sandbox of a container, or the sandbox itself.
+    pub(super) fn sandbox_of_container(&self, id: &str) -> Option<&str> {
+        match self.sandboxes.get_key_value(id) {
+            Some((id, _)) => Some(id),
+            None => self.containers.get(id)?.container.sandbox.as_deref(),
+        }
+    }
+
+    fn is_known(&self, pod: &PodName, but: &str) -> bool {
+        self.sandboxes
+            .values()
+            .any(|entry| entry.sandbox.id != but && entry.sandbox.pod.as_ref() == Some(pod))
+    }
+}
+
+impl NodeMap {
+    pub(super) fn set_sandbox(&mut self, sandbox: &Sandbox, at: BootNs) {
+        let known = self.runtimes.sandboxes.get(&sandbox.id);
+        if known.is_some_and(|known| known.told > at) {
+            return;
+        }
+        if known.is_none() && self.runtimes.sandboxes.len() >= MAX_ENTRIES {
+            return;
+        }
+        let same = known.is_some_and(|known| known.gone.is_none() && known.sandbox == *sandbox);
+        let dead =
+            (sandbox.life == Life::Dead).then(|| known.and_then(|known| known.dead).unwrap_or(at));
+        let entry = SandboxEntry {
+            first_seen: known.map_or(at, |known| known.first_seen),
+            preexisting: known.map_or(dead.is_some(), |known| known.preexisting && dead.is_some()),
+            told: at,
+            dead,
+            gone: None,
+            sandbox: sandbox.clone(),
+        };
+        let fresh = known.is_none();
+        if dead.is_some() {
+            self.runtimes.dead.insert(sandbox.id.clone());
+            self.leftovers.suspect(&sandbox.id, entry.died());
+        } else {
+            self.runtimes.dead.remove(&sandbox.id);
+            self.leftovers.acquit(&sandbox.id);
+        }
+        if fresh && !sandbox.host_network {
+            self.note_attempt(sandbox, at);
+        }
+        self.runtimes.sandboxes.insert(sandbox.id.clone(), entry);
+        if !same {
+            self.owners.ask_all();
+        }
+    }
+
+    /// A runtime is there, whether or not it answers; a source that is switched off is none.
+    pub(super) fn runtime_stands(&mut self, source: &Source) {
+        let listed = &mut self.runtimes.listed;
+        if source.status == SourceStatus::Disabled {
+            listed.remove(&source.name);
+        } else if source.name != NO_RUNTIME {
+            listed.entry(source.name.clone()).or_default();
+        }
+        self.owners.ask_all();
+    }
+
+    /// Counts a new sandbox of a pod.
+    fn note_attempt(&mut self, sandbox: &Sandbox, at: BootNs) {
+        let Some(pod) = &sandbox.pod else { return };
+        // By the runtime's clock, where it tells: what stood before ipwatch is as old as it is.
+        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
+        let made = sandbox
+            .created
+            .and_then(|created| u64::try_from(created.saturating_sub(offset)).ok())
+            .map_or(at, |made| BootNs(made).min(at));
+        if self.runtimes.is_known(pod, &sandbox.id) || sandbox.attempt.is_some_and(|n| n > 0) {
+            self.runtimes.loops.note(pod, sandbox, made);
+        }
+    }
+
+    pub(super) fn sandbox_gone(&mut self, runtime: &str, id: &str, at: BootNs) {
+        let Some(entry) = self.runtimes.sandboxes.get_mut(id) else { return };
+        if entry.sandbox.runtime != runtime || entry.told > at {
+            return;
+        }
+        entry.dead.get_or_insert(at);
+        entry.gone.get_or_insert(at);
+        self.runtimes.dead.insert(id.to_owned());
+        self.leftovers.suspect(id, at);
+        self.owners.ask_all();
+    }
+
+    pub(super) fn set_container(&mut self, container: &Container, at: BootNs) {
+        let known = self.runtimes.containers.get(&container.id);
+        if known.is_some_and(|known| known.told > at) {
+            return;
+        }
+        if known.is_none() {
+            if self.runtimes.containers.len() >= MAX_ENTRIES {
+                return;
+            }
+            self.owners.ask_all();
+        }
+        let dead = (container.life == Life::Dead)
+            .then(|| known.and_then(|known| known.dead).unwrap_or(at));
+        match dead {
+            // Dead for who knows how long: no grace.
+            Some(_) if known.is_none() => self.leftovers.suspect(&container.id, BootNs::default()),
+            Some(since) => self.leftovers.suspect(&container.id, since),
+            None => self.leftovers.acquit(&container.id),
+        }
+        let entry = ContainerEntry { container: container.clone(), told: at, dead, gone: None };
+        self.runtimes.containers.insert(container.id.clone(), entry);
+    }
+
+    pub(super) fn container_gone(&mut self, runtime: &str, id: &str, at: BootNs) {
+        let Some(entry) = self.runtimes.containers.get_mut(id) else { return };
+        if entry.container.runtime != runtime || entry.told > at {
+            return;
+        }
+        entry.dead.get_or_insert(at);
+        entry.gone.get_or_insert(at);
+        self.leftovers.suspect(id, at);
+    }
+
+    /// A whole list of one runtime has ended: what it did not name is gone.
+    pub(super) fn runtime_listed(&mut self, runtime: &str, began: BootNs) {
+        let listed = self.runtimes.listed.entry(runtime.to_owned()).or_default();
+        if listed.first.replace(listed.first.unwrap_or(began)).is_none() {
+            self.owners.ask_all();
+        }
+        listed.last = listed.last.max(Some(began));
+        listed.asked = None;
+        let missed = |own: &str, told: BootNs, gone: Option<BootNs>| {
+            own == runtime && told < began && gone.is_none()
+        };
+        let sandboxes: Vec<String> = self
+            .runtimes
+            .sandboxes
+            .values()
+            .filter(|entry| missed(&entry.sandbox.runtime, entry.told, entry.gone))
+            .map(|entry| entry.sandbox.id.clone())
+            .collect();
+        for id in sandboxes {
+            self.sandbox_gone(runtime, &id, began);
+        }
+        let containers: Vec<String> = self
+            .runtimes
+            .containers
+            .values()
+            .filter(|entry| missed(&entry.container.runtime, entry.told, entry.gone))
+            .map(|entry| entry.container.id.clone())
+            .collect();
+        for id in containers {
+            self.container_gone(runtime, &id, began);
+        }
+        self.forget_the_gone(began);
+    }
+
+    /// Drops what has been gone for long and holds nothing any more.
+    fn forget_the_gone(&mut self, now: BootNs) {
+        if now.since(self.runtimes.forgotten) < FORGET_AFTER / 10 {
+            return;
+        }
+        self.runtimes.forgotten = now;
+        let Runtimes { sandboxes, containers, dead, .. } = &mut self.runtimes;
+        let (leftovers, owners) = (&mut self.leftovers, &self.owners);
+        let old = |gone: Option<BootNs>| gone.is_some_and(|gone| now.since(gone) > FORGET_AFTER);
+        let mut forget = |id: &String, gone: Option<BootNs>| {
+            let forget = old(gone) && owners.netns_of(id).next().is_none() && !leftovers.holds(id);
+            if forget {
+                leftovers.acquit(id);
+                dead.remove(id);
+            }
+            forget
+        };
+        sandboxes.retain(|id, entry| !forget(id, entry.gone));
+        containers.retain(|id, entry| !forget(id, entry.gone));
+        self.runtimes.loops.forget(now);
+    }
+
+    /// A sandbox, by its id.
+    #[must_use]
+    pub fn sandbox(&self, id: &str) -> Option<&SandboxEntry> {
+        self.runtimes.sandbox(id)
+    }
+
+    /// A container that is no sandbox, by its id.
+    #[must_use]
+    pub fn container(&self, id: &str) -> Option<&ContainerEntry> {
+        self.runtimes.container(id)
+    }
+
+    /// Sandboxes that are dead or gone and whose netns is still there.
+    pub fn dead_sandboxes(&self) -> impl Iterator<Item = (&SandboxEntry, &Netns)> {
+        self.runtimes.dead.iter().flat_map(|id| {
+            let entry = self.runtimes.sandboxes.get(id);
+            let netns = self.owners.netns_of(id).filter_map(|id| self.netns.get(&id));
+            netns.filter_map(move |netns| Some((entry?, netns)))
+        })
+    }
+
+    /// When the newest whole list of this runtime began.
+    #[must_use]
+    pub fn last_listed(&self, runtime: &str) -> Option<BootNs> {
+        self.runtimes.listed.get(runtime)?.last
+    }
+
+    /// The oldest of the newest lists: every runtime has told all it had since then.
+    #[must_use]
+    pub fn all_listed(&self) -> Option<BootNs> {
+        let listed = self.runtimes.listed.values();
+        listed.map(|listed| listed.last.unwrap_or_default()).min()
+    }
+
+    /// Whether every runtime that is there has told all it has, and answers still. Also where there is none.
+    #[must_use]
+    pub fn runtimes_answer(&self) -> bool {
+        self.runtimes
+            .listed
+            .iter()
+            .all(|(name, listed)| listed.last.is_some() && self.answers(name))
+    }
+
+    /// Names of the runtimes that have told something.
+    pub fn runtimes(&self) -> impl Iterator<Item = &str> {
+        self.runtimes.listed.keys().map(String::as_str)
+    }
+
+    /// What the runtimes say of the sandbox that a netns was made for.
+    #[must_use]
+    pub fn word_on(&self, sandbox: &str) -> Word<'_> {
+        if let Some(entry) = self.runtimes.sandboxes.get(sandbox) {
+            return match (self.answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
+                (false, ..) => Word::Unknown,
+                (_, Some(_), _) => Word::Gone(entry),
+                (_, _, Some(_)) => Word::Dead(entry),
+                _ => Word::Lives,
+            };
+        }
+        let listed = &self.runtimes.listed;
+        if listed.is_empty() {
+            // Told only when none was found.
+            let none = self.has_source(NO_RUNTIME);
+            return if none { Word::NobodyToAsk } else { Word::Unknown };
+        }
+        let since = listed.iter().map(|(name, listed)| listed.first.filter(|_| self.answers(name)));
+        let since: Option<Vec<BootNs>> = since.collect();
+        since.and_then(|since| since.into_iter().max()).map_or(Word::Unknown, Word::Denied)
+    }
+
+    /// What to ask the runtimes: a second time about what they call dead while the kernel has it.
+    pub(super) fn want_runtimes(
+        &mut self,
+        now: BootNs,
+        policy: &Policy,
+        wants: &mut Vec<Want>,
+    ) -> Option<BootNs> {
+        let mut due: BTreeMap<String, BootNs> = BTreeMap::new();
+        for (runtime, since) in self.suspicions(policy) {
+            let Some(listed) = self.runtimes.listed.get(&runtime) else { continue };
+            let last = listed.last.unwrap_or_default();
+            let end = since;
+            let sure = end.plus(policy.second_look);
+            let next = match last {
+                last if last < end => end,
+                last if last < sure => sure,
+                last => last.plus(ASK_AGAIN),
+            };
+            let next = listed.asked.map_or(next, |asked| next.max(asked.plus(RETRY)));
+            due.entry(runtime).and_modify(|due| *due = next.min(*due)).or_insert(next);
+        }
+        let mut soonest = None;
+        for (runtime, at) in due {
+            let next = if at <= now {
+                if let Some(listed) = self.runtimes.listed.get_mut(&runtime) {
+                    listed.asked = Some(now);
+                }
+                wants.push(Want::Runtime { runtime });
+                now.plus(RETRY)
+            } else {
+                at
+            };
+            soonest = Some(soonest.map_or(next, |known: BootNs| known.min(next)));
+        }
+        soonest
+    }
+
+    /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
+    pub(super) fn awaits_runtimes(&self, policy: &Policy) -> bool {
+        let suspicions = self.suspicions(policy);
+        suspicions.iter().any(|(runtime, since)| {
+            let last = self.last_listed(runtime).unwrap_or_default();
+            self.answers(runtime) && last < since.plus(policy.second_look)
+        })
+    }
+
+    /// Runtimes and the moment from which their word on something dead counts.
+    fn suspicions(&self, policy: &Policy) -> Vec<(String, BootNs)> {
+        let mut found = Vec::new();
+        for (entry, _) in self.dead_sandboxes() {
+            let since = entry.dead.unwrap_or_default().plus(policy.sandbox_grace);
+            found.push((entry.sandbox.runtime.clone(), since));
+        }
+        for (_, since) in self.denied(policy) {
+            found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
+        }
+        found
+    }
+}

@@ -1,0 +1,30 @@
+//! The driver of a device, which netlink does not tell: a link in sysfs names it.
+
+use std::path::Path;
+
+use crate::fact::{Fact, Parent, What};
+
+/// Adds to the links of a dump the drivers of the hardware behind them.
+pub(super) fn name_all(facts: &mut [Fact]) {
+    for fact in facts {
+        if let What::Link { link, .. } = &mut fact.what
+            && let Some(parent) = &mut link.parent
+        {
+            parent.driver = of("/sys/bus".as_ref(), parent);
+        }
+    }
+}
+
+/// Reads one link's text: no file system but sysfs is asked, and no driver.
+fn of(buses: &Path, parent: &Parent) -> Option<String> {
+    let plain = |name: &str| !name.is_empty() && name != ".." && !name.contains('/');
+    if !plain(&parent.bus) || !plain(&parent.address) {
+        return None;
+    }
+    let link = buses.join(&parent.bus).join("devices").join(&parent.address).join("driver");
+    let driver = std::fs::read_link(link).ok()?;
+    Some(driver.file_name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests;

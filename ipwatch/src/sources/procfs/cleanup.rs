@@ -1,0 +1,119 @@
+//! The kernel's worker that tears netns down (`cleanup_net`, net/core/net_namespace.c). There is one, so
+//! one netns that cannot be torn down holds up all that come after it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::files::{Dir, is_gone};
+use super::look::{frames, stat};
+use super::{Proc, fact};
+use crate::clock;
+use crate::fact::{Cleanup, Fact, What};
+
+/// `PF_KTHREAD`: a process may call itself anything, but this it cannot have.
+const KERNEL_THREAD: u32 = 0x0020_0000; // linux/sched.h
+
+/// What the kernel says every 10 seconds while a reference to a device stays
+/// (`netdev_wait_allrefs_any`, net/core/dev.c).
+const COMPLAINT: &str = "unregister_netdevice: waiting for ";
+/// A complaint older than this is of a teardown that has gone on since, in microseconds.
+const STALE: u64 = 120_000_000;
+/// Records of the kernel's log that are read, at most, and how long that may take in nanoseconds.
+const RECORDS: usize = 100_000;
+const LONGEST: u64 = 300_000_000;
+/// Longer than any record (`PRINTK_MESSAGE_MAX`, kernel/printk).
+const RECORD: usize = 8 * 1024;
+
+impl Proc {
+    /// Whether the worker is at tearing netns down, and if so, how it stands.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub fn cleanup_worker(&self) -> io::Result<Fact> {
+        let root = Dir::open(&self.root)?;
+        let mut worker = None;
+        for pid in root.numbers(".")? {
+            match root.dir(pid.to_string()).and_then(|dir| at_it(pid, &dir)) {
+                Ok(None) => {}
+                Ok(found) => {
+                    worker = found;
+                    break;
+                }
+                Err(error) if is_gone(&error) => {}
+                Err(error) => tracing::trace!(pid, "kernel worker: {error}"),
+            }
+        }
+        if let Some(asleep) = worker.as_mut().filter(|worker| worker.state != 'R') {
+            asleep.message = newest_complaint(&self.kmsg);
+        }
+        Ok(fact(What::Cleanup { worker }))
+    }
+}
+
+/// This thread as the worker, if it is the one and at it.
+///
+/// While a worker runs something, its name ends in `+` and the name of the workqueue (`wq_worker_comm`,
+/// kernel/workqueue.c); `-netns` is one that rests. The workqueue is `netns`, which has one worker at a
+/// time and runs nothing but `cleanup_net` (`net_ns_init`).
+fn at_it(pid: u32, dir: &Dir) -> io::Result<Option<Cleanup>> {
+    let comm = dir.comm();
+    let named = comm.ends_with("+netns");
+    if !named && !comm.starts_with("kworker/") {
+        return Ok(None);
+    }
+    let stat = stat(dir)?;
+    if stat.flags & KERNEL_THREAD == 0 || (!named && stat.state == 'I') {
+        return Ok(None);
+    }
+    let stack = dir.text("stack").map(|stack| frames(&stack)).unwrap_or_default();
+    if !named && !stack.iter().any(|frame| frame == "cleanup_net") {
+        return Ok(None);
+    }
+    let wchan = dir.text("wchan").ok().filter(|name| !name.is_empty() && name != "0");
+    Ok(Some(Cleanup { pid, state: stat.state, wchan, stack, message: None }))
+}
+
+/// The kernel's newest complaint, if it is fresh. It takes CAP_SYSLOG where `kernel.dmesg_restrict` is
+/// set.
+fn newest_complaint(kmsg: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut log = File::from(rustix::fs::open(kmsg, flags, Mode::empty()).ok()?);
+    let until = clock::now().plus(LONGEST);
+    let mut record = vec![0; RECORD];
+    let mut newest = None;
+    for _ in 0..RECORDS {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(len) => newest = complaint(&record[..len.min(RECORD)]).or(newest),
+            // Overwritten while we read: the next read goes on behind the gap (`devkmsg_read`).
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+            Err(_) => break, // EAGAIN: that was the last
+        }
+        if clock::now() > until {
+            break;
+        }
+    }
+    let (at, text) = newest?;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = u64::try_from(now.tv_sec).ok()? * 1_000_000;
+    (now.saturating_sub(at) <= STALE).then_some(text)
+}
+
+/// The time in microseconds since boot and the text of a record, if it is the kernel's complaint:
+/// `PRIORITY,SEQUENCE,TIME,FLAGS[,…];TEXT`. What a process wrote has a facility above the kernel's 0
+/// (`devkmsg_write` makes it so), and a byte that is no plain text is escaped.
+fn complaint(record: &[u8]) -> Option<(u64, String)> {
+    let record = String::from_utf8_lossy(record);
+    let (head, text) = record.split_once(';')?;
+    let mut fields = head.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let at = fields.nth(1)?.parse().ok()?;
+    let text = text.lines().next()?;
+    (priority < 8 && text.starts_with(COMPLAINT)).then(|| (at, text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

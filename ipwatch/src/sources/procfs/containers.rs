@@ -1,0 +1,134 @@
+//! Where the file systems of containers are mounted. A mount that was copied into the mount namespace of
+//! another container keeps the first one's directory busy after its end.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use super::files::Dir;
+use super::mounts::{self, Mount};
+use super::namespaces::{self, Place};
+use super::{Proc, cgroup, fact};
+use crate::clock;
+use crate::fact::{ContainerMount, Fact, Process, What};
+
+/// Containers searched for in one pass.
+const MOST_IDS: usize = 1024;
+/// Mounts told of one container. More make the search incomplete.
+const MOST_MOUNTS: usize = 64;
+/// A search that takes longer is given up, in nanoseconds.
+const LONGEST: u64 = 3_000_000_000;
+
+impl Proc {
+    /// Every mount whose place, or whose root within its file system, lies in a directory named after
+    /// one of these containers, in every mount namespace that a process is in.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub fn container_mounts(&self, ids: &[String]) -> io::Result<Vec<Fact>> {
+        let wanted: HashSet<&[u8]> =
+            ids.iter().filter(|id| is_name(id)).take(MOST_IDS).map(|id| id.as_bytes()).collect();
+        let mut search =
+            Search { wanted: &wanted, found: Vec::new(), told: HashMap::new(), cut: false };
+        let mut mount_ids = HashSet::new();
+        let until = clock::now().plus(LONGEST);
+        let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+            if let Some(id) = search.container(mount)
+                && mount_ids.insert(mount.id)
+            {
+                search.tell(id, place, mount);
+            }
+        })?;
+        let Search { found, cut, .. } = search;
+        let host = self.host_mount_ns();
+        let mut residents = HashMap::new();
+        let mut facts = Vec::with_capacity(found.len() + 1);
+        for mut mount in found {
+            mount.host = host == Some(mount.mount_ns);
+            let pids = pass.processes.get(&mount.mount_ns).map_or(&[][..], Vec::as_slice);
+            let (processes, cgroup) =
+                residents.entry(mount.mount_ns).or_insert_with(|| self.named(pids));
+            mount.processes.clone_from(processes);
+            mount.cgroup.clone_from(cgroup);
+            facts.push(fact(What::ContainerMount(mount)));
+        }
+        let complete = pass.complete && !cut && wanted.len() == ids.len();
+        facts.push(fact(What::ContainerMountsSearched { ids: ids.to_vec(), complete }));
+        Ok(facts)
+    }
+
+    /// The mount namespace of the first process, where runtimes make their mounts; the daemon's own where
+    /// the first process does not show its own.
+    fn host_mount_ns(&self) -> Option<u64> {
+        let root = Dir::open(&self.root).ok()?;
+        let of = |name: &str| root.dir(name).and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
+        of("1").or_else(|| of("self"))
+    }
+
+    /// Processes by name, and the cgroup of the first that has one to tell.
+    fn named(&self, pids: &[u32]) -> (Vec<Process>, Option<String>) {
+        let mut processes = Vec::with_capacity(pids.len());
+        let mut group = None;
+        for &pid in pids {
+            let Ok(dir) = Dir::open(&self.root.join(pid.to_string())) else { continue };
+            let comm = dir.comm();
+            if comm.is_empty() {
+                continue; // gone
+            }
+            if group.is_none() {
+                let lines = dir.text("cgroup").ok();
+                group = lines.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned);
+            }
+            processes.push(Process { pid, comm });
+        }
+        (processes, group)
+    }
+}
+
+/// An id that can be a directory's name.
+fn is_name(id: &str) -> bool {
+    !id.is_empty() && !id.contains('/')
+}
+
+struct Search<'a> {
+    wanted: &'a HashSet<&'a [u8]>,
+    found: Vec<ContainerMount>,
+    /// How many mounts were told of each container.
+    told: HashMap<&'a [u8], usize>,
+    cut: bool,
+}
+
+impl<'a> Search<'a> {
+    /// The container that a mount belongs to.
+    fn container(&self, mount: &Mount<'_>) -> Option<&'a [u8]> {
+        // Every container has its cgroup mounted, and shows the path to it as the root of that mount:
+        // nothing that anybody waits for.
+        if matches!(mount.fs_type, b"cgroup" | b"cgroup2") {
+            return None;
+        }
+        let named = |path: &[u8]| {
+            path.split(|&byte| byte == b'/').find_map(|part| self.wanted.get(part).copied())
+        };
+        named(mount.point).or_else(|| named(mount.root))
+    }
+
+    fn tell(&mut self, id: &'a [u8], place: Place, mount: &Mount<'_>) {
+        let told = self.told.entry(id).or_default();
+        if *told >= MOST_MOUNTS {
+            self.cut = true;
+            return;
+        }
+        *told += 1;
+        self.found.push(ContainerMount {
+            container_id: String::from_utf8_lossy(id).into_owned(),
+            mount_ns: place.mount_ns,
+            host: false,
+            path: mounts::text(mount.point),
+            fs_type: mounts::text(mount.fs_type),
+            processes: Vec::new(),
+            cgroup: None,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::super::testing::Tree;
+use super::*;
+
+fn process(tree: &Tree, pid: u32, user: u32, info: &str) {
+    let at = |name: &str| format!("proc/{pid}/{name}");
+    tree.file(&at("comm"), &format!("srv{pid}\n"));
+    tree.file(&at("status"), &format!("Name:\tx\nUid:\t{user}\t0\t0\t0\n"));
+    tree.link(&at("fd/3"), "/dev/null");
+    tree.link(&at("fd/5"), "/dev/fuse");
+    tree.file(&at("fdinfo/5"), info);
+}
+
+fn file_system(minor: u32) -> FileSystem {
+    FileSystem {
+        fs_type: "fuse".to_owned(),
+        source: String::new(),
+        point: String::new(),
+        minor,
+        waiting: None,
+        servers: Vec::new(),
+        sure: false,
+    }
+}
+
+/// Pids of those who should answer on connection 52, and whether that is sure.
+fn servers(tree: &Tree, user: Option<u32>) -> (Vec<u32>, bool) {
+    let mut fs = file_system(52);
+    tree.proc().name_servers(&mut fs, user, BootNs(u64::MAX));
+    assert!(fs.servers.iter().all(|server| server.comm == format!("srv{}", server.pid)));
+    let mut pids: Vec<u32> = fs.servers.iter().map(|server| server.pid).collect();
+    pids.sort_unstable();
+    (pids, fs.sure)
+}
+
+fn has_device() -> bool {
+    let there = is_device_at("/dev/fuse");
+    if !there {
+        eprintln!("skipped: no /dev/fuse");
+    }
+    there
+}
+
+fn is_device_at(path: &str) -> bool {
+    Dir::open("/".as_ref()).unwrap().path(path).and_then(is_device).unwrap_or(false)
+}
+
+#[test]
+fn whom_the_kernel_names_is_sure() {
+    if !has_device() {
+        return;
+    }
+    let tree = Tree::new();
+    process(&tree, 10, 0, "pos:\t0\nfuse_connection:\t51\n");
+    process(&tree, 11, 0, "pos:\t0\nfuse_connection:\t52\n");
+    process(&tree, 12, 0, "pos:\t0\n");
+    assert_eq!(servers(&tree, Some(7)), (vec![11], true));
+    let mut other = file_system(53);
+    tree.proc().name_servers(&mut other, None, BootNs(u64::MAX));
+    assert_eq!((other.servers, other.sure), (Vec::new(), false));
+}
+
+#[test]
+fn one_candidate_is_sure_and_several_are_not() {
+    if !has_device() {
+        return;
+    }
+    let tree = Tree::new();
+    process(&tree, 10, 0, "pos:\t0\n");
+    assert_eq!(servers(&tree, None), (vec![10], true));
+    process(&tree, 11, 1000, "pos:\t0\n");
+    assert_eq!(servers(&tree, None), (vec![10, 11], false));
+    assert_eq!(servers(&tree, Some(1000)), (vec![11], false));
+    assert_eq!(servers(&tree, Some(5)), (vec![10, 11], false), "it may have changed its user");
+}
+
+#[test]
+fn a_search_cut_short_is_sure_of_nothing() {
+    if !has_device() {
+        return;
+    }
+    let tree = Tree::new();
+    process(&tree, 10, 0, "pos:\t0\n");
+    let mut fs = file_system(52);
+    tree.proc().name_servers(&mut fs, None, BootNs(0));
+    assert_eq!((fs.servers, fs.sure), (Vec::new(), false));
+}
+
+#[test]
+fn a_file_that_is_only_called_so_is_no_device() {
+    assert!(!is_device_at("/dev/null") && !is_device_at("/proc/self/status"));
+}
+
+#[test]
+fn the_list_is_read_once_for_many_tasks() {
+    if !has_device() {
+        return;
+    }
+    let tree = Tree::new();
+    let proc = tree.proc();
+    process(&tree, 10, 0, "fuse_connection:\t52\n");
+    let named = |proc: &Proc| {
+        let mut fs = file_system(52);
+        proc.name_servers(&mut fs, None, BootNs(u64::MAX));
+        fs.servers.len()
+    };
+    assert_eq!(named(&proc), 1);
+    process(&tree, 11, 0, "fuse_connection:\t52\n");
+    assert_eq!(named(&proc.clone()), 1, "fresh enough");
+    assert_eq!(named(&tree.proc()), 2);
+}

@@ -1,0 +1,236 @@
+//! What a task that cannot leave may wait for: the file systems that its kernel stack points at, and who
+//! should answer for them; and who waits for the task itself.
+//!
+//! Nothing here goes into a file system: mountinfo, links under `/proc` and sysfs answer on their own.
+
+use std::collections::HashSet;
+use std::io;
+
+use super::files::Dir;
+use super::mounts::{self, Mount};
+use super::{Proc, look};
+use crate::clock;
+use crate::fact::{BootNs, FileSystem, Look, Presence};
+
+/// File systems told of one task.
+const MOST: usize = 16;
+/// Different ones that are weighed for that.
+const CANDIDATES: usize = 1024;
+/// All of this may take so long, in nanoseconds: other tasks want to be looked at too.
+const LONGEST: u64 = 1_000_000_000;
+
+const PF_EXITING: u32 = 0x4; // linux/sched.h
+
+/// Who must answer before a task goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Behind {
+    Fuse,
+    Nfs,
+    Smb,
+    Ceph,
+    Plan9,
+    Device,
+}
+
+use Behind::{Ceph, Device, Fuse, Nfs, Plan9, Smb};
+
+/// How the functions begin that a task waits in.
+const FRAMES: [(&str, Behind); 33] = [
+    ("request_wait_answer", Fuse),
+    ("fuse_", Fuse),
+    ("__fuse_", Fuse),
+    ("nfs_", Nfs),
+    ("nfs3_", Nfs),
+    ("nfs4_", Nfs),
+    ("_nfs4_", Nfs),
+    ("rpc_", Nfs),
+    ("__rpc_", Nfs),
+    ("xprt_", Nfs),
+    ("cifs_", Smb),
+    ("smb2_", Smb),
+    ("smb3_", Smb),
+    ("SMB2_", Smb),
+    ("compound_send_recv", Smb),
+    ("ceph_", Ceph),
+    ("__ceph_", Ceph),
+    ("p9_", Plan9),
+    ("v9fs_", Plan9),
+    ("ext4_", Device),
+    ("xfs_", Device),
+    ("btrfs_", Device),
+    ("f2fs_", Device),
+    ("jbd2_", Device),
+    ("start_this_handle", Device),
+    ("blk_", Device),
+    ("__blk", Device),
+    ("submit_bio_wait", Device),
+    ("__wait_on_buffer", Device),
+    ("sb_start_write", Device),
+    ("dm_", Device),
+    ("md_", Device),
+    ("raid", Device),
+];
+
+/// These wait for a page or a request of any file system at all.
+const ANY: [&str; 4] =
+    ["io_schedule", "folio_wait_bit", "wait_on_page_bit", "wait_on_page_writeback"];
+
+impl Behind {
+    const ALL: [Self; 6] = [Fuse, Nfs, Smb, Ceph, Plan9, Device];
+
+    /// What a stack points at; more than one where file systems are stacked, all where it only says
+    /// that something is being read or written.
+    fn in_stack(look: &Look) -> Vec<Self> {
+        let frames = || look.wchan.iter().chain(&look.stack);
+        let mut found = Vec::new();
+        for frame in frames() {
+            let known = FRAMES.iter().find(|(name, _)| frame.starts_with(name));
+            // A server that waits for requests (`fuse_dev_do_read`) waits for nobody's answer.
+            if let Some(&(_, behind)) = known
+                && !frame.starts_with("fuse_dev_")
+                && !found.contains(&behind)
+            {
+                found.push(behind);
+            }
+        }
+        if !found.is_empty() {
+            return found;
+        }
+        if frames().any(|frame| ANY.iter().any(|name| frame.starts_with(name))) {
+            return Self::ALL.to_vec();
+        }
+        if frames().any(|frame| frame == "percpu_rwsem_wait")
+            && !frames().any(|frame| for_cgroups(frame))
+        {
+            return vec![Device]; // frozen (`sb_start_write`, which is inlined)
+        }
+        Vec::new()
+    }
+
+    /// Who is behind a file system.
+    fn of(mount: &Mount<'_>) -> Option<Self> {
+        match mount.fs_type {
+            b"nfs" | b"nfs4" => Some(Nfs),
+            b"cifs" | b"smb3" => Some(Smb),
+            b"ceph" => Some(Ceph),
+            b"9p" => Some(Plan9),
+            b"fuse" | b"fuseblk" | b"virtiofs" => Some(Fuse),
+            other if other.starts_with(b"fuse.") => Some(Fuse),
+            _ => mount.source.starts_with(b"/dev/").then_some(Device),
+        }
+    }
+}
+
+/// The other well-known lock of that kind, `cgroup_threadgroup_rwsem`: a file system has no part in it.
+fn for_cgroups(frame: &str) -> bool {
+    frame.starts_with("cgroup_") || matches!(frame, "exit_signals" | "copy_process")
+}
+
+/// A file system that may be the one.
+struct Candidate {
+    fs: FileSystem,
+    behind: Behind,
+    /// `user_id=` of a FUSE mount.
+    user: Option<u32>,
+}
+
+impl Candidate {
+    fn new(mount: &Mount<'_>, behind: Behind, minor: u32) -> Self {
+        let fs = FileSystem {
+            fs_type: mounts::text(mount.fs_type),
+            source: mounts::text(mount.source),
+            point: mounts::text(mount.point),
+            minor,
+            waiting: None,
+            servers: Vec::new(),
+            sure: false,
+        };
+        let user = (behind == Fuse).then(|| mount.option(b"user_id=")).flatten();
+        Self { fs, behind, user }
+    }
+
+    /// The likeliest first. A FUSE connection on which nothing waits is not what a task waits for.
+    fn rank(&self) -> u8 {
+        match (self.behind, self.fs.waiting) {
+            (Fuse, Some(0)) => 3,
+            (Fuse, Some(_)) => 0,
+            (Device, _) => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl Proc {
+    /// Adds to a look what the task may wait for and who waits for it, if it is on its way out, has a
+    /// netns still, and sleeps.
+    pub(super) fn explain(&self, dir: &Dir, look: &mut Look) {
+        let leaving = look.flags & PF_EXITING != 0 || look::Signals::of(look).killed();
+        let sleeps = matches!(look.state, 'D' | 'S') && look.frozen != Some(true);
+        if !leaving || !sleeps || !matches!(look.netns, Some(Presence::In(_))) {
+            return;
+        }
+        let until = clock::now().plus(LONGEST);
+        let behind = Behind::in_stack(look);
+        if !behind.is_empty() {
+            look.file_systems = self.file_systems(dir, &behind, until);
+        }
+        look.waited_for_by = self.waited_for_by(dir, until);
+    }
+
+    fn file_systems(&self, dir: &Dir, behind: &[Behind], until: BootNs) -> Vec<FileSystem> {
+        let mut found: Vec<Candidate> = Vec::new();
+        // One file system is mounted in many places, and a container's `/etc/hosts` is a mount too.
+        let mut known = HashSet::new();
+        let each = |line: &[u8]| {
+            let Some(mount) = Mount::parse(line) else { return };
+            let Some(kind) = Behind::of(&mount).filter(|kind| behind.contains(kind)) else {
+                return;
+            };
+            let Some(device) = mount.device() else { return };
+            if found.len() < CANDIDATES && known.insert((device, mount.source.to_vec())) {
+                found.push(Candidate::new(&mount, kind, device.1));
+            }
+        };
+        if let Err(error) = self.mounts_of(dir, until, each) {
+            tracing::debug!("no mountinfo of a task that hangs: {error}");
+        }
+        for candidate in found.iter_mut().filter(|candidate| candidate.behind == Fuse) {
+            candidate.fs.waiting = self.fuse_waiting(candidate.fs.minor);
+        }
+        found.sort_by_key(Candidate::rank);
+        found.truncate(MOST);
+        for Candidate { fs, behind, user } in &mut found {
+            // virtiofs is served by the host of a virtual machine.
+            if *behind == Fuse && fs.waiting != Some(0) && fs.fs_type != "virtiofs" {
+                self.name_servers(fs, *user, until);
+            }
+        }
+        found.into_iter().map(|candidate| candidate.fs).collect()
+    }
+
+    /// The mounts that a task sees. A task that has given up its root and working directory already
+    /// (`exit_fs`) shows none (`mounts_open_common`, fs/proc_namespace.c): then those of another process
+    /// in the same mount namespace; and where nothing tells which that is, those of the first process.
+    fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        if let Ok(own) = dir.file("mountinfo") {
+            return mounts::lines_of(own, each);
+        }
+        let root = Dir::open(&self.root)?;
+        if let Ok(mount_ns) = dir.namespace("ns/mnt", "mnt") {
+            for pid in root.numbers(".")? {
+                let same = |dir: &Dir| dir.namespace("ns/mnt", "mnt").ok() == Some(mount_ns);
+                let Some(dir) = root.dir(pid.to_string()).ok().filter(same) else { continue };
+                if let Ok(theirs) = dir.file("mountinfo") {
+                    return mounts::lines_of(theirs, each);
+                }
+                if clock::now() > until {
+                    break;
+                }
+            }
+        }
+        mounts::lines_of(root.file("1/mountinfo")?, &mut each)
+    }
+}
+
+#[cfg(test)]
+mod tests;

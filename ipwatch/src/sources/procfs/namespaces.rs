@@ -1,0 +1,136 @@
+//! One pass over the mounts of every mount namespace of the node.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+
+use super::files::{Dir, is_gone};
+use super::mounts::{self, Mount};
+use crate::clock;
+use crate::fact::BootNs;
+
+/// Number of a mount namespace that may not be asked for: the link takes the right to trace the
+/// process (one with capabilities that we lack), its mountinfo does not.
+pub(super) const UNKNOWN: u64 = 0;
+
+/// Processes that are remembered of one mount namespace.
+const FEW: usize = 8;
+
+/// Where a mount was seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Inode of the mount namespace, or [`UNKNOWN`].
+    pub(super) mount_ns: u64,
+    /// A process in it.
+    pub(super) pid: u32,
+}
+
+/// What a pass came to.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    /// Every mount namespace that a process is in was read to its end.
+    pub(super) complete: bool,
+    /// A few processes of each mount namespace, the lowest pids.
+    pub(super) processes: HashMap<u64, Vec<u32>>,
+}
+
+/// Hands every mount of every mount namespace to `each`, which may see one twice: through a process that
+/// hides its namespaces, or when a namespace was read again because the first read failed half way.
+pub(super) fn each_mount(
+    proc: &Path,
+    until: BootNs,
+    mut each: impl FnMut(Place, &Mount<'_>),
+) -> io::Result<Pass> {
+    let root = Dir::open(proc)?;
+    let mut walk = Walk { proc, each: &mut each };
+    let (mut read, mut unread) = (HashSet::new(), HashSet::new());
+    let mut denied = Vec::new();
+    let mut pass = Pass { complete: true, ..Pass::default() };
+    for pid in root.numbers(".")? {
+        if clock::now() > until {
+            return Ok(Pass { complete: false, ..pass });
+        }
+        let tasks = match root.dir(pid.to_string()).and_then(|dir| of_process(&dir, pid)) {
+            Ok(tasks) => tasks,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                denied.push(pid);
+                continue;
+            }
+            Err(error) => {
+                pass.complete &= is_gone(&error);
+                continue;
+            }
+        };
+        for (mount_ns, path) in tasks {
+            remember(pass.processes.entry(mount_ns).or_default(), pid);
+            if read.contains(&mount_ns) {
+                continue;
+            }
+            match walk.read(Place { mount_ns, pid }, &path) {
+                Ok(Some(whole)) => {
+                    pass.complete &= whole;
+                    read.insert(mount_ns);
+                }
+                Ok(None) => {} // it has left; another process may still show this one
+                Err(_) => {
+                    unread.insert(mount_ns);
+                }
+            }
+        }
+    }
+    for pid in denied {
+        remember(pass.processes.entry(UNKNOWN).or_default(), pid);
+        let place = Place { mount_ns: UNKNOWN, pid };
+        pass.complete &= match walk.read(place, &format!("{pid}/mountinfo")) {
+            Ok(whole) => whole.unwrap_or(true),
+            Err(_) => false,
+        };
+    }
+    pass.complete &= unread.is_subset(&read);
+    Ok(pass)
+}
+
+fn remember(known: &mut Vec<u32>, pid: u32) {
+    if known.len() < FEW && known.last() != Some(&pid) {
+        known.push(pid);
+    }
+}
+
+struct Walk<'a, F> {
+    proc: &'a Path,
+    each: &'a mut F,
+}
+
+impl<F: FnMut(Place, &Mount<'_>)> Walk<'_, F> {
+    /// Reads one mountinfo: whether to its end, or `None` when the task has given its namespaces up
+    /// (EINVAL, `mounts_open_common`) or has gone.
+    fn read(&mut self, place: Place, path: &str) -> io::Result<Option<bool>> {
+        let lines = mounts::lines(&self.proc.join(path), |line| {
+            if let Some(mount) = Mount::parse(line) {
+                (self.each)(place, &mount);
+            }
+        });
+        match lines {
+            Ok(whole) => Ok(Some(whole)),
+            Err(error) if is_gone(&error) || error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The mount namespaces of a process, each with a mountinfo that shows it: one, or those of its threads
+/// when the leader has exited.
+fn of_process(dir: &Dir, pid: u32) -> io::Result<Vec<(u64, String)>> {
+    match dir.namespace("ns/mnt", "mnt") {
+        Ok(mount_ns) => return Ok(vec![(mount_ns, format!("{pid}/mountinfo"))]),
+        Err(error) if !is_gone(&error) => return Err(error),
+        Err(_) => {}
+    }
+    let mut found = Vec::new();
+    for tid in dir.numbers("task")? {
+        if let Ok(mount_ns) = dir.namespace(&format!("task/{tid}/ns/mnt"), "mnt") {
+            found.push((mount_ns, format!("{pid}/task/{tid}/mountinfo")));
+        }
+    }
+    Ok(found)
+}

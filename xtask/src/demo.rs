@@ -1,0 +1,160 @@
+//! `cargo xtask demo`: three pods made for the moment, one healthy, one that cannot exit, one of which
+//! only the network namespace is left; and what ipwatch says of them.
+
+mod stage;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use self::stage::{Pod, Stage};
+use crate::monitor::{Monitor, TemporaryDir};
+use crate::{build, interrupt, setup, shell};
+
+/// Short graces, so that nobody waits. What they are on a node, the README says.
+const CONFIG: &str = r#"
+[stuck]
+grace = "1s"
+[holders]
+grace = "500ms"
+leak_age = "500ms"
+[cni]
+cache_dirs = ["CACHE"]
+"#;
+
+/// How long the findings may take: both graces and two looks each, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes the pods, shows what there is to see, and cleans up, also after Ctrl-C.
+pub(crate) fn run() -> Result<()> {
+    setup::need_root("the demo")?;
+    setup::packages(&["iproute2"])?;
+    let ipwatch = build::release()?;
+    // It plays the processes; see tests/support/role.rs.
+    let roles = build::test_binary("e2e")?;
+    interrupt::catch();
+    let dir = TemporaryDir::new()?;
+    let done = Stage::new(dir.path(), &roles).and_then(|mut stage| play(&mut stage, &ipwatch));
+    // Whatever was interrupted has complained about that, which is not what went wrong.
+    if interrupt::came() {
+        bail!("interrupted; everything is cleaned up");
+    }
+    done
+}
+
+fn play(stage: &mut Stage, ipwatch: &Path) -> Result<()> {
+    println!("\nThree pods, in network namespaces of their own:");
+    stage.healthy()?;
+    println!("  shop/web-0   healthy, {}", Pod::HEALTHY.ip());
+    stage.leaked()?;
+    println!(
+        "  shop/cart-0  gone, but its network namespace is still mounted, {}",
+        Pod::LEAKED.ip()
+    );
+    let mut wanted = vec![Pod::LEAKED];
+    match stage.hanging() {
+        Ok(()) => {
+            println!(
+                "  shop/api-0   reads from a file server that never answers, {}",
+                Pod::STUCK.ip()
+            );
+            wanted.push(Pod::STUCK);
+        }
+        Err(error) => println!("  shop/api-0   is left out, FUSE does not work here: {error:#}"),
+    }
+    let config = CONFIG.replace("CACHE", &stage.cache().display().to_string());
+    let log = std::fs::File::create(stage.log())?;
+    let monitor = Monitor::start(ipwatch, stage.dir(), &config, Stdio::from(log))
+        .with_context(|| std::fs::read_to_string(stage.log()).unwrap_or_default())?;
+    if stage.kill_hanging()? {
+        println!("Now api-0 is killed, and cannot exit.");
+    }
+    let found = await_findings(&monitor, &wanted)?;
+
+    for pod in [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK] {
+        // One by one: who knows what else is on this node.
+        show(&monitor, &["query", "netns", &pod.netns(), "-o", "tree"])?;
+    }
+    show(&monitor, &["query", "findings"])?;
+    let config = monitor.config().display().to_string();
+    // It cannot know how long a netns has been empty where there is no runtime to ask.
+    println!("\nThe same without a daemon, from one look, which shows what hangs:");
+    show(&monitor, &["scan", "--config", &config])?;
+    if let Some(id) = found.last() {
+        show(&monitor, &["explain", &id[..id.len().min(6)]])?;
+    }
+    println!("\nCleaning up: the file server ends, the namespace is unmounted.");
+    stage.clear();
+    await_end(&monitor, &found)?;
+    show(&monitor, &["query", "findings", "--all"])
+}
+
+/// Waits until something fires about each of these pods; returns the ids of what does.
+fn await_findings(monitor: &Monitor, wanted: &[Pod]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    until(PATIENCE, || {
+        let lines = findings(monitor)?;
+        let of = |pod: &Pod| {
+            lines.iter().find(|line| line.contains(&format!("\"ip\":\"{}\"", pod.ip())))
+        };
+        found = wanted.iter().filter_map(of).filter_map(|line| id(line)).collect();
+        Ok(found.len() == wanted.len())
+    })?;
+    if found.len() < wanted.len() {
+        println!(
+            "(Not everything was found in time; `cargo xtask run` shows what can be seen here.)"
+        );
+    }
+    Ok(found)
+}
+
+/// Waits until none of these fires any more.
+fn await_end(monitor: &Monitor, found: &[String]) -> Result<()> {
+    until(PATIENCE, || {
+        let lines = findings(monitor)?;
+        Ok(!lines.iter().filter_map(|line| id(line)).any(|id| found.contains(&id)))
+    })
+}
+
+/// The findings that fire, one JSON document each.
+fn findings(monitor: &Monitor) -> Result<Vec<String>> {
+    let text = shell::output(&mut monitor.command(&["query", "findings", "-o", "jsonl"]))?;
+    // A consequence is told with its cause.
+    let first =
+        |line: &&str| line.contains("\"status\":\"firing\"") && !line.contains("\"caused_by\"");
+    Ok(text.lines().filter(first).map(str::to_owned).collect())
+}
+
+/// A finding's id.
+fn id(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once("\"id\":\"")?;
+    rest.split_once('"').map(|(id, _)| id.to_owned())
+}
+
+/// Asks again and again, until the answer is yes, time is up or Ctrl-C came.
+fn until(patience: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    for _ in 0..patience.as_millis() / PAUSE.as_millis() {
+        if interrupt::came() {
+            bail!("interrupted");
+        }
+        if done()? {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Shows a command and its answer. Exit code 1 of `scan` is an answer as well.
+fn show(monitor: &Monitor, args: &[&str]) -> Result<()> {
+    println!("\n$ ipwatch {}", args.join(" "));
+    let mut command = monitor.command(args);
+    let status = command.status()?;
+    if !matches!(status.code(), Some(0 | 1)) {
+        bail!("ipwatch {}: {status}", args.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! What the demo is played with: network namespaces with an address, the processes in them, and the
+//! CNI results that name their pods. All of it lies in one directory and goes when the stage does.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::{command, output, run, succeeds};
+
+/// One of the pods.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pod {
+    name: &'static str,
+    number: u8,
+}
+
+impl Pod {
+    pub(super) const HEALTHY: Pod = Pod { name: "web-0", number: 2 };
+    pub(super) const LEAKED: Pod = Pod { name: "cart-0", number: 3 };
+    pub(super) const STUCK: Pod = Pod { name: "api-0", number: 4 };
+
+    /// Its IP. Nothing routes to it: both ends of its veth are in the pod.
+    pub(super) fn ip(self) -> String {
+        format!("10.88.7.{}", self.number)
+    }
+
+    /// Name of its netns's mount.
+    pub(super) fn netns(self) -> String {
+        format!("cni-{}", self.name)
+    }
+
+    /// Id of its sandbox, 64 hexadecimal digits as every runtime's.
+    fn sandbox(self) -> String {
+        format!("de30{:060x}", self.number)
+    }
+}
+
+/// The pods, as far as they were made.
+pub(super) struct Stage {
+    dir: PathBuf,
+    roles: PathBuf,
+    netns: Vec<PathBuf>,
+    /// The one that hangs, and the file server that lets it.
+    hanging: Option<Actor>,
+    server: Option<Actor>,
+    others: Vec<Actor>,
+}
+
+impl Stage {
+    /// An empty one in `dir`. `roles` is the binary that plays the processes.
+    pub(super) fn new(dir: &Path, roles: &Path) -> Result<Self> {
+        let stage = Self {
+            dir: dir.to_owned(),
+            roles: roles.to_owned(),
+            netns: Vec::new(),
+            hanging: None,
+            server: None,
+            others: Vec::new(),
+        };
+        for dir in [stage.cache(), stage.mount(), stage.dir.join("netns")] {
+            fs::create_dir(dir)?;
+        }
+        Ok(stage)
+    }
+
+    /// Where everything lies.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The CNI result cache.
+    pub(super) fn cache(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    /// For what the monitor logs.
+    pub(super) fn log(&self) -> PathBuf {
+        self.dir.join("ipwatch.log")
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.dir.join("files")
+    }
+
+    /// A pod with all that belongs to it.
+    pub(super) fn healthy(&mut self) -> Result<()> {
+        let netns = self.netns(Pod::HEALTHY)?;
+        self.others.push(self.actor("park", "pause", Some(&netns), None)?);
+        self.others.push(self.actor("park", "nginx", Some(&netns), None)?);
+        Ok(())
+    }
+
+    /// A pod of which only the netns is left: still mounted, as after a DEL that never came.
+    pub(super) fn leaked(&mut self) -> Result<()> {
+        self.netns(Pod::LEAKED).map(|_| ())
+    }
+
+    /// A pod that reads from a file system whose server never answers.
+    pub(super) fn hanging(&mut self) -> Result<()> {
+        let mount = self.mount();
+        let mut server = self.actor("fuse", "s3fs", None, Some(&mount))?;
+        let netns = self.netns(Pod::STUCK)?;
+        self.others.push(self.actor("park", "pause", Some(&netns), None)?);
+        let reader = self.actor("reader", "java", Some(&netns), Some(&mount.join("hang")))?;
+        self.hanging = Some(reader);
+        // From now on the read cannot be withdrawn.
+        let said = server.hear();
+        self.server = Some(server);
+        if said? != "read" {
+            bail!("nobody reads");
+        }
+        Ok(())
+    }
+
+    /// Sends SIGKILL to the one that hangs, if there is one.
+    pub(super) fn kill_hanging(&mut self) -> Result<bool> {
+        let Some(actor) = &mut self.hanging else { return Ok(false) };
+        actor.child.kill()?;
+        Ok(true)
+    }
+
+    /// Ends and removes everything. What hangs goes on when its file server has ended.
+    pub(super) fn clear(&mut self) {
+        drop(self.server.take());
+        succeeds(command(&["umount", "-l"]).arg(self.mount()));
+        drop(self.hanging.take());
+        self.others.clear();
+        for netns in self.netns.drain(..) {
+            succeeds(command(&["umount"]).arg(netns));
+        }
+    }
+
+    /// A netns with the pod's IP, mounted as a runtime mounts one, and the CNI result that names the pod.
+    fn netns(&mut self, pod: Pod) -> Result<PathBuf> {
+        let path = self.dir.join("netns").join(pod.netns());
+        File::create_new(&path)?;
+        let mut unshare = Command::new("unshare");
+        unshare.arg(format!("--net={}", path.display())).args(["ip", "link", "set", "lo", "up"]);
+        run(&mut unshare).context("make a network namespace")?;
+        self.netns.push(path.clone());
+        let address = format!("{}/24", pod.ip());
+        for words in [
+            &["link", "add", "eth0", "type", "veth", "peer", "name", "far0"][..],
+            &["addr", "add", &address, "dev", "eth0"],
+            &["link", "set", "eth0", "up"],
+        ] {
+            let mut nsenter = Command::new("nsenter");
+            nsenter.arg(format!("--net={}", path.display())).arg("ip").args(words);
+            output(&mut nsenter)?;
+        }
+        fs::write(self.cache().join(format!("demo-{}-eth0", pod.sandbox())), cached(pod, &path))?;
+        Ok(path)
+    }
+
+    /// A process with this role and name. It ends when this program does, however that ends.
+    fn actor(
+        &self,
+        role: &str,
+        comm: &str,
+        netns: Option<&Path>,
+        arg: Option<&Path>,
+    ) -> Result<Actor> {
+        let mut command = Command::new(&self.roles);
+        command.env("IPWATCH_TEST_ROLE", role).env("IPWATCH_TEST_COMM", comm).args(arg);
+        command.envs(netns.map(|path| ("IPWATCH_TEST_NETNS", path)));
+        // Its complaints are ours to make; and Ctrl-C reaches it through us, in order.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut child = command.spawn().with_context(|| self.roles.display().to_string())?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().map(BufReader::new);
+        let mut actor = Actor { child, _stdin: stdin, stdout };
+        match actor.hear()?.as_str() {
+            "ready" => Ok(actor),
+            _ => bail!("{comm} did not start"),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// What libcni caches of a successful ADD (libcni/api.go, `cachedInfo`).
+fn cached(pod: Pod, netns: &Path) -> String {
+    let (sandbox, netns) = (pod.sandbox(), netns.display());
+    format!(
+        r#"{{"kind": "cniCacheV1", "containerId": "{sandbox}", "ifName": "eth0", "networkName": "demo",
+"netns": "{netns}",
+"cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "{}"],
+            ["K8S_POD_INFRA_CONTAINER_ID", "{sandbox}"]],
+"result": {{"cniVersion": "1.0.0", "interfaces": [{{"name": "eth0", "sandbox": "{netns}"}}],
+            "ips": [{{"address": "{}/24", "interface": 0}}]}}}}"#,
+        pod.name,
+        pod.ip()
+    )
+}
+
+/// A process of a pod. Killed when dropped.
+struct Actor {
+    child: Child,
+    /// Its end is the actor's.
+    _stdin: Option<ChildStdin>,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Actor {
+    /// The next line it says; empty when it has ended.
+    fn hear(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_line(&mut line)?;
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        // One that hangs takes its time, and is not waited for longer than that.
+        for _ in 0..100 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
