@@ -197,7 +197,7 @@ impl Netns {
     /// have fallen between the last holder's end and the netns's own.
     #[must_use]
     pub fn held_by_kernel(&self) -> bool {
-        self.bare_searches > 1
+        self.bare_searches > 1 && self.holders.is_empty()
     }
 
     /// The sandbox it was made for, as far as was ever known.

@@ -192,6 +192,8 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
     feed.tell(What::HoldersSearched { netns, complete: false });
     assert_eq!(kinds(&feed), [], "an incomplete search proves nothing");
     feed.tell(What::HoldersSearched { netns, complete: true });
+    assert_eq!(kinds(&feed), [], "it may have fallen between the last holder's end and its own");
+    feed.tell(What::HoldersSearched { netns, complete: true });
     assert_eq!(kinds(&feed), [HolderKind::Kernel]);
     let holder = Holder::Mount {
         mount_ns: 1,
