@@ -2,9 +2,9 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
-//! is taken along), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! is taken along), [`cases`] (the field's cases that concern holders), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
-//! [`fixtures`] checks the ground that the others stand on.
+//! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,6 +13,7 @@
 )]
 
 mod bad_input;
+mod cases;
 mod export;
 mod fixtures;
 mod holders;
@@ -20,6 +21,7 @@ mod identity;
 mod map;
 mod pod;
 mod probes;
+mod reproductions;
 mod restart;
 mod scale;
 mod stuck;
@@ -29,6 +31,7 @@ mod tracing;
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
         fixtures::TESTS,
+        reproductions::TESTS,
         map::TESTS,
         holders::TESTS,
         stuck::TESTS,
@@ -40,6 +43,13 @@ fn main() -> std::process::ExitCode {
         bad_input::TESTS,
         pod::TESTS,
         export::TESTS,
+        cases::dead::TESTS,
+        cases::leaked::TESTS,
+        cases::mounts::TESTS,
+        cases::loops::TESTS,
+        cases::docker::TESTS,
+        cases::teardown::TESTS,
+        cases::device::TESTS,
         scale::TESTS,
     ])
 }

@@ -193,3 +193,34 @@ fn remove(dir: &Path) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
+
+/// The top of every hierarchy: v2 alone has its groups right there, v1 in a directory for each.
+pub(crate) fn hierarchies() -> Vec<PathBuf> {
+    let top = PathBuf::from("/sys/fs/cgroup");
+    let below = fs::read_dir(&top).into_iter().flatten().flatten().map(|entry| entry.path());
+    below.chain([top.clone()]).collect()
+}
+
+/// Ends what runs in a group of every hierarchy, and removes it there.
+pub(crate) fn end_everywhere(group: &str) {
+    hierarchies().iter().for_each(|top| end(&top.join(group)));
+}
+
+/// Ends what runs in a group and below it, and removes it.
+pub(crate) fn end(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            end(&entry.path());
+        }
+    }
+    for _ in 0..50 {
+        let processes = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for pid in processes.lines().filter_map(|line| line.parse().ok()) {
+            let _ = crate::sys::kill(pid, libc::SIGKILL);
+        }
+        if fs::remove_dir(dir).is_ok() || !dir.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -28,6 +28,9 @@ pub fn binary() -> PathBuf {
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     grace: Option<u32>,
+    holders: Option<u32>,
+    leak_age: Option<u32>,
+    runtimes: Vec<String>,
     provisional: bool,
     cache_dir: Option<PathBuf>,
     otlp: Option<String>,
@@ -39,6 +42,34 @@ impl Config {
     #[must_use]
     pub fn grace(mut self, seconds: u32) -> Self {
         self.grace = Some(seconds);
+        self
+    }
+
+    /// Grace before a dead sandbox counts, and before a teardown without progress does, in seconds.
+    #[must_use]
+    pub fn holders_grace(mut self, seconds: u32) -> Self {
+        self.holders = Some(seconds);
+        self
+    }
+
+    /// Age of a leak where no runtime is to be asked, in seconds.
+    #[must_use]
+    pub fn leak_age(mut self, seconds: u32) -> Self {
+        self.leak_age = Some(seconds);
+        self
+    }
+
+    /// A runtime that speaks the CRI.
+    #[must_use]
+    pub fn cri(mut self, socket: &Path) -> Self {
+        self.runtimes.push(format!("{{ path = {socket:?}, kind = \"cri\" }}"));
+        self
+    }
+
+    /// One that speaks Docker's API.
+    #[must_use]
+    pub fn docker(mut self, socket: &Path) -> Self {
+        self.runtimes.push(format!("{{ path = {socket:?}, kind = \"docker\" }}"));
         self
     }
 
@@ -82,6 +113,18 @@ impl Config {
         if let Some(seconds) = self.grace {
             section("stuck", format!("grace = \"{seconds}s\""));
         }
+        let mut lines = String::new();
+        if let Some(s) = self.holders {
+            let _ = write!(lines, "grace = \"{s}s\"\nteardown_grace = \"{s}s\"\n");
+        }
+        if let Some(s) = self.leak_age {
+            let _ = write!(lines, "leak_age = \"{s}s\"\n");
+        }
+        if !lines.is_empty() {
+            section("holders", lines);
+        }
+        // Never those that this host may have: they know nothing of what stands here.
+        section("runtime", format!("sockets = [{}]", self.runtimes.join(", ")));
         if self.provisional {
             section("identity", "provisional = true".into());
         }
@@ -295,6 +338,60 @@ impl Daemon {
         all
     }
 
+    /// Waits until an open finding with this code fires for which `is` holds.
+    #[track_caller]
+    pub fn await_firing(&self, code: &str, seconds: u32, is: impl Fn(&Value) -> bool) -> Value {
+        let mut seen = Vec::new();
+        let mut found = None;
+        crate::poll::settle(seconds, || {
+            seen = self.findings();
+            let firing = |f: &&Value| f["code"] == code && f["status"] == "firing" && is(f);
+            found = seen.iter().find(firing).cloned();
+            found.is_some()
+        });
+        found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"))
+    }
+
+    /// Waits until a finding is resolved, and returns it.
+    #[track_caller]
+    pub fn await_resolved(&self, finding: &Value, seconds: u32) -> Value {
+        let id = &finding["id"];
+        eventually(&format!("{} {id} is resolved", finding["code"]), seconds, || {
+            let all = self.list("findings", &["query", "findings", "--all"]);
+            all.into_iter().find(|f| f["id"] == *id && f["status"] == "resolved")
+        })
+    }
+
+    /// What it says of a source.
+    #[must_use]
+    pub fn source(&self, name: &str) -> Option<Value> {
+        let document = self.document(&["doctor"])?;
+        document["sources"].as_array()?.iter().find(|source| source["name"] == name).cloned()
+    }
+
+    /// Waits until a source answers, however much.
+    #[track_caller]
+    pub fn await_source(&self, name: &str) {
+        let mut seen = None;
+        crate::poll::settle(40, || {
+            seen = self.source(name);
+            seen.as_ref().is_some_and(|s| s["status"] == "active" || s["status"] == "degraded")
+        });
+        let answers = seen.as_ref().is_some_and(|source| source["status"] != "down");
+        assert!(answers, "source {name} does not answer: {seen:?}");
+    }
+
+    /// Follows every change of a finding from now on.
+    #[must_use]
+    pub fn follow(&self) -> Follower {
+        let path = self.log.with_file_name("watch.jsonl");
+        let mut command = Command::new(binary());
+        command.arg("--socket").arg(&self.socket).args(["watch", "-o", "jsonl"]);
+        let out = File::create(&path).expect("open a file");
+        let child = command.stdin(Stdio::null()).stdout(out).spawn().expect("run ipwatch watch");
+        Follower { child, path }
+    }
+
     /// Ends it as an operator would, and says how it ended.
     pub fn stop(mut self) -> std::process::ExitStatus {
         sys::kill(self.pid(), libc::SIGTERM).expect("signal the daemon");
@@ -311,6 +408,41 @@ impl Daemon {
     pub fn ended(&mut self) -> Option<i32> {
         eventually("the daemon ends", 20, || self.child.try_wait().expect("wait for the daemon"))
             .code()
+    }
+}
+
+/// `ipwatch watch`, running.
+#[derive(Debug)]
+pub struct Follower {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Follower {
+    /// Every change of a finding that was told so far, in order.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.path).expect("what was followed");
+        // The last line may be half written.
+        let whole = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        let events = whole.lines().map(|line| serde_json::from_str(line).expect("a JSON line"));
+        let events: Vec<Value> = events.collect();
+        let lagged: Vec<&Value> = events.iter().filter(|e| e["event"] == "lagged").collect();
+        assert!(lagged.is_empty(), "the follower was too slow: {lagged:?}");
+        events.into_iter().filter(|event| event["event"] == "finding").collect()
+    }
+
+    /// Everything that was told, as it stands.
+    #[must_use]
+    pub fn text(&self) -> String {
+        fs::read_to_string(&self.path).unwrap_or_default()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

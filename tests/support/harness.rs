@@ -21,6 +21,18 @@ use crate::{Lab, Need, patience, role, sweep, sys};
 /// What begins a line that is shown although its test passed.
 pub const FIGURE: &str = "FIGURE ";
 
+/// What begins a line that becomes a row of the table of cases, its cells parted by tabs; see
+/// [`case`].
+const CASE: &str = "CASE ";
+/// The cells of that table.
+const CELLS: [&str; 4] = ["case", "finding", "holder named", "resolved by itself"];
+
+/// Enters a case into the table that is printed at the end of the run: what went wrong, the finding that
+/// was raised, whom it named, and how it ended. To be called once all of that is shown to be so.
+pub fn case(what: &str, code: &str, holder: &str, resolved: &str) {
+    println!("{CASE}{what}\t{code}\t{holder}\t{resolved}");
+}
+
 /// One test.
 #[derive(Debug, Clone, Copy)]
 pub struct Test {
@@ -63,6 +75,7 @@ struct Count {
     passed: usize,
     failed: Vec<Test>,
     skipped: usize,
+    cases: Vec<String>,
 }
 
 struct Options {
@@ -178,6 +191,7 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     if in_ci() && !INTERRUPTED.load(Ordering::Relaxed) {
         try_again(&mut count);
     }
+    table(&count.cases);
     for test in &count.failed {
         println!("failed: {}", short(test));
     }
@@ -194,8 +208,9 @@ fn try_again(count: &mut Count) {
     }
     for test in std::mem::take(&mut count.failed) {
         match run(&test) {
-            Outcome::Passed(..) => {
+            Outcome::Passed(_, log) => {
                 count.passed += 1;
+                count.cases.extend(cases(&log));
                 println!("unsteady: {} failed and then passed by itself", short(&test));
             }
             Outcome::Skipped(why) | Outcome::Failed { why, .. } => {
@@ -203,6 +218,27 @@ fn try_again(count: &mut Count) {
                 count.failed.push(test);
             }
         }
+    }
+}
+
+fn cases(log: &str) -> impl Iterator<Item = String> {
+    log.lines().filter_map(|line| line.strip_prefix(CASE)).map(str::to_owned)
+}
+
+/// Prints the table of cases.
+fn table(cases: &[String]) {
+    let mut rows: Vec<Vec<&str>> = cases.iter().map(|row| row.split('\t').collect()).collect();
+    if rows.is_empty() {
+        return;
+    }
+    rows.sort();
+    rows.insert(0, CELLS.to_vec());
+    let width = |cell: usize| rows.iter().filter_map(|row| row.get(cell)).map(|c| c.len()).max();
+    let widths: Vec<usize> = (0..CELLS.len()).map(|cell| width(cell).unwrap_or(0)).collect();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", cells.join("  ").trim_end());
     }
 }
 
@@ -216,6 +252,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
             for figure in figures.lines().filter_map(|line| line.strip_prefix(FIGURE)) {
                 println!("        {figure}");
             }
+            count.cases.extend(cases(figures));
         }
         Outcome::Skipped(why) => {
             count.skipped += 1;

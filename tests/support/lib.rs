@@ -4,11 +4,12 @@
 //! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
 //!   after it, whatever became of it; [`need`] says what a place must offer.
 //! - [`netns`] makes namespaces and devices; [`role`] the helper processes, which are this same
-//!   binary started under another role; [`fuse`] a file system that never answers; [`stuck`] and
+//!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
+//!   kernel whose teardown hangs; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime.
-//! - [`daemon`] starts ipwatch and asks it; [`pod`] and [`collector`] are real containerd and a real
-//!   OpenTelemetry collector; [`poorer`] takes things away from the daemon.
+//! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
+//!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +21,7 @@
 pub mod cgroup;
 pub mod collector;
 pub mod daemon;
+pub mod docker;
 pub mod fuse;
 pub mod harness;
 pub mod innocent;
@@ -31,12 +33,13 @@ pub mod poll;
 pub mod poorer;
 pub mod proc;
 pub mod role;
+pub mod rtnl;
 pub mod sandbox;
 pub mod stuck;
 pub mod sweep;
 pub mod sys;
 
-pub use daemon::{Config, Daemon};
+pub use daemon::{Config, Daemon, Follower};
 pub use harness::Test;
 pub use lab::Lab;
 pub use need::Need;

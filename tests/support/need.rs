@@ -17,8 +17,13 @@ pub enum Need {
     PlainCore,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
+    /// dockerd and runc.
+    Dockerd,
     /// The rotel collector.
     Rotel,
+    /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
+    /// was booted for these tests.
+    OwnMachine,
     /// Probes may be attached to kernel functions (fentry or kprobe).
     Tracing,
 }
@@ -38,7 +43,11 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Containerd => crate::pod::missing(),
+            Need::Dockerd => crate::docker::missing(),
             Need::Rotel => crate::collector::missing(),
+            Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
+                || !Path::new("/modules/order").exists())
+            .then(|| "this is no VM of the tests' own".into()),
             Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),
         }

@@ -155,6 +155,24 @@ pub fn sweep(prefix: &str) {
     }
 }
 
+/// Leaves a TCP connection of this thread's netns that no process has any more: it waits for an answer
+/// that cannot come, for some 25 seconds.
+pub fn orphan_a_connection() {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+    // The netns's own: `tcp_orphan_retries` (net/ipv4/tcp_timer.c), each wait twice the one before.
+    fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", "6").expect("set a sysctl of the netns");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let mut near =
+        TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");
+    let (far, _) = listener.accept().expect("accept");
+    ip("link set lo down");
+    near.write_all(b"never read").expect("write");
+    // Without a way to tell the other end. That one has nothing to wait for.
+    drop(near);
+    drop(far);
+}
+
 /// Runs `ip ARGS` in the netns of the calling thread; `args` are split at spaces.
 #[track_caller]
 pub fn ip(args: &str) -> String {

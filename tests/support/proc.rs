@@ -94,3 +94,28 @@ pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {
         })
         .collect()
 }
+
+/// The parent of a process.
+#[must_use]
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Processes whose parent this is; its threads each have children of their own.
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
+    let of = |tid: u32| fs::read_to_string(format!("/proc/{parent}/task/{tid}/children"));
+    let lines = threads(parent).into_iter().filter_map(|tid| of(tid).ok());
+    lines
+        .flat_map(|line| {
+            line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Neither gone nor a zombie.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    View::leader(pid).is_some_and(|view| view.state != 'Z')
+}

@@ -92,6 +92,8 @@ roles! {
     Exiter = "exiter" => exiter,
     /// Becomes the program named by its arguments, to which bpf(2) is forbidden.
     WithoutBpf = "without-bpf" => without_bpf,
+    /// Holds the kernel's rtnl lock (see [`crate::rtnl`]).
+    HoldRtnl = "hold-rtnl" => crate::rtnl::hold,
     /// Serves a file system that never answers (see [`crate::fuse`]).
     Fuse = "fuse" => crate::fuse::serve,
 }
@@ -285,7 +287,7 @@ pub(crate) fn say(line: &str) {
 }
 
 /// The next line from the test; `None` at the end.
-fn listen() -> Option<String> {
+pub(crate) fn listen() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).unwrap_or(0);
     (read > 0).then(|| line.trim_end().to_owned())

@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::lab::TAG_VARIABLE;
-use crate::{Lab, cgroup, netns, pod, sys};
+use crate::{Lab, cgroup, docker, netns, pod, sys};
 
 /// Ends and removes all that the test with this tag left. Nothing is left of one that ended well.
 pub fn sweep(tag: &str) {
@@ -23,6 +23,7 @@ pub fn sweep(tag: &str) {
     unmount_below(&dir, |kind| kind != "cgroup");
     cgroup::sweep(tag);
     unmount_below(&dir, |_| true);
+    docker::sweep(tag);
     pod::sweep(tag);
     netns::sweep(&prefix);
     let _ = fs::remove_dir_all(dir);
@@ -46,7 +47,7 @@ fn processes(tag: &str) -> Vec<u32> {
 }
 
 /// Unmounts what stands below the lab and is of such a kind, the innermost first.
-fn unmount_below(dir: &std::path::Path, is: impl Fn(&str) -> bool) {
+pub(crate) fn unmount_below(dir: &std::path::Path, is: impl Fn(&str) -> bool) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = mounts.lines().rev().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);

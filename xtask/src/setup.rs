@@ -1,6 +1,6 @@
 //! What the machine must have, installed by apt from its own sources when it is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(crate) const E2E: &[&str] = &[
     "containernetworking-plugins",
     "python3-venv",
 ];
+/// The same, but any dockerd does, and what a machine has may stand in the way of Debian's.
+pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "iproute2", "busybox-static", "dash", "cpio", "kmod", "xz-utils"];
@@ -49,6 +51,13 @@ pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
             "apt cannot install {names} (nothing is removed for it: see above what is in the way)"
         )
     })
+}
+
+/// Installs dockerd unless there is one.
+pub(crate) fn dockerd() -> Result<()> {
+    let there =
+        ["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists());
+    if there { Ok(()) } else { packages(DOCKER) }
 }
 
 /// One of apt's programs. It waits for another apt, tries a mirror again, asks nothing, and speaks
@@ -118,7 +127,7 @@ pub(crate) fn rotel() -> Result<PathBuf> {
     find_agent(&venv).context("rotel's package holds no rotel-agent")
 }
 
-fn find_agent(venv: &std::path::Path) -> Option<PathBuf> {
+fn find_agent(venv: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(venv.join("lib")).ok()?.flatten();
     pythons
         .map(|python| python.path().join("site-packages/rotel/rotel-agent"))

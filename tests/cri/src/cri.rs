@@ -2,6 +2,8 @@
 //! here, with the fields that are used. Written by hand: the generated client needs protoc and is
 //! a hundred times their size.
 
+use std::collections::HashMap;
+
 macro_rules! message {
     ($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $key:ident: $kind:ty,)* }) => {
         $(#[$doc])*
@@ -16,6 +18,19 @@ message! {
 }
 
 message! { StatusRequest {} }
+
+message! {
+    VersionResponse {
+        #[prost(string, tag = "1")]
+        version: String,
+        #[prost(string, tag = "2")]
+        runtime_name: String,
+        #[prost(string, tag = "3")]
+        runtime_version: String,
+        #[prost(string, tag = "4")]
+        runtime_api_version: String,
+    }
+}
 
 message! {
     StatusResponse {
@@ -60,6 +75,10 @@ message! {
     PodSandboxConfig {
         #[prost(message, optional, tag = "1")]
         metadata: Option<PodSandboxMetadata>,
+        #[prost(map = "string, string", tag = "6")]
+        labels: HashMap<String, String>,
+        #[prost(map = "string, string", tag = "7")]
+        annotations: HashMap<String, String>,
         #[prost(message, optional, tag = "8")]
         linux: Option<LinuxPodSandboxConfig>,
     }
@@ -82,6 +101,73 @@ message! {
     LinuxPodSandboxConfig {
         #[prost(string, tag = "1")]
         cgroup_parent: String,
+        #[prost(message, optional, tag = "2")]
+        security_context: Option<LinuxSandboxSecurityContext>,
+    }
+}
+
+message! {
+    LinuxSandboxSecurityContext {
+        #[prost(message, optional, tag = "1")]
+        namespace_options: Option<NamespaceOption>,
+    }
+}
+
+message! {
+    NamespaceOption {
+        /// `NamespaceMode`: 0 is the pod's own, 2 the node's.
+        #[prost(int32, tag = "1")]
+        network: i32,
+        /// 1 is each container's own, which kubelet asks for unless the pod shares it.
+        #[prost(int32, tag = "2")]
+        pid: i32,
+    }
+}
+
+message! {
+    /// `ListPodSandboxRequest`, `ListContainersRequest`, without a filter.
+    ListRequest {}
+}
+
+message! {
+    ListPodSandboxResponse {
+        #[prost(message, repeated, tag = "1")]
+        items: Vec<PodSandbox>,
+    }
+}
+
+message! {
+    PodSandbox {
+        #[prost(string, tag = "1")]
+        id: String,
+        #[prost(message, optional, tag = "2")]
+        metadata: Option<PodSandboxMetadata>,
+        /// `PodSandboxState`: 0 is ready, 1 not.
+        #[prost(int32, tag = "3")]
+        state: i32,
+        #[prost(int64, tag = "4")]
+        created_at: i64,
+    }
+}
+
+message! {
+    ListContainersResponse {
+        #[prost(message, repeated, tag = "1")]
+        containers: Vec<Container>,
+    }
+}
+
+message! {
+    Container {
+        #[prost(string, tag = "1")]
+        id: String,
+        #[prost(string, tag = "2")]
+        pod_sandbox_id: String,
+        #[prost(message, optional, tag = "3")]
+        metadata: Option<ContainerMetadata>,
+        /// `ContainerState`: created, running, exited, unknown.
+        #[prost(int32, tag = "6")]
+        state: i32,
     }
 }
 
@@ -120,8 +206,39 @@ message! {
         image: Option<ImageSpec>,
         #[prost(string, repeated, tag = "3")]
         command: Vec<String>,
+        #[prost(message, repeated, tag = "6")]
+        envs: Vec<KeyValue>,
         #[prost(message, repeated, tag = "7")]
         mounts: Vec<Mount>,
+        #[prost(map = "string, string", tag = "9")]
+        labels: HashMap<String, String>,
+        #[prost(map = "string, string", tag = "10")]
+        annotations: HashMap<String, String>,
+        #[prost(message, optional, tag = "15")]
+        linux: Option<LinuxContainerConfig>,
+    }
+}
+
+message! {
+    LinuxContainerConfig {
+        #[prost(message, optional, tag = "2")]
+        security_context: Option<LinuxContainerSecurityContext>,
+    }
+}
+
+message! {
+    LinuxContainerSecurityContext {
+        #[prost(message, optional, tag = "3")]
+        namespace_options: Option<NamespaceOption>,
+    }
+}
+
+message! {
+    KeyValue {
+        #[prost(string, tag = "1")]
+        key: String,
+        #[prost(string, tag = "2")]
+        value: String,
     }
 }
 

@@ -1,13 +1,22 @@
-//! `ipwatch-test-cri SOCKET COMMAND …`: runs a pod in a real containerd, as kubelet would.
+//! `ipwatch-test-cri SOCKET COMMAND …`: runs pods in a real containerd, as kubelet would; and, where
+//! there is no room for a containerd, answers in its place.
 //!
 //! A program of its own, so that the test binary, which is also loaded into VMs, carries no gRPC.
 //!
 //! - `ready`: succeeds once the runtime and its network are.
-//! - `run NAMESPACE NAME UID IMAGE DIR COMMAND…`: a sandbox and one container that runs COMMAND and
-//!   sees the host's DIR as `/host`; prints both ids.
-//! - `stop SANDBOX`: stops and removes it.
+//! - `sandbox KEY=VALUE…`: a sandbox; prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
+//!   `host-network` (any value), `secret` (goes into labels and annotations).
+//! - `container SANDBOX KEY=VALUE… -- COMMAND…`: a container in it that runs COMMAND; prints its id.
+//!   Further keys: `image`, `dir` (the host's directory that it sees as `/host`), `secret` (goes into
+//!   its environment too). The sandbox's keys are to be given again: the runtime asks for them.
+//! - `stop SANDBOX`, `remove SANDBOX`: the one, the other.
+//! - `list`: a line `ID STATE NAMESPACE/NAME ATTEMPT` for each sandbox, then the same for each
+//!   container, indented.
+//! - `serve FILE`: a runtime that has what FILE says at the moment it is asked (see [`serve`]).
 
+mod config;
 mod cri;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -17,6 +26,8 @@ use prost::Message;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Uri};
+
+use config::Wanted;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -31,24 +42,25 @@ async fn main() -> ExitCode {
 
 async fn run(args: &[String]) -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        [socket, "ready"] => Runtime::connect(socket).await?.ready().await,
-        [socket, "run", namespace, name, uid, image, dir, command @ ..] => {
-            let pod = Pod { namespace, name, uid };
-            let container = container_config(image, dir, command);
-            Runtime::connect(socket).await?.run(&pod, container).await
-        }
-        [socket, "stop", sandbox] => Runtime::connect(socket).await?.stop(sandbox).await,
-        _ => {
-            bail!("usage: SOCKET ready | run NAMESPACE NAME UID IMAGE DIR COMMAND… | stop SANDBOX")
-        }
+    let [socket, command, rest @ ..] = words.as_slice() else {
+        bail!("usage: SOCKET ready|sandbox|container|stop|remove|list|serve …");
+    };
+    if *command == "serve" {
+        let [file] = rest else { bail!("usage: SOCKET serve FILE") };
+        return serve::serve(socket, file).await;
     }
-}
-
-struct Pod<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
+    let mut runtime = Runtime::connect(socket).await?;
+    match (*command, rest) {
+        ("ready", []) => runtime.ready().await,
+        ("sandbox", keys) => runtime.sandbox(&Wanted::parse(keys)?).await,
+        ("container", [sandbox, keys @ ..]) => {
+            runtime.container(sandbox, &Wanted::parse(keys)?).await
+        }
+        ("stop", [sandbox]) => runtime.act("StopPodSandbox", sandbox).await,
+        ("remove", [sandbox]) => runtime.act("RemovePodSandbox", sandbox).await,
+        ("list", []) => runtime.list().await,
+        _ => bail!("{command}: no such command, or not with these arguments"),
+    }
 }
 
 struct Runtime(Grpc<Channel>);
@@ -90,49 +102,46 @@ impl Runtime {
         }
     }
 
-    async fn run(&mut self, pod: &Pod<'_>, container: cri::ContainerConfig) -> Result<()> {
-        let config = sandbox_config(pod);
-        let request = cri::RunPodSandboxRequest { config: Some(config.clone()) };
-        let sandbox: cri::RunPodSandboxResponse = self.call("RunPodSandbox", request).await?;
+    async fn sandbox(&mut self, wanted: &Wanted<'_>) -> Result<()> {
+        let request = cri::RunPodSandboxRequest { config: Some(wanted.sandbox()) };
+        let made: cri::RunPodSandboxResponse = self.call("RunPodSandbox", request).await?;
+        println!("{}", made.pod_sandbox_id);
+        Ok(())
+    }
+
+    async fn container(&mut self, sandbox: &str, wanted: &Wanted<'_>) -> Result<()> {
         let request = cri::CreateContainerRequest {
-            pod_sandbox_id: sandbox.pod_sandbox_id.clone(),
-            config: Some(container),
-            sandbox_config: Some(config),
+            pod_sandbox_id: sandbox.to_owned(),
+            config: Some(wanted.container()),
+            sandbox_config: Some(wanted.sandbox()),
         };
-        let container: cri::ContainerId = self.call("CreateContainer", request).await?;
-        let _: cri::Nothing = self.call("StartContainer", container.clone()).await?;
-        println!("{} {}", sandbox.pod_sandbox_id, container.container_id);
+        let made: cri::ContainerId = self.call("CreateContainer", request).await?;
+        let _: cri::Nothing = self.call("StartContainer", made.clone()).await?;
+        println!("{}", made.container_id);
         Ok(())
     }
 
-    async fn stop(&mut self, sandbox: &str) -> Result<()> {
+    async fn act(&mut self, method: &'static str, sandbox: &str) -> Result<()> {
         let id = cri::SandboxId { pod_sandbox_id: sandbox.to_owned() };
-        let _: cri::Nothing = self.call("StopPodSandbox", id.clone()).await?;
-        let _: cri::Nothing = self.call("RemovePodSandbox", id).await?;
+        let _: cri::Nothing = self.call(method, id).await?;
         Ok(())
     }
-}
 
-fn sandbox_config(pod: &Pod<'_>) -> cri::PodSandboxConfig {
-    cri::PodSandboxConfig {
-        metadata: Some(cri::PodSandboxMetadata {
-            name: pod.name.to_owned(),
-            uid: pod.uid.to_owned(),
-            namespace: pod.namespace.to_owned(),
-            attempt: 0,
-        }),
-        linux: Some(cri::LinuxPodSandboxConfig {
-            // What kubelet's cgroupfs driver makes.
-            cgroup_parent: format!("/kubepods/besteffort/pod{}", pod.uid),
-        }),
-    }
-}
-
-fn container_config(image: &str, dir: &str, command: &[&str]) -> cri::ContainerConfig {
-    cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
-        image: Some(cri::ImageSpec { image: image.to_owned() }),
-        command: command.iter().map(|&word| word.to_owned()).collect(),
-        mounts: vec![cri::Mount { container_path: "/host".to_owned(), host_path: dir.to_owned() }],
+    async fn list(&mut self) -> Result<()> {
+        let all: cri::ListPodSandboxResponse =
+            self.call("ListPodSandbox", cri::ListRequest {}).await?;
+        for sandbox in all.items {
+            let pod = sandbox.metadata.unwrap_or_default();
+            let state = if sandbox.state == 0 { "READY" } else { "NOTREADY" };
+            println!("{} {state} {}/{} {}", sandbox.id, pod.namespace, pod.name, pod.attempt);
+        }
+        let all: cri::ListContainersResponse =
+            self.call("ListContainers", cri::ListRequest {}).await?;
+        for container in all.containers {
+            let about = container.metadata.unwrap_or_default();
+            let state = serve::CONTAINER_STATES.get(container.state as usize).unwrap_or(&"?");
+            println!("  {} {state} {} {}", container.id, about.name, container.pod_sandbox_id);
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,96 @@
+//! What a pod shall be, from the command line to the messages of the CRI.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cri;
+
+/// A pod and, where there is a command, its container.
+#[derive(Default)]
+pub(crate) struct Wanted<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    attempt: u32,
+    host_network: bool,
+    image: &'a str,
+    dir: Option<&'a str>,
+    secret: Option<&'a str>,
+    command: &'a [&'a str],
+}
+
+impl<'a> Wanted<'a> {
+    /// From `KEY=VALUE… [-- COMMAND…]`.
+    pub(crate) fn parse(words: &'a [&'a str]) -> Result<Self> {
+        let mut wanted = Self::default();
+        for (index, word) in words.iter().enumerate() {
+            if *word == "--" {
+                wanted.command = &words[index + 1..];
+                break;
+            }
+            let (key, value) = word.split_once('=').with_context(|| format!("{word}: no `=`"))?;
+            match key {
+                "namespace" => wanted.namespace = value,
+                "name" => wanted.name = value,
+                "uid" => wanted.uid = value,
+                "attempt" => wanted.attempt = value.parse().context("attempt")?,
+                "host-network" => wanted.host_network = true,
+                "image" => wanted.image = value,
+                "dir" => wanted.dir = Some(value),
+                "secret" => wanted.secret = Some(value),
+                _ => bail!("{key}: no such key"),
+            }
+        }
+        Ok(wanted)
+    }
+
+    pub(crate) fn sandbox(&self) -> cri::PodSandboxConfig {
+        let context =
+            cri::LinuxSandboxSecurityContext { namespace_options: Some(self.namespaces()) };
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: self.name.to_owned(),
+                uid: self.uid.to_owned(),
+                namespace: self.namespace.to_owned(),
+                attempt: self.attempt,
+            }),
+            labels: self.secrets(),
+            annotations: self.secrets(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                // What kubelet's cgroupfs driver makes.
+                cgroup_parent: format!("/kubepods/besteffort/pod{}", self.uid),
+                security_context: Some(context),
+            }),
+        }
+    }
+
+    pub(crate) fn container(&self) -> cri::ContainerConfig {
+        let mount = |dir: &str| cri::Mount {
+            container_path: "/host".to_owned(),
+            host_path: dir.to_owned(),
+        };
+        let env =
+            |secret: &str| cri::KeyValue { key: "API_TOKEN".to_owned(), value: secret.to_owned() };
+        let context =
+            cri::LinuxContainerSecurityContext { namespace_options: Some(self.namespaces()) };
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+            image: Some(cri::ImageSpec { image: self.image.to_owned() }),
+            command: self.command.iter().map(|&word| word.to_owned()).collect(),
+            envs: self.secret.map(env).into_iter().collect(),
+            mounts: self.dir.map(mount).into_iter().collect(),
+            labels: self.secrets(),
+            annotations: self.secrets(),
+            linux: Some(cri::LinuxContainerConfig { security_context: Some(context) }),
+        }
+    }
+
+    fn namespaces(&self) -> cri::NamespaceOption {
+        cri::NamespaceOption { network: if self.host_network { 2 } else { 0 }, pid: 1 }
+    }
+
+    fn secrets(&self) -> HashMap<String, String> {
+        self.secret.map(|secret| ("token".to_owned(), secret.to_owned())).into_iter().collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! A stand-in for a container runtime: the three questions of the CRI that have no effect, answered
+//! from a file that a test writes. It is for places where no containerd fits (the VMs) and for more
+//! pods than one would start (the figures); everywhere else the tests ask a real one.
+//!
+//! The file has a line a sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT`, and a line a
+//! container, `container ID STATE SANDBOX NAME`. It is read anew for every question, so that a test
+//! changes the runtime's mind by replacing it. A file that is not there is a runtime that fails.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use anyhow::{Context as _, Result};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic_prost::ProstCodec;
+
+use crate::cri;
+
+/// `ContainerState` in its order.
+pub(crate) const CONTAINER_STATES: [&str; 4] = ["CREATED", "RUNNING", "EXITED", "UNKNOWN"];
+
+/// Answers on `socket` until the standard input ends.
+pub(crate) async fn serve(socket: &str, file: &str) -> Result<()> {
+    let listener =
+        tokio::net::UnixListener::bind(socket).with_context(|| format!("bind {socket}"))?;
+    let accepted = futures_util::stream::unfold(listener, |listener| async {
+        let next = listener.accept().await.map(|(stream, _)| stream);
+        Some((next, listener))
+    });
+    println!("ready");
+    let end = async {
+        // A thread of its own: it ends with the process at the latest.
+        let _ = tokio::task::spawn_blocking(|| {
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
+        })
+        .await;
+    };
+    tonic::transport::Server::builder()
+        .add_service(Fake(Arc::new(file.into())))
+        .serve_with_incoming_shutdown(accepted, end)
+        .await
+        .context("serve")
+}
+
+#[derive(Clone)]
+struct Fake(Arc<PathBuf>);
+
+impl NamedService for Fake {
+    const NAME: &'static str = "runtime.v1.RuntimeService";
+}
+
+impl tower::Service<Request<Body>> for Fake {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let fake = self.clone();
+        Box::pin(async move {
+            let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            Ok(match method.as_str() {
+                "Version" => fake.unary(request, |_| Ok(version())).await,
+                "ListPodSandbox" => fake.unary(request, sandboxes).await,
+                "ListContainers" => fake.unary(request, containers).await,
+                _ => Status::unimplemented(method).into_http(),
+            })
+        })
+    }
+}
+
+impl Fake {
+    async fn unary<A>(
+        self,
+        request: Request<Body>,
+        answer: fn(&str) -> Result<A, Status>,
+    ) -> Response<Body>
+    where
+        A: prost::Message + Default + 'static,
+    {
+        let codec = ProstCodec::<A, cri::Nothing>::default();
+        Grpc::new(codec).unary(Unary(self.0, answer), request).await
+    }
+}
+
+/// One method: what it makes of the file.
+struct Unary<A>(Arc<PathBuf>, fn(&str) -> Result<A, Status>);
+
+impl<A: prost::Message + Default + 'static> UnaryService<cri::Nothing> for Unary<A> {
+    type Response = A;
+    type Future = std::future::Ready<Result<tonic::Response<A>, Status>>;
+
+    fn call(&mut self, _: tonic::Request<cri::Nothing>) -> Self::Future {
+        #[expect(clippy::disallowed_methods, reason = "a file of the test's own")]
+        let text = std::fs::read_to_string(&*self.0);
+        let text = text.map_err(|error| Status::unavailable(error.to_string()));
+        std::future::ready(text.and_then(|text| self.1(&text)).map(tonic::Response::new))
+    }
+}
+
+fn version() -> cri::VersionResponse {
+    cri::VersionResponse {
+        version: "0.1.0".to_owned(),
+        runtime_name: "containerd".to_owned(),
+        runtime_version: "v0.0.0-mock".to_owned(),
+        runtime_api_version: "v1".to_owned(),
+    }
+}
+
+fn sandboxes(text: &str) -> Result<cri::ListPodSandboxResponse, Status> {
+    let items = lines(text, "sandbox").map(|words| {
+        let [id, state, namespace, name, uid, attempt] = words[..] else {
+            return Err(Status::internal(format!("a sandbox of {} words", words.len())));
+        };
+        Ok(cri::PodSandbox {
+            id: id.to_owned(),
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid: uid.to_owned(),
+                namespace: namespace.to_owned(),
+                attempt: attempt.parse().map_err(|_| Status::internal("attempt"))?,
+            }),
+            state: i32::from(state != "READY"),
+            created_at: 0,
+        })
+    });
+    Ok(cri::ListPodSandboxResponse { items: items.collect::<Result<_, _>>()? })
+}
+
+fn containers(text: &str) -> Result<cri::ListContainersResponse, Status> {
+    let containers = lines(text, "container").map(|words| {
+        let [id, state, sandbox, name] = words[..] else {
+            return Err(Status::internal(format!("a container of {} words", words.len())));
+        };
+        let state = CONTAINER_STATES.iter().position(|known| *known == state);
+        Ok(cri::Container {
+            id: id.to_owned(),
+            pod_sandbox_id: sandbox.to_owned(),
+            metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            state: state.and_then(|state| i32::try_from(state).ok()).unwrap_or(3),
+        })
+    });
+    Ok(cri::ListContainersResponse { containers: containers.collect::<Result<_, _>>()? })
+}
+
+fn lines<'a>(text: &'a str, kind: &'a str) -> impl Iterator<Item = Vec<&'a str>> {
+    text.lines().filter_map(move |line| {
+        let mut words = line.split(' ');
+        (words.next() == Some(kind)).then(|| words.collect())
+    })
+}

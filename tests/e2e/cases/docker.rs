@@ -1,0 +1,80 @@
+//! The same with docker as the runtime: its word beside a stuck process, and what outlives a container
+//! that docker takes for ended.
+
+use support::docker::Dockerd;
+use support::fuse::Hung;
+use support::harness::case;
+use support::poll::until;
+use support::proc::View;
+use support::{Daemon, Lab, sys};
+
+use super::{SLEEP, SOON, config, evidence, is_in, root_in};
+
+support::tests! {
+    a_stuck_pod_of_docker_has_its_word needs [Dockerd, Fuse],
+    a_process_outlives_a_container_of_docker needs [Dockerd],
+}
+
+fn watching(lab: &Lab, dockerd: &Dockerd<'_>) -> Daemon {
+    let daemon = Daemon::start(lab, &config().docker(&dockerd.socket()));
+    daemon.await_source("docker");
+    daemon
+}
+
+fn a_stuck_pod_of_docker_has_its_word(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let dockerd = Dockerd::start(lab);
+    let daemon = watching(lab, &dockerd);
+    let pod = dockerd.run_pod("db-0", 7, hung.dir(), &["/bin/cat", "/host/hang"]);
+    hung.await_read();
+    sys::kill(pod.main.pid, libc::SIGKILL).unwrap();
+    until("it hangs", 10, || View::leader(pod.main.pid).is_some_and(|view| view.state == 'D'));
+    let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(pod.sandbox.netns));
+    let subject = &finding["subject"];
+    assert_eq!(subject["ip"], pod.sandbox.ip.as_str(), "{finding:#?}");
+    // From the name that kubelet gave it: there is no CNI result here.
+    assert_eq!(subject["pod"]["namespace"], "shop", "{finding:#?}");
+    assert_eq!(subject["pod"]["name"], "db-0", "{finding:#?}");
+    assert_eq!(subject["pod"]["uid"], pod.uid.as_str(), "{finding:#?}");
+    assert_eq!(subject["container"]["id"], pod.main.id.as_str(), "{finding:#?}");
+    assert_eq!(subject["container"]["runtime"], "docker", "{finding:#?}");
+    assert_eq!(finding["holders"][0]["pid"], pod.main.pid, "{finding:#?}");
+    assert!(evidence(&finding).contains("docker"), "{finding:#?}");
+    assert_eq!(root_in(&daemon, pod.sandbox.netns)["id"], finding["id"]);
+    hung.release();
+    daemon.await_resolved(&finding, SOON);
+    case(
+        "docker: process hangs on FUSE",
+        "ip-held-by-stuck-process",
+        &format!("pid {} (cat), pod by its name", pod.main.pid),
+        "yes, when the mount is aborted",
+    );
+}
+
+fn a_process_outlives_a_container_of_docker(lab: &Lab) {
+    let mut dockerd = Dockerd::start(lab);
+    let daemon = watching(lab, &dockerd);
+    let container = dockerd.run("web", 7, lab.dir(), &SLEEP);
+    let known = |address: &serde_json::Value| address["container"]["state"] == "running";
+    until("it is known", 20, || {
+        daemon.ip_in(&container.ip, container.netns).is_some_and(|a| known(&a))
+    });
+    dockerd.crash_around(&[&container]);
+    dockerd.restart();
+    let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, is_in(container.netns));
+    let subject = &finding["subject"];
+    assert_eq!(subject["ip"], container.ip.as_str(), "{finding:#?}");
+    assert_eq!(subject["container"]["id"], container.id.as_str(), "{finding:#?}");
+    assert_eq!(subject["container"]["name"], "web", "{finding:#?}");
+    assert_eq!(subject["container"]["runtime"], "docker", "{finding:#?}");
+    assert_eq!(finding["holders"][0]["pid"], container.pid, "{finding:#?}");
+    assert!(evidence(&finding).contains("exited"), "{finding:#?}");
+    sys::kill(container.pid, libc::SIGKILL).unwrap();
+    daemon.await_resolved(&finding, SOON);
+    case(
+        "docker: exited, its process lives",
+        "ip-held-by-dead-sandbox",
+        &format!("pid {} (sleep), container", container.pid),
+        "yes, when it is killed",
+    );
+}

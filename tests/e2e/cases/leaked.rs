@@ -1,0 +1,223 @@
+//! A pod is gone without a trace in its runtime, and its netns is not: held by its name, an fd, a
+//! socket, a mount elsewhere, or by what nobody can see.
+
+use std::ops::Deref;
+
+use serde_json::Value;
+use support::harness::case;
+use support::pod::{Containerd, PodSandbox};
+use support::role::{Helper, Role, Running};
+use support::{Daemon, Lab, Netns, sys};
+
+use super::{SOON, await_word, evidence, is_about, is_in, only_holder, root_in, watching};
+
+support::tests! {
+    a_leak_by_its_own_name needs [Containerd],
+    a_leak_by_an_fd needs [Containerd],
+    a_leak_by_a_socket needs [Containerd],
+    a_leak_by_an_orphaned_connection needs [Containerd],
+    a_leak_by_an_fd_in_flight needs [Containerd],
+    a_leak_by_a_mount_elsewhere needs [Containerd],
+    a_leak_of_before_the_start needs [Containerd],
+    a_leak_without_a_runtime_is_one_by_its_age needs [Containerd],
+}
+
+const CODE: &str = "netns-leaked";
+
+/// Kills a pod with all that knows of it. Its netns stays, and its IP.
+fn lose(containerd: &mut Containerd<'_>, pod: &PodSandbox) {
+    containerd.crash();
+    containerd.kill_shim_and_children(pod);
+    containerd.wipe();
+    containerd.restart_empty();
+}
+
+/// Takes the netns's name away, as whoever unmounts it and leaves it at that.
+fn unname(pod: &PodSandbox) {
+    rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// A daemon and the runtime that it asks.
+struct Leak<'a> {
+    daemon: Daemon,
+    _containerd: Containerd<'a>,
+}
+
+impl Deref for Leak<'_> {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+/// A pod whose netns `hold` comes to hold is lost. The finding, and what holds.
+fn leak<T>(lab: &Lab, hold: impl FnOnce(&PodSandbox) -> T) -> (Leak<'_>, PodSandbox, Value, T) {
+    let mut containerd = Containerd::start(lab);
+    let daemon = watching(lab, &containerd);
+    let pod = containerd.pod("web-0").sandbox();
+    await_word(&daemon, &pod, "Ready");
+    let holder = hold(&pod);
+    lose(&mut containerd, &pod);
+    let finding = daemon.await_firing(CODE, SOON, is_in(pod.netns));
+    is_about(&finding, &pod);
+    assert_eq!(finding["severity"], "warning", "{finding:#?}");
+    (Leak { daemon, _containerd: containerd }, pod, finding, holder)
+}
+
+fn a_leak_by_its_own_name(lab: &Lab) {
+    let (daemon, pod, finding, ()) = leak(lab, |_| ());
+    let path = pod.path.to_str().unwrap();
+    let holder = only_holder(&finding);
+    assert_eq!((&holder["kind"], &holder["mount_path"]), (&"mount".into(), &path.into()));
+    assert!(evidence(&finding).contains(path));
+    assert_eq!(root_in(&daemon, pod.netns)["id"], finding["id"]);
+    unname(&pod);
+    daemon.await_resolved(&finding, SOON);
+    case("state wiped", CODE, "bind mount, its path", "yes, when it is unmounted");
+}
+
+/// A helper that holds it by `role`, its name being gone, is named as `kind`, and it is over when the
+/// helper ends.
+fn held_by(lab: &Lab, role: Role, kind: &str) -> Value {
+    let (daemon, pod, finding, helper) = leak(lab, |pod| {
+        let path = pod.path.to_str().unwrap();
+        let helper = Helper::new(role).arg(path).comm("keeper").start();
+        unname(pod);
+        helper
+    });
+    let holder = only_holder(&finding);
+    assert_eq!(holder["kind"], kind, "{finding:#?}");
+    assert_eq!(root_in(&daemon, pod.netns)["id"], finding["id"]);
+    if kind != "kernel" {
+        assert_eq!(holder["pid"], helper.pid(), "{finding:#?}");
+        assert_eq!(holder["comm"], "keeper", "{finding:#?}");
+        assert!(holder["fd"].is_u64(), "{finding:#?}");
+    }
+    helper.end();
+    daemon.await_resolved(&finding, SOON);
+    finding
+}
+
+fn a_leak_by_an_fd(lab: &Lab) {
+    held_by(lab, Role::HoldFd, "fd");
+    case("the same, unmounted: an fd", CODE, "pid and fd", "yes, when it is closed");
+}
+
+fn a_leak_by_a_socket(lab: &Lab) {
+    held_by(lab, Role::HoldSocket, "socket");
+    case("the same, unmounted: a socket", CODE, "pid and socket", "yes, when it is closed");
+}
+
+fn a_leak_by_an_fd_in_flight(lab: &Lab) {
+    let finding = held_by(lab, Role::HoldInFlight, "kernel");
+    assert!(evidence(&finding).contains("reference"), "{finding:#?}");
+    case(
+        "the same, unmounted: an fd in flight",
+        CODE,
+        "kernel reference",
+        "yes, when it is closed",
+    );
+}
+
+fn a_leak_by_an_orphaned_connection(lab: &Lab) {
+    let (daemon, _, finding, ()) = leak(lab, |pod| {
+        let path = pod.path.clone();
+        sys::on_own_thread(|| {
+            sys::enter_netns(&path).expect("enter the netns");
+            support::netns::orphan_a_connection();
+        });
+        unname(pod);
+    });
+    for holder in finding["holders"].as_array().expect("holders") {
+        assert_eq!(holder["kind"], "socket", "{finding:#?}");
+        assert!(holder["pid"].is_null(), "no process has it: {finding:#?}");
+        let socket = holder["socket"].as_str().unwrap_or_default();
+        assert!(socket.starts_with("tcp 127.0.0.1:") && socket.contains("FIN"), "{finding:#?}");
+    }
+    daemon.await_resolved(&finding, 90);
+    case(
+        "the same, unmounted: an orphaned TCP connection",
+        CODE,
+        "the connection and its state",
+        "yes, when it times out",
+    );
+}
+
+fn a_leak_by_a_mount_elsewhere(lab: &Lab) {
+    let (daemon, pod, finding, agent): (_, _, _, Running) = leak(lab, |pod| {
+        let agent = Helper::new(Role::Agent).comm("agent").start();
+        unname(pod);
+        agent
+    });
+    let holder = only_holder(&finding);
+    assert_eq!(holder["kind"], "mount", "{finding:#?}");
+    assert_eq!(holder["mount_path"], pod.path.to_str().unwrap(), "{finding:#?}");
+    assert_eq!(holder["pid"], agent.pid(), "{finding:#?}");
+    assert_eq!(holder["comm"], "agent", "{finding:#?}");
+    let own = std::fs::read_link(format!("/proc/{}/ns/mnt", agent.pid())).unwrap();
+    let mount_ns = format!("mnt:[{}]", holder["mount_ns"]);
+    assert_eq!(own.to_str(), Some(&*mount_ns), "{finding:#?}");
+    let remedies = finding["remediation"].to_string();
+    assert!(remedies.contains("nsenter") && remedies.contains("umount"), "{remedies}");
+    root_of(&daemon, &finding);
+    agent.end();
+    daemon.await_resolved(&finding, SOON);
+    case(
+        "the same, unmounted: an agent's mount",
+        CODE,
+        "path, mount namespace, pid",
+        "yes, when the agent ends",
+    );
+}
+
+/// The agent may keep more of the dead pod than the netns: then that is the cause.
+fn root_of(daemon: &Daemon, finding: &Value) {
+    if let Some(cause) = finding["caused_by"].as_str() {
+        let all = daemon.findings();
+        let cause = all.iter().find(|f| f["id"] == cause).expect("an open finding");
+        assert_eq!(cause["code"], "mount-leak-blocks-removal", "{cause:#?}");
+    }
+}
+
+/// The pod died before the daemon first looked: the CNI result alone says whose the netns was, and the
+/// runtime denies it.
+fn a_leak_of_before_the_start(lab: &Lab) {
+    let mut containerd = Containerd::start(lab);
+    let pod = containerd.pod("web-0").sandbox();
+    lose(&mut containerd, &pod);
+    let daemon = watching(lab, &containerd);
+    let finding = daemon.await_firing(CODE, SOON, is_in(pod.netns));
+    is_about(&finding, &pod);
+    assert_eq!(finding["preexisting"], true, "{finding:#?}");
+    let proof = evidence(&finding);
+    assert!(proof.contains("no runtime has") && proof.contains(&pod.sandbox[..12]), "{proof}");
+    unname(&pod);
+    daemon.await_resolved(&finding, SOON);
+    case(
+        "state wiped before the daemon",
+        CODE,
+        "bind mount, its path",
+        "yes, when it is unmounted",
+    );
+}
+
+/// No runtime to ask at all: age decides.
+fn a_leak_without_a_runtime_is_one_by_its_age(lab: &Lab) {
+    let netns = Netns::new(lab, "old");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let pod = support::Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    let daemon = Daemon::start(lab, &super::config().cache_dir(pod.cache()).leak_age(3));
+    let finding = daemon.await_firing(CODE, SOON, is_in(netns.inode));
+    assert_eq!(finding["subject"]["pod"]["name"], pod.name.as_str(), "{finding:#?}");
+    assert_eq!(only_holder(&finding)["mount_path"], netns.path().to_str().unwrap());
+    netns.unmount();
+    daemon.await_resolved(&finding, SOON);
+    case(
+        "a pod's netns is old, no runtime",
+        CODE,
+        "bind mount, its path",
+        "yes, when it is unmounted",
+    );
+}

@@ -1,0 +1,288 @@
+//! A real dockerd with everything of it in the lab, asked over its own API. Its containers have no
+//! network of docker's: as kubelet's dockershim did, a pod is a container `k8s_POD_…` that has a netns
+//! with nothing in it, and the network comes from outside. Nothing of the host's own is touched.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::poll::{eventually, until};
+use crate::{Lab, cgroup, need, netns, pod, proc, sys};
+
+const IMAGE: &str = "ipwatch.test/busybox:1";
+/// State of the containerd that dockerd starts.
+const STATE: &str = "exec/containerd/daemon";
+
+/// What is missing here to run containers.
+#[must_use]
+pub fn missing() -> Option<String> {
+    if program().is_none() {
+        return Some("no dockerd".to_owned());
+    }
+    ["/usr/sbin/runc", "/bin/busybox"].into_iter().find_map(need::absent)
+}
+
+fn program() -> Option<&'static str> {
+    ["/usr/sbin/dockerd", "/usr/bin/dockerd"].into_iter().find(|path| Path::new(path).exists())
+}
+
+/// A running dockerd.
+#[derive(Debug)]
+pub struct Dockerd<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+    child: Child,
+}
+
+/// A pod of a kubelet that uses docker.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    /// Its uid; its namespace is `shop`.
+    pub uid: String,
+    /// `k8s_POD_…`, which holds the netns.
+    pub sandbox: Container,
+    /// `k8s_main_…`.
+    pub main: Container,
+}
+
+/// A container of it.
+#[derive(Debug, Clone)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// Its first process.
+    pub pid: u32,
+    /// Inode of its netns.
+    pub netns: u64,
+    /// Its IP.
+    pub ip: String,
+}
+
+impl<'a> Dockerd<'a> {
+    /// Starts it and gives it the one image.
+    #[must_use]
+    pub fn start(lab: &'a Lab) -> Self {
+        let dir = lab.subdir("docker");
+        let child = spawn(&dir);
+        let dockerd = Self { lab, dir, child };
+        dockerd.await_ready();
+        dockerd.import_image();
+        dockerd
+    }
+
+    /// Where it answers.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("sock")
+    }
+
+    /// Runs a container that no kubelet made. It sees `dir` as `/host` and has an IP: number `n` of the
+    /// lab's.
+    #[must_use]
+    pub fn run(&self, name: &str, n: u8, dir: &Path, command: &[&str]) -> Container {
+        let parent = format!("/{}/docker", group(self.lab.tag()));
+        self.with_ip(self.container(name, &parent, "none", dir, command), n)
+    }
+
+    /// Runs a pod as kubelet's dockershim does: a container that holds the netns, with an IP, and
+    /// another one in that netns which runs `command`.
+    #[must_use]
+    pub fn run_pod(&self, name: &str, n: u8, dir: &Path, command: &[&str]) -> Pod {
+        let uid = pod::new_uid(self.lab.tag());
+        let parent = format!("/kubepods/besteffort/pod{uid}");
+        let of = |what: &str| format!("k8s_{what}_{name}_shop_{uid}_0");
+        let sleep = ["/bin/sleep", "1000000"];
+        let sandbox = self.container(&of("POD"), &parent, "none", self.lab.dir(), &sleep);
+        let sandbox = self.with_ip(sandbox, n);
+        let mode = format!("container:{}", sandbox.id);
+        let main = self.container(&of("main"), &parent, &mode, dir, command);
+        let main = Container { ip: sandbox.ip.clone(), ..main };
+        Pod { uid, sandbox, main }
+    }
+
+    fn container(
+        &self,
+        name: &str,
+        parent: &str,
+        network: &str,
+        dir: &Path,
+        command: &[&str],
+    ) -> Container {
+        let wanted = json!({
+            "Image": IMAGE,
+            "Cmd": command,
+            // Of a container that it finds running at its start it waits for the end so long.
+            "StopTimeout": 1,
+            "HostConfig": {
+                "NetworkMode": network,
+                "CgroupParent": parent,
+                "Binds": [format!("{}:/host", dir.display())],
+            },
+        });
+        let made = self.post(&format!("/containers/create?name={name}"), &wanted);
+        let id = made["Id"].as_str().expect("an id").to_owned();
+        self.post(&format!("/containers/{id}/start"), &Value::Null);
+        let pid = eventually("the container has a process", 10, || {
+            let pid = self.inspect(&id)?["State"]["Pid"].as_u64()?;
+            u32::try_from(pid).ok().filter(|pid| *pid > 0)
+        });
+        let netns = proc::View::leader(pid).and_then(|view| view.netns).expect("its netns");
+        Container { name: name.to_owned(), id, pid, netns, ip: String::new() }
+    }
+
+    fn with_ip(&self, container: Container, n: u8) -> Container {
+        let (pid, cidr) = (container.pid, self.lab.cidr(n));
+        let host = format!("iwd{}", container.netns);
+        netns::ip(&format!("link add {host} type veth peer name eth0 netns {pid}"));
+        sys::on_own_thread(|| {
+            let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+            sys::enter_netns(&path).expect("enter the container's netns");
+            netns::ip("link set eth0 up");
+            netns::ip(&format!("addr add {cidr} dev eth0"));
+        });
+        Container { ip: self.lab.ip(n).to_string(), ..container }
+    }
+
+    /// What it says of a container; `None`: it knows of none such.
+    #[must_use]
+    pub fn inspect(&self, id: &str) -> Option<Value> {
+        self.request("GET", &format!("/containers/{id}/json"), b"", "").ok()
+    }
+
+    /// Its word for a container's state.
+    #[must_use]
+    pub fn state_of(&self, id: &str) -> Option<String> {
+        self.inspect(id)?["State"]["Status"].as_str().map(str::to_owned)
+    }
+
+    /// Kills a container and removes it.
+    pub fn remove(&self, container: &Container) {
+        let path = format!("/containers/{}?force=true", container.id);
+        self.request("DELETE", &path, b"", "").expect("remove the container");
+    }
+
+    /// Kills dockerd, its containerd and the shims of `containers`, and lets runc forget these: their
+    /// processes go on, and nobody knows them.
+    pub fn crash_around(&mut self, containers: &[&Container]) {
+        let shims: Vec<u32> =
+            containers.iter().filter_map(|container| proc::parent_of(container.pid)).collect();
+        let runtime = fs::read_to_string(self.dir.join("exec/containerd/containerd.pid"));
+        let runtime = runtime.ok().and_then(|pid| pid.trim().parse().ok());
+        pod::note_shims(self.lab, &self.dir.join(STATE));
+        self.child.kill().expect("kill dockerd");
+        self.child.wait().expect("wait for dockerd");
+        for pid in runtime.into_iter().chain(shims) {
+            let _ = sys::kill(pid, libc::SIGKILL);
+            until("it is gone", 10, || !proc::is_alive(pid));
+        }
+        for container in containers {
+            let state = self.dir.join("exec/runtime-runc/moby").join(&container.id);
+            fs::remove_dir_all(state).expect("remove runc's state");
+        }
+    }
+
+    /// Starts it again.
+    pub fn restart(&mut self) {
+        for left in ["pid", "exec/containerd/containerd.pid"] {
+            let _ = fs::remove_file(self.dir.join(left));
+        }
+        self.child = spawn(&self.dir);
+        self.await_ready();
+    }
+
+    fn await_ready(&self) {
+        eventually("dockerd is ready", 30, || self.request("GET", "/info", b"", "").ok());
+    }
+
+    /// The layer of the image for containerd is all there is to it.
+    fn import_image(&self) {
+        pod::make_image(&self.dir);
+        let layer = fs::read(self.dir.join("layer.tar")).expect("read the layer");
+        let (name, tag) = IMAGE.rsplit_once(':').expect("a tag");
+        let path = format!("/images/create?fromSrc=-&repo={name}&tag={tag}");
+        self.request("POST", &path, &layer, "application/x-tar").expect("import the image");
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let done = self.request("POST", path, body.as_bytes(), "application/json");
+        done.unwrap_or_else(|error| panic!("POST {path}: {error}"))
+    }
+
+    /// One request of HTTP/1.0, which ends with the connection.
+    fn request(&self, method: &str, path: &str, body: &[u8], kind: &str) -> Result<Value, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut stream = UnixStream::connect(self.socket()).map_err(text)?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+        )
+        .and_then(|()| stream.write_all(body))
+        .map_err(text)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(text)?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        match head.split(' ').nth(1) {
+            Some(code) if code.starts_with('2') => {
+                Ok(serde_json::from_str(body).unwrap_or_default())
+            }
+            _ => Err(answer),
+        }
+    }
+}
+
+impl Drop for Dockerd<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            println!("dockerd said last:");
+            tail.iter().rev().for_each(|line| println!("{line}"));
+        }
+        // What it started bears the lab's tag and is swept.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(dir: &Path) -> Child {
+    let log = dir.join("log");
+    let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
+    let path = |name: &str| dir.join(name).display().to_string();
+    // Not the machine's own configuration.
+    fs::write(dir.join("none.json"), "{}").expect("write a configuration");
+    Command::new(program().expect("dockerd"))
+        .args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"])
+        // `vfs` works on any file system.
+        .args(["--bridge=none", "--storage-driver=vfs"])
+        .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
+        .args(["--pidfile", &path("pid"), "--host", &format!("unix://{}", path("sock"))])
+        .args(["--config-file", &path("none.json")])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle"))
+        .stderr(log)
+        .spawn()
+        .expect("start dockerd")
+}
+
+/// The top of a lab's cgroups; none that [`cgroup::sweep`] takes, which ends no processes.
+fn group(tag: &str) -> String {
+    format!("{tag}.docker")
+}
+
+/// Ends what a lab's containers left running, and removes their cgroups.
+pub fn sweep(tag: &str) {
+    let dir = Lab::dir_of(tag).join("docker");
+    if dir.exists() {
+        pod::remove_shim_sockets(&dir.join(STATE));
+        cgroup::end_everywhere(&group(tag));
+        pod::remove_cgroups(tag);
+    }
+}

@@ -1,0 +1,118 @@
+//! What happens to a containerd and its pods on nodes: a shim dies or hangs, the daemon is killed, its
+//! state is gone.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{Containerd, PodSandbox, place};
+use crate::poll::until;
+use crate::{proc, sweep, sys};
+
+/// A shim that was stopped (SIGSTOP). It goes on when this is dropped.
+#[derive(Debug)]
+pub struct StoppedShim(u32);
+
+impl Drop for StoppedShim {
+    fn drop(&mut self) {
+        let _ = sys::kill(self.0, libc::SIGCONT);
+    }
+}
+
+impl Containerd<'_> {
+    /// The pod's shim: the parent of its processes.
+    #[must_use]
+    pub fn shim_of(&self, pod: &PodSandbox) -> u32 {
+        proc::parent_of(pod.pause).expect("a parent")
+    }
+
+    /// Kills containerd: nobody cleans up after what dies meanwhile.
+    pub fn crash(&mut self) {
+        super::sweep::note_shims(self.lab, &self.dir.join("state"));
+        self.child.kill().expect("kill containerd");
+        self.child.wait().expect("wait for containerd");
+    }
+
+    /// Starts it again. What it finds of its state it takes up.
+    pub fn restart(&mut self) {
+        // It does not remove the socket of one that was killed before it binds its own.
+        let _ = fs::remove_file(&self.socket);
+        self.child = place::spawn(&self.dir);
+        self.await_ready();
+    }
+
+    /// Removes all that it knew, while it is not running, and what the node keeps for it elsewhere
+    /// below `/run`: as after a reboot, or by a person in despair. Netns, mounts of netns and CNI's
+    /// reservations stay.
+    pub fn wipe(&mut self) {
+        for part in ["root", "state"] {
+            sweep::unmount_below(&self.dir.join(part), |_| true);
+            fs::remove_dir_all(self.dir.join(part)).expect("remove its state");
+        }
+        super::sweep::remove_runc_state(self.lab.tag());
+    }
+
+    /// After [`Containerd::wipe`]: starts with nothing.
+    pub fn restart_empty(&mut self) {
+        self.restart();
+        self.import_image();
+    }
+
+    /// Kills the pod's shim and its pause process, and nothing else of the pod.
+    pub fn kill_shim_and_pause(&self, pod: &PodSandbox) {
+        self.kill_all(&[self.shim_of(pod), pod.pause]);
+    }
+
+    /// Kills the pod's shim and everything under it.
+    pub fn kill_shim_and_children(&self, pod: &PodSandbox) {
+        let shim = self.shim_of(pod);
+        let children = proc::children(shim);
+        self.kill_all(&[&[shim], children.as_slice()].concat());
+    }
+
+    /// The shim first: it would reap the others and tell containerd.
+    fn kill_all(&self, pids: &[u32]) {
+        for pid in pids {
+            let _ = sys::kill(*pid, libc::SIGKILL);
+        }
+        for pid in pids {
+            until("a killed process is gone", 10, || !proc::is_alive(*pid));
+        }
+    }
+
+    /// Lets runc forget a container, as when its `/run` is cleaned: a containerd that takes up its
+    /// state then cannot kill the container's processes.
+    pub fn forget_in_runc(&self, id: &str) {
+        let _ = fs::remove_dir_all(super::sweep::runc_state(id));
+    }
+
+    /// Stops the pod's shim: it reaps nothing and answers nothing.
+    #[must_use]
+    pub fn stop_shim(&self, pod: &PodSandbox) -> StoppedShim {
+        let shim = self.shim_of(pod);
+        sys::kill(shim, libc::SIGSTOP).expect("stop the shim");
+        StoppedShim(shim)
+    }
+
+    /// Makes every ADD, or with `runc` every start of a process, take so long; zero ends it.
+    pub fn slow_down(&self, program: Slow, by: Duration) {
+        let name = match program {
+            Slow::Add => "bridge.slow",
+            Slow::Create => "runc.slow",
+        };
+        let file = self.dir.join("bin").join(name);
+        if by.is_zero() {
+            let _ = fs::remove_file(file);
+        } else {
+            fs::write(file, by.as_secs_f32().to_string()).expect("write a number");
+        }
+    }
+}
+
+/// What can be slow in the making of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slow {
+    /// The CNI ADD, after the IP is up.
+    Add,
+    /// runc's `create`, of pause and container: between ADD and the first task in the netns.
+    Create,
+}

@@ -1,0 +1,344 @@
+//! A real containerd with real CNI plugins, everything of it in the lab: root, state, socket,
+//! configuration, reservations and the one image, made from busybox ([`place`]). Only three things
+//! have fixed places: libcni's result cache, `/var/lib/cni/results`, the netns names in `/run/netns`,
+//! and runc's state in `/run/containerd/runc` ([`sweep`]).
+//!
+//! [`harm`] does to it what happens on nodes.
+
+mod harm;
+mod place;
+mod sweep;
+
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::poll::eventually;
+use crate::{Lab, daemon, need, netns, sys};
+
+pub use harm::{Slow, StoppedShim};
+pub(crate) use place::make_image;
+pub use sweep::sweep;
+pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
+
+/// Where libcni keeps results; it cannot be told otherwise through containerd.
+pub const CNI_CACHE: &str = "/var/lib/cni/results";
+const PLUGINS: &str = "/usr/lib/cni";
+const IMAGE: &str = "ipwatch.test/busybox:1";
+
+/// What is missing here to run pods.
+#[must_use]
+pub fn missing() -> Option<String> {
+    let needed = ["/usr/bin/containerd", "/usr/sbin/runc", "/bin/busybox"].map(PathBuf::from);
+    let plugin = Path::new(PLUGINS).join("bridge");
+    needed.into_iter().chain([plugin, client()]).find_map(need::absent)
+}
+
+/// The CRI client: `IPWATCH_TEST_CRI`, else the one cargo built beside this.
+pub(crate) fn client() -> PathBuf {
+    std::env::var_os("IPWATCH_TEST_CRI")
+        .map_or_else(|| daemon::binary().with_file_name("ipwatch-test-cri"), PathBuf::from)
+}
+
+/// A running containerd.
+#[derive(Debug)]
+pub struct Containerd<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+    child: Child,
+    socket: PathBuf,
+}
+
+/// A pod of it without a container: what holds the netns is the pause process and the name.
+#[derive(Debug, Clone)]
+pub struct PodSandbox {
+    /// Its name; its namespace is `shop`.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Attempt number of the sandbox.
+    pub attempt: u32,
+    /// The sandbox's id.
+    pub sandbox: String,
+    /// The pause process.
+    pub pause: u32,
+    /// Inode of its netns.
+    pub netns: u64,
+    /// Name of its netns; empty when that is the host's.
+    pub path: PathBuf,
+    /// Its IP; empty when it has none of its own.
+    pub ip: String,
+}
+
+/// A pod of it: a sandbox and one container.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    of: PodSandbox,
+    /// The container's id.
+    pub container: String,
+    /// The container's first process.
+    pub pid: u32,
+}
+
+impl Deref for Pod {
+    type Target = PodSandbox;
+
+    fn deref(&self) -> &PodSandbox {
+        &self.of
+    }
+}
+
+/// A pod to be made.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    containerd: &'a Containerd<'a>,
+    name: &'a str,
+    uid: String,
+    attempt: u32,
+    host_network: bool,
+    secret: Option<&'a str>,
+}
+
+impl<'a> Containerd<'a> {
+    /// Starts it and waits until it can run pods.
+    #[must_use]
+    pub fn start(lab: &'a Lab) -> Self {
+        let dir = lab.subdir("containerd");
+        sweep::begin(lab);
+        place::make(lab, &dir);
+        let child = place::spawn(&dir);
+        let containerd = Self { lab, socket: dir.join("sock"), dir, child };
+        containerd.await_ready();
+        containerd.import_image();
+        containerd
+    }
+
+    /// Its CRI socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A pod of this name, to be made. Its uid is a new one, as that of every pod.
+    #[must_use]
+    pub fn pod(&'a self, name: &'a str) -> Wanted<'a> {
+        Wanted {
+            containerd: self,
+            name,
+            uid: new_uid(self.lab.tag()),
+            attempt: 0,
+            host_network: false,
+            secret: None,
+        }
+    }
+
+    /// Runs a pod whose container runs `command` and sees `dir` as `/host`.
+    #[must_use]
+    pub fn run(&self, name: &str, dir: &Path, command: &[&str]) -> Pod {
+        self.pod(name).run(dir, command)
+    }
+
+    /// Stops and removes a pod, as kubelet does when it is deleted.
+    pub fn stop(&self, pod: &PodSandbox) {
+        self.cri(&["stop", &pod.sandbox]).expect("stop the pod");
+        self.cri(&["remove", &pod.sandbox]).expect("remove the pod");
+    }
+
+    /// Stops a pod and leaves it to be removed: its sandbox is then NOTREADY.
+    pub fn halt(&self, pod: &PodSandbox) {
+        self.cri(&["stop", &pod.sandbox]).expect("stop the pod");
+    }
+
+    /// Begins to stop a pod that does not stop. The caller kills the client; [`crate::sweep`] does it
+    /// otherwise.
+    #[must_use]
+    pub fn begin_stop(&self, pod: &PodSandbox) -> Child {
+        self.command(&["stop", &pod.sandbox]).stderr(Stdio::null()).spawn().expect("stop the pod")
+    }
+
+    /// What it says of a sandbox or a container: `READY`, `NOTREADY`; `CREATED`, `RUNNING`, `EXITED`,
+    /// `UNKNOWN`. `None`: it knows of none such.
+    #[must_use]
+    pub fn state_of(&self, id: &str) -> Option<String> {
+        let list = self.cri(&["list"]).expect("list the pods");
+        let mut lines = list.lines().map(|line| line.split_whitespace());
+        lines.find_map(|mut words| {
+            (words.next() == Some(id)).then(|| words.next().expect("a state").to_owned())
+        })
+    }
+
+    fn await_ready(&self) {
+        eventually("containerd is ready", 20, || self.cri(&["ready"]).ok());
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(client());
+        command.arg(&self.socket).args(args).stdin(Stdio::null());
+        command
+    }
+
+    fn cri(&self, args: &[&str]) -> Result<String, String> {
+        let out = self.command(args).output().map_err(|error| error.to_string())?;
+        if out.status.success() {
+            return Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned());
+        }
+        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+    }
+
+    fn import_image(&self) {
+        let image = self.dir.join("image.tar");
+        if !image.exists() {
+            place::make_image(&self.dir);
+        }
+        let ctr = Command::new("ctr")
+            .arg("-a")
+            .arg(&self.socket)
+            .args(["-n", "k8s.io", "images", "import"])
+            .arg(image)
+            .output()
+            .expect("run ctr");
+        assert!(ctr.status.success(), "{}", String::from_utf8_lossy(&ctr.stderr));
+    }
+}
+
+impl<'a> Wanted<'a> {
+    /// With the uid of another sandbox of the same pod.
+    #[must_use]
+    pub fn uid(mut self, uid: &str) -> Self {
+        uid.clone_into(&mut self.uid);
+        self
+    }
+
+    /// With this attempt number.
+    #[must_use]
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// In the host's netns.
+    #[must_use]
+    pub fn host_network(mut self) -> Self {
+        self.host_network = true;
+        self
+    }
+
+    /// With a secret in labels, annotations and, in the container, the environment.
+    #[must_use]
+    pub fn with_secret(mut self, secret: &'a str) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Makes its sandbox.
+    #[must_use]
+    pub fn sandbox(self) -> PodSandbox {
+        self.try_sandbox().unwrap_or_else(|error| panic!("run a sandbox: {error}"))
+    }
+
+    /// The same, when it may fail.
+    pub fn try_sandbox(self) -> Result<PodSandbox, String> {
+        let keys = self.keys();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let sandbox = self.containerd.cri(&[&["sandbox"], keys.as_slice()].concat())?;
+        let lab = self.containerd.lab;
+        sweep::note_id(lab, &sandbox);
+        let pause = eventually("the sandbox has a process", 5, || first_process(&sandbox));
+        let netns =
+            crate::proc::View::leader(pause).and_then(|view| view.netns).expect("its netns");
+        let (path, ip) = if self.host_network {
+            (PathBuf::new(), String::new())
+        } else {
+            (sweep::note_netns(lab, netns), address_of(pause))
+        };
+        let (name, uid, attempt) = (self.name.to_owned(), self.uid, self.attempt);
+        Ok(PodSandbox { name, uid, attempt, sandbox, pause, netns, path, ip })
+    }
+
+    /// Makes it, with a container that runs `command` and sees `dir` as `/host`.
+    #[must_use]
+    pub fn run(self, dir: &Path, command: &[&str]) -> Pod {
+        let containerd = self.containerd;
+        let mut keys = self.keys();
+        keys.push(format!("image={IMAGE}"));
+        keys.push(format!("dir={}", dir.display()));
+        let of = self.sandbox();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let words = [&["container", &of.sandbox], keys.as_slice(), &["--"], command].concat();
+        let container = containerd.cri(&words).expect("run a container");
+        sweep::note_id(containerd.lab, &container);
+        let pid = eventually("the container has a process", 5, || first_process(&container));
+        Pod { of, container, pid }
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let mut keys = vec![
+            "namespace=shop".to_owned(),
+            format!("name={}", self.name),
+            format!("uid={}", self.uid),
+            format!("attempt={}", self.attempt),
+        ];
+        keys.extend(self.host_network.then(|| "host-network=yes".to_owned()));
+        keys.extend(self.secret.map(|secret| format!("secret={secret}")));
+        keys
+    }
+}
+
+impl Drop for Containerd<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            println!("containerd said last:");
+            tail.iter().rev().for_each(|line| println!("{line}"));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pod uid that carries the lab's tag, so that [`sweep`] knows the pod's cgroups.
+pub(crate) fn new_uid(tag: &str) -> String {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let (first, last) = uid_of(tag);
+    format!("{first}-{:04x}-4000-8000-{last}", SERIAL.fetch_add(1, Ordering::Relaxed) & 0xffff)
+}
+
+/// What all uids of a lab begin and end with.
+fn uid_of(tag: &str) -> (String, String) {
+    let (pid, serial) = tag.trim_start_matches("iw").split_once('n').expect("a tag");
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    (format!("{:08x}", number(pid)), format!("{:012x}", number(serial)))
+}
+
+/// Name of the lab's CNI network.
+fn network(tag: &str) -> String {
+    format!("{tag}-net")
+}
+
+/// The first process of a container, by its cgroup.
+pub(crate) fn first_process(container: &str) -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    let mut inside: Vec<u32> = pids
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/cgroup"))
+                .is_ok_and(|text| text.contains(container))
+        })
+        .collect();
+    inside.sort_unstable();
+    inside.first().copied()
+}
+
+/// Asks the kernel, in the pod's netns, for the pod's IPv4 address.
+fn address_of(pid: u32) -> String {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+    let text = sys::on_own_thread(|| {
+        sys::enter_netns(&path).expect("enter the pod's netns");
+        netns::ip("-4 -j addr show dev eth0")
+    });
+    let json: serde_json::Value = serde_json::from_str(&text).expect("ip -j prints JSON");
+    json[0]["addr_info"][0]["local"].as_str().expect("an address").to_owned()
+}

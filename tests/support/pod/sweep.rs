@@ -1,0 +1,145 @@
+//! Removing what a lab's pods left outside the lab: processes, cgroups, netns, cache files, runc's
+//! state, the sockets of shims, the bridge.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{CNI_CACHE, network, uid_of};
+use crate::{Lab, cgroup, netns};
+
+/// In the lab: ids and paths to be removed, one a line.
+const LIST: &str = "pods";
+/// runc's state of the pods' containers, whatever containerd's own state directory is.
+const RUNC: &str = "/run/containerd/runc/k8s.io";
+
+/// From now on there may be something to sweep.
+pub(super) fn begin(lab: &Lab) {
+    note(lab, "");
+}
+
+/// Notes a sandbox or a container, so that what bears its id is swept even when nobody stops it.
+pub(super) fn note_id(lab: &Lab, id: &str) {
+    note(lab, &format!("id {id}"));
+}
+
+/// Finds the name of a netns, notes it, and returns it.
+pub(super) fn note_netns(lab: &Lab, inode: u64) -> PathBuf {
+    let path = fs::read_dir(netns::DIR)
+        .expect("the names of netns")
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| fs::metadata(path).is_ok_and(|meta| meta.ino() == inode))
+        .expect("a name of the pod's netns");
+    note(lab, &format!("netns {}", path.display()));
+    path
+}
+
+fn note(lab: &Lab, line: &str) {
+    use std::io::Write as _;
+    let list = lab.dir().join(LIST);
+    let mut list = fs::File::options().create(true).append(true).open(list).expect("open a list");
+    writeln!(list, "{line}").expect("note it");
+}
+
+/// Removes it all.
+pub fn sweep(tag: &str) {
+    let Ok(list) = fs::read_to_string(Lab::dir_of(tag).join(LIST)) else { return };
+    remove_cgroups(tag);
+    remove_runc_state(tag);
+    remove_shim_sockets(&Lab::dir_of(tag).join("containerd/state"));
+    for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
+        let _ = fs::remove_file(socket);
+    }
+    for path in list.lines().filter_map(|line| line.strip_prefix("netns ")) {
+        netns::remove(Path::new(path));
+    }
+    let ids = ids(tag, &list);
+    for entry in cached() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if ids.iter().any(|id| name.contains(id)) {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            let result: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            if let Some(path) = result["netns"].as_str() {
+                netns::remove(Path::new(path));
+            }
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = Command::new("ip").args(["link", "del", &format!("{tag}b")]).output();
+}
+
+fn cached() -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(CNI_CACHE).into_iter().flatten().flatten()
+}
+
+/// The containers that were noted; and those whose making was broken off before anybody could, by
+/// their results on the network that bears the tag.
+fn ids(tag: &str, list: &str) -> Vec<String> {
+    let noted = list.lines().filter_map(|line| line.strip_prefix("id ")).map(str::to_owned);
+    let prefix = format!("{}-", network(tag));
+    let on_network = cached().filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let id = name.strip_prefix(&prefix)?.split('-').next()?;
+        (!id.is_empty()).then(|| id.to_owned())
+    });
+    noted.chain(on_network).collect()
+}
+
+/// The sockets of the shims that a containerd with its state in `state` has: a shim that was killed
+/// leaves its own, in a directory that all share.
+fn shim_sockets(state: &Path) -> Vec<PathBuf> {
+    let bundles = state.join("io.containerd.runtime.v2.task");
+    let inside = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let bundles = inside(&bundles).flat_map(|namespace| inside(&namespace.path()));
+    let socket = |bundle: fs::DirEntry| {
+        let address = fs::read_to_string(bundle.path().join("address")).ok()?;
+        address.trim().strip_prefix("unix://").map(PathBuf::from)
+    };
+    bundles.filter_map(socket).collect()
+}
+
+/// Notes the shims' sockets before the state that names them goes.
+pub(crate) fn note_shims(lab: &Lab, state: &Path) {
+    for socket in shim_sockets(state) {
+        note(lab, &format!("socket {}", socket.display()));
+    }
+}
+
+/// Removes the shims' sockets.
+pub(crate) fn remove_shim_sockets(state: &Path) {
+    shim_sockets(state).into_iter().for_each(|socket| drop(fs::remove_file(socket)));
+}
+
+/// Where runc keeps a container's state.
+pub(super) fn runc_state(id: &str) -> PathBuf {
+    Path::new(RUNC).join(id)
+}
+
+/// Lets runc forget all of a lab's containers.
+pub(super) fn remove_runc_state(tag: &str) {
+    let list = fs::read_to_string(Lab::dir_of(tag).join(LIST)).unwrap_or_default();
+    for id in list.lines().filter_map(|line| line.strip_prefix("id ")) {
+        let _ = fs::remove_dir_all(runc_state(id));
+    }
+}
+
+/// Ends what runs in the cgroups of a lab's pods and removes them.
+pub(crate) fn remove_cgroups(tag: &str) {
+    let (first, last) = uid_of(tag);
+    let (first, last) = (format!("pod{first}-"), format!("-{last}"));
+    for top in cgroup::hierarchies() {
+        let pods = top.join("kubepods/besteffort");
+        for pod in fs::read_dir(&pods).into_iter().flatten().flatten() {
+            let name = pod.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(&first) && name.ends_with(&last) {
+                cgroup::end(&pod.path());
+            }
+        }
+        // The parents that kubelet would have made; on a node with a kubelet they are not empty.
+        let _ = fs::remove_dir(&pods);
+        let _ = fs::remove_dir(top.join("kubepods"));
+    }
+}
