@@ -118,7 +118,7 @@ impl Config {
             let _ = write!(lines, "grace = \"{s}s\"\nteardown_grace = \"{s}s\"\n");
         }
         if let Some(s) = self.leak_age {
-            let _ = write!(lines, "leak_age = \"{s}s\"\n");
+            let _ = writeln!(lines, "leak_age = \"{s}s\"");
         }
         if !lines.is_empty() {
             section("holders", lines);
