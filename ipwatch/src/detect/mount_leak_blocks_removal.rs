@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use super::cause::quoted;
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
@@ -128,11 +127,8 @@ fn holder_view(found: &Leftover) -> contract::Holder {
 }
 
 fn remediation(mounts: &[&Leftover], pid: u32, agent: Option<&str>) -> Vec<String> {
-    let mut lines: Vec<String> = mounts
-        .iter()
-        .take(LISTED)
-        .map(|found| format!("umount -N {pid} {}", quoted(&found.mount.path)))
-        .collect();
+    let mut lines: Vec<String> =
+        mounts.iter().take(LISTED).map(|found| words::unmount(pid, &found.mount.path)).collect();
     if let Some(agent) = agent {
         lines.push(format!("Or restart {agent}: its mounts go with it."));
     }

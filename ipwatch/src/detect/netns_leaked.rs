@@ -4,7 +4,6 @@
 //! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
 //! one whose sandbox the runtime still has: its owner may clean up any moment.
 
-use super::cause::quoted;
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
@@ -98,9 +97,7 @@ fn remediation(netns: &Netns) -> Vec<String> {
     let mut lines = Vec::new();
     for holder in netns.holders().take(8) {
         lines.push(match holder {
-            Holder::Mount { path, pid, .. } => {
-                format!("umount -N {pid} {}", quoted(path))
-            }
+            Holder::Mount { path, pid, .. } => words::unmount(*pid, path),
             Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => {
                 format!("Restart pid {pid} ({comm}), which keeps fd {fd} open")
             }

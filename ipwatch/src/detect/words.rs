@@ -1,5 +1,6 @@
 //! What several detectors say in the same way.
 
+use super::cause::quoted;
 use crate::contract::{Container, Pod};
 use crate::fact::BootNs;
 use crate::finding::{Evidence, Subject};
@@ -99,6 +100,16 @@ pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise:
         (_, Some(id)) => format!("container {}", short(id)),
         _ => otherwise.to_owned(),
     }
+}
+
+/// How to unmount a path in another mount namespace. `nsenter` runs the `umount` of that namespace's
+/// image, which may have none; `umount -N` (util-linux 2.35) brings its own.
+pub(super) fn unmount(pid: u32, path: &str) -> String {
+    let path = quoted(path);
+    format!(
+        "nsenter --mount=/proc/{pid}/ns/mnt umount {path} (or, where its image has no umount: \
+         umount -N {pid} {path})"
+    )
 }
 
 /// A container's id as runtimes show it.

@@ -119,6 +119,7 @@ impl NodeMap {
             }
             What::SourceGone { name } => {
                 self.sources.remove(name);
+                self.runtime_renamed(name);
             }
             What::Lost { .. } => self.lost = Some(at),
             What::Began(scope) => self.dump_began(scope, at),

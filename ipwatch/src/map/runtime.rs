@@ -175,6 +175,11 @@ impl NodeMap {
         self.owners.ask_all();
     }
 
+    /// Nobody goes by this name any more: it is waited for no longer.
+    pub(super) fn runtime_renamed(&mut self, name: &str) {
+        self.runtimes.listed.remove(name);
+    }
+
     /// Counts a new sandbox of a pod.
     fn note_attempt(&mut self, sandbox: &Sandbox, at: BootNs) {
         let Some(pod) = &sandbox.pod else { return };

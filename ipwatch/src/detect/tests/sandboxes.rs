@@ -396,7 +396,7 @@ fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_n
     let holder = &found.holders[0];
     assert_eq!((holder.pid, holder.mount_ns), (Some(40), Some(5)));
     assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
-    assert!(found.remediation[0].starts_with("umount -N 40 /host/run/"));
+    assert!(found.remediation[0].starts_with("nsenter --mount=/proc/40/ns/mnt umount /host/run/"));
     assert!(case.wants(32_700).contains(&search), "a second look");
     case.at(32_800, end());
     assert_eq!(case.codes(), [], "it was unmounted");

@@ -194,3 +194,20 @@ fn the_end_of_a_former_owner_does_not_end_the_next_one() {
     feed.tell_at(died, Origin::Probe, What::NetnsGone { netns: first });
     assert_eq!(feed.ips(), [ip(2)]);
 }
+
+#[test]
+fn a_runtime_that_says_its_name_is_not_waited_for_under_the_former_one() {
+    let mut map = NodeMap::new(false);
+    let mut tell = |at, what| map.apply(&Fact { at: BootNs(at), origin: Origin::Runtime, what });
+    let source = |name: &str, status| {
+        What::Source(Source { name: name.into(), status, detail: String::new() })
+    };
+    let scope = || Scope::Runtime { runtime: "containerd".into() };
+    tell(1, source("runtime (/a.sock)", SourceStatus::Down));
+    tell(2, What::SourceGone { name: "runtime (/a.sock)".into() });
+    tell(3, What::Began(scope()));
+    tell(4, What::Ended { scope: scope(), began: BootNs(3), complete: true });
+    tell(5, source("containerd", SourceStatus::Active));
+    assert!(map.runtimes_answer());
+    assert_eq!(map.sources().len(), 1);
+}

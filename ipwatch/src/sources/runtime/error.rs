@@ -62,7 +62,12 @@ pub(super) async fn within<T>(
 ) -> Result<T, RuntimeError> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
-        Err(_) => Err(RuntimeError::Silent { what, limit }),
+        Err(_) => {
+            // For people: 900ms, not 899.999713ms.
+            let hundredths = limit.as_secs_f64().mul_add(100.0, 0.5).floor();
+            let limit = Duration::from_millis(hundredths as u64 * 10);
+            Err(RuntimeError::Silent { what, limit })
+        }
     }
 }
 

@@ -94,13 +94,14 @@ impl Details {
     fn add_to(&self, sandbox: &mut Sandbox) {
         // The pid of a dead one may be somebody else's by now.
         sandbox.pid = self.pid.filter(|_| sandbox.life == Life::Alive);
-        sandbox.netns_path.clone_from(&self.netns_path);
         if sandbox.ips.is_empty() {
             sandbox.ips.clone_from(&self.ips);
         }
         if let Some(host_network) = self.host_network {
             sandbox.host_network = host_network;
         }
+        // dockerd has a path for the node's own netns too, and every such container has it.
+        sandbox.netns_path = self.netns_path.clone().filter(|_| !sandbox.host_network);
     }
 }
 
@@ -159,6 +160,19 @@ mod tests {
         known.complete(&mut alive);
         assert_eq!(alive.sandboxes[0].netns_path, None);
         assert!(known.wants("a", BootNs(1)));
+    }
+
+    #[test]
+    fn the_nodes_own_netns_is_nobodys() {
+        let mut known = Known::default();
+        let mut found = list("a", Life::Alive);
+        found.sandboxes[0].host_network = true;
+        known.complete(&mut found);
+        known.asked(&mut found.sandboxes[0], Some(details()), BootNs(1));
+        assert_eq!(
+            (found.sandboxes[0].pid, found.sandboxes[0].netns_path.as_ref()),
+            (Some(7), None)
+        );
     }
 
     #[test]

@@ -170,9 +170,15 @@ impl Due {
     fn done(&mut self, took: Duration, regular: Duration, pace: &Pace) {
         let now = Instant::now();
         self.soonest = now + (4 * took).clamp(pace.apart, pace.poll);
-        let next = now + regular;
+        // A little off, so that two that began together do not stay together.
+        let next = now + regular + regular.mul_f32((clock::now().0 % 1024) as f32 / 10_240.0);
         self.next = self.after.take().map_or(next, |after| after.min(next)).max(self.soonest);
     }
+}
+
+/// `limit`, or what is left until then.
+fn left(limit: Duration, until: Option<Instant>) -> Duration {
+    until.map_or(limit, |until| limit.min(until.saturating_duration_since(Instant::now())))
 }
 
 impl Watch {
@@ -220,7 +226,11 @@ impl Watch {
     ) -> Ended {
         let ended: Result<Infallible, Ended> = async {
             find::found(&self.parts).await?;
-            let client = find::connect(&self.candidate.socket, &self.parts.pace).await?;
+            let pace = self.parts.pace;
+            // The first judgement waits for this one, but not for long: it must know by then.
+            let hurry = first.is_some().then(|| Instant::now() + pace.first.mul_f32(0.9));
+            let client = find::connect(&self.candidate.socket, &pace);
+            let client = within("the version", left(pace.short * 2, hurry), client).await?;
             self.answered = true;
             self.rename(seat, client.name()).await?;
             // Before the list, so that nothing is lost in between.
@@ -228,10 +238,11 @@ impl Watch {
             let mut due = Due::now();
             self.expect_more(&mut due);
             loop {
-                let took = self.round(seat, &client, stream.as_ref()).await?;
-                due.done(took, self.regular(stream.as_ref()), &self.parts.pace);
+                let limit = left(pace.list, hurry.filter(|_| first.is_some()));
+                let took = self.round(seat, &client, stream.as_ref(), limit).await?;
+                due.done(took, self.regular(stream.as_ref()), &pace);
                 *first = None;
-                *pause = self.parts.pace.retry.0;
+                *pause = pace.retry.0;
                 self.wait(seat, &client, &mut stream, &mut due).await?;
             }
         }
@@ -316,10 +327,11 @@ impl Watch {
         seat: &Seat,
         client: &Client,
         stream: Option<&Stream>,
+        limit: Duration,
     ) -> Result<Duration, Ended> {
-        let (runtime, pace) = (seat.name(), self.parts.pace);
+        let runtime = seat.name();
         let began = clock::now();
-        let mut found = within("a list", pace.list, client.list(&runtime)).await?;
+        let mut found = within("a list", limit, client.list(&runtime)).await?;
         let took = Duration::from_nanos(clock::now().since(began));
         found.dedup();
         self.known.complete(&mut found);

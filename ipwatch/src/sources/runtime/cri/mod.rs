@@ -4,6 +4,8 @@
 //! verbose state. A container's verbose state, which has its environment, is never asked for.
 
 mod events;
+#[cfg(test)]
+pub(super) mod fake;
 mod info;
 pub(super) mod messages;
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! containers. Pods that kubelet runs through dockershim or cri-dockerd are known by their names.
 
 mod documents;
+#[cfg(test)]
+pub(super) mod fake;
 mod http;
 #[cfg(test)]
 mod tests;
