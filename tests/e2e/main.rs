@@ -1,9 +1,8 @@
 //! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
-//! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] (what
-//! is taken along), [`cases`] (the field's cases that concern holders), [`never`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`pod`] and [`export`] (real neighbours).
+//! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases that concern holders), [`never`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +12,7 @@
 )]
 
 mod bad_input;
+mod bad_runtime;
 mod cases;
 mod export;
 mod fixtures;
@@ -26,6 +26,7 @@ mod probes;
 mod reproductions;
 mod restart;
 mod scale;
+mod secrets;
 mod stuck;
 mod tape;
 mod tracing;
@@ -44,8 +45,10 @@ fn main() -> std::process::ExitCode {
         probes::TESTS,
         tracing::TESTS,
         bad_input::TESTS,
+        bad_runtime::TESTS,
         pod::TESTS,
         export::TESTS,
+        secrets::TESTS,
         cases::dead::TESTS,
         cases::leaked::TESTS,
         cases::mounts::TESTS,

@@ -87,7 +87,25 @@ impl<'a> Dockerd<'a> {
     #[must_use]
     pub fn run(&self, name: &str, n: u8, dir: &Path, command: &[&str]) -> Container {
         let parent = format!("/{}/docker", group(self.lab.tag()));
-        self.with_ip(self.container(name, &parent, "none", dir, command), n)
+        self.with_ip(self.container(name, &parent, "none", dir, command, Value::Null), n)
+    }
+
+    /// The same with a secret in its environment and its labels.
+    #[must_use]
+    pub fn run_with_secret(
+        &self,
+        name: &str,
+        n: u8,
+        dir: &Path,
+        command: &[&str],
+        secret: &str,
+    ) -> Container {
+        let more = json!({
+            "Env": [format!("API_TOKEN={secret}")],
+            "Labels": { "token": secret },
+        });
+        let parent = format!("/{}/docker", group(self.lab.tag()));
+        self.with_ip(self.container(name, &parent, "none", dir, command, more), n)
     }
 
     /// Runs a pod as kubelet's dockershim does: a container that holds the netns, with an IP, and
@@ -98,10 +116,11 @@ impl<'a> Dockerd<'a> {
         let parent = format!("/kubepods/besteffort/pod{uid}");
         let of = |what: &str| format!("k8s_{what}_{name}_shop_{uid}_0");
         let sleep = ["/bin/sleep", "1000000"];
-        let sandbox = self.container(&of("POD"), &parent, "none", self.lab.dir(), &sleep);
+        let sandbox =
+            self.container(&of("POD"), &parent, "none", self.lab.dir(), &sleep, Value::Null);
         let sandbox = self.with_ip(sandbox, n);
         let mode = format!("container:{}", sandbox.id);
-        let main = self.container(&of("main"), &parent, &mode, dir, command);
+        let main = self.container(&of("main"), &parent, &mode, dir, command, Value::Null);
         let main = Container { ip: sandbox.ip.clone(), ..main };
         Pod { uid, sandbox, main }
     }
@@ -113,8 +132,9 @@ impl<'a> Dockerd<'a> {
         network: &str,
         dir: &Path,
         command: &[&str],
+        more: Value,
     ) -> Container {
-        let wanted = json!({
+        let mut wanted = json!({
             "Image": IMAGE,
             "Cmd": command,
             // Of a container that it finds running at its start it waits for the end so long.
@@ -125,6 +145,9 @@ impl<'a> Dockerd<'a> {
                 "Binds": [format!("{}:/host", dir.display())],
             },
         });
+        if let (Some(wanted), Value::Object(more)) = (wanted.as_object_mut(), more) {
+            wanted.extend(more);
+        }
         let made = self.post(&format!("/containers/create?name={name}"), &wanted);
         let id = made["Id"].as_str().expect("an id").to_owned();
         self.post(&format!("/containers/{id}/start"), &Value::Null);

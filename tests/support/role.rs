@@ -80,6 +80,8 @@ roles! {
     Mover = "mover" => mover,
     /// Keeps a copy of all mounts in a mount namespace of its own.
     Agent = "agent" => agent,
+    /// The same, and has many more on the directory that its first argument names: as many as the second.
+    Crowd = "crowd" => crowd,
     /// Reads the file named by its last argument.
     Reader = "reader" => reader,
     /// Opens that file and exits when told, with `exit`.
@@ -379,6 +381,18 @@ fn mover(_: &[String]) {
 
 fn agent(_: &[String]) {
     sys::copy_mounts().expect("a mount namespace of its own");
+    wait_for_end();
+}
+
+fn crowd(args: &[String]) {
+    sys::copy_mounts().expect("a mount namespace of its own");
+    let times: usize = args[1].parse().expect("a number");
+    for n in 0..times {
+        // Each below its own name: to read them is to read as many paths.
+        let dir = Path::new(&args[0]).join(format!("mount-{n}"));
+        std::fs::create_dir(&dir).expect("make a directory");
+        rustix::mount::mount_bind(&dir, &dir).expect("mount it");
+    }
     wait_for_end();
 }
 

@@ -105,9 +105,15 @@ impl<'a> Containerd<'a> {
     /// Starts it and waits until it can run pods.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
+        Self::start_with_secret(lab, "")
+    }
+
+    /// The same with a secret in the CNI configuration, of which libcni keeps a copy for each pod.
+    #[must_use]
+    pub fn start_with_secret(lab: &'a Lab, secret: &str) -> Self {
         let dir = lab.subdir("containerd");
         sweep::begin(lab);
-        place::make(lab, &dir);
+        place::make(lab, &dir, secret);
         let child = place::spawn(&dir);
         let containerd = Self { lab, socket: dir.join("sock"), dir, child };
         containerd.await_ready();

@@ -9,10 +9,11 @@ use super::{IMAGE, PLUGINS};
 use crate::Lab;
 
 /// Writes its configuration, its CNI network and its programs.
-pub(super) fn make(lab: &Lab, dir: &Path) {
+pub(super) fn make(lab: &Lab, dir: &Path, secret: &str) {
     fs::write(dir.join("config.toml"), config(dir)).expect("write the configuration");
     fs::create_dir_all(dir.join("net.d")).expect("make a directory");
-    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab)).expect("write the conflist");
+    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab, secret))
+        .expect("write the conflist");
     programs(&dir.join("bin"));
 }
 
@@ -97,12 +98,12 @@ conf_dir = "{dir}/net.d"
 }
 
 /// The bridge has no address: none of the tests' stands in the host's netns.
-fn conflist(lab: &Lab) -> String {
+fn conflist(lab: &Lab, secret: &str) -> String {
     let (tag, subnet, dir) = (lab.tag(), lab.cidr(0), lab.dir().display());
     let network = super::network(tag);
     format!(
         r#"{{"cniVersion": "0.4.0", "name": "{network}", "plugins": [{{
-  "type": "bridge", "bridge": "{tag}b",
+  "type": "bridge", "bridge": "{tag}b", "token": "{secret}",
   "ipam": {{"type": "host-local", "dataDir": "{dir}/ipam", "ranges": [[{{"subnet": "{subnet}"}}]]}}
 }}]}}"#
     )
