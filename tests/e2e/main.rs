@@ -54,6 +54,7 @@ fn main() -> std::process::ExitCode {
         cases::mounts::TESTS,
         cases::loops::TESTS,
         cases::docker::TESTS,
+        cases::paper::TESTS,
         cases::teardown::TESTS,
         cases::device::TESTS,
         scale::TESTS,

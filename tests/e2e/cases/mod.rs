@@ -5,6 +5,7 @@
 //! - [`dead`]: what a runtime calls dead still has tasks; [`leaked`]: nothing but a netns is left;
 //!   [`mounts`], [`loops`]: what an agent or a pod does to the node.
 //! - [`docker`]: the same where docker is the runtime.
+//! - [`paper`]: the same once more for the VMs, where the runtime is a mock.
 //! - [`teardown`], [`device`]: the kernel and its NICs, on machines of the tests' own.
 
 pub(crate) mod dead;
@@ -13,6 +14,7 @@ pub(crate) mod docker;
 pub(crate) mod leaked;
 pub(crate) mod loops;
 pub(crate) mod mounts;
+pub(crate) mod paper;
 pub(crate) mod teardown;
 
 use std::path::Path;

@@ -13,10 +13,20 @@ pub(crate) const KERNELS: [Stock; 2] = [
     Stock { name: "6.1", meta: "linux-image-cloud-amd64" },
 ];
 
-/// What the tests need beyond what is built in. `virtio` and disks are not: input comes in the
-/// initramfs and output goes to the console.
-const MODULES: [&str; 8] =
-    ["veth", "bridge", "macvlan", "ipvlan", "dummy", "fuse", "8021q", "tcp_diag"];
+/// What the tests need beyond what is built in; virtio for the one NIC. Disks are not needed: input comes
+/// in the initramfs and output goes to the console.
+const MODULES: [&str; 10] = [
+    "veth",
+    "bridge",
+    "macvlan",
+    "ipvlan",
+    "dummy",
+    "fuse",
+    "8021q",
+    "tcp_diag",
+    "virtio_pci",
+    "virtio_net",
+];
 
 /// A kernel of Debian.
 #[derive(Debug, Clone, Copy)]

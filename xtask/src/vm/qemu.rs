@@ -30,6 +30,8 @@ pub(crate) fn boot(kernel: Stock, image: &Path, initramfs: &Path) -> Result<Tall
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-smp", "2"]);
     command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.args(["-serial", "stdio", "-monitor", "none"]);
+    // A NIC that can be moved into a netns. It leads nowhere.
+    command.args(["-nic", "user,model=virtio-net-pci,restrict=on"]);
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
     command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"]);
     command.stdin(std::process::Stdio::null());

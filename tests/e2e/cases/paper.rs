@@ -1,0 +1,111 @@
+//! The same where no containerd fits, in the VMs: pods on paper, whose runtime is a mock. What the kernel
+//! says is real; so this shows that kernels which tell less of it still lead to the same findings.
+
+use serde_json::Value;
+use support::fake_cri::FakeCri;
+use support::harness::case;
+use support::role::{Helper, Role};
+use support::{Daemon, Lab, Netns, Sandbox};
+
+use super::{SOON, config, is_in, only_holder};
+
+support::tests! {
+    a_task_of_a_dead_sandbox needs [FakeCri],
+    netns_that_are_held_in_every_way needs [FakeCri],
+}
+
+fn with_address(lab: &Lab, hint: &str, n: u8) -> (Netns, Sandbox) {
+    let netns = Netns::new(lab, hint);
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(n), "eth0");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(n), "");
+    (netns, pod)
+}
+
+fn watching(lab: &Lab, runtime: &FakeCri, pod: &Sandbox) -> Daemon {
+    let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()).cri(runtime.socket()));
+    daemon.await_source("containerd");
+    daemon
+}
+
+/// Waits until a netns is known to be of a pod that lives.
+fn await_ready(lab: &Lab, daemon: &Daemon, n: u8, netns: &Netns) {
+    support::poll::until("the pod is known as Ready", 30, || {
+        daemon.ip_in(lab.ip(n), netns.inode).is_some_and(|a| a["pod"]["state"] == "Ready")
+    });
+}
+
+fn a_task_of_a_dead_sandbox(lab: &Lab) {
+    let runtime = FakeCri::start(lab);
+    let (netns, pod) = with_address(lab, "dead", 7);
+    runtime.has_pod(&pod, "READY");
+    let daemon = watching(lab, &runtime, &pod);
+    let helper = Helper::new(Role::Park).inside(&netns).within(&pod).start();
+    await_ready(lab, &daemon, 7, &netns);
+    runtime.has_pod(&pod, "NOTREADY");
+    let code = "ip-held-by-dead-sandbox";
+    let finding = daemon.await_firing(code, SOON, is_in(netns.inode));
+    assert_eq!(only_holder(&finding)["pid"], helper.pid(), "{finding:#?}");
+    assert_eq!(finding["subject"]["pod"]["name"], pod.name.as_str(), "{finding:#?}");
+    assert_eq!(finding["subject"]["pod"]["state"], "NotReady", "{finding:#?}");
+    helper.end();
+    daemon.await_resolved(&finding, SOON);
+    case("sandbox dead by a mock's word", code, "pid and pod", "yes, when it is killed");
+}
+
+/// All at once: by its name, an fd, a socket, an fd in flight and a mount elsewhere.
+fn netns_that_are_held_in_every_way(lab: &Lab) {
+    let runtime = FakeCri::start(lab);
+    let ways = [
+        (None, "mount"),
+        (Some(Role::HoldFd), "fd"),
+        (Some(Role::HoldSocket), "socket"),
+        (Some(Role::HoldInFlight), "kernel"),
+        // The last: it keeps the names of all that are still named.
+        (Some(Role::Agent), "mount"),
+    ];
+    let pods: Vec<(Netns, Sandbox)> =
+        (1..=5).map(|n| with_address(lab, &format!("held{n}"), n)).collect();
+    let lines = |pods: &[(Netns, Sandbox)]| -> String {
+        pods.iter().map(|(_, pod)| FakeCri::lines(pod, "READY")).collect()
+    };
+    runtime.has(&lines(&pods));
+    let daemon = watching(lab, &runtime, &pods[0].1);
+    for (n, (netns, _)) in (1..).zip(&pods) {
+        await_ready(lab, &daemon, n, netns);
+    }
+    let holders: Vec<_> = ways
+        .iter()
+        .zip(&pods)
+        .map(|((role, _), (netns, _))| {
+            let helper = Helper::new((*role)?).arg(netns.path().to_str().unwrap()).start();
+            if *role == Some(Role::Agent) {
+                netns.unmount()
+            } else {
+                netns.unname()
+            }
+            Some(helper)
+        })
+        .collect();
+    runtime.has("");
+    let findings: Vec<Value> = pods
+        .iter()
+        .map(|(netns, _)| daemon.await_firing("netns-leaked", SOON, is_in(netns.inode)))
+        .collect();
+    for (((_, kind), helper), finding) in ways.iter().zip(&holders).zip(&findings) {
+        let named = finding["holders"].as_array().unwrap();
+        assert!(named.iter().all(|holder| holder["kind"] == *kind), "{kind}: {finding:#?}");
+        if let Some(helper) = helper.as_ref().filter(|_| *kind != "kernel") {
+            assert!(named.iter().any(|h| h["pid"] == helper.pid()), "{kind}: {finding:#?}");
+        }
+    }
+    holders.into_iter().flatten().for_each(support::role::Running::end);
+    pods.iter().for_each(|(netns, _)| netns.unname());
+    findings.iter().for_each(|finding| drop(daemon.await_resolved(finding, SOON)));
+    case(
+        "sandbox gone by a mock's word",
+        "netns-leaked",
+        "name, fd, socket, kernel, mount elsewhere",
+        "yes",
+    );
+}
