@@ -10,6 +10,7 @@
 
 mod churn;
 mod latency;
+mod runtime;
 mod usage;
 
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -144,6 +145,11 @@ fn filled(lab: &Lab, n: usize) -> Netns {
 const TESTS: &[Test] = &[
     bench("bench::a_stuck_holder", &[Need::Fuse], latency::of_a_stuck_holder),
     bench("bench::a_node_with_250_pods", &[], a_node_with_250_pods),
+    bench(
+        "bench::a_node_with_250_sandboxes",
+        &[Need::Fuse, Need::FakeCri],
+        runtime::a_node_with_250_sandboxes,
+    ),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
 ];
 

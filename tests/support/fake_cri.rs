@@ -44,6 +44,15 @@ impl FakeCri {
         &self.socket
     }
 
+    /// What it answers, asked as anybody would.
+    #[must_use]
+    pub fn list(&self) -> String {
+        let out = Command::new(pod::client()).arg(&self.socket).arg("list").output();
+        let out = out.expect("run the client");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
     /// From now on it has these lines (`tests/cri/src/serve.rs`).
     pub fn has(&self, lines: &str) {
         // Replaced whole: it may be reading.

@@ -14,12 +14,12 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
     setup::packages(setup::E2E)?;
     setup::packages(&["strace"])?;
     let ipwatch = build::release()?;
-    let bench = build::test_binary("bench")?;
+    let (bench, cri) = (build::test_binary("bench")?, build::cri()?);
     if filters.is_empty() {
         run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", "replay"])?)?;
     }
     let mut bench = Command::new(bench);
     // A benchmark takes longer than a test may.
-    bench.env("IPWATCH_BIN", ipwatch).env("IPWATCH_TEST_SLOW", "5");
+    bench.env("IPWATCH_BIN", ipwatch).env("IPWATCH_TEST_SLOW", "5").env("IPWATCH_TEST_CRI", cri);
     run_command(bench.args(["--jobs", "1"]).args(filters))
 }

@@ -47,10 +47,13 @@ pub(crate) fn release() -> Result<PathBuf> {
 
 /// Builds everything that the end-to-end tests run with.
 pub(crate) fn for_tests() -> Result<Binaries> {
-    let ipwatch = release()?;
+    Ok(Binaries { ipwatch: release()?, e2e: test_binary("e2e")?, cri: cri()? })
+}
+
+/// Builds the CRI helper.
+pub(crate) fn cri() -> Result<PathBuf> {
     run(&mut cargo(&["build", "-p", "ipwatch-test-cri"])?)?;
-    let cri = place::target().join(triple()?).join("debug/ipwatch-test-cri");
-    Ok(Binaries { ipwatch, e2e: test_binary("e2e")?, cri })
+    Ok(place::target().join(triple()?).join("debug/ipwatch-test-cri"))
 }
 
 /// Builds a test binary and finds out its path, which ends in a hash.
