@@ -38,11 +38,9 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    let seconds = i64::try_from(stat.st_mtime).ok();
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
-    let modified = seconds
-        .and_then(|seconds| seconds.checked_mul(1_000_000_000))
-        .and_then(|whole| whole.checked_add(nanoseconds));
+    let whole = stat.st_mtime.checked_mul(1_000_000_000);
+    let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
     Ok(Bytes { modified, ..take(File::from(fd), limit)? })
 }
 
