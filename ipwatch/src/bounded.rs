@@ -15,6 +15,8 @@ pub struct Bytes {
     pub bytes: Vec<u8>,
     /// There was more than the limit.
     pub truncated: bool,
+    /// When a regular file was last written, Unix time in nanoseconds.
+    pub modified: Option<i64>,
 }
 
 /// The first `limit` bytes of a file under `/proc` or `/sys`, whose paths the kernel makes.
@@ -36,7 +38,10 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    take(File::from(fd), limit)
+    let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
+    let whole = stat.st_mtime.checked_mul(1_000_000_000);
+    let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
+    Ok(Bytes { modified, ..take(File::from(fd), limit)? })
 }
 
 /// As [`read`], lossily decoded.
@@ -60,7 +65,7 @@ fn take(file: File, limit: usize) -> io::Result<Bytes> {
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let truncated = bytes.len() > limit;
     bytes.truncate(limit);
-    Ok(Bytes { bytes, truncated })
+    Ok(Bytes { bytes, truncated, modified: None })
 }
 
 #[cfg(test)]

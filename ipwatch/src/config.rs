@@ -71,7 +71,8 @@ pub struct Holders {
     /// How long a sandbox may be dead, or gone from its runtime.
     #[serde(deserialize_with = "duration")]
     pub grace: SignedDuration,
-    /// How old a pod's netns without tasks may be where there is no runtime to ask.
+    /// How old a pod's netns may be that no runtime has ever told of, or without tasks where there is no
+    /// runtime to ask.
     #[serde(deserialize_with = "duration")]
     pub leak_age: SignedDuration,
     /// How long the kernel may be at tearing netns down without any progress.

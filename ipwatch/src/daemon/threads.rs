@@ -54,7 +54,7 @@ impl Visitor {
                 NetnsJob::Adopt { netns, doors } => {
                     requests.adopt(netns, &doors, self.observe_only)
                 }
-                NetnsJob::Orphans(ask) => ask.with(&mut requests),
+                NetnsJob::Orphans(ask) => ask.with(&mut requests, self.observe_only),
             });
             match answer {
                 Ok(facts) => {

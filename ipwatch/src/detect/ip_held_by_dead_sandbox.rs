@@ -24,11 +24,12 @@ struct Verdict<'a> {
 
 fn verdict<'a>(map: &'a NodeMap, netns: &Netns, policy: &Policy) -> Option<Verdict<'a>> {
     let owner = netns.owner()?;
-    let (entry, since, grace) = match map.word_on(&owner.sandbox) {
-        Word::Dead(entry) | Word::Gone(entry) => (Some(entry), entry.dead?, policy.sandbox_grace),
-        // Between the netns and the first word on its sandbox lie the CNI plugins and an image.
+    let (entry, since, from) = match map.word_on(&owner.sandbox) {
+        Word::Dead(entry) | Word::Gone(entry) => {
+            (Some(entry), entry.dead?, entry.dead?.plus(policy.sandbox_grace))
+        }
         Word::Denied(first) if owner.kubelet => {
-            (None, first.max(netns.first_seen), 2 * policy.sandbox_grace)
+            (None, first.max(netns.first_seen), map.denied_from(netns, first, policy))
         }
         _ => return None,
     };
@@ -36,7 +37,7 @@ fn verdict<'a>(map: &'a NodeMap, netns: &Netns, policy: &Policy) -> Option<Verdi
         Some(entry) => map.last_listed(&entry.sandbox.runtime)?,
         None => map.all_listed()?,
     };
-    (said >= since.plus(grace)).then_some(Verdict { since, said, entry })
+    (said >= from).then_some(Verdict { since, said, entry })
 }
 
 fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate> {

@@ -18,6 +18,9 @@ pub struct Attachment {
     pub netns_path: Option<String>,
     /// IPs with their prefix lengths.
     pub ips: Vec<(IpAddr, u8)>,
+    /// When the cache was written, Unix time in nanoseconds: the end of the ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<i64>,
     /// The pod, from the `K8S_POD_*` arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,

@@ -42,7 +42,8 @@ pub struct Policy {
     pub second_look: u64,
     /// How long a sandbox may be dead, or gone, before what it left is called so.
     pub sandbox_grace: u64,
-    /// How old a runtime's netns without tasks may be where there is no runtime to ask.
+    /// How old a pod's netns may be that no runtime has ever told of, or without tasks where there is no
+    /// runtime to ask.
     pub leak_age: u64,
     /// How long the kernel may be at tearing netns down without any progress.
     pub teardown_grace: u64,

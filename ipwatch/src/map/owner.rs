@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Holder, Life};
+use crate::fact::{BootNs, Holder, Life, TaskKey};
 
 use super::cgroup::attribution;
 use super::runtime::Word;
@@ -198,9 +198,7 @@ impl NodeMap {
         let since = |id: &NetnsId| {
             let entry = self.netns.get(id)?;
             match self.word_on(&entry.owner.as_ref()?.sandbox) {
-                Word::Denied(first) => {
-                    Some((*id, first.max(entry.first_seen).plus(2 * policy.sandbox_grace)))
-                }
+                Word::Denied(first) => Some((*id, self.denied_from(entry, first, policy))),
                 _ => None,
             }
         };
@@ -228,11 +226,38 @@ impl NodeMap {
                 Some(idle.max(sandbox.gone.unwrap_or_default()).plus(policy.sandbox_grace))
             }
             Word::Denied(first) if owner.kubelet => {
-                Some(idle.max(first).plus(2 * policy.sandbox_grace))
+                Some(self.denied_from(entry, first, policy).max(idle))
             }
-            Word::NobodyToAsk if owner.kubelet => Some(idle.plus(policy.leak_age)),
+            Word::NobodyToAsk if owner.kubelet => {
+                Some(self.born(entry).plus(policy.leak_age).max(idle))
+            }
             _ => None,
         }
+    }
+
+    /// The moment from which the denial of a sandbox that no runtime ever told of counts. While it is made
+    /// (its network, its image, its first process) none tells of it, and that may take minutes.
+    pub(crate) fn denied_from(&self, entry: &Netns, first: BootNs, policy: &Policy) -> BootNs {
+        self.born(entry).plus(policy.leak_age).max(first)
+    }
+
+    /// When a netns was made, as far as is known: it was there when its ADD ended and when the oldest task
+    /// in it was started.
+    fn born(&self, entry: &Netns) -> BootNs {
+        const TICK: u64 = 10_000_000;
+        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
+        let cached =
+            entry.owner.as_ref().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
+        let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
+        // Whoever came from elsewhere may be older than the netns; a container's own process is not.
+        let own = |task: &&TaskKey| {
+            let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
+            cgroup.is_some_and(|path| is_top_kubepods(path) && attribution(path).is_some())
+        };
+        let tasks =
+            entry.tasks.iter().filter(own).map(|task| task.start.saturating_mul(TICK)).min();
+        let known = [cached, tasks];
+        known.into_iter().flatten().map(BootNs).fold(entry.first_seen, BootNs::min)
     }
 
     /// Whether another look would decide about something that looks wrong.

@@ -259,6 +259,7 @@ fn a_pod_is_named_by_cgroup_and_cache() {
     feed.tell(What::Cgroup { task: task(10, netns).key, path });
     let pod = Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None });
     feed.tell(What::Attachment(Attachment {
+        made: None,
         container_id: id.clone(),
         ifname: "eth0".into(),
         network: "cbr0".into(),

@@ -186,7 +186,9 @@ fn a_leak_of_before_the_start(lab: &Lab) {
     let mut containerd = Containerd::start(lab);
     let pod = containerd.pod("web-0").sandbox();
     lose(&mut containerd, &pod);
-    let daemon = watching(lab, &containerd);
+    // Nobody knows how long it has been so, only how old it is.
+    let config = super::config().cri(containerd.socket()).leak_age(3);
+    let daemon = Daemon::start(lab, &config);
     let finding = daemon.await_firing(CODE, SOON, is_in(pod.netns));
     is_about(&finding, &pod);
     assert_eq!(finding["preexisting"], true, "{finding:#?}");

@@ -52,7 +52,8 @@ pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
     if read.truncated {
         return Err(CacheError::TooLong);
     }
-    parse(&read.bytes)
+    let attachment = parse(&read.bytes)?;
+    Ok(attachment.map(|attachment| Attachment { made: read.modified, ..attachment }))
 }
 
 fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
@@ -73,6 +74,7 @@ fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
         network: cached.network_name.map(|Name(name)| name).unwrap_or_default(),
         netns_path: result.sandbox().or(cached.netns.map(|Name(path)| path)),
         ips: result.ips.0,
+        made: None,
         pod: cached.cni_args.and_then(|args| args.0),
     }))
 }

@@ -40,6 +40,7 @@ pub(in super::super) fn sample(container: &str, ip: &str) -> String {
 fn an_entry_is_read_by_its_content_and_keeps_no_secret() {
     let attachment = parse(sample("c1", "10.0.3.17/24").as_bytes()).unwrap().unwrap();
     let expected = Attachment {
+        made: None,
         container_id: "c1".to_owned(),
         ifname: "eth0".to_owned(),
         network: "net-with-dashes".to_owned(),
