@@ -137,10 +137,13 @@ impl<'a> Watched<'a> {
 
 /// Killed while it reads from what does not answer. The canary is one of its arguments.
 fn hang(hung: &mut Hung, pid: u32, canary: &str) {
-    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-    assert!(String::from_utf8_lossy(&arguments).contains(canary), "it stands there");
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
-    assert!(String::from_utf8_lossy(&environment).contains(canary), "it stands there");
+    // A runtime's process becomes the container's by an exec, which may not have come yet.
+    for file in ["cmdline", "environ"] {
+        until("the canary stands there", 10, || {
+            let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).contains(canary)
+        });
+    }
     hung.await_read();
     sys::kill(pid, libc::SIGKILL).unwrap();
     until("it hangs", 10, || View::leader(pid).is_some_and(|view| view.state == 'D'));
