@@ -40,7 +40,7 @@ fn config() -> Config {
 
 /// Longer than all that may pass until a finding is raised: graces, polls and second looks.
 fn wait() {
-    std::thread::sleep(Duration::from_secs(12) + Duration::from_secs(2) * patience());
+    std::thread::sleep(Duration::from_secs(8) + Duration::from_secs(2) * patience());
 }
 
 /// Whoever watches from before.
@@ -67,8 +67,13 @@ impl Watch {
         let mine = |changes: Vec<Value>| -> Vec<Value> {
             changes.into_iter().filter(|change| is_about(lab, change)).collect()
         };
-        let told = mine(self.follower.changes());
+        let told = mine(self.follower.changes_seen());
         assert!(told.is_empty(), "{told:#?}");
+        let log = self.daemon.log();
+        let [a, b, c, _] = lab.ip(0).octets();
+        let ours = format!(" ip={a}.{b}.{c}.");
+        let mut logged = log.lines().filter(|line| line.contains("ipwatch::finding"));
+        assert_eq!(logged.find(|line| line.contains(&ours)), None);
         let open = mine(self.daemon.findings());
         assert!(open.is_empty(), "{open:#?}");
         let mut hung = Hung::mount_at(lab, "guilty");
@@ -77,7 +82,7 @@ impl Watch {
         guilty.add_address(&lab.cidr(250), "eth0");
         let mut helper = support::stuck::start(support::stuck::How::Kill, &guilty, &mut hung);
         support::stuck::hang(support::stuck::How::Kill, &mut helper);
-        until("what is wrong is told", 20, || !mine(self.follower.changes()).is_empty());
+        until("what is wrong is told", 20, || !mine(self.daemon.findings()).is_empty());
     }
 }
 
@@ -129,7 +134,7 @@ fn a_pod_whose_pause_is_slow(lab: &Lab) {
 fn slow(lab: &Lab, what: Slow) {
     let containerd = Containerd::start(lab);
     let watch = Watch::of(lab, &containerd);
-    containerd.slow_down(what, Duration::from_secs(10));
+    containerd.slow_down(what, Duration::from_secs(7));
     let pod = containerd.pod("late-0").sandbox();
     containerd.slow_down(what, Duration::ZERO);
     wait();
