@@ -163,7 +163,7 @@ fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
     std::thread::sleep(AFTERWARDS);
     quiet(&follower, cycles);
     assert!(daemon.findings().is_empty());
-    knows_the_living_alone(&daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
+    knows_the_living_alone(lab, &daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
     println!(
         "{}{cycles} pod cycles in {:.0} s: no finding, {} kB resident",
         harness::FIGURE,
@@ -179,14 +179,14 @@ fn quiet(follower: &support::Follower, cycles: usize) {
 }
 
 /// Nothing of a pod that went is left in the map, and no living one is missing.
-fn knows_the_living_alone(daemon: &Daemon, living: &[&PodSandbox]) {
+fn knows_the_living_alone(lab: &Lab, daemon: &Daemon, living: &[&PodSandbox]) {
     let known = daemon.list("addresses", &["query", "pod"]);
     for pod in living {
         let found =
             known.iter().any(|a| a["ip"] == pod.ip.as_str() && a["netns"]["inode"] == pod.netns);
         assert!(found, "{} is not known: {known:#?}", pod.name);
     }
-    let mine = |address: &&serde_json::Value| address["pod"]["namespace"] == "shop";
+    let mine = |address: &&serde_json::Value| lab.owns(&address["pod"].to_string());
     let dead = known
         .iter()
         .filter(mine)
