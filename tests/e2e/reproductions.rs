@@ -157,7 +157,8 @@ fn a_pod_of_docker_runs_and_is_removed(lab: &Lab) {
     let dockerd = Dockerd::start(lab);
     let pod = dockerd.run_pod("web-0", 7, lab.dir(), &SLEEP);
     assert_eq!(pod.sandbox.netns, pod.main.netns);
-    assert_eq!(tasks_in(pod.sandbox.netns).len(), 2);
+    // What started them may take a moment to leave.
+    until("both are in it, and nobody else", 10, || tasks_in(pod.sandbox.netns).len() == 2);
     let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", pod.main.pid)).unwrap();
     assert!(cgroup.contains(&format!("/pod{}/{}", pod.uid, pod.main.id)), "{cgroup}");
     assert_eq!(dockerd.state_of(&pod.main.id).as_deref(), Some("running"));

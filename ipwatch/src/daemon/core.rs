@@ -35,6 +35,8 @@ const SOURCES: [&str; 5] = ["cni", "neighbours", "netlink", "probes", "procfs"];
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
+/// What a runtime and a search take to answer twice.
+const SETTLES: u64 = 60_000_000_000;
 /// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
 const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
 /// The past is pruned this often.
@@ -225,6 +227,7 @@ impl Core {
         self.tell_tenures();
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
+        self.ledger.be_patient(if self.is_young(now) { &detect::SLOW } else { &[] });
         for change in self.ledger.observe(now, &candidates, &blind) {
             self.tell(change);
         }
@@ -286,6 +289,12 @@ impl Core {
     /// Whether the first snapshot is complete.
     pub(super) fn is_ready(&self) -> bool {
         self.ready.is_some()
+    }
+
+    /// What stood before this run may not have been found again yet: that takes its grace.
+    fn is_young(&self, now: BootNs) -> bool {
+        let Policy { leak_age, sandbox_grace, teardown_grace, .. } = self.policy;
+        now.since(self.started) < leak_age + sandbox_grace + teardown_grace + SETTLES
     }
 
     /// Codes that cannot be judged now; before the first snapshot that is all of them.

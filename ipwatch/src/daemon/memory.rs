@@ -20,6 +20,8 @@ pub(super) fn one_heap() {
 pub(super) struct Housekeeper {
     work: usize,
     due: Option<BootNs>,
+    /// The start lies behind, and what only it needed is mapped still.
+    after_start: bool,
 }
 
 impl Housekeeper {
@@ -34,6 +36,7 @@ impl Housekeeper {
     /// The start is over: what only it needed goes.
     pub(super) fn started(&mut self, now: BootNs) {
         self.due.get_or_insert(now.plus(PAUSE));
+        self.after_start = true;
     }
 
     /// When to come back, if there is anything to do.
@@ -44,9 +47,12 @@ impl Housekeeper {
     /// Gives memory back when it is time.
     pub(super) fn keep(&mut self, now: BootNs) {
         if self.due.is_some_and(|due| due <= now) {
-            *self = Self::default();
+            let Self { after_start, .. } = std::mem::take(self);
             give_back();
-            let_go_of_code();
+            // Once: what comes back is in use, and the disk that it comes from may be what hangs one day.
+            if after_start {
+                let_go_of_code();
+            }
         }
     }
 }

@@ -39,7 +39,8 @@ const FUSE: &[&str] = &["request_wait_answer", "fuse_"];
 const NFS: &[&str] = &["nfs_", "nfs3_", "nfs4_", "rpc_wait_bit_killable", "rpc_execute"];
 const CIFS: &[&str] = &["cifs_", "smb2_", "smb3_"];
 const CEPH: &[&str] = &["ceph_"];
-const FREEZE: &[&str] = &["sb_start_write", "sb_start_pagefault", "sb_start_intwrite"];
+const FREEZE: &[&str] =
+    &["sb_start_write", "sb_start_pagefault", "sb_start_intwrite", "percpu_rwsem_wait"];
 const BLOCK: &[&str] = &[
     "submit_bio_wait",
     "blk_",
@@ -60,7 +61,8 @@ impl<'a> Cause<'a> {
             let frames = look.wchan.iter().chain(&look.stack);
             frames.into_iter().any(|frame| {
                 let frame = frame.trim_start_matches('_');
-                names.iter().any(|name| frame.starts_with(name))
+                // A server that waits for work waits for nobody's answer.
+                !frame.starts_with("fuse_dev_") && names.iter().any(|name| frame.starts_with(name))
             })
         };
         let of_type = |wanted: fn(&str) -> bool| {
@@ -79,7 +81,7 @@ impl<'a> Cause<'a> {
             Cause::Network { name: "CIFS", mounts }
         } else if in_any(CEPH) {
             Cause::Network { name: "Ceph", mounts: of_type(|fs| fs == "ceph") }
-        } else if in_any(FREEZE) {
+        } else if in_any(FREEZE) && !look.file_systems.is_empty() {
             Cause::FrozenFileSystem(of_type(is_local))
         } else if in_any(&["rtnl_lock"]) {
             Cause::Rtnl
@@ -130,7 +132,7 @@ impl<'a> Cause<'a> {
                     "Bring the NFS server back{}: the process then exits by itself.",
                     at(mounts)
                 )];
-                lines.extend(mounts.first().map(|fs| {
+                lines.extend(only(mounts).map(|fs| {
                     format!(
                         "If the server is gone for good: umount -N {pid} -f {} \
                          fails its pending requests. umount -l frees nothing.",
@@ -148,10 +150,10 @@ impl<'a> Cause<'a> {
                 "If it is gone for good: drain and reboot the node.".to_owned(),
             ],
             Cause::FrozenFileSystem(mounts) => {
-                let one = mounts.first().map_or("MOUNT", |fs| &*fs.point);
+                let one = only(mounts).map_or("MOUNT".to_owned(), |fs| quoted(&fs.point));
                 vec![format!(
-                    "Thaw it (a snapshot may have been left half done): fsfreeze --unfreeze {}",
-                    quoted(one)
+                    "Thaw the one that is frozen (a snapshot may have been left half done): nsenter \
+                     --mount=/proc/{pid}/ns/mnt fsfreeze --unfreeze {one}"
                 )]
             }
             Cause::Block(mounts) => vec![
@@ -177,10 +179,18 @@ impl<'a> Cause<'a> {
     }
 }
 
+/// The file system, if there is but one that it can be: no command is given for a guess.
+fn only<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
+    match mounts {
+        [only] => Some(only),
+        _ => None,
+    }
+}
+
 /// The one connection it must be: the only one, or the only one with unanswered requests.
 fn fuse_culprit<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
     let mut connections: Vec<&FileSystem> = Vec::new();
-    for &fs in mounts {
+    for &fs in mounts.iter().filter(|fs| fs.waiting != Some(0)) {
         if connections.iter().all(|known| known.minor != fs.minor) {
             connections.push(fs);
         }
@@ -237,7 +247,10 @@ fn names(processes: &[Process], between: &str) -> String {
 
 /// ` (SOURCE at POINT)`, for one mount or a few.
 fn at(mounts: &[&FileSystem]) -> String {
-    let one = |fs: &&FileSystem| format!("{} at {}", fs.source, fs.point);
+    let one = |fs: &&FileSystem| match fs.source.as_str() {
+        "" => fs.point.clone(),
+        source => format!("{source} at {}", fs.point),
+    };
     match mounts.iter().take(3).map(one).collect::<Vec<_>>() {
         none if none.is_empty() => String::new(),
         some => format!(" ({})", some.join(", or ")),
@@ -324,12 +337,13 @@ mod tests {
     #[test]
     fn each_known_stack_has_its_cause() {
         let is = |stack: &[&str], text: &str| {
-            let look = look(stack, Vec::new());
+            let look = look(stack, vec![mount("ext4", "/dev/sda1", "/", 1)]);
             let told = Cause::of(&look).text().unwrap_or_default();
             assert!(told.contains(text) && told.is_empty() == text.is_empty(), "{stack:?}: {told}");
         };
         is(&["zap_pid_ns_processes", "do_exit"], "pid namespace");
         is(&["__sb_start_write", "vfs_write"], "frozen file system");
+        is(&["percpu_rwsem_wait", "vfs_write"], "frozen file system");
         is(&["io_schedule", "folio_wait_bit", "ext4_writepages"], "block device");
         is(&["__mutex_lock", "rtnl_lock", "unregister_netdev"], "network lock");
         is(&["smb2_close", "cifs_close"], "CIFS");

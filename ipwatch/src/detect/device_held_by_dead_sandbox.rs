@@ -1,6 +1,7 @@
 //! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
 //! and is still there, though the sandbox is dead. The next pod that needs it waits.
 
+use super::cause::quoted;
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
@@ -59,9 +60,9 @@ fn candidate(
                 netns.names.inode.unwrap_or_default()
             ),
             format!(
-                "To take the device out at once: nsenter --net={} ip link set {} netns 1",
-                door(netns, &holders),
-                link.name,
+                "To take the device out at once: nsenter --net={} ip link set dev {} netns 1",
+                quoted(&door(netns, &holders)),
+                quoted(&link.name),
             ),
         ],
         holders,

@@ -22,6 +22,16 @@ use crate::fact::BootNs;
 use crate::finding::{Candidate, Code};
 use crate::map::{NodeMap, Policy};
 
+/// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
+/// found again at once.
+pub const SLOW: [Code; 5] = [
+    Code::IpHeldByDeadSandbox,
+    Code::DeviceHeldByDeadSandbox,
+    Code::NetnsLeaked,
+    Code::NetnsTeardownStuck,
+    Code::MountLeakBlocksRemoval,
+];
+
 /// What every detector is.
 type Detector = fn(&NodeMap, BootNs, &Policy) -> Vec<Candidate>;
 

@@ -28,7 +28,7 @@ pub(super) fn detect(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candi
 fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     // Its own container lives: the mounts are its own.
     let mounts: Vec<&Leftover> =
-        mounts.iter().copied().filter(|found| is_foreign(&found.mount)).collect();
+        mounts.iter().copied().filter(|found| is_foreign(map, &found.mount)).collect();
     let first = mounts.first()?;
     let boot = map.boot()?;
     let mount = &first.mount;
@@ -82,10 +82,16 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     })
 }
 
-/// Not one of the dead container's own last processes.
-fn is_foreign(mount: &crate::fact::ContainerMount) -> bool {
+/// Neither one of the dead container's own last processes nor another container of its pod: these share
+/// files of their sandbox.
+fn is_foreign(map: &NodeMap, mount: &crate::fact::ContainerMount) -> bool {
     let own = mount.cgroup.as_deref().and_then(attribution).and_then(|found| found.container_id);
-    own.as_deref() != Some(&mount.container_id)
+    let Some(own) = own else { return true };
+    let sandbox = |id: &str| match map.container(id) {
+        Some(entry) => entry.container.sandbox.clone(),
+        None => Some(id.to_owned()),
+    };
+    own != mount.container_id && sandbox(&own) != sandbox(&mount.container_id)
 }
 
 fn dead_one(map: &NodeMap, id: &str) -> (Option<contract::Container>, Option<contract::Pod>) {

@@ -23,6 +23,13 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
     if searched < from || !complete {
         return None;
     }
+    // Queued behind a teardown that hangs: not leaked.
+    let queued = map
+        .teardown()
+        .is_some_and(|busy| netns.idle_since().is_some_and(|idle| idle >= busy.since));
+    if queued && netns.holders().next().is_none() {
+        return None;
+    }
     let boot = map.boot()?;
     let subject = words::subject(map, netns);
     let holders = map.holder_views(netns.id);

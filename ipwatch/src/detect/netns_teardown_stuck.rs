@@ -55,7 +55,7 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
     };
     Some(Candidate {
         code: Code::NetnsTeardownStuck,
-        key: format!("{}/{}/{}", boot.boot_id, worker.pid, busy.since.0),
+        key: format!("{}/{}", boot.boot_id, worker.pid),
         severity: Severity::Info,
         subject: Subject {
             ip: first.and_then(|netns| netns.routable().map(|(key, _)| key.local).next()),

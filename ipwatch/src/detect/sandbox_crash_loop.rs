@@ -1,6 +1,7 @@
 //! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
 //! why a range runs out; or none gets one, and then it is what follows when the range is empty.
 
+use super::cause::quoted;
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
@@ -69,7 +70,11 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         observed: map.last_listed(&pod.runtime)?,
         impact: format!("{impact} One every {each} s."),
         remediation: vec![
-            format!("kubectl describe pod -n {} {}: its events say why a sandbox fails", pod.pod.namespace, pod.pod.name),
+            format!(
+                "kubectl describe pod -n {} {}: its events say why a sandbox fails",
+                quoted(&pod.pod.namespace),
+                quoted(&pod.pod.name)
+            ),
             "The runtime's log says what the CNI plugin answered: journalctl -u containerd -g RunPodSandbox".to_owned(),
             "Do not: delete the pod again and again, each new one takes another IP".to_owned(),
         ],

@@ -50,6 +50,10 @@ pub struct Life {
     open: BTreeMap<String, Record>,
     /// Resolved ones, the newest at the back.
     resolved: VecDeque<Finding>,
+    /// Of the open ones, those that an earlier run left and this one has not found again.
+    inherited: BTreeSet<String>,
+    /// Codes of which these are kept meanwhile.
+    patient: BTreeSet<Code>,
 }
 
 impl Life {
@@ -110,6 +114,7 @@ impl Life {
     /// knows keeps what it has seen, and takes the beginning of its life from the earlier run.
     pub fn continue_from(&mut self, earlier: Record) {
         let Some(record) = self.open.get_mut(&earlier.finding.id) else {
+            self.inherited.insert(earlier.finding.id.clone());
             self.open.insert(earlier.finding.id.clone(), earlier);
             return;
         };
@@ -138,16 +143,27 @@ impl Life {
             .retain(|past| past.resolved_at.as_deref().is_none_or(|at| millis(at) >= before));
     }
 
+    /// Keeps what an earlier run left open of these codes, until it is found again or this is called with
+    /// others: their detectors take a while to see after a restart what stood before.
+    pub fn be_patient(&mut self, codes: &[Code]) {
+        if self.patient.len() != codes.len() {
+            self.patient = codes.iter().copied().collect();
+        }
+    }
+
     fn resolve_missing(
         &mut self,
         now: String,
         seen: &BTreeMap<String, &Candidate>,
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
+        self.inherited.retain(|id| !seen.contains_key(id));
         let gone: Vec<Record> = self
             .open
             .extract_if(.., |id, record| {
-                !seen.contains_key(id) && !blind.contains(&record.finding.code)
+                let code = record.finding.code;
+                let waits = self.inherited.contains(id) && self.patient.contains(&code);
+                !seen.contains_key(id) && !blind.contains(&code) && !waits
             })
             .map(|(_, record)| record)
             .collect();

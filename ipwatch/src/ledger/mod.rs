@@ -166,6 +166,11 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// See [`Life::be_patient`].
+    pub fn be_patient(&mut self, codes: &[Code]) {
+        self.life.be_patient(codes);
+    }
+
     /// What changed: see [`Life::observe`]. Until the first snapshot is complete every code is blind:
     /// what an earlier run left open is unknown, not gone.
     pub fn observe(

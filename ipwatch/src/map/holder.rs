@@ -57,7 +57,10 @@ impl NodeMap {
     pub(super) fn searched(&mut self, netns: &NetnsRef, complete: bool, at: BootNs) {
         let Some(id) = self.find(netns) else { return };
         let Some(entry) = self.netns.get_mut(&id) else { return };
-        entry.searched = Some((at, complete));
+        // One that could not read everything does not outrank one that could.
+        if complete || !entry.searched.is_some_and(|(_, complete)| complete) {
+            entry.searched = Some((at, complete));
+        }
         if complete {
             entry.holders.retain(|_, touched| *touched >= at);
             let bare = entry.holders.is_empty();

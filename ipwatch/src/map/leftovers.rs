@@ -114,7 +114,7 @@ impl Leftovers {
             .take_while(|((owner, ..), _)| owner == id)
             .any(|(_, known)| known.first_seen == known.seen);
         *stage = match (left, complete) {
-            (true, _) if first => Stage::Found(began),
+            (true, true) if first => Stage::Found(began),
             (true, _) => Stage::Watched { searched: began, incomplete: 0 },
             (false, false) if missed < MAX_INCOMPLETE => {
                 Stage::Watched { searched: began, incomplete: missed + 1 }
@@ -143,7 +143,11 @@ impl Leftovers {
             .collect();
         for id in &due {
             // Until the answer says otherwise; if none comes, it is asked again.
-            self.suspects.insert(id.clone(), Stage::Watched { searched: now, incomplete: 0 });
+            let incomplete = match self.suspects.get(id) {
+                Some(Stage::Watched { incomplete, .. }) => *incomplete,
+                _ => 0,
+            };
+            self.suspects.insert(id.clone(), Stage::Watched { searched: now, incomplete });
         }
         if !due.is_empty() {
             self.searched = now;

@@ -44,7 +44,7 @@ pub use identity::{Identity, NetnsId};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
-pub use owner::Owner;
+pub use owner::{Owner, Told};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;

@@ -1,7 +1,8 @@
 //! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
 //!
 //! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
-//! it, the path it is mounted at) holds for as long as the netns lives; an IP alone is only a hint.
+//! it, the path it is mounted at) holds for as long as the netns lives; the cgroups of those in it tell
+//! less, for others may visit; an IP alone only gives it a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +18,22 @@ use super::{Netns, NetnsId, NodeMap, Policy};
 pub struct Owner {
     /// The sandbox's container id.
     pub sandbox: String,
-    /// Told by a process in it or by its path, not by an IP.
-    pub sure: bool,
+    /// By what it is known.
+    pub told: Told,
     /// A kubelet on this node had it made: its runtime must know it. Of another's (a build, a cluster in
     /// a container) nobody here can tell.
     pub kubelet: bool,
+}
+
+/// What tells whose a netns is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// The sandbox's first process is in it, or it is mounted at the sandbox's path.
+    Surely,
+    /// Processes of the sandbox's containers are in it.
+    ByCgroup,
+    /// A cached result has its IP: good for a name, no proof of anything.
+    ByIp,
 }
 
 /// Netns whose owner is to be found out.
@@ -54,6 +66,11 @@ impl Owners {
         }
     }
 
+    /// Every sandbox that a netns is known to have been made for, and that netns.
+    pub(super) fn claims(&self) -> impl Iterator<Item = &(String, NetnsId)> {
+        self.claims.iter()
+    }
+
     /// The netns of a sandbox.
     pub(super) fn netns_of(&self, sandbox: &str) -> impl Iterator<Item = NetnsId> {
         let from = (sandbox.to_owned(), NetnsId::MIN);
@@ -78,7 +95,11 @@ impl NodeMap {
         }
         let signs = self.signs();
         let open = |entry: &&Netns| {
-            !entry.host && !entry.owner.as_ref().is_some_and(|owner| owner.sure && owner.kubelet)
+            !entry.host
+                && !entry
+                    .owner
+                    .as_ref()
+                    .is_some_and(|owner| owner.told == Told::Surely && owner.kubelet)
         };
         let found: Vec<(NetnsId, Option<Owner>)> = if all {
             let entries = self.netns.values().filter(open);
@@ -113,52 +134,64 @@ impl NodeMap {
     }
 
     fn find_owner(&self, entry: &Netns, signs: &Signs<'_>) -> Option<Owner> {
-        let owner = |sandbox: &str, sure: bool, kubelet: bool| Owner {
+        let owner = |sandbox: &str, told: Told, kubelet: bool| Owner {
             kubelet: kubelet || self.is_kubelets(sandbox),
             sandbox: sandbox.to_owned(),
-            sure,
+            told,
         };
-        let mut hint = None;
+        let pid = entry.tasks.iter().find_map(|task| signs.pids.get(&task.pid));
+        let path = || {
+            entry.holders.keys().find_map(|holder| match holder {
+                Holder::Mount { path, .. } => signs.paths.get(strip_var(path)),
+                _ => None,
+            })
+        };
+        if let Some(id) = pid.or_else(path) {
+            return Some(owner(id, Told::Surely, false));
+        }
+        // What was known once is better than a guess.
+        if let Some(known) = entry.owner.as_ref().filter(|known| known.told == Told::Surely) {
+            return Some(owner(&known.sandbox, known.told, known.kubelet));
+        }
+        self.owner_by_cgroup(entry)
+            .map(|(id, kubelet)| owner(&id, Told::ByCgroup, kubelet))
+            .or_else(|| entry.owner.clone().filter(|known| known.told == Told::ByCgroup))
+            .or_else(|| {
+                let attachment = self.attachment_by_place(entry.id, None)?;
+                let told = Told::ByIp;
+                Some(owner(&attachment.container_id, told, attachment.pod.is_some()))
+            })
+            .or_else(|| entry.owner.clone())
+    }
+
+    /// The sandbox that most of the tasks of a netns are of. A few may be others': agents and CNI daemons
+    /// of other pods enter it, and those of the host's network have no netns of their own.
+    fn owner_by_cgroup(&self, entry: &Netns) -> Option<(String, bool)> {
+        let mut votes: BTreeMap<String, (usize, bool)> = BTreeMap::new();
         for task in &entry.tasks {
-            if let Some(id) = signs.pids.get(&task.pid) {
-                return Some(owner(id, true, false));
-            }
             let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
             let Some((path, found)) = cgroup.and_then(|path| Some((path, attribution(path)?)))
             else {
                 continue;
             };
-            let kubelet = is_top_kubepods(path);
             let Some(id) = found.container_id else { continue };
-            if let Some(sandbox) = self.runtimes.sandbox_of_container(&id) {
-                return Some(owner(sandbox, true, kubelet));
+            let known = self.runtimes.sandbox_of_container(&id).map(str::to_owned);
+            let by_uid = || {
+                let attachment = self.attachment_by_uid(found.pod_uid.as_deref()?)?;
+                Some(attachment.container_id.clone())
+            };
+            let cached = self.attachment_of(&id).is_some().then(|| id.clone());
+            let sandbox = known.or(cached).or_else(by_uid).unwrap_or(id);
+            let elsewhere = self.owners.netns_of(&sandbox).any(|other| other != entry.id);
+            let host = self.runtimes.sandbox(&sandbox).is_some_and(|s| s.sandbox.host_network);
+            if !host && !elsewhere {
+                let vote = votes.entry(sandbox).or_default();
+                vote.0 += 1;
+                vote.1 |= is_top_kubepods(path);
             }
-            if self.attachment_of(&id).is_some() {
-                return Some(owner(&id, true, kubelet));
-            }
-            let by_uid = found.pod_uid.and_then(|uid| {
-                self.attachment_by_uid(&uid).map(|attachment| attachment.container_id.clone())
-            });
-            hint = hint.or(Some(owner(&by_uid.unwrap_or(id), false, kubelet)));
         }
-        let by_path = entry.holders.keys().find_map(|holder| match holder {
-            Holder::Mount { path, .. } => signs.paths.get(strip_var(path)),
-            _ => None,
-        });
-        if let Some(id) = by_path {
-            return Some(owner(id, true, false));
-        }
-        // What was known once is better than a guess.
-        if let Some(known) = &entry.owner
-            && known.sure
-        {
-            return Some(owner(&known.sandbox, true, known.kubelet));
-        }
-        hint.or_else(|| {
-            let attachment = self.attachment_by_place(entry.id, None)?;
-            Some(owner(&attachment.container_id, false, attachment.pod.is_some()))
-        })
-        .or_else(|| entry.owner.clone())
+        let most = votes.into_iter().max_by_key(|(_, (votes, _))| *votes)?;
+        Some((most.0, most.1.1))
     }
 
     /// Whether a kubelet had this sandbox made.
@@ -184,7 +217,9 @@ impl NodeMap {
 
     fn find_strangers(&mut self) {
         let runtimes = &self.runtimes;
-        let strange = |owner: &Owner| owner.kubelet && runtimes.sandbox(&owner.sandbox).is_none();
+        let strange = |owner: &Owner| {
+            owner.kubelet && owner.told != Told::ByIp && runtimes.sandbox(&owner.sandbox).is_none()
+        };
         self.owners.strangers = self
             .netns
             .values()
@@ -219,7 +254,7 @@ impl NodeMap {
     /// denied by every runtime, or old where there is none to ask.
     #[must_use]
     pub fn leaked_from(&self, entry: &Netns, policy: &Policy) -> Option<BootNs> {
-        let owner = entry.owner.as_ref()?;
+        let owner = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp)?;
         let idle = entry.idle_since?;
         match self.word_on(&owner.sandbox) {
             Word::Gone(sandbox) => {

@@ -4,12 +4,12 @@
 //! A runtime's word is only as new as its last whole list. A sandbox that such a list does not name any
 //! more is gone; one that was never named is denied only by a runtime that has answered since.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
 
 use super::want::Want;
-use super::{Netns, NodeMap, Policy, loops};
+use super::{Netns, NodeMap, Policy, Told, loops};
 
 /// Sandboxes and containers remembered, those that are gone included.
 const MAX_ENTRIES: usize = 16_384;
@@ -85,6 +85,8 @@ struct Listed {
     last: Option<BootNs>,
     /// It was asked again then.
     asked: Option<BootNs>,
+    /// It has told of a pod: it is a kubelet's runtime.
+    pods: bool,
 }
 
 /// Everything the runtimes told.
@@ -93,8 +95,6 @@ pub(super) struct Runtimes {
     listed: BTreeMap<String, Listed>,
     sandboxes: BTreeMap<String, SandboxEntry>,
     containers: BTreeMap<String, ContainerEntry>,
-    /// Sandboxes that are dead or gone.
-    dead: BTreeSet<String>,
     pub(super) loops: loops::Loops,
     forgotten: BootNs,
 }
@@ -133,6 +133,15 @@ impl NodeMap {
         if known.is_some_and(|known| known.told > at) {
             return;
         }
+        // Two may tell of one, as Docker and the shim that speaks CRI for it: the first is heard.
+        let another = |known: &SandboxEntry| {
+            known.gone.is_none()
+                && known.sandbox.runtime != sandbox.runtime
+                && self.answers(&known.sandbox.runtime)
+        };
+        if known.is_some_and(another) {
+            return;
+        }
         if known.is_none() && self.runtimes.sandboxes.len() >= MAX_ENTRIES {
             return;
         }
@@ -141,7 +150,10 @@ impl NodeMap {
             (sandbox.life == Life::Dead).then(|| known.and_then(|known| known.dead).unwrap_or(at));
         let entry = SandboxEntry {
             first_seen: known.map_or(at, |known| known.first_seen),
-            preexisting: known.map_or(dead.is_some(), |known| known.preexisting && dead.is_some()),
+            preexisting: match known {
+                Some(known) => known.preexisting && dead.is_some(),
+                None => dead.is_some() && !self.has_listed(&sandbox.runtime),
+            },
             told: at,
             dead,
             gone: None,
@@ -149,14 +161,17 @@ impl NodeMap {
         };
         let fresh = known.is_none();
         if dead.is_some() {
-            self.runtimes.dead.insert(sandbox.id.clone());
             self.leftovers.suspect(&sandbox.id, entry.died());
         } else {
-            self.runtimes.dead.remove(&sandbox.id);
             self.leftovers.acquit(&sandbox.id);
         }
         if fresh && !sandbox.host_network {
             self.note_attempt(sandbox, at);
+        }
+        if sandbox.pod.is_some()
+            && let Some(listed) = self.runtimes.listed.get_mut(&sandbox.runtime)
+        {
+            listed.pods = true;
         }
         self.runtimes.sandboxes.insert(sandbox.id.clone(), entry);
         if !same {
@@ -185,10 +200,13 @@ impl NodeMap {
         let Some(pod) = &sandbox.pod else { return };
         // By the runtime's clock, where it tells: what stood before ipwatch is as old as it is.
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
-        let made = sandbox
-            .created
-            .and_then(|created| u64::try_from(created.saturating_sub(offset)).ok())
-            .map_or(at, |made| BootNs(made).min(at));
+        let made =
+            match sandbox.created.map(|created| u64::try_from(created.saturating_sub(offset))) {
+                Some(Ok(made)) => BootNs(made).min(at),
+                // Of an earlier boot.
+                Some(Err(_)) => return,
+                None => at,
+            };
         if self.runtimes.is_known(pod, &sandbox.id) || sandbox.attempt.is_some_and(|n| n > 0) {
             self.runtimes.loops.note(pod, sandbox, made);
         }
@@ -201,7 +219,6 @@ impl NodeMap {
         }
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
-        self.runtimes.dead.insert(id.to_owned());
         self.leftovers.suspect(id, at);
         self.owners.ask_all();
     }
@@ -221,7 +238,9 @@ impl NodeMap {
             .then(|| known.and_then(|known| known.dead).unwrap_or(at));
         match dead {
             // Dead for who knows how long: no grace.
-            Some(_) if known.is_none() => self.leftovers.suspect(&container.id, BootNs::default()),
+            Some(_) if known.is_none() && !self.has_listed(&container.runtime) => {
+                self.leftovers.suspect(&container.id, BootNs::default());
+            }
             Some(since) => self.leftovers.suspect(&container.id, since),
             None => self.leftovers.acquit(&container.id),
         }
@@ -279,14 +298,13 @@ impl NodeMap {
             return;
         }
         self.runtimes.forgotten = now;
-        let Runtimes { sandboxes, containers, dead, .. } = &mut self.runtimes;
+        let Runtimes { sandboxes, containers, .. } = &mut self.runtimes;
         let (leftovers, owners) = (&mut self.leftovers, &self.owners);
         let old = |gone: Option<BootNs>| gone.is_some_and(|gone| now.since(gone) > FORGET_AFTER);
         let mut forget = |id: &String, gone: Option<BootNs>| {
             let forget = old(gone) && owners.netns_of(id).next().is_none() && !leftovers.holds(id);
             if forget {
                 leftovers.acquit(id);
-                dead.remove(id);
             }
             forget
         };
@@ -309,11 +327,17 @@ impl NodeMap {
 
     /// Sandboxes that are dead or gone and whose netns is still there.
     pub fn dead_sandboxes(&self) -> impl Iterator<Item = (&SandboxEntry, &Netns)> {
-        self.runtimes.dead.iter().flat_map(|id| {
-            let entry = self.runtimes.sandboxes.get(id);
-            let netns = self.owners.netns_of(id).filter_map(|id| self.netns.get(&id));
-            netns.filter_map(move |netns| Some((entry?, netns)))
+        self.owners.claims().filter_map(|(id, netns)| {
+            let netns = self.netns.get(netns)?;
+            netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+            let entry = self.runtimes.sandboxes.get(id).filter(|entry| entry.dead.is_some())?;
+            Some((entry, netns))
         })
+    }
+
+    /// Whether a runtime has told all it has before.
+    fn has_listed(&self, runtime: &str) -> bool {
+        self.runtimes.listed.get(runtime).is_some_and(|listed| listed.first.is_some())
     }
 
     /// When the newest whole list of this runtime began.
@@ -359,6 +383,10 @@ impl NodeMap {
             // Told only when none was found.
             let none = self.has_source(NO_RUNTIME);
             return if none { Word::NobodyToAsk } else { Word::Unknown };
+        }
+        // One that has never had a pod may be another's: a Docker beside a kubelet that is not asked.
+        if !listed.values().any(|listed| listed.pods) {
+            return Word::Unknown;
         }
         let since = listed.iter().map(|(name, listed)| listed.first.filter(|_| self.answers(name)));
         let since: Option<Vec<BootNs>> = since.collect();

@@ -153,11 +153,11 @@ fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
         let mut case = Case::pod();
         case.source("containerd", SourceStatus::Active);
         case.at(3, What::Cgroup { task: KEY, path: cgroup });
-        case.list(1_000, Vec::new());
+        case.list(1_000, other());
         assert_eq!(case.codes(), [], "it may be starting");
-        case.list(200_000, Vec::new());
+        case.list(200_000, other());
         assert_eq!(case.codes(), [], "it may still be starting");
-        case.list(302_000, Vec::new());
+        case.list(302_000, other());
         case.codes()
     };
     assert_eq!(denied(format!("/kubepods/pod{UID}/{ID}")), [Code::IpHeldByDeadSandbox]);
@@ -168,6 +168,87 @@ fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
     );
     assert_eq!(denied(format!("/docker/{ID}")), [], "of a runtime that is not asked");
     assert_eq!(denied("/user.slice".into()), [], "a person's");
+}
+
+/// Another pod: this runtime is a kubelet's.
+fn other() -> Vec<What> {
+    let pod = PodName { name: "other-0".into(), ..pod_name() };
+    let id = format!("1{}", &ID[1..]);
+    let (pod, pid, netns_path) = (Some(pod), None, None);
+    vec![What::Sandbox(Sandbox { id, pod, pid, netns_path, ..sandbox(Life::Alive, "Ready") })]
+}
+
+#[test]
+fn a_runtime_that_has_no_pods_denies_nothing() {
+    let mut case = Case::pod();
+    case.source("docker", SourceStatus::Active);
+    case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
+    let scope = Scope::Runtime { runtime: "docker".into() };
+    case.at(400_000, What::Began(scope.clone()));
+    let began = BootNs(400_000 * MS);
+    case.at(400_000, What::Ended { scope, began, complete: true });
+    case.wants(400_000);
+    assert_eq!(case.codes(), [], "kubelet's may be another");
+}
+
+#[test]
+fn a_visitor_does_not_make_a_netns_his_sandboxs() {
+    let mut case = Case::pod();
+    case.source("containerd", SourceStatus::Active);
+    // A CNI daemon of the host's network enters it first.
+    let daemon = Sandbox {
+        id: APP.into(),
+        host_network: true,
+        pid: None,
+        netns_path: None,
+        ..sandbox(Life::Alive, "Ready")
+    };
+    case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{APP}") });
+    case.list(10, vec![What::Sandbox(daemon.clone())]);
+    let owner = |case: &Case| {
+        let id = case.0.find(&POD).unwrap();
+        case.0.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
+    };
+    assert_eq!(owner(&case), None);
+    case.list(20, vec![What::Sandbox(daemon), What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(owner(&case).as_deref(), Some(ID), "by its first process");
+}
+
+#[test]
+fn an_incomplete_search_does_not_end_what_a_complete_one_found() {
+    let mut case = Case::with_runtime();
+    case.empty(1_000);
+    case.list(1_000, Vec::new());
+    case.searched(31_200, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), [Code::NetnsLeaked]);
+    case.at(40_000, What::HoldersSearched { netns: POD, complete: false });
+    assert_eq!(case.codes(), [Code::NetnsLeaked]);
+}
+
+#[test]
+fn containers_of_one_pod_share_files_and_leak_nothing() {
+    let mut case = Case::with_runtime();
+    case.list(
+        1_000,
+        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Alive, "Running")],
+    );
+    case.list(
+        2_000,
+        vec![What::Sandbox(sandbox(Life::Dead, "NotReady")), container(Life::Alive, "Running")],
+    );
+    case.wants(40_000);
+    let mount = ContainerMount {
+        container_id: ID.into(),
+        mount_ns: 5,
+        host: false,
+        path: "/etc/resolv.conf".into(),
+        fs_type: "ext4".into(),
+        processes: vec![Process { pid: 40, comm: "app".into() }],
+        cgroup: Some(format!("/kubepods/pod{UID}/{APP}")),
+    };
+    case.at(40_100, What::ContainerMount(mount));
+    case.at(40_100, What::ContainerMountsSearched { ids: vec![ID.into()], complete: true });
+    assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
 }
 
 #[test]

@@ -315,3 +315,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_an_earlier_run_left_is_kept_until_it_can_be_found_again() {
+    let mut earlier = Life::default();
+    see(&mut earlier, 10, &[candidate("a", 9)]);
+    let record = earlier.open().next().unwrap().clone();
+    let mut life = Life::default();
+    life.be_patient(&[CODE]);
+    life.continue_from(record);
+    assert_eq!(see(&mut life, 20, &[]), [], "it takes its grace to be found again");
+    see(&mut life, 30, &[candidate("a", 29)]);
+    assert_eq!(see(&mut life, 40, &[]).len(), 1, "found again, and then gone");
+    let mut life = Life::default();
+    life.continue_from(earlier.open().next().unwrap().clone());
+    assert_eq!(see(&mut life, 20, &[]).len(), 1, "without patience");
+}

@@ -70,7 +70,11 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
             say(netns_event(&whole::<NetnsRecord>(bytes).ok_or(malformed)?));
         }
         kind::TASK_FORK..=kind::TASK_SURVIVOR => {
-            task_event(&whole::<TaskRecord>(bytes).ok_or(malformed)?, say);
+            let record = whole::<TaskRecord>(bytes).ok_or(malformed)?;
+            // Our own threads enter netns to read them, for a moment: they hold none.
+            if record.pid != std::process::id() {
+                task_event(&record, say);
+            }
         }
         kind::SIGNAL => say(signal_event(&whole::<SignalRecord>(bytes).ok_or(malformed)?)),
         kind::IPV4_UP..=kind::DAD_FAILED => {

@@ -126,6 +126,24 @@ fn for_cgroups(frame: &str) -> bool {
     frame.starts_with("cgroup_") || matches!(frame, "exit_signals" | "copy_process")
 }
 
+/// What is mounted, where that is a server or a device. A FUSE or 9p mount may call itself anything, and
+/// some put their password there.
+fn source(mount: &Mount<'_>, behind: Behind) -> String {
+    const LONGEST: usize = 256;
+    if matches!(behind, Fuse | Plan9) {
+        return String::new();
+    }
+    let text = mounts::text(mount.source);
+    // `//user:password@server/share`.
+    let server = text.split_once("//").map_or(text.as_str(), |(_, rest)| rest);
+    let (host, path) = server.split_at(server.find('/').unwrap_or(server.len()));
+    let plain = match host.rsplit_once('@') {
+        Some((_, host)) => format!("//{host}{path}"),
+        None => text,
+    };
+    plain.chars().take(LONGEST).collect()
+}
+
 /// A file system that may be the one.
 struct Candidate {
     fs: FileSystem,
@@ -138,7 +156,7 @@ impl Candidate {
     fn new(mount: &Mount<'_>, behind: Behind, minor: u32) -> Self {
         let fs = FileSystem {
             fs_type: mounts::text(mount.fs_type),
-            source: mounts::text(mount.source),
+            source: source(mount, behind),
             point: mounts::text(mount.point),
             minor,
             waiting: None,

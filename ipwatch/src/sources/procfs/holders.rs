@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::files::{Dir, is_gone, numbered};
@@ -215,10 +216,16 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
             return Ok(None);
         };
-        // Another file system may use the same number.
+        // Another file system may use the same number. It is not asked, for it may never answer: the device
+        // number is the kernel's own.
         let file = process.dir.path(&format!("fd/{fd}"))?;
-        let magic = rustix::fs::fstatfs(&file)?.f_type;
-        Ok((magic == NSFS_MAGIC).then_some(inode))
+        let device = |fd: BorrowedFd<'_>| {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE)?;
+            Ok::<_, io::Error>((stat.stx_dev_major, stat.stx_dev_minor))
+        };
+        let ours = std::fs::File::open("/proc/self/ns/net")?;
+        Ok((device(file.as_fd())? == device(ours.as_fd())?).then_some(inode))
     }
 
     fn socket(
@@ -241,8 +248,6 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         Ok(inode)
     }
 }
-
-const NSFS_MAGIC: i64 = 0x6e73_6673; // linux/magic.h
 
 fn is_closed(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::ENOTTY))

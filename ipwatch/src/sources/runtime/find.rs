@@ -25,12 +25,11 @@ struct Place {
     beside: Option<&'static str>,
 }
 
-const PLACES: [Place; 6] = [
+const PLACES: [Place; 5] = [
     Place::cri("/run/containerd/containerd.sock"),
     Place::cri("/run/k3s/containerd/containerd.sock"),
     Place::cri("/run/crio/crio.sock"),
     Place { path: "/run/docker.sock", kind: Kind::Docker, beside: Some("/run/docker.pid") },
-    Place::cri("/run/cri-dockerd.sock"),
     Place::cri("/run/dockershim.sock"),
 ];
 
@@ -54,8 +53,29 @@ impl Candidate {
         let is_socket = |path: &Path| {
             std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
         };
-        is_socket(&self.socket.path) && self.beside.as_ref().is_none_or(|path| path.exists())
+        is_socket(&self.socket.path) && self.beside.as_deref().is_none_or(is_running)
     }
+
+    /// Whoever connects to it while its runtime does not run has it started.
+    pub(super) fn may_be_started(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    /// Waits until it can be asked without being started by that. A dockerd that goes down removes its pid
+    /// file late, and a connection that waits for it then starts it again.
+    pub(super) async fn may_be_asked(&self, pace: &Pace) {
+        if self.may_be_started() {
+            tokio::time::sleep(pace.poll * 2).await;
+            appear(self, pace).await;
+        }
+    }
+}
+
+/// Whether the process runs whose pid is in this file.
+fn is_running(path: &Path) -> bool {
+    let Ok(text) = crate::bounded::read_text(path, 32) else { return false };
+    let pid: Option<u32> = text.trim().parse().ok();
+    pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
 fn candidates(sockets: Option<Vec<Socket>>) -> Vec<Candidate> {

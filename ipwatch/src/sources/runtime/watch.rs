@@ -193,6 +193,13 @@ impl Watch {
         let mut pause = shortest;
         loop {
             let Some(seat) = self.seat().await else { return };
+            // Before any other has told what it has: this one's silence is not a denial.
+            if first.is_some() {
+                let waits = "has not answered yet".to_owned();
+                if self.tell(seat.name(), SourceStatus::Degraded, waits).await.is_err() {
+                    return;
+                }
+            }
             let error = match self.session(&seat, &mut first, &mut pause).await {
                 Ended::Closed => return,
                 Ended::Runtime(error) => error,
@@ -205,6 +212,7 @@ impl Watch {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(longest);
+            self.candidate.may_be_asked(&self.parts.pace).await;
         }
     }
 
@@ -291,6 +299,9 @@ impl Watch {
                         self.expect_more(due);
                     }
                     // It ended. If the runtime has, the list will tell. One that lived may be had again.
+                    None if self.candidate.may_be_started() => {
+                        return Err(Ended::Runtime(RuntimeError::Missing(self.candidate.socket.path.display().to_string())));
+                    }
                     None => {
                         if stream.as_ref().is_some_and(|stream| stream.lived(&self.parts.pace)) {
                             *stream = Some(Stream::of(client));

@@ -55,9 +55,18 @@ fn a_fuse_wait_names_the_connection_that_waits_first() {
     let look = look(&tree, task);
     assert_eq!(points(&look), ["/hung one", "/unknown", "/idle"]);
     let first = &look.file_systems[0];
-    assert_eq!((first.fs_type.as_str(), first.source.as_str()), ("fuse", "bad"));
+    assert_eq!((first.fs_type.as_str(), first.source.as_str()), ("fuse", ""), "its own word");
     assert_eq!((first.minor, first.waiting), (52, Some(3)));
     assert_eq!(look.file_systems[1].waiting, None);
+}
+
+#[test]
+fn a_password_in_a_source_stays_behind() {
+    let tree = Tree::new();
+    let mounts = "38 30 0:61 / /share rw - cifs //me:secret@srv/share rw\n";
+    let task = hung(&tree, "[<0>] smb2_reconnect+0x1/0x2\n[<0>] cifs_close+0x1/0x2\n", mounts);
+    let look = look(&tree, task);
+    assert_eq!(look.file_systems[0].source, "//srv/share");
 }
 
 #[test]
