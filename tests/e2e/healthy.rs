@@ -20,7 +20,7 @@ support::tests! {
 
 /// Of the usual run, if there is time for as many.
 const CYCLES: usize = 60;
-const TIME: Duration = Duration::from_secs(60);
+const TIME: Duration = Duration::from_secs(50);
 /// Of any run: each kind twice.
 const LEAST: usize = 20;
 /// The default grace of a dead sandbox, a poll of the runtime and a second look: what the last cycles

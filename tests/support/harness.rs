@@ -5,7 +5,7 @@
 //! out what needs something that the place is not meant to have. The last line it prints is always
 //! `N passed, N failed, N skipped`.
 //!
-//! A test is given two minutes (times patience), so that a hang costs no more.
+//! A test is given three minutes (times patience), so that a hang costs no more.
 //!
 //! In CI a test that failed is run once more, by itself, after all others. If it passes then, it is
 //! counted as passed and named as `unsteady` with what it said the first time: that is a bug to be
@@ -309,7 +309,7 @@ fn spawn(test: &Test, tag: &str, log: &std::path::Path) -> std::io::Result<std::
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
     // A long healthy run needs its time, and everything else is done long before.
     let longer = Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
-    let limit = Duration::from_secs(120) * patience() + longer;
+    let limit = Duration::from_secs(180) * patience() + longer;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| match status.code() {
