@@ -14,19 +14,20 @@ use support::fake_cri::FakeCri;
 use support::fuse::Hung;
 use support::pod::{CNI_CACHE, Containerd, Slow};
 use support::poll::until;
-use support::role::{Helper, Role};
+use support::role::{Helper, Role, Running};
+use support::stuck::{self, How};
 use support::{Config, Daemon, Follower, Lab, Netns, Sandbox, innocent, patience};
 
 support::tests! {
-    a_frozen_pod needs [Containerd, FreezerV1],
-    a_pod_in_its_grace_period needs [Containerd],
-    a_pod_whose_add_is_slow needs [Containerd],
-    a_pod_whose_pause_is_slow needs [Containerd],
-    a_second_del_of_an_old_sandbox needs [Containerd],
-    a_pod_of_the_hosts_network needs [Containerd],
-    a_pod_that_ends_by_itself needs [Containerd],
-    netns_of_people_and_of_pools,
-    netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri],
+    a_frozen_pod needs [Containerd, Fuse, FreezerV1],
+    a_pod_in_its_grace_period needs [Containerd, Fuse],
+    a_pod_whose_add_is_slow needs [Containerd, Fuse],
+    a_pod_whose_pause_is_slow needs [Containerd, Fuse],
+    a_second_del_of_an_old_sandbox needs [Containerd, Fuse],
+    a_pod_of_the_hosts_network needs [Containerd, Fuse],
+    a_pod_that_ends_by_itself needs [Containerd, Fuse],
+    netns_of_people_and_of_pools needs [Fuse],
+    netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri, Fuse],
     processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore],
 }
 
@@ -69,26 +70,38 @@ impl Watch {
         };
         let told = mine(self.follower.changes_seen());
         assert!(told.is_empty(), "{told:#?}");
-        let log = self.daemon.log();
-        let [a, b, c, _] = lab.ip(0).octets();
-        let ours = format!(" ip={a}.{b}.{c}.");
-        let mut logged = log.lines().filter(|line| line.contains("ipwatch::finding"));
-        assert_eq!(logged.find(|line| line.contains(&ours)), None);
+        assert_eq!(logged(lab, &self.daemon), None);
         let open = mine(self.daemon.findings());
         assert!(open.is_empty(), "{open:#?}");
-        let mut hung = Hung::mount_at(lab, "guilty");
-        let guilty = Netns::new(lab, "guilty");
-        guilty.veth_to_host();
-        guilty.add_address(&lab.cidr(250), "eth0");
-        let mut helper = support::stuck::start(support::stuck::How::Kill, &guilty, &mut hung);
-        support::stuck::hang(support::stuck::How::Kill, &mut helper);
+        let _guilty = guilty(lab);
         until("what is wrong is told", 20, || !mine(self.daemon.findings()).is_empty());
     }
 }
 
+/// The first line of the log that tells of a finding about one of the lab's IPs. A follower may be too slow
+/// where other tests make events by the thousand; the log has all.
+pub(crate) fn logged(lab: &Lab, daemon: &Daemon) -> Option<String> {
+    let [a, b, c, _] = lab.ip(0).octets();
+    let ours = format!(" ip={a}.{b}.{c}.");
+    let log = daemon.log();
+    let mut findings = log.lines().filter(|line| line.contains("ipwatch::finding"));
+    findings.find(|line| line.contains(&ours)).map(str::to_owned)
+}
+
+/// Something that is wrong indeed, to see that whoever said nothing before would have said something.
+pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns) {
+    let mut hung = Hung::mount_at(lab, "guilty");
+    let netns = Netns::new(lab, "guilty");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(250), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    (helper, hung, netns)
+}
+
 /// Whether a finding, or a change of one, is about something of this lab: its text may name file systems
 /// of another that runs at the same time, for its processes see them.
-fn is_about(lab: &Lab, change: &Value) -> bool {
+pub(crate) fn is_about(lab: &Lab, change: &Value) -> bool {
     let finding = if change["finding"].is_object() { &change["finding"] } else { change };
     lab.owns(&finding["subject"].to_string()) || lab.owns(&finding["holders"].to_string())
 }

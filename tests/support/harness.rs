@@ -5,7 +5,7 @@
 //! out what needs something that the place is not meant to have. The last line it prints is always
 //! `N passed, N failed, N skipped`.
 //!
-//! A test is given two minutes (times patience), so that a hang costs no more.
+//! A test is given three minutes (times patience), so that a hang costs no more.
 //!
 //! In CI a test that failed is run once more, by itself, after all others. If it passes then, it is
 //! counted as passed and named as `unsteady` with what it said the first time: that is a bug to be
