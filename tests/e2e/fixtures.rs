@@ -7,7 +7,7 @@ use support::pod::{CNI_CACHE, Containerd, Pod};
 use support::proc::{View, tasks_in};
 use support::role::{Helper, Role};
 use support::stuck::{self, How};
-use support::{Lab, Netns, innocent, poorer};
+use support::{Lab, Netns, eventually, innocent, poorer};
 
 support::tests! {
     a_netns_has_an_address_and_goes_without_a_trace,
@@ -163,9 +163,11 @@ fn a_v1_frozen_process_looks_stuck(lab: &Lab) {
     for killed in [false, true] {
         let netns = Netns::new(lab, "f");
         let innocent = innocent::frozen_v1(lab, &netns, killed);
-        let view = View::leader(innocent.helper.pid()).unwrap();
+        // While it is on its way into the freezer, or looks up at a signal, it shows no wchan.
+        let view = eventually("it sleeps in the refrigerator", 20, || {
+            View::leader(innocent.helper.pid()).filter(|view| view.wchan == "__refrigerator")
+        });
         assert_eq!((view.state, view.killed(), view.exiting()), ('D', killed, false), "{view:?}");
-        assert_eq!(view.wchan, "__refrigerator");
         assert_eq!(view.netns, Some(netns.inode));
     }
 }
