@@ -5,7 +5,9 @@
 //! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
 //! environment, no process argument, no file content beyond the fields named here.
 
+mod cni;
 mod hang;
+mod ipam;
 mod network;
 mod runtime;
 mod sandbox;
@@ -16,7 +18,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub use cni::{CniCall, CniCommand};
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
+pub use ipam::{Range, RangePart, Reservation, Unreadable};
 pub use network::{Address, AddressKey, Link, Mac, Neighbour, Parent};
 pub use runtime::{Container, Life, Sandbox};
 pub use sandbox::{Attachment, PodName};
@@ -74,6 +78,8 @@ pub enum Origin {
     Cni,
     /// A container runtime's API.
     Runtime,
+    /// An IPAM plugin's store.
+    Ipam,
     /// The daemon itself.
     Daemon,
 }
@@ -87,6 +93,7 @@ impl fmt::Display for Origin {
             Origin::Procfs => "procfs",
             Origin::Cni => "cni",
             Origin::Runtime => "runtime",
+            Origin::Ipam => "ipam",
             Origin::Daemon => "daemon",
         })
     }
@@ -165,6 +172,16 @@ pub enum Scope {
     Runtime {
         /// Name of its source.
         runtime: String,
+    },
+    /// Every reservation of one store.
+    Reservations {
+        /// Name of the store.
+        store: String,
+    },
+    /// Every range of one store.
+    Ranges {
+        /// Name of the store.
+        store: String,
     },
 }
 
@@ -384,6 +401,50 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<Cleanup>,
     },
+
+    /// A store reserves an IP, or has changed for whom.
+    Reservation(Reservation),
+    /// A store has let go of a reservation.
+    ReservationGone {
+        /// Name of the store.
+        store: String,
+        /// The reservation's key.
+        key: String,
+    },
+    /// What a network can hand out. Ranges end with a dump that does not name them.
+    Range(Range),
+    /// A file of a store cannot be read. What it said before is told neither again nor as gone.
+    StoreUnreadable(Unreadable),
+    /// It can be read again, or is gone.
+    StoreReadable {
+        /// Name of the store.
+        store: String,
+        /// The file.
+        path: String,
+    },
+
+    /// A CNI plugin began to run.
+    CniBegan(CniCall),
+    /// It has ended.
+    CniEnded {
+        /// Which run.
+        task: TaskKey,
+        /// Its exit status, 0 for success; absent when a signal ended it or it was not seen to end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<u32>,
+        /// The signal that ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<u32>,
+    },
+    /// Why a run failed, as the runtime's log has it.
+    CniError {
+        /// Of which container.
+        container_id: String,
+        /// Which command.
+        command: CniCommand,
+        /// The log's words, bounded. Hostile text.
+        text: String,
+    },
 }
 
 /// Which boot of which node a stream of facts belongs to.
@@ -413,6 +474,9 @@ pub struct Sight {
     /// adds detail: it neither makes nor ends an address.
     #[serde(default)]
     pub addresses: bool,
+    /// Every run of a CNI plugin is seen. If not, nobody knows whether a DEL is under way.
+    #[serde(default)]
+    pub calls: bool,
 }
 
 /// The state of a source.

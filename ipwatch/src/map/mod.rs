@@ -12,15 +12,18 @@
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
+//! - `ipam`: what the stores reserve, and out of which ranges. `calls`: runs of CNI plugins.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`: answers in the words of the JSON contract.
 
 mod agenda;
+mod calls;
 pub mod cgroup;
 mod graves;
 mod holder;
 mod identity;
+mod ipam;
 mod leftovers;
 mod loops;
 mod netns;
@@ -40,7 +43,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub use agenda::{Agenda, Policy};
+pub use calls::{CallEnd, CallEntry};
 pub use identity::{Identity, NetnsId};
+pub use ipam::ReservationEntry;
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
@@ -85,6 +90,8 @@ pub struct NodeMap {
     owners: owner::Owners,
     leftovers: leftovers::Leftovers,
     teardowns: teardown::Teardowns,
+    ipam: ipam::Ipam,
+    calls: calls::Calls,
 
     agenda: agenda::Pending,
     /// As of the newest agenda.
@@ -181,6 +188,16 @@ impl NodeMap {
                 self.container_mounts_searched(ids, *complete, at);
             }
             What::Cleanup { worker } => self.set_cleanup(worker.as_ref(), at),
+
+            What::Reservation(reservation) => self.set_reservation(reservation, at),
+            What::ReservationGone { store, key } => self.drop_reservation(store, key),
+            What::Range(range) => self.set_range(range, at),
+            What::StoreUnreadable(file) => self.set_unreadable(file, at),
+            What::StoreReadable { store, path } => self.set_readable(store, path),
+
+            What::CniBegan(call) => self.call_began(call, at),
+            What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
+            What::CniError { .. } => {}
         }
     }
 
@@ -222,6 +239,8 @@ impl NodeMap {
                 matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
             }),
             Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
+            Scope::Reservations { store } => self.sweep_reservations(store, began),
+            Scope::Ranges { store } => self.sweep_ranges(store, began),
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }
     }

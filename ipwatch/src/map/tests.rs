@@ -91,8 +91,8 @@ impl Feed {
     }
 }
 
-const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true };
-const NONE: Sight = Sight { teardown_end: false, release: false, addresses: false };
+const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };
+const NONE: Sight = Sight { teardown_end: false, release: false, addresses: false, calls: false };
 
 fn full(cookie: u64, inode: u32, nsid: i32) -> NetnsRef {
     NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: Some(nsid) }

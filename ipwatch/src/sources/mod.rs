@@ -4,9 +4,11 @@
 //! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
+//! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 
 pub mod cni;
+pub mod ipam;
 pub mod netlink;
 pub mod probes;
 pub mod procfs;

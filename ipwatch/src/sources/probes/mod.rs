@@ -248,6 +248,7 @@ impl Probes {
             teardown_end: self.sees("netns-teardown-end"),
             release: self.sees("netns-release"),
             addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
+            calls: self.sees("cni-call"),
         }
     }
 
