@@ -10,6 +10,8 @@ mod prefix;
 pub mod route;
 pub mod server;
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -34,6 +36,21 @@ pub enum Ask {
     },
     /// `query history`: who had an IP from when to when, newest first.
     History(Option<Prefix>),
+    /// `query ipam`: ranges, and beside them reservations: those of one network or within one prefix, else
+    /// those about which store, kernel and runtime do not agree.
+    Ipam {
+        /// Within this prefix.
+        ip: Option<Prefix>,
+        /// Of this network.
+        network: Option<String>,
+    },
+    /// `check`: whether an IP can be given to a new container.
+    Check {
+        /// The IP.
+        ip: IpAddr,
+        /// What this container has of it does not count.
+        container: Option<String>,
+    },
     /// `doctor`: every event and the rung it stands on.
     Doctor,
 }

@@ -3,6 +3,7 @@
 //! The client writes them and the server reads them, so both directions live here.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use super::{Ask, Prefix, Selector};
 
@@ -12,6 +13,8 @@ pub const ROUTES: &[&str] = &[
     "/v1/neighbours?ip=IP|CIDR",
     "/v1/findings?all=true&what=ID|CODE|IP|NAMESPACE/NAME",
     "/v1/history?ip=IP|CIDR",
+    "/v1/ipam?ip=IP|CIDR&network=NAME",
+    "/v1/check?ip=IP&container=ID",
     "/v1/doctor",
     "/v1/watch",
     "/v1/health",
@@ -61,6 +64,14 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             all: parameters.flag("all")?,
             what: parameters.take("what").filter(|what| !what.is_empty()),
         }),
+        "/v1/ipam" => Route::Ask(Ask::Ipam {
+            ip: parameters.prefix("ip")?,
+            network: parameters.take("network").filter(|network| !network.is_empty()),
+        }),
+        "/v1/check" => Route::Ask(Ask::Check {
+            ip: parameters.ip("ip")?,
+            container: parameters.take("container").filter(|id| !id.is_empty()),
+        }),
         "/v1/doctor" => Route::Ask(Ask::Doctor),
         WATCH => Route::Watch,
         HEALTH => Route::Health,
@@ -96,6 +107,16 @@ pub fn target(ask: &Ask) -> String {
             target.path("/v1/findings");
             target.optional("all", all.then(|| "true".to_owned()));
             target.optional("what", what.clone());
+        }
+        Ask::Ipam { ip, network } => {
+            target.path("/v1/ipam");
+            target.optional("ip", ip.map(|prefix| prefix.to_string()));
+            target.optional("network", network.clone());
+        }
+        Ask::Check { ip, container } => {
+            target.path("/v1/check");
+            target.with("ip", &ip.to_string());
+            target.optional("container", container.clone());
         }
         Ask::Doctor => target.path("/v1/doctor"),
     }
@@ -155,6 +176,12 @@ impl Parameters {
                 .map(Some)
                 .map_err(|why| BadTarget::Parameter(format!("{name}={value}: {why}"))),
         }
+    }
+
+    fn ip(&mut self, name: &str) -> Result<IpAddr, BadTarget> {
+        let value = self.take(name).unwrap_or_default();
+        let wrong = || BadTarget::Parameter(format!("{name} must be an IP, as {name}=10.0.3.17"));
+        value.parse().map_err(|_| wrong())
     }
 
     fn flag(&mut self, name: &str) -> Result<bool, BadTarget> {
@@ -283,6 +310,8 @@ mod tests {
             ("/v1/addresses?ip=10.0.0", "10.0.3.17"),
             ("/v1/addresses?ip=10.0.0.1&pid=1", "one of"),
             ("/v1/addresses?pid=x", "process id"),
+            ("/v1/check", "must be an IP"),
+            ("/v1/check?ip=10.0.3.0/24", "must be an IP"),
             ("/v1/doctor?ip=1.2.3.4", "takes no parameter ip"),
             ("/v1/findings?all=maybe", "true or false"),
             ("/v1/findings?what=a&what=b", "twice"),
@@ -295,8 +324,9 @@ mod tests {
     }
 
     fn asks() -> impl Strategy<Value = Ask> {
-        let prefix = proptest::option::of((any::<std::net::IpAddr>(), 0..=32_u8))
+        let prefix = proptest::option::of((any::<IpAddr>(), 0..=32_u8))
             .prop_map(|prefix| prefix.map(|(ip, len)| Prefix { ip, len }));
+        let prefix_or_not = prefix.clone();
         let name = proptest::option::of(".{1,20}");
         prop_oneof![
             prefix.clone().prop_map(|prefix| Ask::Addresses(Selector::Ip(prefix))),
@@ -305,7 +335,9 @@ mod tests {
             any::<u32>().prop_map(|pid| Ask::Addresses(Selector::Pid(pid))),
             prefix.clone().prop_map(Ask::Neighbours),
             prefix.prop_map(Ask::History),
-            (any::<bool>(), name).prop_map(|(all, what)| Ask::Findings { all, what }),
+            (any::<bool>(), name.clone()).prop_map(|(all, what)| Ask::Findings { all, what }),
+            (prefix_or_not, name.clone()).prop_map(|(ip, network)| Ask::Ipam { ip, network }),
+            (any::<IpAddr>(), name).prop_map(|(ip, container)| Ask::Check { ip, container }),
             Just(Ask::Doctor),
         ]
     }

@@ -1,5 +1,6 @@
 //! The command line as clap sees it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 fine, 1 `scan` found something, 2 error or usage, 3 not found."
+    after_help = "Exit codes: 0 fine, 1 `scan` found something or `check` says no, 2 error or usage, \
+                  3 not found."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
@@ -107,6 +109,8 @@ pub(super) enum Command {
     Scan(Scan),
     /// Ask the daemon
     Query(Query),
+    /// May this IP be given to a new container on this node? Exit code 1: no, with who has it
+    Check(Check),
     /// Follow findings and addresses as they come and go
     Watch,
     /// What happened, what will break and what to do
@@ -194,6 +198,12 @@ pub(super) enum What {
     History(Within),
     /// ARP and NDP entries
     Neigh(Within),
+    /// What the IPAM can hand out, what is taken, and where it disagrees with kernel and runtime
+    Ipam {
+        /// An IP or a prefix, or the name of a network: every reservation of it
+        #[arg(value_name = "IP|NETWORK")]
+        what: Option<String>,
+    },
 }
 
 impl What {
@@ -201,6 +211,16 @@ impl What {
     fn has_tree(&self) -> bool {
         matches!(self, What::Ip(_) | What::Netns { .. } | What::Pod { .. } | What::Pid { .. })
     }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The IP
+    #[arg(value_name = "IP")]
+    pub(super) ip: IpAddr,
+    /// What this container already has of it does not count: its id, whole
+    #[arg(long, value_name = "ID")]
+    pub(super) container: Option<String>,
 }
 
 #[derive(Debug, Args)]

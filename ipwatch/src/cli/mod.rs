@@ -2,6 +2,7 @@
 //! and touches nothing else.
 
 mod args;
+mod check;
 mod daemon;
 mod doctor;
 mod explain;
@@ -32,6 +33,8 @@ enum Outcome {
     Fine,
     /// `scan` found something wrong with the node.
     Findings,
+    /// `check` says no.
+    Taken,
 }
 
 /// Why a command did not do its work.
@@ -57,7 +60,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Exit code of `scan` when it found something.
+/// Exit code of `scan` when it found something, and of `check` when it says no.
 const FINDINGS: u8 = 1;
 /// Exit code of errors, usage errors among them (clap's own choice too).
 const ERROR: u8 = 2;
@@ -78,7 +81,7 @@ pub fn main() -> ExitCode {
     logging::start(matches!(cli.command, Command::Run(_) | Command::Record(_)));
     match dispatch(cli) {
         Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
-        Ok(Outcome::Findings) => ExitCode::from(FINDINGS),
+        Ok(Outcome::Findings | Outcome::Taken) => ExitCode::from(FINDINGS),
         Err(failure) => {
             complain(&failure.to_string());
             let not_found = matches!(failure, Failure::NotFound(_));
@@ -94,6 +97,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Run(run) => daemon::run(&global, run),
         Command::Scan(scan) => scan::scan(&global, &out, scan),
         Command::Query(query) => wait_for(query::query(&global, &out, query))?,
+        Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch => wait_for(watch::watch(&global, &out))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),

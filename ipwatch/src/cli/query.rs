@@ -65,7 +65,9 @@ fn nothing(ask: &Ask) -> Body {
         Ask::Findings { .. } => Body::Findings(Vec::new()),
         Ask::Neighbours(_) => Body::Neighbours(Vec::new()),
         Ask::History(_) => Body::History(Vec::new()),
-        Ask::Doctor => Body::Probes(Vec::new()),
+        Ask::Ipam { .. } => Body::Ranges(Vec::new()),
+        // `check` asks by itself.
+        Ask::Doctor | Ask::Check { .. } => Body::Probes(Vec::new()),
     }
 }
 
@@ -78,6 +80,10 @@ fn ask(what: What) -> Ask {
         What::Findings { what, all } => Ask::Findings { all, what },
         What::History(Within { prefix }) => Ask::History(prefix),
         What::Neigh(Within { prefix }) => Ask::Neighbours(prefix),
+        What::Ipam { what } => match what.as_deref().map(str::parse) {
+            Some(Ok(prefix)) => Ask::Ipam { ip: Some(prefix), network: None },
+            _ => Ask::Ipam { ip: None, network: what },
+        },
     }
 }
 
@@ -210,6 +216,14 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Ask::History(Some(ip)) => {
             (format!("no record of who had {ip}"), "`ipwatch query history` lists what there is")
         }
+        Ask::Ipam { ip: Some(ip), .. } => (
+            format!("no reservation of {ip} in any store of this node"),
+            "`ipwatch query ipam` lists what there is",
+        ),
+        Ask::Ipam { network: Some(network), .. } => (
+            format!("no network {network} in any store of this node"),
+            "`ipwatch query ipam` lists what there is",
+        ),
         Ask::Findings { what: Some(what), all } => (
             format!("no finding about {what}"),
             if *all {
@@ -266,6 +280,17 @@ mod tests {
         document.body = Body::Findings(Vec::new());
         assert!(missing(&Ask::Findings { all: false, what }, &document).is_some());
         assert_eq!(missing(&Ask::Findings { all: false, what: None }, &document), None);
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_a_network() {
+        let asked = |what: &str| ask(What::Ipam { what: Some(what.to_owned()) });
+        let prefix = |text: &str| Ask::Ipam { ip: Some(text.parse().unwrap()), network: None };
+        assert_eq!(asked("10.0.3.17"), prefix("10.0.3.17"));
+        assert_eq!(asked("10.0.3.0/24"), prefix("10.0.3.0/24"));
+        let network = Some("cbr0".to_owned());
+        assert_eq!(asked("cbr0"), Ask::Ipam { ip: None, network });
+        assert_eq!(ask(What::Ipam { what: None }), Ask::Ipam { ip: None, network: None });
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Questions to the core and their answers.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -7,13 +8,15 @@ use tokio::sync::oneshot;
 use super::core::Core;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
-use crate::contract::{Address, Body, Document};
+use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
 use crate::finding::{Finding, Status};
 
 /// How long a question waits for a fresh look at what no probe tells.
 const REFRESH: Duration = Duration::from_millis(500);
 /// Tenures in one answer.
 const HISTORY: usize = 1_000;
+/// Reservations in one answer: a /20, whole.
+const RESERVATIONS: usize = 4_096;
 
 type Reply = oneshot::Sender<Result<Document, AskError>>;
 
@@ -68,6 +71,12 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
             let _ = reply.send(findings(core, all, what.as_deref()));
         }
         Ask::History(prefix) => history(core, prefix, reply),
+        Ask::Ipam { ip, network } => {
+            let _ = reply.send(ipam(core, ip, network));
+        }
+        Ask::Check { ip, container } => {
+            let _ = reply.send(Ok(check(core, ip, container.as_deref())));
+        }
         Ask::Doctor => {
             let _ = reply.send(Ok(doctor(core)));
         }
@@ -172,6 +181,44 @@ fn is_about(finding: &Finding, what: &str) -> bool {
         || subject.ip.is_some_and(|ip| what.parse() == Ok(ip))
         || full.as_deref() == Some(what)
         || pod.and_then(|pod| pod.name.as_deref()) == Some(what)
+}
+
+/// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
+fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
+    let now = clock::now();
+    let mut ranges = core.map.ranges_view(now, core.policy());
+    let reservations = if ip.is_none() && network.is_none() {
+        core.map.disagreements(RESERVATIONS)
+    } else {
+        core.map.reservations_view(ip.as_ref(), network.as_deref(), RESERVATIONS)
+    };
+    if let Some(network) = &network {
+        ranges.retain(|range| range.network == *network);
+    }
+    if ip.is_some() {
+        let of = |range: &IpamRange| {
+            let same = |one: &IpamEntry| one.store == range.store && one.network == range.network;
+            reservations.iter().any(same)
+        };
+        ranges.retain(of);
+    }
+    if let Some(what) = ip.map(|ip| ip.to_string()).or(network)
+        && ranges.is_empty()
+        && reservations.is_empty()
+    {
+        return Err(AskError::NotFound(format!(
+            "nothing about {what:?} in any IPAM store of this node"
+        )));
+    }
+    Ok(Document { reservations, ..core.document(Body::Ranges(ranges)) })
+}
+
+fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
+    let mut verdict = core.map.verdict(ip, container);
+    let about = |finding: &&Finding| finding.subject.ip == Some(ip);
+    let open = core.ledger.findings(false);
+    verdict.findings = open.iter().filter(about).map(|finding| finding.id.clone()).collect();
+    core.document(Body::Verdict(verdict))
 }
 
 fn doctor(core: &Core) -> Document {

@@ -340,6 +340,11 @@ impl Core {
         self.policy
     }
 
+    /// How patient it is.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Whether nothing is left that a further look could decide.
     pub(super) fn is_settled(&self) -> bool {
         let decided = |task: &crate::map::TaskEntry| {

@@ -1,0 +1,143 @@
+//! What the IPAM can hand out, and whether kernel and runtime agree with what it reserves.
+
+use crate::cli::output::View;
+use crate::cli::table::{Cell, Style, Table};
+use crate::cli::text;
+use crate::contract::{IpamEntry, IpamHolder, IpamRange, Verdict};
+use crate::escape::escape;
+
+/// Ranges, and reservations below them where there are any.
+pub(super) fn ipam(ranges: &[IpamRange], reservations: &[IpamEntry], view: View) -> String {
+    let mut parts = Vec::new();
+    if !ranges.is_empty() || reservations.is_empty() {
+        parts.push(of_ranges(ranges, view));
+    }
+    if !reservations.is_empty() {
+        parts.push(of_reservations(reservations, view));
+    }
+    parts.join(if view.headers { "\n" } else { "" })
+}
+
+fn of_ranges(ranges: &[IpamRange], view: View) -> String {
+    let mut columns = vec!["NETWORK", "RANGE", "USABLE", "USED", "LEAKED", "FREE", "STORE"];
+    if view.wide {
+        columns.push("FROM");
+    }
+    let mut table = Table::new(&columns);
+    for range in ranges {
+        let leaked = if range.leaked > 0 { Style::Yellow } else { Style::Plain };
+        let free = if range.free == 0 { Style::Red } else { Style::Plain };
+        let mut row = vec![
+            Cell::new(&range.network),
+            Cell::new(&range.range),
+            Cell::new(range.usable.to_string()),
+            Cell::new(range.used.to_string()),
+            Cell::styled(range.leaked.to_string(), leaked),
+            Cell::styled(range.free.to_string(), free),
+            Cell::new(&range.store),
+        ];
+        if view.wide {
+            row.push(Cell::new(range.path.as_deref().unwrap_or_default()));
+        }
+        table.row(row);
+    }
+    table.render(view.headers, view.paint)
+}
+
+fn of_reservations(reservations: &[IpamEntry], view: View) -> String {
+    let mut columns = vec!["IP", "NETWORK", "RESERVED FOR", "KERNEL", "RUNTIME", "AGREE", "AGE"];
+    if view.wide {
+        columns.extend(["STORE", "KEY"]);
+    }
+    let mut table = Table::new(&columns);
+    for entry in reservations {
+        let agree = entry.agree.as_deref().unwrap_or("unknown");
+        let style = match agree {
+            "held-by-another" => Style::Red,
+            "leaked" => Style::Yellow,
+            _ => Style::Plain,
+        };
+        let mut row = vec![
+            Cell::new(entry.ip.to_string()),
+            Cell::new(&entry.network),
+            Cell::new(reserved_for(entry)),
+            Cell::new(in_kernel(&entry.kernel)),
+            Cell::new(entry.runtime.as_deref().unwrap_or("unknown")),
+            Cell::styled(agree, style),
+            Cell::new(view.now.age(entry.since.as_deref())),
+        ];
+        if view.wide {
+            row.extend([Cell::new(&entry.store), Cell::new(&entry.key)]);
+        }
+        table.row(row);
+    }
+    table.render(view.headers, view.paint)
+}
+
+fn reserved_for(entry: &IpamEntry) -> String {
+    let container = entry.container_id.as_deref().map(|id| text::cut(id, 12).to_owned());
+    entry.pod.as_ref().map(text::pod).or(container).unwrap_or_default()
+}
+
+/// Who has it up, the first and how many more.
+fn in_kernel(holders: &[IpamHolder]) -> String {
+    let Some((first, more)) = holders.split_first() else { return "nobody".to_owned() };
+    let named = text::owner(first.pod.as_ref(), first.container.as_ref());
+    let whose = if named.is_empty() { text::netns(&first.netns) } else { named };
+    if more.is_empty() { whose } else { format!("{whose} and {} more", more.len()) }
+}
+
+/// Whether an IP is free, and why not.
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let word = if verdict.free { "free" } else { "NOT FREE" };
+    let mut text = format!("{}  {word}\n", verdict.ip);
+    for reason in &verdict.reasons {
+        text.push_str(&format!("  {}\n", escape(reason)));
+    }
+    for id in &verdict.findings {
+        text.push_str(&format!("  see: ipwatch explain {}\n", escape(id)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{document, plain, sample};
+    use crate::contract::Body;
+
+    #[test]
+    fn ranges_and_whether_all_agree_on_what_is_reserved() {
+        let sample = sample("query-ipam.json");
+        let text = document(&sample, plain(&sample));
+        assert_eq!(
+            text,
+            "\
+NETWORK  RANGE                USABLE  USED  LEAKED  FREE  STORE
+cbr0     10.0.3.2-10.0.3.254  253     251   38      2     host-local
+macvlan  10.9.0.10-10.9.0.14  5       0     0       5     host-local
+
+IP         NETWORK  RESERVED FOR  KERNEL      RUNTIME  AGREE   AGE
+10.0.3.18  cbr0     3d1f2a9d7e6f  nobody      denied   leaked  12d
+10.0.3.17  cbr0     shop/api-0    shop/api-0  alive    yes     6d
+"
+        );
+    }
+
+    #[test]
+    fn without_ranges_there_are_reservations_alone() {
+        let mut sample = sample("query-ipam.json");
+        sample.body = Body::Ranges(Vec::new());
+        let text = document(&sample, plain(&sample));
+        assert!(text.starts_with("IP "), "{text}");
+    }
+
+    #[test]
+    fn a_verdict_says_why_and_where_to_read_on() {
+        let sample = sample("check.json");
+        let text = document(&sample, plain(&sample));
+        let begins =
+            "10.0.3.17  NOT FREE\n  net:[4026532177], that of pod shop/api-0 has it on eth0\n";
+        assert!(text.starts_with(begins), "{text}");
+        assert!(text.ends_with("ipwatch explain k3f9xq2mzt7ahw4c\n"), "{text}");
+    }
+}
