@@ -19,13 +19,13 @@ use crate::poll::eventually;
 use crate::{Lab, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
-pub(crate) use place::make_image;
+pub(crate) use place::{make_image, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 
 /// Where libcni keeps results; it cannot be told otherwise through containerd.
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
-const PLUGINS: &str = "/usr/lib/cni";
+pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 const IMAGE: &str = "ipwatch.test/busybox:1";
 
 /// What is missing here to run pods.

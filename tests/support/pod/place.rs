@@ -19,7 +19,7 @@ pub(super) fn make(lab: &Lab, dir: &Path, secret: &str) {
 
 /// The plugins and runc, each as it is; but `bridge` and runc can be slowed down: see
 /// [`super::Containerd::slow_down`].
-fn programs(bin: &Path) {
+pub(crate) fn programs(bin: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
     for plugin in fs::read_dir(PLUGINS).expect("the CNI plugins").flatten() {
         if plugin.file_name() != "bridge" {
