@@ -33,6 +33,7 @@ pub struct Config {
     runtimes: Vec<String>,
     provisional: bool,
     cache_dir: Option<PathBuf>,
+    networks: Vec<(PathBuf, PathBuf)>,
     otlp: Option<String>,
     extra: String,
 }
@@ -84,6 +85,13 @@ impl Config {
     #[must_use]
     pub fn cache_dir(mut self, dir: &Path) -> Self {
         self.cache_dir = Some(dir.to_owned());
+        self
+    }
+
+    /// Directories of network configurations and of their plugins; those of the host are not looked at.
+    #[must_use]
+    pub fn networks(mut self, conf_dir: &Path, bin_dir: &Path) -> Self {
+        self.networks.push((conf_dir.to_owned(), bin_dir.to_owned()));
         self
     }
 

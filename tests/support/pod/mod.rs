@@ -90,6 +90,15 @@ impl Deref for Pod {
     }
 }
 
+/// How a containerd differs from the plain one.
+#[derive(Debug, Clone, Default)]
+pub struct Setup<'a> {
+    /// A secret in the CNI configuration, of which libcni keeps a copy for each pod.
+    pub secret: &'a str,
+    /// Where its pods' IPs come from, other than the lab's whole range.
+    pub subnet: Option<String>,
+}
+
 /// A pod to be made.
 #[derive(Debug)]
 pub struct Wanted<'a> {
@@ -105,15 +114,15 @@ impl<'a> Containerd<'a> {
     /// Starts it and waits until it can run pods.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
-        Self::start_with_secret(lab, "")
+        Self::start_as(lab, &Setup::default())
     }
 
-    /// The same with a secret in the CNI configuration, of which libcni keeps a copy for each pod.
+    /// The same with a difference.
     #[must_use]
-    pub fn start_with_secret(lab: &'a Lab, secret: &str) -> Self {
+    pub fn start_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
         let dir = lab.subdir("containerd");
         sweep::begin(lab);
-        place::make(lab, &dir, secret);
+        place::make(lab, &dir, setup);
         let child = place::spawn(&dir);
         let containerd = Self { lab, socket: dir.join("sock"), dir, child };
         containerd.await_ready();
@@ -125,6 +134,24 @@ impl<'a> Containerd<'a> {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where its networks are configured.
+    #[must_use]
+    pub fn conf_dir(&self) -> PathBuf {
+        self.dir.join("net.d")
+    }
+
+    /// Where its plugins are.
+    #[must_use]
+    pub fn bin_dir(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    /// Where the reservations of its pods lie.
+    #[must_use]
+    pub fn reservations(&self) -> PathBuf {
+        self.lab.dir().join("ipam").join(network(self.lab.tag()))
     }
 
     /// A pod of this name, to be made. Its uid is a new one, as that of every pod.

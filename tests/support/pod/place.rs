@@ -5,14 +5,14 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::{IMAGE, PLUGINS};
+use super::{IMAGE, PLUGINS, Setup};
 use crate::Lab;
 
 /// Writes its configuration, its CNI network and its programs.
-pub(super) fn make(lab: &Lab, dir: &Path, secret: &str) {
+pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     fs::write(dir.join("config.toml"), config(dir)).expect("write the configuration");
     fs::create_dir_all(dir.join("net.d")).expect("make a directory");
-    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab, secret))
+    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab, setup))
         .expect("write the conflist");
     programs(&dir.join("bin"));
 }
@@ -98,8 +98,9 @@ conf_dir = "{dir}/net.d"
 }
 
 /// The bridge has no address: none of the tests' stands in the host's netns.
-fn conflist(lab: &Lab, secret: &str) -> String {
-    let (tag, subnet, dir) = (lab.tag(), lab.cidr(0), lab.dir().display());
+fn conflist(lab: &Lab, setup: &Setup<'_>) -> String {
+    let (tag, secret, dir) = (lab.tag(), setup.secret, lab.dir().display());
+    let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
     let network = super::network(tag);
     format!(
         r#"{{"cniVersion": "0.4.0", "name": "{network}", "plugins": [{{
