@@ -33,7 +33,8 @@ pub struct Config {
     runtimes: Vec<String>,
     provisional: bool,
     cache_dir: Option<PathBuf>,
-    networks: Vec<(PathBuf, PathBuf)>,
+    conf_dirs: Vec<PathBuf>,
+    bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
     extra: String,
 }
@@ -90,8 +91,9 @@ impl Config {
 
     /// Directories of network configurations and of their plugins; those of the host are not looked at.
     #[must_use]
-    pub fn networks(mut self, conf_dir: &Path, bin_dir: &Path) -> Self {
-        self.networks.push((conf_dir.to_owned(), bin_dir.to_owned()));
+    pub fn networks(mut self, conf_dirs: &[PathBuf], bin_dir: &Path) -> Self {
+        self.conf_dirs.extend_from_slice(conf_dirs);
+        self.bin_dirs.push(bin_dir.to_owned());
         self
     }
 

@@ -169,5 +169,5 @@ pub(super) fn a_runtime_with_a_pod(lab: &Lab) -> (FakeCri, (Netns, Sandbox)) {
 
 /// A daemon's configuration that knows the networks that the test calls plugins for.
 pub(super) fn of_network(lab: &Lab) -> Config {
-    config().networks(&support::cni::conf_dir(lab), &support::cni::bin_dir(lab))
+    config().networks(&[support::cni::conf_dir(lab)], &support::cni::bin_dir(lab))
 }

@@ -42,7 +42,7 @@ fn small(lab: &Lab) -> String {
 fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
     let config = config()
         .cri(containerd.socket())
-        .networks(&containerd.conf_dir(), &containerd.bin_dir());
+        .networks(&containerd.conf_dirs(), &containerd.bin_dir());
     let daemon = Daemon::start(lab, &config);
     daemon.await_source("containerd");
     daemon

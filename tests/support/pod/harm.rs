@@ -36,7 +36,7 @@ impl Containerd<'_> {
     pub fn restart(&mut self) {
         // It does not remove the socket of one that was killed before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = place::spawn(&self.dir);
+        self.child = place::spawn(&self.dir, self.node.as_deref());
         self.await_ready();
     }
 

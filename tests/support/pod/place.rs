@@ -5,15 +5,33 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::{IMAGE, PLUGINS, Setup};
-use crate::Lab;
+use serde_json::{Value, json};
+
+use super::{IMAGE, MACVLAN, PLUGINS, Setup};
+use crate::{Lab, sys};
 
 /// Writes its configuration, its CNI network and its programs.
 pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
-    fs::write(dir.join("config.toml"), config(dir)).expect("write the configuration");
-    fs::create_dir_all(dir.join("net.d")).expect("make a directory");
-    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab, setup))
-        .expect("write the conflist");
+    let config = config(dir, setup.node.is_some());
+    fs::write(dir.join("config.toml"), config).expect("write the configuration");
+    let network = |place: &str, text: String| {
+        fs::create_dir_all(dir.join(place)).expect("make a directory");
+        fs::write(dir.join(place).join("10-test.conflist"), text).expect("write the conflist");
+    };
+    if let Some(node) = setup.node {
+        node.ip("link add up0 type veth peer name up1");
+        node.ip("link set up0 up");
+        node.ip("link set up1 up");
+        network("net.d", conflist(lab, "ptp", json!({ "type": "ptp" }), &block(lab, 2)));
+        let macvlan = json!({ "type": "macvlan", "master": "up0" });
+        network("macvlan.d", conflist(lab, "macvlan", macvlan, &block(lab, 3)));
+    } else {
+        // The bridge has no address: none of the tests' stands in the host's netns.
+        let bridge = format!("{}b", lab.tag());
+        let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
+        let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
+        network("net.d", conflist(lab, "net", bridge, &subnet));
+    }
     programs(&dir.join("bin"));
 }
 
@@ -42,18 +60,19 @@ pub(crate) fn programs(bin: &Path) {
     }
 }
 
-/// Starts it.
-pub(super) fn spawn(dir: &Path) -> Child {
+/// Starts it, in the netns of its node.
+pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
-    Command::new("containerd")
-        .arg("--config")
-        .arg(dir.join("config.toml"))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("a second handle"))
-        .stderr(log)
-        .spawn()
-        .expect("start containerd")
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(dir.join("config.toml")).stdin(Stdio::null());
+    command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+    let mut spawn = || command.spawn().expect("start containerd");
+    let Some(node) = node else { return spawn() };
+    sys::on_own_thread(|| {
+        sys::enter_netns(node).expect("enter the node's netns");
+        spawn()
+    })
 }
 
 /// Makes `image.tar` in `dir`.
@@ -67,9 +86,17 @@ pub(crate) fn make_image(dir: &Path) {
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
 }
 
-fn config(dir: &Path) -> String {
+fn config(dir: &Path, with_macvlan: bool) -> String {
     let dir = dir.display();
-    format!(
+    let handler = format!(
+        r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}]
+runtime_type = "io.containerd.runc.v2"
+cni_conf_dir = "{dir}/macvlan.d"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}.options]
+BinaryName = "{dir}/bin/runc"
+"#
+    );
+    let plain = format!(
         r#"version = 2
 root = "{dir}/root"
 state = "{dir}/state"
@@ -94,18 +121,19 @@ BinaryName = "{dir}/bin/runc"
 bin_dir = "{dir}/bin"
 conf_dir = "{dir}/net.d"
 "#
-    )
+    );
+    plain + if with_macvlan { &handler } else { "" }
 }
 
-/// The bridge has no address: none of the tests' stands in the host's netns.
-fn conflist(lab: &Lab, setup: &Setup<'_>) -> String {
-    let (tag, secret, dir) = (lab.tag(), setup.secret, lab.dir().display());
-    let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
-    let network = super::network(tag);
-    format!(
-        r#"{{"cniVersion": "0.4.0", "name": "{network}", "plugins": [{{
-  "type": "bridge", "bridge": "{tag}b", "token": "{secret}",
-  "ipam": {{"type": "host-local", "dataDir": "{dir}/ipam", "ranges": [[{{"subnet": "{subnet}"}}]]}}
-}}]}}"#
-    )
+/// One of the lab's four blocks of 64 addresses.
+fn block(lab: &Lab, n: u8) -> String {
+    format!("{}/26", lab.ip(64 * n))
+}
+
+fn conflist(lab: &Lab, name: &str, mut plugin: Value, subnet: &str) -> String {
+    let ranges = json!([[{ "subnet": subnet }]]);
+    plugin["ipam"] =
+        json!({ "type": "host-local", "dataDir": lab.dir().join("ipam"), "ranges": ranges });
+    let name = super::network(lab.tag(), name);
+    json!({ "cniVersion": "0.4.0", "name": name, "plugins": [plugin] }).to_string()
 }
