@@ -57,12 +57,16 @@ pub mod kind {
     pub const DEVICE_MOVED: u16 = 19;
     /// [`super::NeighbourRecord`].
     pub const NEIGHBOUR: u16 = 20;
+    /// [`super::CallRecord`]: a CNI plugin began to run.
+    pub const CALL_BEGAN: u16 = 21;
+    /// [`super::CallEndRecord`]: it has ended.
+    pub const CALL_ENDED: u16 = 22;
     /// [`super::TaskRecord`], read by the task iterator.
-    pub const TASK_SEEN: u16 = 21;
+    pub const TASK_SEEN: u16 = 23;
     /// [`super::FileRecord`], read by the file iterator.
-    pub const FILE_SEEN: u16 = 22;
+    pub const FILE_SEEN: u16 = 24;
     /// One more than the last kind: the length of tables indexed by kind.
-    pub const COUNT: usize = 23;
+    pub const COUNT: usize = 25;
 }
 
 /// The offset global of a member that this kernel does not have.
@@ -72,6 +76,39 @@ pub const MISSING: u32 = u32::MAX;
 pub const WALK_CHUNK: usize = 256;
 /// Elements of that map: it holds 8,192 netns in 128 KiB.
 pub const WALK_CHUNKS: usize = 32;
+
+/// A directory whose programs are CNI plugins, as the user half tells it to the kernel half: the device
+/// (`s_dev`) and the inode of one, or [`PATH_KEY`] and the [`path_key`] of its path.
+pub type DirKey = [u64; 2];
+/// First half of a [`DirKey`] that is made of a path: no device has this number.
+pub const PATH_KEY: u64 = u64::MAX;
+/// Directories that can be told.
+pub const MOST_DIRS: u32 = 64;
+/// Longest path of a plugin that is taken, with the NUL at its end.
+pub const LONGEST_PATH: usize = 256;
+
+/// What [`path_key`] is for no bytes at all.
+pub const PATH_SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// The key of a path and one byte more (FNV-1a). Two paths with one key would cost a look at an
+/// environment that is no plugin's, and nothing else.
+#[inline(always)]
+#[must_use]
+pub const fn path_step(key: u64, byte: u8) -> u64 {
+    (key ^ byte as u64).wrapping_mul(0x0100_0000_01b3)
+}
+
+/// The key of a directory's path, without a slash at its end.
+#[must_use]
+pub const fn path_key(path: &[u8]) -> u64 {
+    let mut key = PATH_SEED;
+    let mut at = 0;
+    while at < path.len() {
+        key = path_step(key, path[at]);
+        at += 1;
+    }
+    key
+}
 
 /// Address family, as in `sys/socket.h`.
 pub const AF_INET: u8 = 2;
@@ -259,6 +296,52 @@ record! {
         pub reserved: u32,
         /// The process's name.
         pub comm: [u8; 16],
+    }
+}
+
+record! {
+    /// A CNI plugin began to run. Each text ends at its first NUL and is all NUL where there is none; one
+    /// that fills its field but for a NUL may have been longer. Of the environment nothing but these
+    /// variables is ever copied.
+    pub struct CallRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Its process, in the initial pid namespace.
+        pub pid: u32,
+        /// Thread group id of `real_parent`.
+        pub parent: u32,
+        /// `start_boottime` in nanoseconds.
+        pub start: u64,
+        /// `bprm->filename`: the path that it was run by.
+        pub plugin: [u8; LONGEST_PATH],
+        /// `CNI_COMMAND`.
+        pub command: [u8; 16],
+        /// `CNI_CONTAINERID`.
+        pub container_id: [u8; 256],
+        /// `CNI_NETNS`.
+        pub netns_path: [u8; 256],
+        /// `CNI_IFNAME`.
+        pub ifname: [u8; 32],
+        /// `K8S_POD_NAMESPACE` of `CNI_ARGS`.
+        pub pod_namespace: [u8; 72],
+        /// `K8S_POD_NAME` of `CNI_ARGS`.
+        pub pod_name: [u8; 264],
+        /// `K8S_POD_UID` of `CNI_ARGS`.
+        pub pod_uid: [u8; 72],
+    }
+}
+
+record! {
+    /// A CNI plugin has ended.
+    pub struct CallEndRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Its process, in the initial pid namespace.
+        pub pid: u32,
+        /// As `wait` gives it: status in the second byte, signal in the first.
+        pub code: u32,
+        /// `start_boottime` in nanoseconds.
+        pub start: u64,
     }
 }
 

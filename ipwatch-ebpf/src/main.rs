@@ -9,6 +9,7 @@
 //! - [`netns`]: creation and teardown.
 //! - [`addresses`]: IPv4, IPv6, duplicate address detection, devices that change their netns.
 //! - [`neighbours`]: updates of ARP and NDP entries.
+//! - [`calls`]: runs of CNI plugins.
 //! - [`snapshot`]: the walk of all netns, the task and file iterators.
 //!
 //! Kernel memory is read in one way only, `read::at`: see there.
@@ -17,6 +18,7 @@
 #![no_main]
 
 mod addresses;
+mod calls;
 mod emit;
 mod neighbours;
 mod netns;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::bounded;
 use crate::map::Policy;
+use crate::sources::cni;
 use crate::sources::probes::Rung;
 use crate::sources::runtime::Socket;
 
@@ -98,12 +99,16 @@ pub struct Identity {
     pub provisional: bool,
 }
 
-/// The CNI result cache.
+/// CNI: its result cache, and runs of its plugins.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cni {
-    /// Its directories.
+    /// Directories of the result cache.
     pub cache_dirs: Vec<PathBuf>,
+    /// Directories of the plugins.
+    pub bin_dirs: Vec<PathBuf>,
+    /// Logs of the runtime, files or directories of `*.log`: they say why a plugin failed.
+    pub logs: Vec<PathBuf>,
 }
 
 /// The container runtimes.
@@ -125,6 +130,8 @@ pub struct Otlp {
     /// Longest wait for one export.
     #[serde(deserialize_with = "duration")]
     pub timeout: SignedDuration,
+    /// A span for every run of a CNI plugin, beside those of findings.
+    pub cni_calls: bool,
 }
 
 /// How long the past is kept.
@@ -185,14 +192,16 @@ impl Default for Probes {
 impl Default for Cni {
     fn default() -> Self {
         Self {
-            cache_dirs: vec!["/var/lib/cni/results".into(), "/var/lib/cni/cache/results".into()],
+            cache_dirs: cni::directories(),
+            bin_dirs: cni::plugin_directories(),
+            logs: cni::logs(),
         }
     }
 }
 
 impl Default for Otlp {
     fn default() -> Self {
-        Self { endpoint: None, timeout: SignedDuration::from_secs(5) }
+        Self { endpoint: None, timeout: SignedDuration::from_secs(5), cni_calls: true }
     }
 }
 

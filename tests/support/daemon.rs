@@ -138,8 +138,15 @@ impl Config {
         if self.provisional {
             section("identity", "provisional = true".into());
         }
+        let mut cni = String::new();
         if let Some(dir) = &self.cache_dir {
-            section("cni", format!("cache_dirs = [{dir:?}]"));
+            let _ = writeln!(cni, "cache_dirs = [{dir:?}]");
+        }
+        if !self.bin_dirs.is_empty() {
+            let _ = writeln!(cni, "bin_dirs = {:?}", self.bin_dirs);
+        }
+        if !cni.is_empty() {
+            section("cni", cni);
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}"));

@@ -140,7 +140,9 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
     if sight == Sight::Snapshots {
         forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe]);
     }
-    let mut probes = match Probes::load(&probes::Settings { forbid, ..Default::default() }) {
+    let plugin_dirs = config.cni.bin_dirs.clone();
+    let settings = probes::Settings { forbid, plugin_dirs, ..Default::default() };
+    let mut probes = match Probes::load(&settings) {
         Ok(probes) => probes,
         Err(error) => {
             tell_source(emit, "probes", SourceStatus::Down, error.to_string()).await?;
@@ -160,6 +162,13 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
         });
     }
     tokio::spawn(tell_losses(probes.losses(), emit.clone()));
+    if let Some(dirs) = probes.plugin_dirs() {
+        tokio::spawn(async move {
+            if let Err(error) = dirs.follow().await {
+                tracing::warn!("the directories of CNI plugins cannot be followed: {error}");
+            }
+        });
+    }
     Ok(Loaded {
         sees_creation: probes.sees_creation(),
         sees_joins: probes.sees_joins(),
@@ -188,7 +197,10 @@ fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
 /// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held
 /// back are not: netlink tells the same.
 async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
-    let total = |losses: Losses| losses.netns + losses.tasks + losses.addresses + losses.neighbours;
+    let total = |losses: Losses| {
+        let Losses { netns, tasks, addresses, neighbours, calls, suppressed: _ } = losses;
+        netns + tasks + addresses + neighbours + calls
+    };
     let mut told = 0;
     while losses.changed().await.is_ok() {
         let now = total(*losses.borrow_and_update());

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
-    AF_INET, AF_INET6, AddressRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord,
-    SignalRecord, TaskRecord, Wire, kind,
+    AF_INET, AF_INET6, AddressRecord, CallEndRecord, CallRecord, FileRecord, Header, MoveRecord,
+    NeighbourRecord, NetnsRecord, SignalRecord, TaskRecord, Wire, kind,
 };
 
+use super::calls;
 use crate::fact::{
     Address, AddressKey, BootNs, Fact, Holder, Mac, Neighbour, NetnsRef, Origin, Sender, Task,
     TaskKey, What,
@@ -18,7 +19,7 @@ const PF_EXITING: u32 = 0x4;
 /// `SIGKILL` as a bit of a signal set.
 const KILL_BIT: u64 = 1 << 8;
 /// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
-const TICK: u64 = 10_000_000;
+pub(super) const TICK: u64 = 10_000_000;
 /// `include/uapi/linux/neighbour.h`.
 const NUD_VALID: u8 = 0xde;
 const NUD_NOARP: u8 = 0x40;
@@ -89,6 +90,14 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::NEIGHBOUR => {
             let record = whole::<NeighbourRecord>(bytes).ok_or(malformed)?;
             say(neighbour_event(&record).ok_or(malformed)?);
+        }
+        kind::CALL_BEGAN => {
+            let record = whole::<CallRecord>(bytes).ok_or(malformed)?;
+            // A command that is none of CNI's: a program that lies there, and no plugin at work.
+            calls::began(&record).into_iter().for_each(say);
+        }
+        kind::CALL_ENDED => {
+            say(calls::ended(&whole::<CallEndRecord>(bytes).ok_or(malformed)?));
         }
         _ => return Err(malformed),
     }

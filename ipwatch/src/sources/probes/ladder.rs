@@ -191,6 +191,28 @@ pub(super) const EVENTS: &[Event] = &[
         kinds: &[kind::NEIGHBOUR],
     },
     Event {
+        name: "cni-call",
+        needs: &[need::CALL],
+        rungs: &[
+            way(
+                Rung::TpBtf,
+                &[
+                    ("tp_call_end", Attach::TpBtf("sched_process_exit")),
+                    ("tp_call", Attach::TpBtf("sched_process_exec")),
+                ],
+            ),
+            way(
+                Rung::RawTp,
+                &[
+                    ("rt_call_end", Attach::RawTp("sched_process_exit")),
+                    ("rt_call", Attach::RawTp("sched_process_exec")),
+                ],
+            ),
+        ],
+        fallback: ("none", "runs of CNI plugins are not seen"),
+        kinds: &[kind::CALL_BEGAN, kind::CALL_ENDED],
+    },
+    Event {
         name: "netns-list",
         needs: &[need::WALK],
         rungs: &[way(Rung::Snapshot, &[("walk_netns", Attach::TestRun)])],
@@ -355,7 +377,10 @@ mod tests {
         for probe in report {
             assert_eq!(probe.status, "fallback");
             assert_eq!(probe.why.as_deref(), Some("no BTF"));
-            assert!(["netlink", "procfs", "snapshot"].contains(&probe.rung.as_str()), "{probe:?}");
+            assert!(
+                ["netlink", "procfs", "snapshot", "none"].contains(&probe.rung.as_str()),
+                "{probe:?}"
+            );
         }
     }
 

@@ -4,6 +4,7 @@
 //! - `object`: the kernel half's committed bytes.
 //! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
 //! - `ladder`: which events there are and the ways to see each; `attach`: trying one.
+//! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
 //! - `ring`, `events`: records out of the ring buffer, and the facts they are.
 //! - `snapshot`: netns, tasks and files that are there already.
 //! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
@@ -17,22 +18,24 @@
 
 mod attach;
 mod btf;
+pub mod calls;
 mod events;
 mod host;
 mod ladder;
 mod log;
 mod object;
 mod offsets;
+mod plugins;
 mod ring;
 mod snapshot;
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aya::maps::{Array, Map, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_log::{EbpfLogger, Level};
 use serde::Deserialize;
@@ -42,6 +45,7 @@ use crate::bounded;
 use crate::contract;
 use crate::fact::{NetnsRef, Sight};
 
+pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
 pub use snapshot::{SnapshotError, Snapshots};
 
@@ -113,6 +117,8 @@ pub struct Settings {
     pub forbid: Vec<Rung>,
     /// Size of the ring buffer. It is rounded up to a power of two of pages.
     pub ring_bytes: u32,
+    /// Directories of CNI plugins.
+    pub plugin_dirs: Vec<PathBuf>,
 }
 
 impl Default for Settings {
@@ -120,7 +126,7 @@ impl Default for Settings {
     /// daemon five seconds to come back from whatever held it up. Twice that is resident memory,
     /// because the buffer is mapped twice in a row so that no record wraps.
     fn default() -> Self {
-        Self { forbid: Vec::new(), ring_bytes: 512 << 10 }
+        Self { forbid: Vec::new(), ring_bytes: 512 << 10, plugin_dirs: Vec::new() }
     }
 }
 
@@ -163,6 +169,7 @@ pub struct Probes {
     losses: watch::Receiver<Losses>,
     events: Option<Unstarted>,
     snapshots: Option<Snapshots>,
+    plugin_dirs: Option<PluginDirs>,
 }
 
 impl fmt::Debug for Probes {
@@ -193,11 +200,13 @@ impl Probes {
         drop(types);
         let ring_bytes = settings.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();
         let mut ebpf = create(loader, object, &btf, &offsets, host, ring_bytes)?;
+        let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
+        let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
         let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets);
         let standings = ladder::climb(&mut loader, &settings.forbid);
         drop(btf);
         give_memory_back();
-        Self::assemble(ebpf, standings, host, ring_bytes)
+        Self::assemble(ebpf, standings, host, ring_bytes, dirs)
     }
 
     fn assemble(
@@ -205,6 +214,7 @@ impl Probes {
         standings: Vec<ladder::Standing>,
         host: NetnsRef,
         ring_bytes: u32,
+        plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
         let ring = RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(load_error)?;
         let counts = ring::Counts {
@@ -226,6 +236,7 @@ impl Probes {
             host,
             losses,
             events: Some(Unstarted { ring, capacity, counts, losses: sender }),
+            plugin_dirs: Some(plugin_dirs),
         })
     }
 
@@ -277,6 +288,12 @@ impl Probes {
     /// The snapshots; `None` when they were taken before.
     pub fn snapshots(&mut self) -> Option<Snapshots> {
         self.snapshots.take()
+    }
+
+    /// The directories of CNI plugins, to be followed; `None` when they were taken before, or their
+    /// runs are not seen.
+    pub fn plugin_dirs(&mut self) -> Option<PluginDirs> {
+        self.plugin_dirs.take().filter(|_| self.sees("cni-call"))
     }
 
     /// The live events; `None` when they were taken before. Needs a tokio runtime.

@@ -72,6 +72,19 @@ const MEMBERS: &[Member] = &[
     member("NEIGH_STATE", &[("neighbour", "nud_state")]),
     member("NEIGH_KEY", &[("neighbour", "primary_key")]),
     member("TABLE_FAMILY", &[("neigh_table", "family")]),
+    member("TASK_MM", &[("task_struct", "mm")]),
+    member("MM_ENV_START", &[("mm_struct", "env_start")]),
+    member("MM_ENV_END", &[("mm_struct", "env_end")]),
+    member("BPRM_FILENAME", &[("linux_binprm", "filename")]),
+    member("BPRM_FILE", &[("linux_binprm", "file")]),
+    member("FILE_DENTRY", &[("file", "f_path.dentry")]),
+    member("DENTRY_PARENT", &[("dentry", "d_parent")]),
+    member("DENTRY_INODE", &[("dentry", "d_inode")]),
+    member("INODE_NUMBER", &[("inode", "i_ino")]),
+    member("SB_DEV", &[("super_block", "s_dev")]),
+    member("TASK_EXIT_CODE", &[("task_struct", "exit_code")]),
+    member("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
+    member("SIGNAL_EXIT_CODE", &[("signal_struct", "group_exit_code")]),
     member("FILE_INODE", &[("file", "f_inode")]),
     member("FILE_PRIVATE", &[("file", "private_data")]),
     member("INODE_SB", &[("inode", "i_sb")]),
@@ -81,8 +94,8 @@ const MEMBERS: &[Member] = &[
     member("SOCK_NET", &[("sock", "__sk_common.skc_net")]),
 ];
 
-/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `NET_COOKIE`
-/// and `NET_REFS` are in none: without them less is told, and nothing wrongly.
+/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `NET_COOKIE`,
+/// `NET_REFS` and those on the way from a file to its directory are in none: without them less is told, and nothing wrongly.
 pub(super) mod need {
     /// To say which netns something is in.
     pub(in super::super) const NETNS: &[&str] = &["NET_INODE"];
@@ -104,6 +117,23 @@ pub(super) mod need {
         "SIGNAL_LIVE",
         "SIGNAL_SHARED_PENDING",
         "SIGNAL_THREAD_HEAD",
+    ];
+    /// Runs of plugins. Without the members that lead from a program's file to its directory, a plugin
+    /// is known by its path alone.
+    pub(in super::super) const CALL: &[&str] = &[
+        "TASK_TGID",
+        "TASK_START",
+        "TASK_PARENT",
+        "TASK_LEADER",
+        "TASK_SIGNAL",
+        "SIGNAL_LIVE",
+        "TASK_MM",
+        "MM_ENV_START",
+        "MM_ENV_END",
+        "BPRM_FILENAME",
+        "TASK_EXIT_CODE",
+        "SIGNAL_FLAGS",
+        "SIGNAL_EXIT_CODE",
     ];
     /// IPv4 addresses.
     pub(in super::super) const IPV4: &[&str] = &[
@@ -212,6 +242,7 @@ mod tests {
         let all = [
             need::NETNS,
             need::TASK,
+            need::CALL,
             need::IPV4,
             need::IPV6,
             need::DEVICE,

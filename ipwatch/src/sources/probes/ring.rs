@@ -27,6 +27,8 @@ pub struct Losses {
     pub addresses: u64,
     /// Neighbours: dump them again.
     pub neighbours: u64,
+    /// Runs of CNI plugins: nothing tells of them again.
+    pub calls: u64,
     /// Neighbour updates that the kernel half held back, because there were too many in one second.
     pub suppressed: u64,
 }
@@ -127,13 +129,14 @@ impl Counts {
             counters.get(&index, 0).map(|cpus| cpus.iter().sum::<u64>())
         };
         let mut losses = Losses { suppressed: sum(&self.suppressed, 0)?, ..Losses::default() };
-        for kind in kind::NETNS_CREATED..=kind::NEIGHBOUR {
+        for kind in kind::NETNS_CREATED..=kind::CALL_ENDED {
             let lost = sum(&self.dropped, u32::from(kind))?;
             *match kind {
                 kind::NETNS_CREATED..=kind::NETNS_GONE => &mut losses.netns,
                 kind::TASK_FORK..=kind::SIGNAL => &mut losses.tasks,
                 kind::IPV4_UP..=kind::DEVICE_MOVED => &mut losses.addresses,
-                _ => &mut losses.neighbours,
+                kind::NEIGHBOUR => &mut losses.neighbours,
+                _ => &mut losses.calls,
             } += lost;
         }
         Ok(losses)

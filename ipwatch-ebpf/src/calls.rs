@@ -1,0 +1,377 @@
+//! Runs of CNI plugins: what each was asked to do, and how it ended.
+//!
+//! A program is a plugin when the path that it is run by, or the file itself, lies in one of the
+//! directories that the user half names ([`DIRS`]). Both are looked at: a plugin may be a link to
+//! somewhere else, or a script, whose file is its interpreter; and a directory goes by many paths.
+//!
+//! Its environment is read here and now: a plugin may be gone two milliseconds later, long before the
+//! user half gets to look. It was written to the stack within this very exec, so that its pages are
+//! there. The environment of a runtime holds credentials: it is gone through entry by entry in memory
+//! that never leaves the kernel, and nothing but the values of five variables and, of `CNI_ARGS`,
+//! three keys gets into the record.
+
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_pid_tgid, bpf_loop, bpf_probe_read_kernel, bpf_probe_read_kernel_str,
+    bpf_probe_read_user_str,
+};
+use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint};
+use aya_ebpf::maps::{HashMap, PerCpuArray};
+use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
+use ipwatch_common::{
+    CallEndRecord, CallRecord, DirKey, LONGEST_PATH, MOST_DIRS, PATH_KEY, PATH_SEED, kind,
+    path_step,
+};
+
+use crate::emit::{emit, header};
+use crate::offsets::{
+    BPRM_FILE, BPRM_FILENAME, DENTRY_INODE, DENTRY_PARENT, FILE_DENTRY, INODE_NUMBER, INODE_SB,
+    MM_ENV_END, MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_EXIT_CODE,
+    TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID,
+};
+use crate::read::{Addr, at, field};
+
+/// `include/linux/sched/signal.h`: the exit code is the whole group's.
+const SIGNAL_GROUP_EXIT: u32 = 0x4;
+/// Bytes of an entry that are read at a time.
+const CHUNK: usize = 256;
+/// Readings of one environment: some thousand variables.
+const READINGS: u32 = 4096;
+/// Longest `CNI_ARGS` that is taken apart.
+const ARGS: usize = 4096;
+
+/// The directories of plugins. The user half fills it.
+#[map]
+static DIRS: HashMap<DirKey, u8> = HashMap::with_max_entries(MOST_DIRS, 0);
+
+/// Plugins that run: their process, and its `start_boottime`.
+#[map]
+static RUNNING: HashMap<u32, u64> = HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
+
+/// Where an environment is taken apart. A tracepoint's program is not preempted by itself: the
+/// kernel then skips the second run and counts it (`bpf_prog_enter_recur`).
+#[map]
+static SCAN: PerCpuArray<Scan> = PerCpuArray::with_max_entries(1, 0);
+
+#[repr(C)]
+struct Scan {
+    /// Where the next reading begins, in the plugin's memory.
+    at: Addr,
+    /// End of the environment.
+    end: Addr,
+    /// Value of `CNI_ARGS`; 0 while it was not met.
+    args_at: Addr,
+    /// The next reading begins within an entry.
+    inside: u32,
+    /// Which variables were met. The first of a name counts, as for `getenv`.
+    met: u32,
+    /// Where the pair begins that the walk through `args` has come to.
+    pair: u32,
+    /// `CNI_ARGS` is longer than `args`: its last pair is not whole.
+    cut: u32,
+    chunk: [u8; CHUNK],
+    args: [u8; ARGS],
+    record: CallRecord,
+}
+
+/// The variables, as bits of [`Scan::met`].
+const COMMAND: u32 = 1;
+const CONTAINER: u32 = 2;
+const NETNS: u32 = 4;
+const IFNAME: u32 = 8;
+const CNI_ARGS: u32 = 16;
+const ALL: u32 = 31;
+
+#[inline(always)]
+fn scan() -> Option<&'static mut Scan> {
+    // SAFETY: this CPU's own, and no other program uses it.
+    SCAN.get_ptr_mut(0).map(|scan| unsafe { &mut *scan })
+}
+
+/// `sched_process_exec(task, old_pid, bprm)`.
+#[inline(always)]
+fn begin(task: Addr, bprm: Addr) {
+    let Some(scan) = scan() else { return };
+    // Of an earlier call nothing may be left: a read of what is not there gives zeroes.
+    // SAFETY: the helper writes exactly a record, which is any bytes.
+    unsafe {
+        let size = size_of::<CallRecord>() as u32;
+        bpf_probe_read_kernel((&raw mut scan.record).cast(), size, core::ptr::null());
+    }
+    let filename: Addr = field(bprm, &BPRM_FILENAME);
+    // SAFETY: the helper writes at most the field.
+    unsafe {
+        let to = (&raw mut scan.record.plugin).cast();
+        bpf_probe_read_kernel_str(to, LONGEST_PATH as u32, filename as *const _);
+    }
+    if !is_named(directory(&scan.record.plugin)) && !is_named(directory_of_file(bprm)) {
+        return;
+    }
+    let pid: u32 = field(task, &TASK_TGID);
+    let start: u64 = field(task, &TASK_START);
+    // SAFETY: copied at once.
+    if unsafe { RUNNING.get(&pid) }.copied() == Some(start) {
+        // A plugin that is a wrapper becomes the one that it wraps: one call.
+        return;
+    }
+    let mm: Addr = field(task, &TASK_MM);
+    scan.at = field(mm, &MM_ENV_START);
+    scan.end = field(mm, &MM_ENV_END);
+    scan.args_at = 0;
+    scan.inside = 0;
+    scan.met = 0;
+    walk(READINGS, entry);
+    if scan.met & COMMAND == 0 {
+        return;
+    }
+    pod(scan);
+    let parent: Addr = field(task, &TASK_PARENT);
+    scan.record.header = header::<CallRecord>(kind::CALL_BEGAN);
+    scan.record.pid = pid;
+    scan.record.parent = field(parent, &TASK_TGID);
+    scan.record.start = start;
+    // No room: its end will not be told, and the map gives it up by its age.
+    let _ = RUNNING.insert(pid, start, 0);
+    emit(kind::CALL_BEGAN, &scan.record);
+}
+
+#[inline(always)]
+fn is_named(directory: DirKey) -> bool {
+    DIRS.get_ptr(&directory).is_some()
+}
+
+/// Of the path's directory.
+#[inline(always)]
+fn directory(path: &[u8; LONGEST_PATH]) -> DirKey {
+    let mut key = PATH_SEED;
+    let mut directory = 0;
+    for byte in path {
+        if *byte == 0 {
+            break;
+        }
+        if *byte == b'/' {
+            directory = key;
+        }
+        key = path_step(key, *byte);
+    }
+    [PATH_KEY, directory]
+}
+
+/// Of the directory in which the file lies after every link. A kernel without one of these members has
+/// no directory 0:0.
+#[inline(always)]
+fn directory_of_file(bprm: Addr) -> DirKey {
+    let file: Addr = field(bprm, &BPRM_FILE);
+    let dentry: Addr = field(file, &FILE_DENTRY);
+    let parent: Addr = field(dentry, &DENTRY_PARENT);
+    let inode: Addr = field(parent, &DENTRY_INODE);
+    let super_block: Addr = field(inode, &INODE_SB);
+    [u64::from(field::<u32>(super_block, &SB_DEV)), field(inode, &INODE_NUMBER)]
+}
+
+#[inline(always)]
+fn walk(steps: u32, step: unsafe extern "C" fn(u64, *mut u64) -> i64) {
+    let mut unused = 0u64;
+    // SAFETY: the kernel calls `step` before this returns; it does not touch `unused`.
+    unsafe {
+        bpf_loop(steps, step as *mut _, (&raw mut unused).cast(), 0);
+    }
+}
+
+/// One reading of the environment; 1 ends the loop.
+///
+/// # Safety
+/// None of the caller's: the signature is `bpf_loop`'s.
+#[inline(never)]
+unsafe extern "C" fn entry(_: u64, _: *mut u64) -> i64 {
+    let Some(scan) = scan() else { return 1 };
+    if scan.at >= scan.end || scan.met == ALL {
+        return 1;
+    }
+    let from = scan.at;
+    // SAFETY: the helper writes at most `CHUNK` bytes. It counts the NUL.
+    let read = unsafe {
+        bpf_probe_read_user_str((&raw mut scan.chunk).cast(), CHUNK as u32, from as *const _)
+    };
+    if read <= 0 {
+        return 1;
+    }
+    let begins = scan.inside == 0;
+    // A chunk that is full may end within its entry. If it did not, the next one is empty and ends it.
+    let full = read >= CHUNK as i64;
+    scan.inside = u32::from(full);
+    scan.at = from + if full { CHUNK as u64 - 1 } else { read as u64 };
+    if begins {
+        variable(scan, from);
+    }
+    0
+}
+
+macro_rules! variables {
+    ($scan:ident, $from:ident, $($name:literal: $bit:ident => $field:ident,)*) => {$(
+        if $scan.met & $bit == 0 && starts_with(&$scan.chunk, $name) {
+            $scan.met |= $bit;
+            let value = $from + $name.len() as u64;
+            let to = &raw mut $scan.record.$field;
+            // SAFETY: the helper writes at most the field.
+            unsafe {
+                bpf_probe_read_user_str(to.cast(), field_len(to) as u32, value as *const _);
+            }
+            return;
+        }
+    )*};
+}
+
+const fn field_len<const N: usize>(_: *const [u8; N]) -> usize {
+    N
+}
+
+/// Takes the value of the entry at `from`, which `chunk` begins with, if it is one of ours.
+#[inline(always)]
+fn variable(scan: &mut Scan, from: Addr) {
+    if !starts_with(&scan.chunk, b"CNI_") {
+        return;
+    }
+    variables!(scan, from,
+        b"CNI_COMMAND=": COMMAND => command,
+        b"CNI_CONTAINERID=": CONTAINER => container_id,
+        b"CNI_NETNS=": NETNS => netns_path,
+        b"CNI_IFNAME=": IFNAME => ifname,
+    );
+    if scan.met & CNI_ARGS == 0 && starts_with(&scan.chunk, b"CNI_ARGS=") {
+        scan.met |= CNI_ARGS;
+        scan.args_at = from + 9;
+    }
+}
+
+/// Without a branch for each byte, of which the verifier would follow every combination.
+#[inline(always)]
+fn starts_with<const N: usize, const M: usize>(text: &[u8; M], word: &[u8; N]) -> bool {
+    let mut differ = 0;
+    let mut index = 0;
+    while index < N {
+        differ |= text[index] ^ word[index];
+        index += 1;
+    }
+    differ == 0
+}
+
+/// Takes the pod's names out of `CNI_ARGS`: pairs of a key and a value, joined by semicolons.
+#[inline(always)]
+fn pod(scan: &mut Scan) {
+    if scan.args_at == 0 {
+        return;
+    }
+    // SAFETY: the helper writes at most `args`. It counts the NUL.
+    let read = unsafe {
+        let to = (&raw mut scan.args).cast();
+        bpf_probe_read_user_str(to, ARGS as u32, scan.args_at as *const _)
+    };
+    if read <= 0 {
+        return;
+    }
+    scan.pair = 0;
+    scan.cut = u32::from(read >= ARGS as i64);
+    walk(ARGS as u32, argument);
+}
+
+/// One byte of `CNI_ARGS`; 1 ends the loop.
+///
+/// # Safety
+/// None of the caller's: the signature is `bpf_loop`'s.
+#[inline(never)]
+unsafe extern "C" fn argument(index: u64, _: *mut u64) -> i64 {
+    let Some(scan) = scan() else { return 1 };
+    let byte = scan.args[index as usize & (ARGS - 1)];
+    if byte != 0 && byte != b';' {
+        return 0;
+    }
+    if byte == b';' || scan.cut == 0 {
+        pair(scan, index);
+    }
+    scan.pair = index as u32 + 1;
+    i64::from(byte == 0)
+}
+
+macro_rules! keys {
+    ($scan:ident, $key:ident, $base:ident, $length:ident, $($name:literal: $most:literal => $field:ident,)*) => {$(
+        if starts_with(&$key, $name) && $scan.record.$field[0] == 0 {
+            let length = $length.wrapping_sub($name.len() as u64);
+            // Longer than Kubernetes allows: none rather than a part.
+            if length <= $most {
+                let to = (&raw mut $scan.record.$field).cast();
+                let from = $base.wrapping_add($name.len() as u64);
+                // SAFETY: the helper writes at most `$most` bytes, which are fewer than the field.
+                unsafe {
+                    bpf_probe_read_kernel(to, (length & $most) as u32, from as *const _);
+                }
+            }
+            return;
+        }
+    )*};
+}
+
+/// Takes the value of the pair that ends before `end`, if it is one of ours.
+#[inline(always)]
+fn pair(scan: &mut Scan, end: u64) {
+    let length = end.wrapping_sub(u64::from(scan.pair));
+    let base = (&raw const scan.args as u64).wrapping_add(u64::from(scan.pair));
+    let key: [u8; 18] = at(base);
+    keys!(scan, key, base, length,
+        b"K8S_POD_NAMESPACE=": 63 => pod_namespace,
+        b"K8S_POD_NAME=": 255 => pod_name,
+        b"K8S_POD_UID=": 63 => pod_uid,
+    );
+}
+
+/// `sched_process_exit(task)`, told once the last of its threads is leaving. What `wait` gives is what
+/// counts (`wait_task_zombie`, kernel/exit.c).
+#[inline(always)]
+fn end(task: Addr) {
+    // SAFETY: takes nothing.
+    let pid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
+    // SAFETY: copied at once.
+    let Some(start) = unsafe { RUNNING.get(&pid) }.copied() else { return };
+    let signal: Addr = field(task, &TASK_SIGNAL);
+    // `live` no longer counts this task: do_exit() takes it off before the tracepoint.
+    if field::<u32>(signal, &SIGNAL_LIVE) != 0 {
+        return;
+    }
+    // Two threads that leave at once may both be the last.
+    if RUNNING.remove(&pid).is_err() {
+        return;
+    }
+    let leader: Addr = field(task, &TASK_LEADER);
+    if field::<u64>(leader, &TASK_START) != start {
+        return;
+    }
+    let group = field::<u32>(signal, &SIGNAL_FLAGS) & SIGNAL_GROUP_EXIT != 0;
+    let code =
+        if group { field(signal, &SIGNAL_EXIT_CODE) } else { field(leader, &TASK_EXIT_CODE) };
+    let header = header::<CallEndRecord>(kind::CALL_ENDED);
+    emit(kind::CALL_ENDED, &CallEndRecord { header, pid, code, start });
+}
+
+#[btf_tracepoint]
+pub fn tp_call(ctx: BtfTracePointContext) -> i32 {
+    begin(ctx.arg(0), ctx.arg(2));
+    0
+}
+
+#[raw_tracepoint]
+pub fn rt_call(ctx: RawTracePointContext) -> i32 {
+    begin(ctx.arg(0), ctx.arg(2));
+    0
+}
+
+#[btf_tracepoint]
+pub fn tp_call_end(ctx: BtfTracePointContext) -> i32 {
+    end(ctx.arg(0));
+    0
+}
+
+#[raw_tracepoint]
+pub fn rt_call_end(ctx: RawTracePointContext) -> i32 {
+    end(ctx.arg(0));
+    0
+}

@@ -1,0 +1,146 @@
+//! From the kernel half's records of CNI calls to facts. Pure: bytes in, facts out. The texts come from
+//! a plugin's environment and say whatever its caller wrote there.
+
+use ipwatch_common::{CallEndRecord, CallRecord, kind};
+
+use super::events::{TICK, whole};
+use crate::fact::{CniCall, PodName, TaskKey, What};
+
+/// What a record of a call's beginning or end says; `None` when it is neither, or not whole, or of a
+/// command that is none of CNI's.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Option<What> {
+    if let Some(record) = whole::<CallRecord>(bytes)
+        && record.header.kind == kind::CALL_BEGAN
+    {
+        return began(&record);
+    }
+    let record = whole::<CallEndRecord>(bytes)?;
+    (record.header.kind == kind::CALL_ENDED).then(|| ended(&record))
+}
+
+/// A call whose command is one of CNI's.
+pub(super) fn began(record: &CallRecord) -> Option<What> {
+    let call = CniCall {
+        task: TaskKey { pid: record.pid, tid: record.pid, start: record.start / TICK },
+        parent: record.parent,
+        plugin: cut(&record.plugin).unwrap_or_default(),
+        command: cut(&record.command)?.parse().ok()?,
+        container_id: text(&record.container_id),
+        netns_path: text(&record.netns_path),
+        ifname: text(&record.ifname),
+        pod: pod(record),
+    };
+    Some(What::CniBegan(call))
+}
+
+fn pod(record: &CallRecord) -> Option<PodName> {
+    Some(PodName {
+        namespace: text(&record.pod_namespace)?,
+        name: text(&record.pod_name)?,
+        uid: text(&record.pod_uid),
+    })
+}
+
+/// How a call ended, from what `wait` gives.
+pub(super) fn ended(record: &CallEndRecord) -> What {
+    let signal = record.code & 0x7f;
+    let (status, signal) = match signal {
+        0 => (Some(record.code >> 8 & 0xff), None),
+        signal => (None, Some(signal)),
+    };
+    let task = TaskKey { pid: record.pid, tid: record.pid, start: record.start / TICK };
+    What::CniEnded { task, status, signal }
+}
+
+/// A value that is there and whole: one that fills its field may have been longer, and a part of a name
+/// is another name.
+fn text<const N: usize>(bytes: &[u8; N]) -> Option<String> {
+    cut(bytes).filter(|text| bytes.get(N - 2) == Some(&0) && !text.is_empty())
+}
+
+/// Up to the first NUL.
+fn cut(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fact::CniCommand;
+    use ipwatch_common::{Header, Wire};
+
+    /// A record of zeroes but for these.
+    fn record(command: &[u8], container: &[u8], pod: [&[u8]; 3]) -> CallRecord {
+        let zeroes = [0; CallRecord::SIZE];
+        let mut record = CallRecord::take(&mut &zeroes[..]).unwrap();
+        let size = CallRecord::SIZE as u16;
+        record.header = Header { kind: kind::CALL_BEGAN, size, reserved: 0, time: 1 };
+        (record.pid, record.parent, record.start) = (9, 8, 7 * TICK + 3);
+        fill(&mut record.plugin, b"/opt/cni/bin/bridge");
+        fill(&mut record.command, command);
+        fill(&mut record.container_id, container);
+        fill(&mut record.ifname, b"eth0");
+        fill(&mut record.pod_namespace, pod[0]);
+        fill(&mut record.pod_name, pod[1]);
+        fill(&mut record.pod_uid, pod[2]);
+        record
+    }
+
+    fn fill(field: &mut [u8], text: &[u8]) {
+        field[..text.len()].copy_from_slice(text);
+    }
+
+    fn call(record: &CallRecord) -> CniCall {
+        match began(record) {
+            Some(What::CniBegan(call)) => call,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_call_says_what_it_is_about() {
+        let call = call(&record(b"ADD", b"abc", [b"shop", b"api-0", b""]));
+        let pod = PodName { namespace: "shop".into(), name: "api-0".into(), uid: None };
+        assert_eq!(call.task, TaskKey { pid: 9, tid: 9, start: 7 });
+        assert_eq!((call.parent, call.plugin.as_str()), (8, "/opt/cni/bin/bridge"));
+        assert_eq!((call.command, call.container_id.as_deref()), (CniCommand::Add, Some("abc")));
+        assert_eq!((call.ifname.as_deref(), call.netns_path), (Some("eth0"), None));
+        assert_eq!(call.pod, Some(pod));
+    }
+
+    #[test]
+    fn a_part_of_a_name_is_no_name() {
+        let whole = [b'x'; 254];
+        assert!(call(&record(b"DEL", &whole, [b"", b"", b""])).container_id.is_some());
+        let longer = [b'x'; 255];
+        assert_eq!(call(&record(b"DEL", &longer, [b"", b"", b""])).container_id, None);
+        assert_eq!(call(&record(b"DEL", b"", [b"shop", b"", b"u"])).pod, None);
+    }
+
+    #[test]
+    fn what_is_no_call_says_nothing() {
+        assert_eq!(began(&record(b"add", b"abc", [b"", b"", b""])), None);
+        assert_eq!(began(&record(b"", b"abc", [b"", b"", b""])), None);
+        for size in 0..CallRecord::SIZE + 2 {
+            assert_eq!(decode(&vec![0xff; size]), None, "{size}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_status_or_a_signal() {
+        let end = |code| {
+            let header = Header { kind: kind::CALL_ENDED, size: 32, reserved: 0, time: 1 };
+            match ended(&CallEndRecord { header, pid: 9, code, start: 7 * TICK }) {
+                What::CniEnded { status, signal, .. } => (status, signal),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(end(0), (Some(0), None));
+        assert_eq!(end(1 << 8), (Some(1), None));
+        assert_eq!(end(9), (None, Some(9)));
+        // With a core dump.
+        assert_eq!(end(0x80 | 11), (None, Some(11)));
+    }
+}
