@@ -45,6 +45,8 @@ pub struct Container {
     pub id: String,
     /// Name of its pod, in the namespace `shop`.
     pub pod: String,
+    /// Uid of its pod.
+    pub uid: String,
 }
 
 impl Container {
@@ -52,7 +54,15 @@ impl Container {
     #[must_use]
     pub fn new(lab: &Lab, n: usize) -> Self {
         let (first, last) = pod::uid_of(lab.tag());
-        Self { id: format!("{first}{n:044x}{last}"), pod: format!("direct-{n}") }
+        let (id, pod) = (format!("{first}{n:044x}{last}"), format!("direct-{n}"));
+        Self { id, pod, uid: pod::new_uid(lab.tag()) }
+    }
+
+    /// The same of a pod with this name.
+    #[must_use]
+    pub fn of_pod(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.pod);
+        self
     }
 }
 
@@ -84,7 +94,7 @@ impl Network {
         fs::write(conf_dir(lab).join(format!("{name}.conflist")), list.to_string())
             .expect("write the conflist");
         let bin = bin_dir(lab);
-        if !bin.join(plugin).exists() {
+        if !bin.join("host-local").exists() {
             pod::programs(&bin);
         }
         let node = node.path().to_owned();
@@ -142,8 +152,8 @@ impl Network {
         config["cniVersion"] = "0.4.0".into();
         config["name"] = self.name.as_str().into();
         let args = format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={}",
-            container.pod, container.id
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+            container.pod, container.id, container.uid
         );
         let mut plugin = Command::new(self.bin.join(self.plugin["type"].as_str().expect("a type")));
         plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", &container.id);

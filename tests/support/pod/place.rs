@@ -35,25 +35,32 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     programs(&dir.join("bin"));
 }
 
-/// The plugins and runc, each as it is; but `bridge` and runc can be slowed down: see
-/// [`super::Containerd::slow_down`].
+/// The plugins and runc, each as it is; but some can be slowed down: see
+/// [`super::Containerd::slow_down`]; and `bridge` can be made to fail: see
+/// [`super::Containerd::fail_del`].
 pub(crate) fn programs(bin: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
     for plugin in fs::read_dir(PLUGINS).expect("the CNI plugins").flatten() {
-        if plugin.file_name() != "bridge" {
+        if plugin.file_name() != "bridge" && plugin.file_name() != "host-local" {
             symlink(plugin.path(), bin.join(plugin.file_name())).expect("link a plugin");
         }
     }
-    // After the ADD: the netns is there with its IP, and nobody has been told.
-    let bridge = format!(
-        "#!/bin/sh\n\
-         if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {PLUGINS}/bridge; fi\n\
-         {PLUGINS}/bridge; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
-    );
+    // bridge after the ADD: the netns is there with its IP, and nobody has been told. host-local after
+    // the ADD: the IP is reserved, and nobody has it.
+    let slow = |plugin: &str, before: &str| {
+        format!(
+            "#!/bin/sh\n{before}\
+             if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {PLUGINS}/{plugin}; fi\n\
+             {PLUGINS}/{plugin}; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
+        )
+    };
+    let fail = "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.fail\" ]; then\n\
+         echo '{\"cniVersion\": \"0.4.0\", \"code\": 999, \"msg\": \"made to fail\"}'; exit 1; fi\n";
+    let (bridge, host_local) = (slow("bridge", fail), slow("host-local", ""));
     let runc = "#!/bin/sh\n\
          case \" $* \" in *' create '*) [ ! -e \"$0.slow\" ] || sleep \"$(cat \"$0.slow\")\";; esac\n\
          exec /usr/sbin/runc \"$@\"\n";
-    for (name, text) in [("bridge", bridge.as_str()), ("runc", runc)] {
+    for (name, text) in [("bridge", bridge.as_str()), ("host-local", &host_local), ("runc", runc)] {
         fs::write(bin.join(name), text).expect("write a script");
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(bin.join(name), mode).expect("make it a program");
