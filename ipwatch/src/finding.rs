@@ -31,6 +31,22 @@ pub enum Code {
     MountLeakBlocksRemoval,
     /// Sandboxes of one pod come and go.
     SandboxCrashLoop,
+    /// A store let go of an IP that a netns still has.
+    IpReleasedButHeld,
+    /// A store hands an IP to a container while another one's netns has it.
+    IpConflictImminent,
+    /// An IP is reserved for a container that is gone.
+    IpamReservationLeaked,
+    /// A network has hardly any IP left to hand out.
+    IpamRangeExhausting,
+    /// A file of an IPAM store or of the CNI result cache says nothing.
+    IpamStoreUnreadable,
+    /// The DEL of an old sandbox takes something from the pod's new one.
+    CniDelHitsSuccessor,
+    /// A sandbox's network is not given back: DEL fails again and again, or never came.
+    CniDelFailing,
+    /// A pod's device on the node leads nowhere.
+    VethOrphaned,
 }
 
 impl Code {
@@ -43,6 +59,14 @@ impl Code {
         Code::NetnsTeardownStuck,
         Code::MountLeakBlocksRemoval,
         Code::SandboxCrashLoop,
+        Code::IpReleasedButHeld,
+        Code::IpConflictImminent,
+        Code::IpamReservationLeaked,
+        Code::IpamRangeExhausting,
+        Code::IpamStoreUnreadable,
+        Code::CniDelHitsSuccessor,
+        Code::CniDelFailing,
+        Code::VethOrphaned,
     ];
 
     /// The name as JSON, logs, metrics and docs spell it.
@@ -56,6 +80,14 @@ impl Code {
             Code::NetnsTeardownStuck => "netns-teardown-stuck",
             Code::MountLeakBlocksRemoval => "mount-leak-blocks-removal",
             Code::SandboxCrashLoop => "sandbox-crash-loop",
+            Code::IpReleasedButHeld => "ip-released-but-held",
+            Code::IpConflictImminent => "ip-conflict-imminent",
+            Code::IpamReservationLeaked => "ipam-reservation-leaked",
+            Code::IpamRangeExhausting => "ipam-range-exhausting",
+            Code::IpamStoreUnreadable => "ipam-store-unreadable",
+            Code::CniDelHitsSuccessor => "cni-del-hits-successor",
+            Code::CniDelFailing => "cni-del-failing",
+            Code::VethOrphaned => "veth-orphaned",
         }
     }
 
@@ -78,6 +110,22 @@ impl Code {
                 include_str!("../../docs/findings/mount-leak-blocks-removal.md")
             }
             Code::SandboxCrashLoop => include_str!("../../docs/findings/sandbox-crash-loop.md"),
+            Code::IpReleasedButHeld => include_str!("../../docs/findings/ip-released-but-held.md"),
+            Code::IpConflictImminent => include_str!("../../docs/findings/ip-conflict-imminent.md"),
+            Code::IpamReservationLeaked => {
+                include_str!("../../docs/findings/ipam-reservation-leaked.md")
+            }
+            Code::IpamRangeExhausting => {
+                include_str!("../../docs/findings/ipam-range-exhausting.md")
+            }
+            Code::IpamStoreUnreadable => {
+                include_str!("../../docs/findings/ipam-store-unreadable.md")
+            }
+            Code::CniDelHitsSuccessor => {
+                include_str!("../../docs/findings/cni-del-hits-successor.md")
+            }
+            Code::CniDelFailing => include_str!("../../docs/findings/cni-del-failing.md"),
+            Code::VethOrphaned => include_str!("../../docs/findings/veth-orphaned.md"),
         }
     }
 }

@@ -227,10 +227,12 @@ impl Core {
         self.tell_tenures();
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
+        self.ledger.set_second_look(self.policy.second_look);
         self.ledger.be_patient(if self.is_young(now) { &detect::SLOW } else { &[] });
         for change in self.ledger.observe(now, &candidates, &blind) {
             self.tell(change);
         }
+        self.next = [self.next, self.ledger.due(now)].into_iter().flatten().min();
         self.keep_house(now);
     }
 

@@ -161,6 +161,7 @@ impl Player {
         self.map.take_tenures();
         let candidates = detect::detect(&self.map, now, &policy);
         if let Some(ledger) = &mut self.ledger {
+            ledger.set_second_look(policy.second_look);
             ledger.observe(now, &candidates, &detect::blind(&self.map, &policy));
         }
     }

@@ -4,21 +4,36 @@
 //! that is dead, else what keeps it alive. An agent that keeps mounts is the root of the netns that one of
 //! these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far as anybody can
 //! tell, and pages a person.
+//!
+//! An IP that is held and free to hand out, or handed out already, makes its root a matter for tonight. Leaks
+//! are why a range runs out: they are as urgent as that is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use crate::contract;
 use crate::finding::{Candidate, Code, Severity};
+use crate::map::{NodeMap, RangeEntry};
 
 /// Codes that can be the root of what else is wrong with the same netns, the deepest first.
 const ROOTS: [Code; 3] = [Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked];
 /// Codes that follow from a root in the same netns.
-const FOLLOW: [Code; 3] =
-    [Code::IpHeldByDeadSandbox, Code::DeviceHeldByDeadSandbox, Code::NetnsLeaked];
+const FOLLOW: [Code; 5] = [
+    Code::IpHeldByDeadSandbox,
+    Code::DeviceHeldByDeadSandbox,
+    Code::NetnsLeaked,
+    Code::IpReleasedButHeld,
+    Code::IpConflictImminent,
+];
+/// Codes that say that an IP which is held can be had by others.
+const FREE: [Code; 2] = [Code::IpReleasedButHeld, Code::IpConflictImminent];
+/// Codes that take an IP from a range for good.
+const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 
 /// Fills in `caused_by`, and raises what has become worse by it.
-pub(super) fn fold(found: &mut [Candidate]) {
+pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
     raise(found);
+    raise_held(found);
     let mut roots: BTreeMap<NetnsKey, (usize, Code, String)> = BTreeMap::new();
     let mut agents: BTreeMap<u64, String> = BTreeMap::new();
     for candidate in found.iter() {
@@ -47,6 +62,68 @@ pub(super) fn fold(found: &mut [Candidate]) {
                 by_agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
             });
     }
+    fold_conflicts(found);
+    fold_ranges(map, found);
+}
+
+/// What is held and can be had by others, or is given to them already, pages a person.
+fn raise_held(found: &mut [Candidate]) {
+    let free = found.iter().filter(|one| FREE.contains(&one.code)).filter_map(netns_key);
+    let free: BTreeSet<NetnsKey> = free.collect();
+    for candidate in found.iter_mut().filter(|one| ROOTS.contains(&one.code)) {
+        if netns_key(candidate).is_some_and(|netns| free.contains(&netns)) {
+            candidate.severity = Severity::Critical;
+        }
+    }
+}
+
+/// An IP that is handed out while it is held follows from its release, where nothing deeper is known.
+fn fold_conflicts(found: &mut [Candidate]) {
+    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), String> = found
+        .iter()
+        .filter(|one| one.code == Code::IpReleasedButHeld)
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), one.key.clone())))
+        .collect();
+    for candidate in found.iter_mut().filter(|one| one.code == Code::IpConflictImminent) {
+        let release = netns_key(candidate)
+            .and_then(|netns| releases.get(&(netns, candidate.subject.ip)))
+            .filter(|_| candidate.caused_by.is_none());
+        if let Some(key) = release {
+            candidate.caused_by = Some((Code::IpReleasedButHeld, key.clone()));
+        }
+    }
+}
+
+/// A range runs out by its leaks, if freeing them would help: the root of the first of them is why.
+fn fold_ranges(map: &NodeMap, found: &mut [Candidate]) {
+    for place in 0..found.len() {
+        if found[place].code != Code::IpamRangeExhausting {
+            continue;
+        }
+        let Some(range) = map.ranges().find(|range| is_about(&found[place], range)) else {
+            continue;
+        };
+        let leak = found.iter().position(|one| {
+            LEAKS.contains(&one.code)
+                && one.caused_by.as_ref().is_none_or(|(code, _)| !LEAKS.contains(code))
+                && one.subject.ip.is_some_and(|ip| {
+                    range.contains(ip) && map.reservations_of(ip).any(|entry| range.is_of(entry))
+                })
+        });
+        let Some(leak) = leak else { continue };
+        let severity = found[place].severity;
+        let root = found[leak].caused_by.clone();
+        let root = root.unwrap_or_else(|| (found[leak].code, found[leak].key.clone()));
+        for one in found.iter_mut().filter(|one| (one.code, &one.key) == (root.0, &root.1)) {
+            one.severity = one.severity.max(severity);
+        }
+        found[place].caused_by = Some(root);
+    }
+}
+
+fn is_about(candidate: &Candidate, range: &RangeEntry) -> bool {
+    let (store, network) = (&range.range.store, &range.range.network);
+    candidate.key == format!("{store}/{network}/{}", range.text())
 }
 
 /// A teardown that hangs is a nuisance until pods fail to start.

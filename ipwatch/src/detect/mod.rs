@@ -4,16 +4,24 @@
 //! a source has not told is unknown, and [`blind`] names the codes that cannot be judged meanwhile.
 
 mod cause;
+mod cni_del_failing;
+mod cni_del_hits_successor;
 mod device_held_by_dead_sandbox;
 mod fold;
+mod ip_conflict_imminent;
 mod ip_held_by_dead_sandbox;
 mod ip_held_by_stuck_process;
+mod ip_released_but_held;
+mod ipam_range_exhausting;
+mod ipam_reservation_leaked;
+mod ipam_store_unreadable;
 mod mount_leak_blocks_removal;
 mod netns_leaked;
 mod netns_teardown_stuck;
 mod sandbox_crash_loop;
 #[cfg(test)]
 mod tests;
+mod veth_orphaned;
 mod words;
 
 use std::collections::BTreeSet;
@@ -24,12 +32,16 @@ use crate::map::{NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-pub const SLOW: [Code; 5] = [
+pub const SLOW: [Code; 9] = [
     Code::IpHeldByDeadSandbox,
     Code::DeviceHeldByDeadSandbox,
     Code::NetnsLeaked,
     Code::NetnsTeardownStuck,
     Code::MountLeakBlocksRemoval,
+    Code::IpReleasedButHeld,
+    Code::IpamReservationLeaked,
+    Code::CniDelFailing,
+    Code::VethOrphaned,
 ];
 
 /// What every detector is.
@@ -46,10 +58,18 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         netns_teardown_stuck::detect,
         mount_leak_blocks_removal::detect,
         sandbox_crash_loop::detect,
+        ip_released_but_held::detect,
+        ip_conflict_imminent::detect,
+        ipam_reservation_leaked::detect,
+        ipam_range_exhausting::detect,
+        ipam_store_unreadable::detect,
+        cni_del_hits_successor::detect,
+        cni_del_failing::detect,
+        veth_orphaned::detect,
     ];
     let mut found: Vec<Candidate> =
         DETECTORS.iter().flat_map(|detect| detect(map, now, policy)).collect();
-    fold::fold(&mut found);
+    fold::fold(map, &mut found);
     found
 }
 
@@ -76,5 +96,32 @@ pub fn blind(map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
             Code::MountLeakBlocksRemoval,
         ]);
     }
+    blind_to_ipam(map, &mut blind);
     blind
+}
+
+/// The same of what rests on IPAM stores and CNI calls.
+fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
+    // One that was never there is not missed; one that has told before and is silent is.
+    let whole = map.stores().all(|store| map.answers(store));
+    if !whole || !map.answers("netlink") {
+        blind.extend([
+            Code::IpReleasedButHeld,
+            Code::IpConflictImminent,
+            Code::IpamReservationLeaked,
+            Code::IpamRangeExhausting,
+            Code::IpamStoreUnreadable,
+            Code::CniDelHitsSuccessor,
+            Code::CniDelFailing,
+        ]);
+    }
+    if !map.runtimes_answer() {
+        blind.extend([Code::IpamReservationLeaked, Code::CniDelHitsSuccessor, Code::CniDelFailing]);
+    }
+    if map.calls_seen_since().is_none() {
+        blind.insert(Code::CniDelFailing);
+    }
+    if !map.answers("netlink") {
+        blind.insert(Code::VethOrphaned);
+    }
 }

@@ -4,7 +4,7 @@ use super::cause::quoted;
 use crate::contract::{Container, Pod};
 use crate::fact::BootNs;
 use crate::finding::{Evidence, Subject};
-use crate::map::{Netns, NodeMap, SandboxEntry};
+use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
 
 /// Evidence in the order it is told.
 pub(super) struct Proof<'a> {
@@ -52,6 +52,50 @@ impl<'a> Proof<'a> {
                     format!("sandbox {id}{attempt} is {}", sandbox.word),
                 );
             }
+        }
+    }
+
+    /// Where an IP is up, and who is there.
+    pub(super) fn holder(&mut self, netns: &Netns, now: BootNs) {
+        let ips = addresses(netns).join(", ");
+        self.tell("netlink", now, format!("still up in {}: {ips}", netns_text(netns)));
+        if let Some(entry) = netns.owner().and_then(|owner| self.map.sandbox(&owner.sandbox)) {
+            self.runtime(entry);
+        } else if let Some(owner) = netns.owner() {
+            self.tell(
+                "procfs",
+                now,
+                format!("it is the netns of sandbox {}", short(&owner.sandbox)),
+            );
+        }
+        let pids: Vec<String> = netns.tasks().take(8).map(|task| task.pid.to_string()).collect();
+        if !pids.is_empty() {
+            self.tell("procfs", now, format!("in it: pid {}", pids.join(", ")));
+        }
+    }
+
+    /// How the ADDs and DELs of a netns's sandbox went.
+    pub(super) fn calls_of(&mut self, netns: &Netns) {
+        let history = netns.owner().and_then(|owner| self.map.call_history(&owner.sandbox));
+        if let Some(history) = history {
+            self.dels(history);
+        }
+    }
+
+    /// How the DELs of a container went.
+    pub(super) fn dels(&mut self, history: &CallHistory) {
+        let del = &history.del;
+        if let Some(ended) = del.ended {
+            let text = match del.failures {
+                0 => "DEL was run for it and succeeded".to_owned(),
+                n => {
+                    format!("DEL was run for it and failed, {} in a row", count(n as usize, "time"))
+                }
+            };
+            self.tell("probe", ended, text);
+        }
+        if let Some((command, text, at)) = &history.error {
+            self.tell("runtime log", *at, format!("{}: {text}", command.as_str()));
         }
     }
 
@@ -110,6 +154,25 @@ pub(super) fn unmount(pid: u32, path: &str) -> String {
         "nsenter --mount=/proc/{pid}/ns/mnt umount {path} (or, where its image has no umount: \
          umount -N {pid} {path})"
     )
+}
+
+/// For whom a reservation is: the pod, else the container.
+pub(super) fn reserved_for(entry: &ReservationEntry) -> String {
+    match (&entry.pod, entry.container_id.as_deref()) {
+        (Some(pod), Some(id)) => {
+            format!("pod {}/{} (container {})", pod.namespace, pod.name, short(id))
+        }
+        (Some(pod), None) => format!("pod {}/{}", pod.namespace, pod.name),
+        (None, Some(id)) => format!("container {}", short(id)),
+        (None, None) => "nobody by name".to_owned(),
+    }
+}
+
+/// A moment of the wall clock, Unix time in nanoseconds.
+pub(super) fn date(wall: i64) -> Option<String> {
+    let at = u64::try_from(wall).ok()?;
+    let date = crate::clock::Calendar::default().date(BootNs(at));
+    (!date.is_empty()).then_some(date)
 }
 
 /// A container's id as runtimes show it.

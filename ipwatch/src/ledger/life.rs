@@ -27,7 +27,7 @@ pub(super) const RESOLVED_KEPT: usize = 256;
 /// A finding and what its life needs to know beyond what people see. This is what the store keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The observation that opened it: any other one makes it fire.
+    /// The observation that opened it: any other one, some time apart from it, makes it fire.
     pub observed: BootNs,
     /// The latest observation.
     pub seen: BootNs,
@@ -54,6 +54,8 @@ pub struct Life {
     inherited: BTreeSet<String>,
     /// Codes of which these are kept meanwhile.
     patient: BTreeSet<Code>,
+    /// At least so long lies between the two observations that make a finding fire, in ns.
+    second_look: u64,
 }
 
 impl Life {
@@ -86,12 +88,25 @@ impl Life {
                 .map(|(code, key)| finding_id(*code, key))
                 .filter(|cause| *cause != id && known.contains(cause));
             let change = match self.open.get_mut(&id) {
-                Some(record) => update(record, now, calendar, candidate, cause),
+                Some(record) => update(record, now, calendar, candidate, cause, self.second_look),
                 None => Some(self.begin(id, calendar, candidate, cause)),
             };
             changes.extend(change);
         }
         changes
+    }
+
+    /// Sets how far apart the two observations must be that make a finding fire.
+    pub fn set_second_look(&mut self, ns: u64) {
+        self.second_look = ns;
+    }
+
+    /// When a second observation of what is pending will count.
+    #[must_use]
+    pub fn due(&self, now: BootNs) -> Option<BootNs> {
+        let pending = self.open.values().filter(|one| one.finding.status == Status::Pending);
+        let due = pending.map(|one| one.observed.plus(self.second_look));
+        due.filter(|due| *due > now).min()
     }
 
     /// The findings that are alive, by id.
@@ -235,9 +250,11 @@ fn update(
     calendar: &Calendar,
     candidate: &Candidate,
     cause: Option<String>,
+    second_look: u64,
 ) -> Option<Change> {
     let finding = &mut record.finding;
-    let fires = finding.status == Status::Pending && candidate.observed != record.observed;
+    let apart = candidate.observed.0.abs_diff(record.observed.0);
+    let fires = finding.status == Status::Pending && apart > 0 && apart >= second_look;
     let changed = fires
         || finding.severity != candidate.severity
         || finding.subject != candidate.subject

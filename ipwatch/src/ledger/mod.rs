@@ -166,6 +166,17 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// See [`Life::set_second_look`].
+    pub fn set_second_look(&mut self, ns: u64) {
+        self.life.set_second_look(ns);
+    }
+
+    /// See [`Life::due`].
+    #[must_use]
+    pub fn due(&self, now: BootNs) -> Option<BootNs> {
+        self.life.due(now)
+    }
+
     /// See [`Life::be_patient`].
     pub fn be_patient(&mut self, codes: &[Code]) {
         self.life.be_patient(codes);

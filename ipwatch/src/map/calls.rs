@@ -1,8 +1,11 @@
-//! Runs of CNI plugins: which are under way, and which have just ended.
+//! Runs of CNI plugins: which are under way, which have just ended, and how each container's went.
+//!
+//! What is asked most (is a DEL of this container under way?) is answered from its history alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use crate::fact::{BootNs, CniCall, CniCommand, TaskKey};
+use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
 
 use super::NodeMap;
 
@@ -16,6 +19,13 @@ const MOST_UNTAKEN: usize = 4096;
 const KEEP: u64 = 600_000_000_000;
 /// A plugin that has not ended after this was not seen to: kubelet gives one up after some minutes.
 const LOST: u64 = 1_800_000_000_000;
+
+/// Containers whose history is kept. One that nothing was heard of for longest goes first.
+const MOST_CONTAINERS: usize = 8192;
+/// Plugins of one container that are kept apart.
+const MOST_PLUGINS: usize = 8;
+/// Bytes kept of an error's text.
+const LONGEST_ERROR: usize = 1024;
 
 /// One run of a plugin.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,26 +67,215 @@ impl CallEntry {
     }
 }
 
+/// How the ADDs and DELs of one container went.
+#[derive(Debug, Clone, Default)]
+pub struct CallHistory {
+    /// The pod, as any of them named it.
+    pub pod: Option<PodName>,
+    /// The newest path of its netns that any of them was given.
+    pub netns_path: Option<String>,
+    /// Its ADDs.
+    pub add: Went,
+    /// Its DELs.
+    pub del: Went,
+    /// DELs by the plugin that was run: a network may have several, and the first to fail ends the call.
+    pub plugins: Vec<(Arc<str>, Went)>,
+    /// The newest error, which command's, and when it was told.
+    pub error: Option<(CniCommand, String, BootNs)>,
+    /// Something was heard of it.
+    touched: BootNs,
+}
+
+/// How the runs of one command went. Those of IPAM plugins count with their main plugin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Went {
+    /// Under way.
+    pub running: u32,
+    /// When the oldest of those under way began.
+    pub running_since: Option<BootNs>,
+    /// The first began.
+    pub first: Option<BootNs>,
+    /// The newest began.
+    pub last: Option<BootNs>,
+    /// The newest ended.
+    pub ended: Option<BootNs>,
+    /// Failed since the newest success, one after the other.
+    pub failures: u32,
+    /// The first and the newest of these failures, and the newest one's exit status.
+    pub failed: Option<(BootNs, BootNs, Option<u32>)>,
+}
+
+impl Went {
+    fn began(&mut self, at: BootNs) {
+        self.running = self.running.saturating_add(1);
+        self.running_since.get_or_insert(at);
+        self.first.get_or_insert(at);
+        self.last = self.last.max(Some(at));
+    }
+
+    fn ended(&mut self, began: BootNs, end: CallEnd) {
+        self.running = self.running.saturating_sub(1);
+        if self.running == 0 {
+            self.running_since = None;
+        }
+        self.ended = self.ended.max(Some(end.at));
+        if !end.failed() {
+            self.failures = 0;
+            self.failed = None;
+            return;
+        }
+        // Two at once that fail are one failure: they are in each other's way.
+        let at_once = self.failed.is_some_and(|(_, newest, _)| began <= newest);
+        if !at_once {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let first = self.failed.map_or(end.at, |(first, ..)| first);
+        self.failed = Some((first, end.at, end.status));
+    }
+
+    /// Whether one is under way (and has not hung for ever), or ended less than `after` ns before `now`.
+    fn is_recent(&self, now: BootNs, after: u64) -> bool {
+        self.running > 0 || self.ended.is_some_and(|end| now.since(end) < after)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     running: BTreeMap<TaskKey, CallEntry>,
     past: VecDeque<CallEntry>,
     untaken: Vec<CallEntry>,
+    histories: BTreeMap<Arc<str>, CallHistory>,
+    /// Of these a DEL has failed.
+    failing: BTreeSet<Arc<str>>,
+    /// Every run has been seen since then.
+    pub(super) seen_since: Option<BootNs>,
+}
+
+impl Calls {
+    fn history_of(&mut self, id: &str, at: BootNs) -> &mut CallHistory {
+        if self.histories.len() >= MOST_CONTAINERS && !self.histories.contains_key(id) {
+            let mut ages: Vec<BootNs> = self.histories.values().map(|one| one.touched).collect();
+            ages.sort_unstable();
+            // A quarter at once: this is not to be done for each.
+            let old = ages[ages.len() / 4];
+            self.histories.retain(|_, one| one.touched > old || one.del.running > 0);
+            while self.histories.len() >= MOST_CONTAINERS {
+                self.histories.pop_first();
+            }
+            let histories = &self.histories;
+            self.failing.retain(|id| histories.contains_key(id));
+        }
+        let history = self.histories.entry(id.into()).or_default();
+        history.touched = history.touched.max(at);
+        history
+    }
+
+    fn note_began(&mut self, entry: &CallEntry) {
+        let call = &entry.call;
+        let Some(id) = &call.container_id else { return };
+        let history = self.history_of(id, entry.began);
+        if call.pod.is_some() {
+            history.pod.clone_from(&call.pod);
+        }
+        if call.netns_path.is_some() {
+            history.netns_path.clone_from(&call.netns_path);
+        }
+        if let Some(went) = history.of(call.command) {
+            went.began(entry.began);
+        }
+        if let Some(went) = history.plugin(entry) {
+            went.began(entry.began);
+        }
+    }
+
+    fn note_ended(&mut self, entry: &CallEntry, end: CallEnd) {
+        let Some(id) = &entry.call.container_id else { return };
+        let history = self.history_of(id, end.at);
+        if let Some(went) = history.of(entry.call.command) {
+            went.ended(entry.began, end);
+        }
+        if let Some(went) = history.plugin(entry) {
+            went.ended(entry.began, end);
+        }
+        let fails = history.plugins.iter().any(|(_, went)| went.failures > 0);
+        if fails {
+            self.failing.insert(id.as_str().into());
+        } else {
+            self.failing.remove(id.as_str());
+        }
+    }
+
+    /// Forgets runs under way that were not seen to end.
+    fn drop_lost(&mut self, at: BootNs) {
+        let lost: Vec<CallEntry> = self
+            .running
+            .extract_if(.., |_, entry| at.since(entry.began) >= LOST)
+            .map(|(_, e)| e)
+            .collect();
+        for entry in lost {
+            // It counts as neither success nor failure.
+            let Some(id) = &entry.call.container_id else { continue };
+            if let Some(history) = self.histories.get_mut(id.as_str()) {
+                for went in [history.of(entry.call.command)].into_iter().flatten() {
+                    went.running = went.running.saturating_sub(1);
+                    went.running_since = went.running_since.filter(|_| went.running > 0);
+                }
+                if let Some(went) = history.plugin(&entry) {
+                    went.running = went.running.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
+
+impl CallHistory {
+    fn of(&mut self, command: CniCommand) -> Option<&mut Went> {
+        match command {
+            CniCommand::Add => Some(&mut self.add),
+            CniCommand::Del => Some(&mut self.del),
+            _ => None,
+        }
+    }
+
+    /// A DEL's plugin, if it is not one that works for another.
+    fn plugin(&mut self, entry: &CallEntry) -> Option<&mut Went> {
+        if entry.call.command != CniCommand::Del || entry.within.is_some() {
+            return None;
+        }
+        let name = entry.call.plugin.rsplit('/').next().unwrap_or_default();
+        let known = self.plugins.iter().position(|(own, _)| **own == *name);
+        let place = match known {
+            Some(place) => place,
+            None if self.plugins.len() < MOST_PLUGINS => {
+                self.plugins.push((name.into(), Went::default()));
+                self.plugins.len() - 1
+            }
+            None => return None,
+        };
+        self.plugins.get_mut(place).map(|(_, went)| went)
+    }
 }
 
 impl NodeMap {
     pub(super) fn call_began(&mut self, call: &CniCall, at: BootNs) {
         let calls = &mut self.calls;
         if calls.running.len() >= MOST_RUNNING {
-            calls.running.retain(|_, entry| at.since(entry.began) < LOST);
+            calls.drop_lost(at);
             if calls.running.len() >= MOST_RUNNING {
                 return;
             }
         }
-        let parent = calls.running.values().find(|entry| entry.call.task.pid == call.parent);
-        let within = parent.map(|entry| entry.call.task);
+        // A pid names one running task at a time; the newest start is the one that lives.
+        let from = TaskKey { pid: call.parent, tid: 0, start: 0 };
+        let to = TaskKey { pid: call.parent, tid: u32::MAX, start: u64::MAX };
+        let within = calls.running.range(from..=to).next_back().map(|(task, _)| *task);
         let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
+        calls.note_began(&entry);
         calls.running.insert(call.task, entry);
+        if call.command == CniCommand::Add && call.netns_path.is_some() && within.is_none() {
+            self.owners.ask_all();
+        }
+        self.late_del_began(call, at);
     }
 
     pub(super) fn call_ended(
@@ -88,7 +287,9 @@ impl NodeMap {
     ) {
         let calls = &mut self.calls;
         let Some(mut entry) = calls.running.remove(&task) else { return };
-        entry.ended = Some(CallEnd { at, status, signal });
+        let end = CallEnd { at, status, signal };
+        entry.ended = Some(end);
+        calls.note_ended(&entry, end);
         let old = |entry: &CallEntry| entry.ended.is_none_or(|end| at.since(end.at) > KEEP);
         while calls.past.len() >= MOST_PAST || calls.past.front().is_some_and(old) {
             calls.past.pop_front();
@@ -97,6 +298,31 @@ impl NodeMap {
             calls.untaken.push(entry.clone());
         }
         calls.past.push_back(entry);
+        self.late_del_ended(task, end);
+    }
+
+    pub(super) fn call_error(
+        &mut self,
+        container: &str,
+        command: CniCommand,
+        text: &str,
+        at: BootNs,
+    ) {
+        let end = text.floor_char_boundary(LONGEST_ERROR);
+        let text = text.get(..end).unwrap_or_default().to_owned();
+        self.calls.history_of(container, at).error = Some((command, text, at));
+    }
+
+    /// Every run is seen from now on, or no longer.
+    pub(super) fn calls_seen(&mut self, seen: bool, at: BootNs) {
+        let since = &mut self.calls.seen_since;
+        *since = seen.then(|| since.unwrap_or(at));
+    }
+
+    /// Since when every run has been seen; absent where they are not.
+    #[must_use]
+    pub fn calls_seen_since(&self) -> Option<BootNs> {
+        self.calls.seen_since
     }
 
     /// Runs that ended since the last call of this.
@@ -114,8 +340,25 @@ impl NodeMap {
         self.calls.past.iter().chain(self.calls.running.values())
     }
 
+    /// How the ADDs and DELs of a container went, as far as they are remembered.
+    #[must_use]
+    pub fn call_history(&self, container_id: &str) -> Option<&CallHistory> {
+        self.calls.histories.get(container_id)
+    }
+
+    /// Containers of which a DEL has failed, and none has succeeded since.
+    pub fn failing_dels(&self) -> impl Iterator<Item = (&str, &CallHistory)> {
+        let failing = self.calls.failing.iter();
+        failing.filter_map(|id| Some((&**id, self.calls.histories.get(id)?)))
+    }
+
+    /// Every container's.
+    pub fn call_histories(&self) -> impl Iterator<Item = (&str, &CallHistory)> {
+        self.calls.histories.iter().map(|(id, history)| (&**id, history))
+    }
+
     /// Whether a run of this command for this container is under way, or ended less than `after` ns
-    /// before `now`.
+    /// before `now`. Of ADD and DEL alone.
     #[must_use]
     pub fn is_called(
         &self,
@@ -124,7 +367,11 @@ impl NodeMap {
         now: BootNs,
         after: u64,
     ) -> bool {
-        let recent = |entry: &&CallEntry| entry.ended.is_none_or(|end| now.since(end.at) < after);
-        self.calls().filter(recent).any(|entry| entry.is(command, container_id))
+        let Some(history) = self.calls.histories.get(container_id) else { return false };
+        match command {
+            CniCommand::Add => history.add.is_recent(now, after),
+            CniCommand::Del => history.del.is_recent(now, after),
+            _ => false,
+        }
     }
 }

@@ -298,6 +298,10 @@ impl NodeMap {
         self.names.unbind(id, &entry.names);
         for key in entry.addresses.keys() {
             self.by_ip.remove(&(key.local, id));
+            self.ipam.touch(key.local);
+        }
+        if let Some(owner) = &entry.owner {
+            self.bereave(&owner.sandbox, at);
         }
         for task in &entry.tasks {
             self.drop_task(task);

@@ -12,7 +12,9 @@
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
-//! - `ipam`: what the stores reserve, and out of which ranges. `calls`: runs of CNI plugins.
+//! - `ipam`: what the stores reserve and let go of; `ranges`: out of what. `dispute`: the stores against the
+//!   kernel. `leaks`: reservations for containers that are gone.
+//! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`: answers in the words of the JSON contract.
@@ -20,14 +22,18 @@
 mod agenda;
 mod calls;
 pub mod cgroup;
+mod dispute;
 mod graves;
 mod holder;
 mod identity;
 mod ipam;
+mod late;
+mod leaks;
 mod leftovers;
 mod loops;
 mod netns;
 mod owner;
+mod ranges;
 mod runtime;
 mod sandbox;
 mod task;
@@ -43,13 +49,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub use agenda::{Agenda, Policy};
-pub use calls::{CallEnd, CallEntry};
+pub use calls::{CallEnd, CallEntry, CallHistory, Went};
+pub use dispute::{Dispute, Grounds, Match};
 pub use identity::{Identity, NetnsId};
-pub use ipam::ReservationEntry;
+pub use ipam::{Release, ReservationEntry, UnreadableEntry};
+pub use late::{LateDel, Lost, LostWhat};
+pub use leaks::{Leak, LeakCause};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
 pub use owner::{Owner, Told};
+pub use ranges::{RangeEntry, Usage};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;
@@ -92,6 +102,7 @@ pub struct NodeMap {
     teardowns: teardown::Teardowns,
     ipam: ipam::Ipam,
     calls: calls::Calls,
+    late: late::Late,
 
     agenda: agenda::Pending,
     /// As of the newest agenda.
@@ -117,12 +128,18 @@ impl NodeMap {
         let at = fact.at;
         match &fact.what {
             What::Boot(boot) => self.begin(boot.clone(), at),
-            What::Sight(sight) => self.sight = *sight,
+            What::Sight(sight) => {
+                self.sight = *sight;
+                self.calls_seen(sight.calls, at);
+            }
             What::Source(source) => {
                 if fact.origin == Origin::Runtime {
                     self.runtime_stands(source);
                 }
-                self.sources.insert(source.name.clone(), source.clone());
+                let before = self.sources.insert(source.name.clone(), source.clone());
+                if before.is_none_or(|before| before.status != source.status) {
+                    self.ipam.touch_all();
+                }
             }
             What::SourceGone { name } => {
                 self.sources.remove(name);
@@ -190,14 +207,16 @@ impl NodeMap {
             What::Cleanup { worker } => self.set_cleanup(worker.as_ref(), at),
 
             What::Reservation(reservation) => self.set_reservation(reservation, at),
-            What::ReservationGone { store, key } => self.drop_reservation(store, key),
+            What::ReservationGone { store, key } => self.drop_reservation(store, key, at),
             What::Range(range) => self.set_range(range, at),
             What::StoreUnreadable(file) => self.set_unreadable(file, at),
             What::StoreReadable { store, path } => self.set_readable(store, path),
 
             What::CniBegan(call) => self.call_began(call, at),
             What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
-            What::CniError { .. } => {}
+            What::CniError { container_id, command, text } => {
+                self.call_error(container_id, *command, text, at);
+            }
         }
     }
 
@@ -252,6 +271,9 @@ impl NodeMap {
         if renamed {
             self.name_tenures(attachment, at);
             self.owners.ask_all();
+            for (ip, _) in &attachment.ips {
+                self.ipam.touch(*ip);
+            }
         }
     }
 

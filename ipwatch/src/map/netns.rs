@@ -66,6 +66,8 @@ pub struct Netns {
 pub struct LinkEntry {
     /// The link.
     pub link: Link,
+    /// First seen.
+    pub since: BootNs,
     /// Time of the newest fact.
     pub touched: BootNs,
 }
@@ -300,6 +302,9 @@ impl NodeMap {
             return;
         }
         entry.dying.get_or_insert(at);
+        for key in entry.addresses.keys() {
+            self.ipam.touch(key.local);
+        }
         // The nsid is free from the moment RTM_DELNSID is sent (`unhash_nsid`, before pre_exit).
         if let Some(nsid) = entry.names.nsid.take() {
             let names = NetnsRef::nsid(nsid);
@@ -357,14 +362,15 @@ impl NodeMap {
             Some(known) if known.touched > at => {}
             Some(known) => {
                 let driver = same_driver(&known.link, link);
-                *known = LinkEntry { link: link.clone(), touched: at };
+                *known = LinkEntry { link: link.clone(), touched: at, ..*known };
                 if let Some(parent) = &mut known.link.parent {
                     parent.driver = parent.driver.take().or(driver);
                 }
             }
             None if full => entry.more += 1,
             None => {
-                entry.links.insert(link.ifindex, LinkEntry { link: link.clone(), touched: at });
+                let new = LinkEntry { link: link.clone(), since: at, touched: at };
+                entry.links.insert(link.ifindex, new);
             }
         }
     }
@@ -445,6 +451,7 @@ impl NodeMap {
         };
         entry.addresses.insert(address.key, new);
         self.by_ip.insert((address.key.local, id));
+        self.ipam.touch(address.key.local);
         self.announce_address(id, &address.key, at);
     }
 
@@ -478,6 +485,8 @@ impl NodeMap {
         // The same IP may stand on another device or with another prefix.
         if !entry.addresses.keys().any(|other| other.local == key.local) {
             self.by_ip.remove(&(key.local, id));
+            self.ipam.touch(key.local);
+            self.note_address_lost(id, key.local, ended_by, at);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
 //!
 //! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
-//! it, the path it is mounted at) holds for as long as the netns lives; the cgroups of those in it tell
+//! it, the path it is mounted at, by the runtime's word, the cache's or a CNI call's) holds for as long as the netns lives; the cgroups of those in it tell
 //! less, for others may visit; an IP alone only gives it a name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +93,9 @@ impl NodeMap {
         if !all && some.is_empty() {
             return;
         }
+        if all {
+            self.ipam.leaks.ask_all();
+        }
         let signs = self.signs();
         let open = |entry: &&Netns| {
             !entry.host
@@ -122,6 +125,9 @@ impl NodeMap {
                 .paths
                 .extend(attachment.netns_path.as_deref().map(|path| (strip_var(path), &**id)));
         }
+        let called = self.call_histories();
+        let called = called.filter_map(|(id, history)| Some((history.netns_path.as_deref()?, id)));
+        signs.paths.extend(called.map(|(path, id)| (strip_var(path), id)));
         for entry in self.runtimes.sandboxes().filter(|entry| !entry.sandbox.host_network) {
             let sandbox = &entry.sandbox;
             let path = sandbox.netns_path.as_deref();
@@ -198,6 +204,7 @@ impl NodeMap {
     fn is_kubelets(&self, sandbox: &str) -> bool {
         self.runtimes.sandbox(sandbox).is_some_and(|entry| entry.sandbox.pod.is_some())
             || self.attachment_of(sandbox).is_some_and(|attachment| attachment.pod.is_some())
+            || self.call_history(sandbox).is_some_and(|history| history.pod.is_some())
     }
 
     fn set_owner(&mut self, id: NetnsId, owner: Option<Owner>) {
@@ -208,6 +215,9 @@ impl NodeMap {
         let before = std::mem::replace(&mut entry.owner, owner.clone());
         if let Some(before) = before {
             self.owners.claims.remove(&(before.sandbox, id));
+        }
+        for key in entry.addresses.keys() {
+            self.ipam.touch(key.local);
         }
         if let Some(owner) = owner {
             self.owners.claims.insert((owner.sandbox, id));

@@ -319,6 +319,17 @@ impl NodeMap {
         self.runtimes.sandbox(id)
     }
 
+    /// Every sandbox, those included that are gone.
+    pub fn all_sandboxes(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.runtimes.sandboxes()
+    }
+
+    /// The netns that was made for a sandbox, if it is there.
+    #[must_use]
+    pub fn netns_of_sandbox(&self, sandbox: &str) -> Option<&Netns> {
+        self.owners.netns_of(sandbox).find_map(|id| self.netns.get(&id))
+    }
+
     /// A container that is no sandbox, by its id.
     #[must_use]
     pub fn container(&self, id: &str) -> Option<&ContainerEntry> {
@@ -447,6 +458,9 @@ impl NodeMap {
             found.push((entry.sandbox.runtime.clone(), since));
         }
         for (_, since) in self.denied(policy) {
+            found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
+        }
+        for since in self.ipam.leaks.moments() {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }
         found

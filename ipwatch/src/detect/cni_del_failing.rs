@@ -1,0 +1,132 @@
+//! `cni-del-failing`: DEL of one sandbox fails again and again, or never came though its sandbox is dead.
+//! Until it works, its IP stays reserved.
+//!
+//! One of two DELs at once that fails because the other was quicker is none (`map/calls.rs` counts them as
+//! one), nor is one whose network is gone all the same.
+
+use super::words::{self, Proof};
+use crate::contract;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{CallHistory, NodeMap, Policy, Word};
+
+/// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
+const LONG: u64 = 60_000_000_000;
+/// A history that is this old is over: whoever repeats a DEL does so more often.
+const STALE: u64 = 3_600_000_000_000;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    let failing = map.failing_dels().filter_map(|(id, history)| failing(map, id, history, now));
+    failing.chain(missing(map, now, policy)).collect()
+}
+
+fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Option<Candidate> {
+    // The plugin that fails; another one of the network may succeed meanwhile.
+    let worst = history.plugins.iter().max_by_key(|(_, went)| went.failures);
+    let (plugin, went) = worst.filter(|(_, went)| went.failures >= 2)?;
+    let (first, last, status) = went.failed?;
+    let left = is_left(map, id);
+    if (!left && last.since(first) < LONG) || now.since(last) > STALE {
+        return None;
+    }
+    let mut proof = Proof::new(map);
+    let status = status.map_or("a signal".to_owned(), |status| format!("status {status}"));
+    let text = format!(
+        "{plugin} DEL for {} failed {} times without a success between, the last with {status}",
+        words::short(id),
+        went.failures
+    );
+    proof.tell("probe", last, text);
+    proof.tell("probe", first, "the first of them failed".to_owned());
+    if let Some((command, text, at)) = &history.error {
+        proof.tell("runtime log", *at, format!("{}: {text}", command.as_str()));
+    }
+    let what = format!("CNI DEL of {} fails again and again", words::short(id));
+    candidate(map, id, history.pod.as_ref(), proof, &what, (first, last))
+}
+
+/// Sandboxes that have been dead for long, with an IP reserved, and no DEL of theirs was ever run.
+fn missing(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    let Some(seen) = map.calls_seen_since() else { return Vec::new() };
+    let dead = map.all_sandboxes().filter_map(|entry| Some((entry, entry.dead?)));
+    let quiet = dead.filter(|(entry, dead)| {
+        !entry.preexisting
+            && !entry.sandbox.host_network
+            && *dead > seen
+            && now.since(*dead) >= policy.leak_age
+            && matches!(map.word_on(&entry.sandbox.id), Word::Dead(_))
+            && map.call_history(&entry.sandbox.id).is_none_or(|known| known.del.first.is_none())
+            && map.reservations_for(&entry.sandbox.id).next().is_some()
+    });
+    let found = quiet.filter_map(|(entry, dead)| {
+        let id = &entry.sandbox.id;
+        let mut proof = Proof::new(map);
+        proof.runtime(entry);
+        let text = format!("no DEL was run for {} since, and every run is seen", words::short(id));
+        proof.tell("probe", dead, text);
+        let what = format!("CNI DEL of {} never came", words::short(id));
+        candidate(map, id, entry.sandbox.pod.as_ref(), proof, &what, (dead, now))
+    });
+    found.collect()
+}
+
+fn is_left(map: &NodeMap, id: &str) -> bool {
+    map.reservations_for(id).next().is_some() || map.netns_of_sandbox(id).is_some()
+}
+
+fn candidate(
+    map: &NodeMap,
+    id: &str,
+    pod: Option<&crate::fact::PodName>,
+    mut proof: Proof<'_>,
+    what: &str,
+    (since, observed): (BootNs, BootNs),
+) -> Option<Candidate> {
+    let reservation = map.reservations_for(id).next();
+    if let Some(entry) = reservation {
+        let text = format!("{} reserves {} for it still: {}", entry.store, entry.ip, entry.key);
+        proof.tell(&entry.store, entry.told, text);
+    }
+    let netns = map.netns_of_sandbox(id);
+    let (container, told) = map.sandbox_told(id).unwrap_or_default();
+    let ip = reservation.map(|entry| entry.ip);
+    let kept =
+        ip.map_or_else(|| "its network stays".to_owned(), |ip| format!("{ip} stays reserved"));
+    Some(Candidate {
+        code: Code::CniDelFailing,
+        key: format!("{}/{id}", map.boot()?.boot_id),
+        severity: Severity::Warning,
+        subject: Subject {
+            ip,
+            netns: netns.map(|netns| map.netns_view(netns)),
+            container: container.or_else(|| {
+                Some(contract::Container { id: Some(id.to_owned()), ..Default::default() })
+            }),
+            pod: told.or_else(|| {
+                pod.map(|pod| contract::Pod {
+                    namespace: Some(pod.namespace.clone()),
+                    name: Some(pod.name.clone()),
+                    uid: pod.uid.clone(),
+                    ..Default::default()
+                })
+            }),
+            network: reservation.map(|entry| entry.network.to_string()),
+        },
+        holders: Vec::new(),
+        evidence: proof.done(),
+        since,
+        observed,
+        impact: format!("{what}: {kept}, and the pod cannot be removed."),
+        remediation: vec![
+            "Read the plugin's own words: journalctl -u containerd -u kubelet -g 'failed (delete)'"
+                .to_owned(),
+            format!(
+                "When what it says is put right, have it repeated: crictl stopp {0} && crictl rmp {0}",
+                words::short(id)
+            ),
+            "Do not: remove the sandbox with force, nobody calls DEL for it any more".to_owned(),
+        ],
+        caused_by: None,
+        preexisting: false,
+    })
+}

@@ -1,0 +1,86 @@
+//! `ip-released-but-held`: a store no longer reserves an IP, or reserves it for another, that a live netns
+//! still has. The next pod that is given it shares it. The early one: it is raised when the store lets go.
+//!
+//! Not while the holder's own ADD or DEL runs, nor just after it (`map/dispute.rs`).
+
+use super::words::{self, Proof};
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity};
+use crate::map::{Dispute, Grounds, NodeMap, Policy};
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let disputes = map.disputes(now);
+    disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
+}
+
+fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candidate> {
+    let (store, network, since) = match &dispute.grounds {
+        Grounds::Released(release) => (&*release.was.store, &*release.was.network, release.at),
+        Grounds::Unreserved { store, network } => (*store, *network, dispute.from),
+        Grounds::Handed(_) => return None,
+    };
+    let (ip, holder) = (dispute.ip, dispute.holder);
+    let boot = map.boot()?;
+    let mut proof = Proof::new(map);
+    match &dispute.grounds {
+        Grounds::Released(release) => {
+            let whose = words::reserved_for(&release.was);
+            let key = &release.was.key;
+            proof.tell(
+                store,
+                release.at,
+                format!("{store} let go of {ip}, reserved for {whose}: {key}"),
+            );
+        }
+        _ => {
+            let at = map.store_listed(store).unwrap_or(since);
+            let text = format!(
+                "{store} has no reservation of {ip} in network {network}, whose range it is of"
+            );
+            proof.tell(store, at, text);
+        }
+    }
+    for entry in map.reservations_of(ip) {
+        let text = format!(
+            "{} reserves it for {}: {}",
+            entry.store,
+            words::reserved_for(entry),
+            entry.key
+        );
+        proof.tell(&entry.store, entry.first_seen, text);
+    }
+    proof.holder(holder, now);
+    proof.calls_of(holder);
+    let mut subject = words::subject(map, holder);
+    subject.ip = Some(ip);
+    subject.network = Some(network.to_owned());
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "another netns");
+    Some(Candidate {
+        code: Code::IpReleasedButHeld,
+        key: format!("{}/{}/{ip}", boot.boot_id, holder.identity),
+        severity: Severity::Critical,
+        holders: map.holder_views(holder.id),
+        evidence: proof.done(),
+        since,
+        observed: now,
+        impact: format!(
+            "{ip} is free in {store} and still up in {whose}: the next pod here that is given it shares it, \
+             or fails with \"address already in use\"."
+        ),
+        remediation: remediation(&boot.node, store, ip),
+        caused_by: None,
+        preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. }),
+        subject,
+    })
+}
+
+fn remediation(node: &str, store: &str, ip: std::net::IpAddr) -> Vec<String> {
+    vec![
+        format!("Start no new pod here, it may be given this IP: kubectl cordon {node}"),
+        format!(
+            "End what holds it: ipwatch query ip {ip} -o tree names it; its own finding says how"
+        ),
+        format!("Then see that it is free: ipwatch check {ip}"),
+        format!("Do not: restart {store} or its agent, that frees nothing in the kernel"),
+    ]
+}

@@ -1,0 +1,156 @@
+//! `ipam-range-exhausting`: a network has hardly any IP left, or will have none soon, if it goes on as in the
+//! last minutes. It tells leaks from living pods: how many can still start, and how many if the leaks were
+//! freed.
+
+use super::words::{self, Proof};
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{NodeMap, Policy, RangeEntry, Usage};
+
+/// Time left that is a warning, in ns.
+const SOON: u64 = 3_600_000_000_000;
+/// Time left that pages a person, in ns.
+const NOW: u64 = 1_800_000_000_000;
+/// Owners that are listed.
+const LISTED: usize = 24;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    map.ranges().filter_map(|range| candidate(map, range, now, policy)).collect()
+}
+
+/// How bad it is, if it is.
+fn severity(usage: Usage, left: Option<u64>) -> Option<Severity> {
+    let Usage { usable, free, .. } = usage;
+    if usable == 0 {
+        return None;
+    }
+    // Growth on a range that is half empty is a rollout.
+    let left = left.filter(|_| free <= usable / 2);
+    let soon = |limit: u64| left.is_some_and(|left| left < limit);
+    if free == 0 || soon(NOW) {
+        return Some(Severity::Critical);
+    }
+    // A tenth; of small ranges two, or half of what there is.
+    let little = free <= usable / 10 || free <= (usable / 2).min(2);
+    (little || soon(SOON)).then_some(Severity::Warning)
+}
+
+fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) -> Option<Candidate> {
+    let (usage, left) = (entry.usage(), entry.time_left(now));
+    let severity = severity(usage, left)?;
+    let range = &entry.range;
+    let leaked = map.leaked_in(entry, now, policy);
+    let freed = usage.free.saturating_add(leaked.len() as u64).min(usage.usable);
+    let Usage { usable, used, free } = usage;
+    let text = entry.text();
+    let mut proof = Proof::new(map);
+    let store = &range.store;
+    proof.tell(
+        store,
+        now,
+        format!(
+            "{}: {used} of {usable} taken, {} of them leaked, {free} free; range {text}",
+            range.network,
+            leaked.len()
+        ),
+    );
+    proof.tell(store, entry.told, format!("configured in {}", range.path));
+    if let Some(minutes) = left.map(|left| left / 60_000_000_000) {
+        proof.tell(store, now, format!("as in the last minutes, nothing is left in {minutes} min"));
+    }
+    tell_owners(map, entry, &leaked, &mut proof, now);
+    Some(Candidate {
+        code: Code::IpamRangeExhausting,
+        key: format!("{store}/{}/{text}", range.network),
+        severity,
+        subject: Subject { network: Some(range.network.clone()), ..Subject::default() },
+        holders: Vec::new(),
+        evidence: proof.done(),
+        since: now.min(map.range_low_since(entry).unwrap_or(now)),
+        observed: now,
+        impact: format!(
+            "{} more can start on this node in network {}, {freed} if the leaks were freed. Then ADD fails: \
+             no IP addresses available in range set.",
+            words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
+            range.network
+        ),
+        remediation: remediation(map, entry, leaked.len()),
+        caused_by: None,
+        preexisting: false,
+    })
+}
+
+/// Who has the IPs, the leaked ones first.
+fn tell_owners(
+    map: &NodeMap,
+    range: &RangeEntry,
+    leaked: &[std::net::IpAddr],
+    proof: &mut Proof<'_>,
+    now: BootNs,
+) {
+    let is_leaked = |ip| leaked.binary_search(&ip).is_ok();
+    let first = map.reserved_in(range).filter(|entry| is_leaked(entry.ip)).take(LISTED);
+    let then = map.reserved_in(range).filter(|entry| !is_leaked(entry.ip)).take(LISTED);
+    for entry in first.chain(then).take(LISTED) {
+        let mark = if is_leaked(entry.ip) { "leaked, " } else { "" };
+        let pod = entry.container_id.as_deref().and_then(|id| map.pod_name_of(id));
+        let whose = match pod {
+            Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),
+            None => words::reserved_for(entry),
+        };
+        proof.tell(&entry.store, now, format!("{}: {mark}{whose}", entry.ip));
+    }
+    let used = usize::try_from(range.usage().used).unwrap_or(usize::MAX);
+    if used > LISTED {
+        proof.tell(&range.range.store, now, format!("and {} more", used - LISTED));
+    }
+}
+
+fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> {
+    let node = map.boot().map_or("NODE", |boot| &*boot.node);
+    let network = super::cause::quoted(&entry.range.network);
+    let mut lines = vec![format!("Start no new pod here: kubectl cordon {node}")];
+    if leaked > 0 {
+        lines.push(format!(
+            "Free the {}: ipwatch query ipam {network} lists them, the finding of each says how",
+            words::count(leaked, "leak")
+        ));
+    } else {
+        lines.push(
+            "Nothing is leaked: run fewer pods here (kubelet's maxPods), or give the node a larger range"
+                .to_owned(),
+        );
+    }
+    lines.push(
+        "Do not: delete reservation files by a loop, most of them are of living pods".to_owned(),
+    );
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_decides() {
+        let usage = |usable, free| Usage { usable, used: usable - free, free };
+        let minutes = |n: u64| Some(n * 60_000_000_000);
+        for (usage, left, expected) in [
+            (usage(253, 253), None, None),
+            (usage(253, 26), None, None),
+            (usage(253, 25), None, Some(Severity::Warning)),
+            (usage(253, 0), None, Some(Severity::Critical)),
+            (usage(5, 3), None, None),
+            (usage(5, 2), None, Some(Severity::Warning)),
+            (usage(1, 1), None, None),
+            (usage(2, 1), None, Some(Severity::Warning)),
+            (usage(253, 200), minutes(5), None),
+            (usage(253, 100), minutes(61), None),
+            (usage(253, 100), minutes(59), Some(Severity::Warning)),
+            (usage(253, 100), minutes(29), Some(Severity::Critical)),
+            (usage(0, 0), None, None),
+        ] {
+            assert_eq!(severity(usage, left), expected, "{usage:?} {left:?}");
+        }
+    }
+}

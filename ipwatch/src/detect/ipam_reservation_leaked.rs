@@ -1,0 +1,186 @@
+//! `ipam-reservation-leaked`: an IP is reserved for a container that every runtime denies and whose netns is
+//! gone. Each is one pod less that the network has room for, for ever: host-local clears nothing up.
+//!
+//! Which reservations these are is worked out in `map/leaks.rs`. Those of one network that leaked for the
+//! same reason are one cause: the oldest stands for them.
+
+use std::collections::BTreeMap;
+
+use super::words::{self, Proof};
+use crate::contract;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, Word};
+
+/// Reservations of one network that are told one by one.
+const TOLD: usize = 64;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
+    for leak in map.leaks() {
+        let network = (&*leak.entry.store, &*leak.entry.network);
+        by_network.entry(network).or_default().push(leak);
+    }
+    let mut found = Vec::new();
+    for leaks in by_network.values_mut() {
+        leaks.sort_by_key(|leak| (leak.from, leak.entry.ip));
+        leaks.truncate(TOLD);
+        let mut firsts: BTreeMap<LeakCause, String> = BTreeMap::new();
+        for leak in leaks.iter() {
+            let Some(mut candidate) = candidate(map, leak, now) else { continue };
+            match firsts.get(&leak.cause) {
+                Some(first) => candidate.caused_by = Some((candidate.code, first.clone())),
+                None => {
+                    firsts.insert(leak.cause, candidate.key.clone());
+                }
+            }
+            found.push(candidate);
+        }
+    }
+    found
+}
+
+fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
+    let entry = leak.entry;
+    let id = entry.container_id.as_deref()?;
+    let observed = observed(map, id, leak.from, now)?;
+    let history = map.call_history(id);
+    let pod = entry.pod.as_deref().cloned().or_else(|| history?.pod.clone());
+    let (container, told) = map.sandbox_told(id).unwrap_or_default();
+    let subject = Subject {
+        ip: Some(entry.ip),
+        container: container.or_else(|| {
+            Some(contract::Container { id: Some(id.to_owned()), ..Default::default() })
+        }),
+        pod: told.or_else(|| {
+            pod.map(|pod| contract::Pod {
+                namespace: Some(pod.namespace),
+                name: Some(pod.name),
+                uid: pod.uid,
+                ..Default::default()
+            })
+        }),
+        network: Some(entry.network.to_string()),
+        netns: None,
+    };
+    let room =
+        map.ranges().find(|range| range.is_of(entry) && range.contains(entry.ip)).map(|range| {
+            let usage = range.usage();
+            format!(" {} of {} are left there.", usage.free, usage.usable)
+        });
+    Some(Candidate {
+        code: Code::IpamReservationLeaked,
+        key: format!("{}/{}/{id}", entry.store, entry.key),
+        severity: Severity::Warning,
+        subject,
+        holders: Vec::new(),
+        evidence: evidence(map, leak, observed),
+        since: entry.bereft.unwrap_or(leak.from).min(observed),
+        observed,
+        impact: format!(
+            "{} is reserved in {} for a container that is gone: no pod can have it any more.{}",
+            entry.ip,
+            entry.network,
+            room.unwrap_or_default()
+        ),
+        remediation: remediation(leak, id),
+        caused_by: None,
+        preexisting: entry.preexisting,
+    })
+}
+
+/// When it was last seen to be so: what runtimes say is as old as their newest list.
+fn observed(map: &NodeMap, id: &str, from: BootNs, now: BootNs) -> Option<BootNs> {
+    let said = match map.word_on(id) {
+        Word::Gone(entry) => map.last_listed(&entry.sandbox.runtime)?,
+        Word::Denied(_) => map.all_listed()?,
+        _ => now,
+    };
+    (said >= from).then_some(said)
+}
+
+fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::finding::Evidence> {
+    let entry = leak.entry;
+    let id = entry.container_id.as_deref().unwrap_or_default();
+    let mut proof = Proof::new(map);
+    let age = entry.since.and_then(|since| words::date(since));
+    let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
+    let whose = words::reserved_for(entry);
+    let text = format!("{} reserves {} for {whose}{age}: {}", entry.store, entry.ip, entry.key);
+    proof.tell(&entry.store, entry.told, text);
+    match map.word_on(id) {
+        Word::Gone(sandbox) => proof.runtime(sandbox),
+        Word::Denied(_) => {
+            let runtimes: Vec<&str> = map.runtimes().collect();
+            let text =
+                format!("no runtime has {}; asked: {}", words::short(id), runtimes.join(", "));
+            proof.tell("runtime", observed, text);
+        }
+        Word::NobodyToAsk => {
+            proof.tell("runtime", observed, "no runtime is there to ask".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(bereft) = entry.bereft {
+        proof.tell("netlink", bereft, "its netns has ended".to_owned());
+    } else {
+        proof.tell("netlink", observed, format!("no netns of this node has {}", entry.ip));
+    }
+    let history = map.call_history(id);
+    match (leak.cause, history) {
+        (LeakCause::BeforeBoot, _) => {
+            let text = "it was written before the last boot, which ended every container";
+            proof.tell(&entry.store, entry.told, text.to_owned());
+        }
+        (LeakCause::DelNeverCalled, _) => {
+            let since = map.calls_seen_since().unwrap_or_default();
+            proof.tell(
+                "probe",
+                since,
+                "DEL was never run for it: every run is seen since then".to_owned(),
+            );
+        }
+        _ => {}
+    }
+    if let Some(history) = history {
+        tell_calls(&mut proof, history);
+    }
+    proof.done()
+}
+
+fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
+    if let Some(add) = history.add.last {
+        let path =
+            history.netns_path.as_deref().map(|path| format!(" in {path}")).unwrap_or_default();
+        proof.tell("probe", add, format!("ADD was run for it{path}"));
+    }
+    proof.dels(history);
+}
+
+fn remediation(leak: &Leak<'_>, id: &str) -> Vec<String> {
+    let entry = leak.entry;
+    let id = words::short(id);
+    let mut lines = vec![format!(
+        "Ask once more whether it is free: ipwatch check {} && crictl inspectp {id} (must say: not found)",
+        entry.ip
+    )];
+    if &*entry.store == "host-local" {
+        let dir = entry.key.rsplit_once('/').map_or("", |(dir, _)| dir);
+        let (dir, key) = (super::cause::quoted(dir), super::cause::quoted(&entry.key));
+        lines.push(format!(
+            "Free it under the plugin's own lock, if the file still names that container: flock {dir}/lock \
+             sh -c 'head -n 1 \"$1\" | grep -q \"^$2\" && rm \"$1\"' sh {key} {id}"
+        ));
+    } else {
+        lines.push(format!(
+            "Let {} give it back: its own garbage collection, or CNI DEL",
+            entry.store
+        ));
+    }
+    lines.push(
+        "Do not: run one of the loops that ask docker ps for the last word of each file: it is eth0, and \
+         they delete the reservations of living pods"
+            .to_owned(),
+    );
+    lines
+}

@@ -1,0 +1,277 @@
+//! What the networks can hand out, and how much of it is taken. A pod takes one IP from each set, so the
+//! tightest set decides.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Range, RangePart};
+
+use super::{NodeMap, ReservationEntry};
+
+/// Ranges kept. A node has a few networks.
+const MOST: usize = 1024;
+/// Between two samples of how much is taken.
+const SAMPLE: u64 = 10_000_000_000;
+/// Samples kept: ten minutes.
+const SAMPLES: usize = 61;
+/// Growth over less than this says nothing: pods are started in bursts.
+const LEAST_SPAN: u64 = 300_000_000_000;
+
+/// A range and how much of it is taken.
+#[derive(Debug, Clone)]
+pub struct RangeEntry {
+    /// What the network can hand out.
+    pub range: Range,
+    /// Last told.
+    pub told: BootNs,
+    /// IPs of each set that are reserved.
+    used: Vec<u64>,
+    /// How many were taken, now and then, the oldest first.
+    samples: VecDeque<(BootNs, u64)>,
+    /// Since when hardly anything has been left of it.
+    low: Option<BootNs>,
+}
+
+/// How much of a range is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Pods that it has room for.
+    pub usable: u64,
+    /// IPs that are taken of its tightest set.
+    pub used: u64,
+    /// Pods that can still be started.
+    pub free: u64,
+}
+
+impl RangeEntry {
+    /// How much of its tightest set is taken.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let sets = self.range.sets.iter().zip(&self.used).map(|(parts, used)| {
+            let usable = usable(parts);
+            Usage { usable, used: *used, free: usable.saturating_sub(*used) }
+        });
+        let tightest = sets.min_by_key(|set| (set.free, set.usable));
+        let none = Usage { usable: 0, used: 0, free: 0 };
+        let most = self.range.sets.iter().map(|parts| usable(parts)).min();
+        tightest.map_or(none, |set| Usage { usable: most.unwrap_or(set.usable), ..set })
+    }
+
+    /// Whether a reservation comes out of this range's network.
+    #[must_use]
+    pub fn is_of(&self, entry: &ReservationEntry) -> bool {
+        if self.range.store != *entry.store {
+            return false;
+        }
+        match &self.range.data_dir {
+            Some(dir) => entry
+                .key
+                .strip_prefix(dir.trim_end_matches('/'))
+                .is_some_and(|rest| rest.starts_with('/')),
+            None => self.range.network == *entry.network,
+        }
+    }
+
+    /// Whether the IP is one that it hands out.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.range.sets.iter().flatten().any(|part| part.contains(ip))
+    }
+
+    /// How long until nothing is left, if it goes on as in the last minutes, in ns.
+    #[must_use]
+    pub fn time_left(&self, now: BootNs) -> Option<u64> {
+        let (first, before) = *self.samples.front()?;
+        let usage = self.usage();
+        let (span, grown) = (now.since(first), usage.used.checked_sub(before)?);
+        // Pods that come and go, or came all at once, are no growth.
+        let middle = self.samples.get(self.samples.len() / 2).map_or(before, |(_, used)| *used);
+        if span < LEAST_SPAN || grown == 0 || middle <= before || usage.used <= middle {
+            return None;
+        }
+        let left = u128::from(usage.free) * u128::from(span) / u128::from(grown);
+        Some(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+
+    /// `10.0.0.2-10.0.0.254`, the sets apart by `; `, the parts of one by `, `.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let part = |part: &RangePart| format!("{}-{}", part.first, part.last);
+        let set =
+            |parts: &Vec<RangePart>| parts.iter().map(part).collect::<Vec<String>>().join(", ");
+        self.range.sets.iter().map(set).collect::<Vec<String>>().join("; ")
+    }
+
+    fn sets_of(&self, ip: IpAddr) -> impl Iterator<Item = usize> {
+        let within = move |parts: &Vec<RangePart>| parts.iter().any(|part| part.contains(ip));
+        let sets = self.range.sets.iter().enumerate();
+        sets.filter(move |(_, parts)| within(parts)).map(|(set, _)| set)
+    }
+}
+
+/// What the parts of a set have together. Parts that overlap hand out an IP once.
+fn usable(parts: &[RangePart]) -> u64 {
+    let mut spans: Vec<&RangePart> = parts.iter().collect();
+    spans.sort_by_key(|part| (part.first, part.last));
+    let apart = spans.windows(2).all(|pair| pair[0].last < pair[1].first);
+    if apart {
+        return parts.iter().fold(0, |sum, part| sum.saturating_add(part.usable()));
+    }
+    merged(&spans).iter().fold(0, |sum, part| sum.saturating_add(part.usable()))
+}
+
+/// Parts that overlap, as one. What one of them leaves out and another does not is handed out.
+fn merged(sorted: &[&RangePart]) -> Vec<RangePart> {
+    let mut whole: Vec<RangePart> = Vec::new();
+    for part in sorted {
+        match whole.last_mut() {
+            Some(last) if part.first <= last.last => {
+                let all: Vec<IpAddr> = last.except.iter().chain(&part.except).copied().collect();
+                let (one, other) = (last.clone(), *part);
+                last.last = last.last.max(part.last);
+                last.except = all
+                    .into_iter()
+                    .filter(|ip| !one.contains(*ip) && !other.contains(*ip))
+                    .collect();
+                last.except.sort_unstable();
+                last.except.dedup();
+            }
+            _ => whole.push((*part).clone()),
+        }
+    }
+    whole
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    all: BTreeMap<(String, String, String), RangeEntry>,
+    sampled: BootNs,
+}
+
+impl Ranges {
+    /// A reservation has come; `others` are those of the same IP that were there.
+    pub(super) fn came<'a>(
+        &mut self,
+        entry: &ReservationEntry,
+        others: impl Iterator<Item = &'a ReservationEntry> + Clone,
+    ) {
+        self.count(entry, others, |used| *used += 1);
+    }
+
+    /// A reservation has gone; `others` are those of the same IP that are left.
+    pub(super) fn went<'a>(
+        &mut self,
+        entry: &ReservationEntry,
+        others: impl Iterator<Item = &'a ReservationEntry> + Clone,
+    ) {
+        self.count(entry, others, |used| *used = used.saturating_sub(1));
+    }
+
+    /// An IP that two keys reserve is taken once.
+    fn count<'a>(
+        &mut self,
+        entry: &ReservationEntry,
+        others: impl Iterator<Item = &'a ReservationEntry> + Clone,
+        change: impl Fn(&mut u64),
+    ) {
+        for range in self.all.values_mut() {
+            if !range.is_of(entry) || others.clone().any(|other| range.is_of(other)) {
+                continue;
+            }
+            let sets: Vec<usize> = range.sets_of(entry.ip).collect();
+            for set in sets {
+                if let Some(used) = range.used.get_mut(set) {
+                    change(used);
+                }
+            }
+        }
+    }
+
+    /// Notes how much is taken, now and then.
+    pub(super) fn sample(&mut self, now: BootNs) {
+        for range in self.all.values_mut() {
+            let usage = range.usage();
+            let low = usage.free <= usage.usable / 2;
+            range.low = low.then(|| range.low.unwrap_or(now));
+        }
+        if now.since(self.sampled) < SAMPLE {
+            return;
+        }
+        self.sampled = now;
+        for range in self.all.values_mut() {
+            let used = range.usage().used;
+            if range.samples.len() >= SAMPLES {
+                range.samples.pop_front();
+            }
+            range.samples.push_back((now, used));
+        }
+    }
+}
+
+impl NodeMap {
+    pub(super) fn set_range(&mut self, range: &Range, at: BootNs) {
+        let key = (range.store.clone(), range.network.clone(), range.path.clone());
+        if let Some(known) = self.ipam.ranges.all.get_mut(&key) {
+            if known.told > at {
+                return;
+            }
+            known.told = at;
+            if known.range == *range {
+                return;
+            }
+        } else if self.ipam.ranges.all.len() >= MOST {
+            return;
+        }
+        let mut entry = RangeEntry {
+            range: range.clone(),
+            told: at,
+            used: Vec::new(),
+            samples: VecDeque::new(),
+            low: None,
+        };
+        entry.used = range.sets.iter().map(|parts| self.used_of(&entry, parts)).collect();
+        self.ipam.ranges.all.insert(key, entry);
+        self.ipam.touch_all();
+    }
+
+    /// Counts the IPs of a set that are reserved.
+    fn used_of(&self, range: &RangeEntry, parts: &[RangePart]) -> u64 {
+        let mut ips: Vec<IpAddr> = Vec::new();
+        for part in parts {
+            let taken = self.ipam.within(part.first, part.last);
+            let taken = taken.filter(|(_, entry)| part.contains(entry.ip) && range.is_of(entry));
+            ips.extend(taken.map(|(_, entry)| entry.ip));
+        }
+        ips.sort_unstable();
+        ips.dedup();
+        ips.len() as u64
+    }
+
+    pub(super) fn sweep_ranges(&mut self, store: &str, began: BootNs) {
+        self.ipam.ranges.all.retain(|(own, ..), entry| own != store || entry.told >= began);
+    }
+
+    /// Since when less than half of it has been left.
+    #[must_use]
+    pub fn range_low_since(&self, range: &RangeEntry) -> Option<BootNs> {
+        range.low
+    }
+
+    /// Every range.
+    pub fn ranges(&self) -> impl Iterator<Item = &RangeEntry> {
+        self.ipam.ranges.all.values()
+    }
+
+    /// Reservations that a range has handed out, in IP order.
+    pub fn reserved_in<'a>(
+        &'a self,
+        range: &'a RangeEntry,
+    ) -> impl Iterator<Item = &'a ReservationEntry> {
+        let parts = range.range.sets.iter().flatten();
+        let taken = parts.flat_map(|part| {
+            let within = self.ipam.within(part.first, part.last);
+            within.filter(|(_, entry)| part.contains(entry.ip))
+        });
+        taken.map(|(_, entry)| entry).filter(|entry| range.is_of(entry))
+    }
+}
