@@ -158,6 +158,8 @@ fn json_lines(body: &Body) -> Result<String, Failure> {
         Body::Neighbours(items) => lines(items),
         Body::History(items) => lines(items),
         Body::Probes(items) => lines(items),
+        Body::Ranges(items) => lines(items),
+        Body::Verdict(verdict) => lines(std::slice::from_ref(verdict)),
     };
     Ok(quiet(&text.map_err(anyhow::Error::from)?))
 }
@@ -208,6 +210,8 @@ fn names(body: &Body) -> String {
         Body::Neighbours(items) => items.iter().map(|entry| entry.ip.to_string()).collect(),
         Body::History(items) => items.iter().map(|tenure| tenure.ip.to_string()).collect(),
         Body::Probes(items) => items.iter().map(|probe| probe.event.clone()).collect(),
+        Body::Ranges(items) => items.iter().map(|range| range.network.clone()).collect(),
+        Body::Verdict(verdict) => vec![verdict.ip.to_string()],
     };
     names.dedup();
     names.iter().map(|name| format!("{}\n", escape(name))).collect()

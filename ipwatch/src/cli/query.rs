@@ -179,6 +179,8 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Body::Neighbours(list) => list.is_empty(),
         Body::History(list) => list.is_empty(),
         Body::Probes(list) => list.is_empty(),
+        Body::Ranges(list) => list.is_empty() && document.reservations.is_empty(),
+        Body::Verdict(_) => false,
     };
     if !empty {
         return None;

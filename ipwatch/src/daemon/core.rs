@@ -382,6 +382,7 @@ impl Core {
             taken_at: self.map.calendar().date(clock::now()),
             sources,
             body,
+            reservations: Vec::new(),
         }
     }
 

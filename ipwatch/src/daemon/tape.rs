@@ -175,6 +175,7 @@ impl Player {
             taken_at: self.map.calendar().date(self.map.now()),
             sources: self.map.sources(),
             body: Body::Findings(ledger.findings(true)),
+            reservations: Vec::new(),
         })
     }
 }

@@ -17,7 +17,7 @@
 //! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
-//! - `view`: answers in the words of the JSON contract.
+//! - `view`, `ipam_view`: answers in the words of the JSON contract.
 
 mod agenda;
 mod calls;
@@ -27,6 +27,7 @@ mod graves;
 mod holder;
 mod identity;
 mod ipam;
+mod ipam_view;
 mod late;
 mod leaks;
 mod leftovers;

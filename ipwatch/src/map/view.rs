@@ -163,7 +163,7 @@ impl NodeMap {
             holders: self.holder_views(entry.id),
             container,
             pod,
-            reservation: None,
+            reservation: address.and_then(|(key, _)| self.reservation_at(entry, key.local)),
             since: address.map(|(_, known)| self.calendar().date(known.since)),
             findings: Vec::new(),
         }
@@ -236,7 +236,7 @@ fn other_view(other: &Holder) -> contract::Holder {
     }
 }
 
-fn interface_view(entry: &Netns, ifindex: u32) -> contract::Interface {
+pub(super) fn interface_view(entry: &Netns, ifindex: u32) -> contract::Interface {
     let link = entry.link(ifindex);
     let master = link.and_then(|link| link.master).and_then(|master| entry.link(master));
     contract::Interface {
@@ -279,7 +279,7 @@ pub fn state_name(state: u16) -> String {
 }
 
 /// First and last IP of a prefix.
-fn prefix_range(prefix: &Prefix) -> (IpAddr, IpAddr) {
+pub(super) fn prefix_range(prefix: &Prefix) -> (IpAddr, IpAddr) {
     match prefix.ip {
         IpAddr::V4(ip) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(prefix.len.min(32))).unwrap_or(0);

@@ -74,7 +74,7 @@ impl Answerer {
 
     /// The daemon answers, and how its sources stand.
     async fn health(&self) -> Result<Answer, Problem> {
-        let Document { schema, node, taken_at, sources, body } = self.ask(Ask::Doctor).await?;
+        let Document { schema, node, taken_at, sources, body, .. } = self.ask(Ask::Doctor).await?;
         // Which rung each event stands on is for `/v1/doctor`.
         debug_assert!(matches!(body, Body::Probes(_)));
         let whole = sources

@@ -78,6 +78,7 @@ fn document(body: Body) -> Document {
         taken_at: "2026-01-02T03:10:10.000Z".into(),
         sources: Vec::new(),
         body,
+        reservations: Vec::new(),
     }
 }
 

@@ -1,9 +1,10 @@
-//! Neighbour entries and tenures.
+//! Neighbour entries, tenures and ranges.
 
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
-use crate::contract::{Neighbour, Tenure};
+use crate::contract::{IpamRange, Neighbour, Tenure, Verdict};
+use crate::escape::escape;
 
 pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
     let mut table = if view.wide {
@@ -74,6 +75,34 @@ pub(super) fn history(history: &[Tenure], view: View) -> String {
     table.render(view.headers, view.paint)
 }
 
+pub(super) fn ranges(ranges: &[IpamRange], view: View) -> String {
+    let columns = ["NETWORK", "RANGE", "USABLE", "USED", "LEAKED", "FREE", "STORE"];
+    let mut table = Table::new(&columns);
+    for range in ranges {
+        let style = if range.free == 0 { Style::Yellow } else { Style::Plain };
+        table.row(vec![
+            Cell::new(&range.network),
+            Cell::new(&range.range),
+            Cell::new(range.usable.to_string()),
+            Cell::new(range.used.to_string()),
+            Cell::new(range.leaked.to_string()),
+            Cell::styled(range.free.to_string(), style),
+            Cell::new(&range.store),
+        ]);
+    }
+    table.render(view.headers, view.paint)
+}
+
+/// Whether an IP is free, and why not.
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let word = if verdict.free { "free" } else { "NOT FREE" };
+    let mut text = format!("{}  {word}\n", verdict.ip);
+    for reason in &verdict.reasons {
+        text.push_str(&format!("  {}\n", escape(reason)));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{document, plain, sample};
@@ -90,6 +119,27 @@ IP         MAC                STATE      DEV   NETNS       AGE
 10.0.3.23  -                  FAILED     eth0  4026532177  9m
 "
         );
+    }
+
+    #[test]
+    fn ranges_with_what_is_left() {
+        let sample = sample("query-ipam.json");
+        let text = document(&sample, plain(&sample));
+        assert_eq!(
+            text,
+            "\
+NETWORK  RANGE                  USABLE  USED  LEAKED  FREE  STORE
+cbr0     10.0.3.2-10.0.3.254    253     251   38      2     host-local
+macvlan  10.9.0.10-10.9.0.14    5       0     0       5     host-local
+"
+        );
+    }
+
+    #[test]
+    fn a_verdict_says_why() {
+        let sample = sample("check.json");
+        let text = document(&sample, plain(&sample));
+        assert!(text.starts_with("10.0.3.17  NOT FREE\n  net:[4026532177], that of pod shop/api-0"), "{text}");
     }
 
     #[test]

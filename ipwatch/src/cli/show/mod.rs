@@ -25,6 +25,8 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Neighbours(list) => lists::neighbours(list, view),
         Body::History(list) => lists::history(list, view),
         Body::Probes(list) => probes::table(document, list, view),
+        Body::Ranges(list) => lists::ranges(list, view),
+        Body::Verdict(verdict) => lists::verdict(verdict),
     }
 }
 
@@ -91,6 +93,8 @@ mod tests {
         "scan.json",
         "query-neigh.json",
         "query-history.json",
+        "query-ipam.json",
+        "check.json",
         "doctor.json",
     ];
 

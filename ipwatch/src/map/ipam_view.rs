@@ -1,0 +1,224 @@
+//! What the stores say, beside the kernel and the runtimes, in the words of the JSON contract.
+
+use std::net::IpAddr;
+
+use crate::clock::Calendar;
+use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix, Verdict};
+use crate::fact::{BootNs, PodName};
+
+use super::dispute::Match;
+use super::view::{interface_view, prefix_range};
+use super::{Netns, NodeMap, Policy, ReservationEntry, Word};
+
+/// Holders of one IP that are listed.
+const LISTED: usize = 16;
+
+impl NodeMap {
+    /// Every range, and how much of it is taken.
+    #[must_use]
+    pub fn ranges_view(&self, now: BootNs, policy: &Policy) -> Vec<IpamRange> {
+        let view = |entry: &super::RangeEntry| {
+            let usage = entry.usage();
+            IpamRange {
+                store: entry.range.store.clone(),
+                network: entry.range.network.clone(),
+                range: entry.text(),
+                usable: usage.usable,
+                used: usage.used,
+                leaked: self.leaked_in(entry, now, policy).len() as u64,
+                free: usage.free,
+                path: Some(entry.range.path.clone()),
+                time_left: entry.time_left(now).map(|left| left / 1_000_000_000),
+            }
+        };
+        self.ranges().map(view).collect()
+    }
+
+    /// Reservations, of all IPs or of those within a prefix, of all networks or of one; in IP order, at
+    /// most so many.
+    #[must_use]
+    pub fn reservations_view(
+        &self,
+        prefix: Option<&Prefix>,
+        network: Option<&str>,
+        most: usize,
+    ) -> Vec<IpamEntry> {
+        let of_network =
+            |entry: &&ReservationEntry| network.is_none_or(|name| *entry.network == *name);
+        match prefix.map(prefix_range) {
+            Some((first, last)) => {
+                let within = self.ipam.within(first, last).map(|(_, entry)| entry);
+                within.filter(of_network).take(most).map(|entry| self.entry_view(entry)).collect()
+            }
+            None => {
+                let all = self.reservations().filter(of_network).take(most);
+                all.map(|entry| self.entry_view(entry)).collect()
+            }
+        }
+    }
+
+    fn entry_view(&self, entry: &ReservationEntry) -> IpamEntry {
+        let id = entry.container_id.as_deref();
+        let pod = entry.pod.as_deref().cloned().or_else(|| self.pod_of(id?));
+        let since = entry.since.and_then(|since| u64::try_from(since).ok());
+        let told = id.and_then(|id| self.sandbox_told(id)?.1);
+        let runtime = id.and_then(|id| word(self.word_on(id)));
+        IpamEntry {
+            ip: entry.ip,
+            store: entry.store.to_string(),
+            network: entry.network.to_string(),
+            key: entry.key.to_string(),
+            container_id: id.map(str::to_owned),
+            ifname: entry.ifname.as_deref().map(str::to_owned),
+            pod: told.or_else(|| pod.map(pod_view)),
+            since: since.map(|since| Calendar::default().date(BootNs(since))),
+            kernel: self.ip_holders(entry.ip),
+            runtime: runtime.map(str::to_owned),
+            agree: self.agreement(entry).map(str::to_owned),
+        }
+    }
+
+    /// Whether store, kernel and runtime agree on a reservation.
+    fn agreement(&self, entry: &ReservationEntry) -> Option<&'static str> {
+        let mut unknown = false;
+        let mut other = false;
+        for holder in self.holders_of(entry.ip) {
+            match self.belongs(holder, entry) {
+                Match::Same => {
+                    let id = entry.container_id.as_deref();
+                    let dead = id.is_some_and(|id| {
+                        matches!(self.word_on(id), Word::Dead(_) | Word::Gone(_))
+                    });
+                    return Some(if dead { "leaked" } else { "yes" });
+                }
+                Match::Other => other |= self.in_dispute(entry.ip, holder),
+                Match::Unknown => unknown = true,
+            }
+        }
+        if self.is_leaked(&entry.store, &entry.key) {
+            return Some("leaked");
+        }
+        match (other, unknown) {
+            (true, _) => Some("held-by-another"),
+            (false, true) => None,
+            (false, false) => Some("idle"),
+        }
+    }
+
+    fn in_dispute(&self, ip: IpAddr, holder: &Netns) -> bool {
+        let disputes = self.disputes(self.now());
+        disputes.iter().any(|dispute| dispute.ip == ip && dispute.holder.id == holder.id)
+    }
+
+    /// Everybody on this node who has an IP, the node itself included.
+    fn ip_holders(&self, ip: IpAddr) -> Vec<IpamHolder> {
+        let all = self.with_ip(ip).filter_map(|id| self.netns.get(&id)).take(LISTED);
+        let view = |netns: &Netns| {
+            let (container, pod) = self.sandbox_of(netns.id);
+            let on = netns.addresses().find(|(key, _)| key.local == ip);
+            IpamHolder {
+                netns: self.netns_view(netns),
+                interface: on.map(|(key, _)| interface_view(netns, key.ifindex)),
+                container,
+                pod,
+            }
+        };
+        all.map(view).collect()
+    }
+
+    /// Whether an IP can be given to a new container on this node. With `container`, what is reserved for
+    /// that one and up in its netns does not count. Ids of findings are not filled in.
+    #[must_use]
+    pub fn verdict(&self, ip: IpAddr, container: Option<&str>) -> Verdict {
+        let mut reasons = Vec::new();
+        let own = |id: Option<&str>| container.is_some() && id == container;
+        for netns in self.with_ip(ip).filter_map(|id| self.netns.get(&id)).take(LISTED) {
+            let sandbox = netns.owner().map(|owner| &*owner.sandbox);
+            if !own(sandbox) {
+                reasons.push(self.holding(netns, ip));
+            }
+        }
+        for entry in self.reservations_of(ip).take(LISTED) {
+            if own(entry.container_id.as_deref()) {
+                continue;
+            }
+            let whose = entry.container_id.as_deref().unwrap_or("a pod");
+            let leaked = if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
+            reasons.push(format!(
+                "{} has it reserved in network {} for {whose}{leaked}: {}",
+                entry.store, entry.network, entry.key
+            ));
+        }
+        // What is not seen may be there.
+        for name in ["netlink", "procfs"].into_iter().chain(self.stores()) {
+            if !self.answers(name) {
+                reasons.push(format!("{name} does not answer: nobody knows"));
+            }
+        }
+        Verdict {
+            ip,
+            free: reasons.is_empty(),
+            reasons,
+            holders: self.ip_holders(ip),
+            reservations: self.reservations_of(ip).take(LISTED).map(reservation_view).collect(),
+            findings: Vec::new(),
+        }
+    }
+
+    fn holding(&self, netns: &Netns, ip: IpAddr) -> String {
+        let on = netns.addresses().find(|(key, _)| key.local == ip);
+        let device = on.and_then(|(key, _)| Some(netns.link(key.ifindex)?.name.clone()));
+        let device = device.map(|name| format!(" on {name}")).unwrap_or_default();
+        if netns.host {
+            return format!("the node itself has it{device}");
+        }
+        let pod = self.sandbox_of(netns.id).1;
+        let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
+        let name = netns.names.inode.map_or_else(
+            || netns.identity.to_string(),
+            |inode| format!("net:[{inode}]"),
+        );
+        let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
+        let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
+        format!("{name}{whose} has it{device}{dying}")
+    }
+
+    /// What a store says of an address that a netns has: its own reservation before another's.
+    pub(super) fn reservation_at(&self, netns: &Netns, ip: IpAddr) -> Option<contract::Reservation> {
+        if netns.host {
+            return None;
+        }
+        let own = |entry: &&ReservationEntry| self.belongs(netns, entry) == Match::Same;
+        let found = self.reservations_of(ip).find(own).or_else(|| self.reservations_of(ip).next());
+        found.map(reservation_view)
+    }
+}
+
+fn reservation_view(entry: &ReservationEntry) -> contract::Reservation {
+    contract::Reservation {
+        store: entry.store.to_string(),
+        network: Some(entry.network.to_string()),
+        key: Some(entry.key.to_string()),
+        container_id: entry.container_id.as_deref().map(str::to_owned),
+    }
+}
+
+fn pod_view(pod: PodName) -> contract::Pod {
+    contract::Pod {
+        namespace: Some(pod.namespace),
+        name: Some(pod.name),
+        uid: pod.uid,
+        ..contract::Pod::default()
+    }
+}
+
+fn word(word: Word<'_>) -> Option<&'static str> {
+    match word {
+        Word::Lives => Some("alive"),
+        Word::Dead(_) => Some("dead"),
+        Word::Gone(_) => Some("gone"),
+        Word::Denied(_) => Some("denied"),
+        Word::NobodyToAsk => Some("nobody"),
+        Word::Unknown => None,
+    }
+}
