@@ -41,7 +41,8 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
     let whole = stat.st_mtime.checked_mul(1_000_000_000);
     let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
-    Ok(Bytes { modified, ..take(File::from(fd), limit)? })
+    let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
+    Ok(Bytes { modified, ..take(File::from(fd), limit, size)? })
 }
 
 /// As [`read`], lossily decoded.
@@ -53,15 +54,16 @@ pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
 }
 
 fn read_with(path: &Path, limit: usize, flags: OFlags) -> io::Result<Bytes> {
-    take(File::from(open(path, flags)?), limit)
+    take(File::from(open(path, flags)?), limit, 0)
 }
 
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
 }
 
-fn take(file: File, limit: usize) -> io::Result<Bytes> {
-    let mut bytes = Vec::new();
+/// `size`: how much is to be expected, for one read instead of several.
+fn take(file: File, limit: usize, size: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::with_capacity(size + usize::from(size > 0));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let truncated = bytes.len() > limit;
     bytes.truncate(limit);

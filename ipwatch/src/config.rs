@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::map::Policy;
 use crate::sources::cni;
+use crate::sources::ipam;
 use crate::sources::probes::Rung;
 use crate::sources::runtime::Socket;
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub identity: Identity,
     /// `[cni]`
     pub cni: Cni,
+    /// `[ipam]`
+    pub ipam: ipam::Settings,
     /// `[runtime]`
     pub runtime: Runtime,
     /// `[otlp]`
@@ -157,6 +160,7 @@ impl Default for Config {
             probes: Probes::default(),
             identity: Identity::default(),
             cni: Cni::default(),
+            ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
             otlp: Otlp::default(),
             retention: Retention::default(),

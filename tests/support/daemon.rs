@@ -34,6 +34,7 @@ pub struct Config {
     provisional: bool,
     cache_dir: Option<PathBuf>,
     conf_dirs: Vec<PathBuf>,
+    data_dirs: Vec<PathBuf>,
     bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
     extra: String,
@@ -147,6 +148,10 @@ impl Config {
         }
         if !cni.is_empty() {
             section("cni", cni);
+        }
+        if !self.conf_dirs.is_empty() {
+            let (data, conf) = (&self.data_dirs, &self.conf_dirs);
+            section("ipam", format!("data_dirs = {data:?}\nconf_dirs = {conf:?}"));
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}"));
