@@ -22,6 +22,7 @@ support::tests! {
     a_frozen_pod needs [Containerd, Fuse, FreezerV1],
     a_pod_in_its_grace_period needs [Containerd, Fuse],
     a_pod_whose_add_is_slow needs [Containerd, Fuse],
+    a_pod_whose_ip_is_reserved_long_before_it_is_up needs [Containerd, Fuse],
     a_pod_whose_pause_is_slow needs [Containerd, Fuse],
     a_second_del_of_an_old_sandbox needs [Containerd, Fuse],
     a_pod_of_the_hosts_network needs [Containerd, Fuse],
@@ -35,36 +36,39 @@ support::tests! {
 const GRACE: u32 = 1;
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config::default().grace(GRACE).holders_grace(GRACE).cache_dir(Path::new(CNI_CACHE))
 }
 
 /// Longer than all that may pass until a finding is raised: graces, polls and second looks.
-fn wait() {
+pub(crate) fn wait() {
     std::thread::sleep(Duration::from_secs(8) + Duration::from_secs(2) * patience());
 }
 
 /// Whoever watches from before.
-struct Watch {
-    daemon: Daemon,
+pub(crate) struct Watch {
+    pub(crate) daemon: Daemon,
     follower: Follower,
 }
 
 impl Watch {
-    fn start(lab: &Lab, config: &Config, runtime: Option<&str>) -> Self {
+    pub(crate) fn start(lab: &Lab, config: &Config, runtime: Option<&str>) -> Self {
         let daemon = Daemon::start(lab, config);
         runtime.into_iter().for_each(|runtime| daemon.await_source(runtime));
         let follower = daemon.follow();
         Self { daemon, follower }
     }
 
-    fn of(lab: &Lab, containerd: &Containerd<'_>) -> Self {
-        Self::start(lab, &config().cri(containerd.socket()), Some("containerd"))
+    pub(crate) fn of(lab: &Lab, containerd: &Containerd<'_>) -> Self {
+        let config = config()
+            .cri(containerd.socket())
+            .networks(&containerd.conf_dirs(), &containerd.bin_dir());
+        Self::start(lab, &config, Some("containerd"))
     }
 
     /// Nothing was told about this lab's; and the watch would have told: what is then done does show.
     #[track_caller]
-    fn was_quiet(self, lab: &Lab) {
+    pub(crate) fn was_quiet(self, lab: &Lab) {
         let mine = |changes: Vec<Value>| -> Vec<Value> {
             changes.into_iter().filter(|change| is_about(lab, change)).collect()
         };
@@ -137,6 +141,10 @@ fn a_pod_in_its_grace_period(lab: &Lab) {
 
 fn a_pod_whose_add_is_slow(lab: &Lab) {
     slow(lab, Slow::Add);
+}
+
+fn a_pod_whose_ip_is_reserved_long_before_it_is_up(lab: &Lab) {
+    slow(lab, Slow::Reserve);
 }
 
 fn a_pod_whose_pause_is_slow(lab: &Lab) {

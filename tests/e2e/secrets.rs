@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::collector::Collector;
 use support::docker::Dockerd;
 use support::fuse::Hung;
-use support::pod::{CNI_CACHE, Containerd};
+use support::pod::{CNI_CACHE, Containerd, Setup};
 use support::poll::until;
 use support::proc::View;
 use support::{Config, Daemon, Lab, daemon, eventually, sys};
@@ -152,7 +152,7 @@ fn hang(hung: &mut Hung, pid: u32, canary: &str) {
 fn a_canary_in_a_pod_of_containerd_appears_nowhere(lab: &Lab) {
     let canary = canary();
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start_with_secret(lab, &canary);
+    let containerd = Containerd::start_as(lab, &Setup { secret: &canary, ..Setup::default() });
     let config = Config::default().cri(containerd.socket()).cache_dir(Path::new(CNI_CACHE));
     let watched = Watched::start(lab, config);
     let command = ["/bin/cat", "/host/hang", &canary];

@@ -33,6 +33,9 @@ pub struct Config {
     runtimes: Vec<String>,
     provisional: bool,
     cache_dir: Option<PathBuf>,
+    conf_dirs: Vec<PathBuf>,
+    data_dirs: Vec<PathBuf>,
+    bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
     extra: String,
 }
@@ -87,6 +90,14 @@ impl Config {
         self
     }
 
+    /// Directories of network configurations and of their plugins; those of the host are not looked at.
+    #[must_use]
+    pub fn networks(mut self, conf_dirs: &[PathBuf], bin_dir: &Path) -> Self {
+        self.conf_dirs.extend_from_slice(conf_dirs);
+        self.bin_dirs.push(bin_dir.to_owned());
+        self
+    }
+
     /// The collector.
     #[must_use]
     pub fn otlp(mut self, endpoint: &str) -> Self {
@@ -128,8 +139,19 @@ impl Config {
         if self.provisional {
             section("identity", "provisional = true".into());
         }
+        let mut cni = String::new();
         if let Some(dir) = &self.cache_dir {
-            section("cni", format!("cache_dirs = [{dir:?}]"));
+            let _ = writeln!(cni, "cache_dirs = [{dir:?}]");
+        }
+        if !self.bin_dirs.is_empty() {
+            let _ = writeln!(cni, "bin_dirs = {:?}", self.bin_dirs);
+        }
+        if !cni.is_empty() {
+            section("cni", cni);
+        }
+        if !self.conf_dirs.is_empty() {
+            let (data, conf) = (&self.data_dirs, &self.conf_dirs);
+            section("ipam", format!("data_dirs = {data:?}\nconf_dirs = {conf:?}"));
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}"));

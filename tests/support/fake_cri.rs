@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::cni::Container;
 use crate::{Lab, Sandbox, pod};
 
 /// It answers as containerd until dropped.
@@ -64,6 +65,13 @@ impl FakeCri {
     /// From now on it has this pod, in this state.
     pub fn has_pod(&self, pod: &Sandbox, state: &str) {
         self.has(&Self::lines(pod, state));
+    }
+
+    /// The line of the sandbox of a container that a test called plugins for.
+    #[must_use]
+    pub fn line(container: &Container, state: &str) -> String {
+        let Container { id, pod, uid } = container;
+        format!("sandbox {id} {state} shop {pod} {uid} 0\n")
     }
 
     /// The lines of a pod: its sandbox and its container.

@@ -1,9 +1,9 @@
 //! Runs the tests, each in a process of its own: a hang or a crash costs one test, what it left is
 //! swept, and a missing capability is a counted skip (in CI: a failure).
 //!
-//! Usage: `e2e [--list] [--jobs N] [--skip TEXT]… [--without NEED]… [FILTER…]`. `--without` leaves
-//! out what needs something that the place is not meant to have. The last line it prints is always
-//! `N passed, N failed, N skipped`.
+//! Usage: `e2e [--list] [--jobs N] [--repeat N] [--skip TEXT]… [--without NEED]… [FILTER…]`.
+//! `--without` leaves out what needs something that the place is not meant to have, `--repeat` runs each
+//! so many times. The last line it prints is always `N passed, N failed, N skipped`.
 //!
 //! A test is given three minutes (times patience), so that a hang costs no more.
 //!
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lab::TAG_VARIABLE;
-use crate::{Lab, Need, patience, role, sweep, sys};
+use crate::{Lab, Need, lead, patience, role, sweep, sys, table};
 
 /// What begins a line that is shown although its test passed.
 pub const FIGURE: &str = "FIGURE ";
@@ -78,6 +78,8 @@ struct Count {
     failed: Vec<Test>,
     skipped: usize,
     cases: Vec<String>,
+    /// What the tests that measure leads said of them, also those that failed.
+    leads: lead::Table,
 }
 
 struct Options {
@@ -85,6 +87,7 @@ struct Options {
     skips: Vec<String>,
     without: Vec<String>,
     jobs: usize,
+    repeat: usize,
     list: bool,
 }
 
@@ -110,7 +113,7 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
         wanted.iter().for_each(|test| println!("{}", short(test)));
         return ExitCode::SUCCESS;
     }
-    run_all(&wanted, options.jobs)
+    run_all(&wanted.repeat(options.repeat), options.jobs)
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -119,6 +122,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         skips: Vec::new(),
         without: Vec::new(),
         jobs: 2,
+        repeat: 1,
         list: false,
     };
     while let Some(arg) = args.next() {
@@ -126,10 +130,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--list" => options.list = true,
             "--skip" => options.skips.push(args.next().ok_or("--skip needs a text")?),
             "--without" => options.without.push(args.next().ok_or("--without needs a name")?),
-            "--jobs" => {
-                let number = args.next().and_then(|text| text.parse().ok());
-                options.jobs = number.filter(|n| *n > 0).ok_or("--jobs needs a number")?;
-            }
+            "--jobs" => options.jobs = number(&mut args).ok_or("--jobs needs a number")?,
+            "--repeat" => options.repeat = number(&mut args).ok_or("--repeat needs a number")?,
             // libtest's flags, which cargo's users type out of habit.
             "--nocapture" | "--test-threads=1" => options.jobs = 1,
             flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
@@ -137,6 +139,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         }
     }
     Ok(options)
+}
+
+fn number(args: &mut impl Iterator<Item = String>) -> Option<usize> {
+    args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0)
 }
 
 impl Options {
@@ -193,7 +199,9 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     if in_ci() && !INTERRUPTED.load(Ordering::Relaxed) {
         try_again(&mut count);
     }
-    table(&count.cases);
+    let rows = count.cases.iter().map(|row| row.split('\t').map(str::to_owned).collect());
+    table::print(CELLS, rows.collect());
+    count.leads.print();
     for test in &count.failed {
         println!("failed: {}", short(test));
     }
@@ -213,6 +221,7 @@ fn try_again(count: &mut Count) {
             Outcome::Passed(_, log) => {
                 count.passed += 1;
                 count.cases.extend(cases(&log));
+                count.leads.read(&log);
                 println!("unsteady: {} failed and then passed by itself", short(&test));
             }
             Outcome::Skipped(why) | Outcome::Failed { why, .. } => {
@@ -227,23 +236,6 @@ fn cases(log: &str) -> impl Iterator<Item = String> {
     log.lines().filter_map(|line| line.strip_prefix(CASE)).map(str::to_owned)
 }
 
-/// Prints the table of cases.
-fn table(cases: &[String]) {
-    let mut rows: Vec<Vec<&str>> = cases.iter().map(|row| row.split('\t').collect()).collect();
-    if rows.is_empty() {
-        return;
-    }
-    rows.sort();
-    rows.insert(0, CELLS.to_vec());
-    let width = |cell: usize| rows.iter().filter_map(|row| row.get(cell)).map(|c| c.len()).max();
-    let widths: Vec<usize> = (0..CELLS.len()).map(|cell| width(cell).unwrap_or(0)).collect();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
-    }
-}
-
 fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<Count>) {
     let mut count = count.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let name = short(test);
@@ -255,6 +247,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
                 println!("        {figure}");
             }
             count.cases.extend(cases(figures));
+            count.leads.read(figures);
         }
         Outcome::Skipped(why) => {
             count.skipped += 1;
@@ -262,6 +255,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
         }
         Outcome::Failed { why, log } => {
             count.failed.push(*test);
+            count.leads.read(log);
             println!("FAILED  {number:>2}/{of} {name}: {why}\n---- {name}\n{}\n----", log.trim());
         }
     }

@@ -9,6 +9,7 @@
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
 //!   for one where none fits.
+//! - [`cni`] calls real CNI plugins as a runtime does; [`lead`] measures how early a warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -20,6 +21,7 @@
 )]
 
 pub mod cgroup;
+pub mod cni;
 pub mod collector;
 pub mod daemon;
 pub mod docker;
@@ -28,6 +30,7 @@ pub mod fuse;
 pub mod harness;
 pub mod innocent;
 pub mod lab;
+pub mod lead;
 pub mod need;
 pub mod netns;
 pub mod pod;
@@ -40,6 +43,7 @@ pub mod sandbox;
 pub mod stuck;
 pub mod sweep;
 pub mod sys;
+mod table;
 
 pub use daemon::{Config, Daemon, Follower};
 pub use harness::Test;

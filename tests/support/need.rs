@@ -17,6 +17,8 @@ pub enum Need {
     PlainCore,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
+    /// The CNI plugins.
+    Cni,
     /// dockerd and runc.
     Dockerd,
     /// The CRI helper, which answers in a runtime's place.
@@ -45,6 +47,7 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Containerd => crate::pod::missing(),
+            Need::Cni => crate::cni::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),

@@ -14,6 +14,7 @@ pub(crate) struct Wanted<'a> {
     uid: &'a str,
     attempt: u32,
     host_network: bool,
+    handler: &'a str,
     image: &'a str,
     dir: Option<&'a str>,
     secret: Option<&'a str>,
@@ -36,6 +37,7 @@ impl<'a> Wanted<'a> {
                 "uid" => wanted.uid = value,
                 "attempt" => wanted.attempt = value.parse().context("attempt")?,
                 "host-network" => wanted.host_network = true,
+                "handler" => wanted.handler = value,
                 "image" => wanted.image = value,
                 "dir" => wanted.dir = Some(value),
                 "secret" => wanted.secret = Some(value),
@@ -43,6 +45,11 @@ impl<'a> Wanted<'a> {
             }
         }
         Ok(wanted)
+    }
+
+    /// Name of the runtime's handler; empty: its usual one.
+    pub(crate) fn handler(&self) -> &str {
+        self.handler
     }
 
     pub(crate) fn sandbox(&self) -> cri::PodSandboxConfig {

@@ -61,6 +61,8 @@ message! {
     RunPodSandboxRequest {
         #[prost(message, optional, tag = "1")]
         config: Option<PodSandboxConfig>,
+        #[prost(string, tag = "2")]
+        runtime_handler: String,
     }
 }
 

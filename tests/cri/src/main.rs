@@ -5,7 +5,8 @@
 //!
 //! - `ready`: succeeds once the runtime and its network are.
 //! - `sandbox KEY=VALUE…`: a sandbox; prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
-//!   `host-network` (any value), `secret` (goes into labels and annotations).
+//!   `host-network` (any value), `handler` (of the runtime), `secret` (goes into labels and
+//!   annotations).
 //! - `container SANDBOX KEY=VALUE… -- COMMAND…`: a container in it that runs COMMAND; prints its id.
 //!   Further keys: `image`, `dir` (the host's directory that it sees as `/host`), `secret` (goes into
 //!   its environment too). The sandbox's keys are to be given again: the runtime asks for them.
@@ -107,7 +108,10 @@ impl Runtime {
     }
 
     async fn sandbox(&mut self, wanted: &Wanted<'_>) -> Result<()> {
-        let request = cri::RunPodSandboxRequest { config: Some(wanted.sandbox()) };
+        let request = cri::RunPodSandboxRequest {
+            config: Some(wanted.sandbox()),
+            runtime_handler: wanted.handler().to_owned(),
+        };
         let made: cri::RunPodSandboxResponse = self.call("RunPodSandbox", request).await?;
         println!("{}", made.pod_sandbox_id);
         Ok(())

@@ -36,7 +36,7 @@ impl Containerd<'_> {
     pub fn restart(&mut self) {
         // It does not remove the socket of one that was killed before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = place::spawn(&self.dir);
+        self.child = place::spawn(&self.dir, self.node.as_deref());
         self.await_ready();
     }
 
@@ -93,10 +93,21 @@ impl Containerd<'_> {
         StoppedShim(shim)
     }
 
+    /// Makes every DEL fail, or no longer.
+    pub fn fail_del(&self, fails: bool) {
+        let file = self.dir.join("bin/bridge.fail");
+        if fails {
+            fs::write(file, "").expect("write a file");
+        } else {
+            let _ = fs::remove_file(file);
+        }
+    }
+
     /// Makes every ADD, or with `runc` every start of a process, take so long; zero ends it.
     pub fn slow_down(&self, program: Slow, by: Duration) {
         let name = match program {
             Slow::Add => "bridge.slow",
+            Slow::Reserve => "host-local.slow",
             Slow::Create => "runc.slow",
         };
         let file = self.dir.join("bin").join(name);
@@ -113,6 +124,8 @@ impl Containerd<'_> {
 pub enum Slow {
     /// The CNI ADD, after the IP is up.
     Add,
+    /// The IPAM plugin's part of it, after the IP is reserved.
+    Reserve,
     /// runc's `create`, of pause and container: between ADD and the first task in the netns.
     Create,
 }

@@ -16,16 +16,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::poll::eventually;
-use crate::{Lab, daemon, need, netns, sys};
+use crate::{Lab, Netns, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
-pub(crate) use place::make_image;
+pub(crate) use place::{make_image, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 
 /// Where libcni keeps results; it cannot be told otherwise through containerd.
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
-const PLUGINS: &str = "/usr/lib/cni";
+pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 const IMAGE: &str = "ipwatch.test/busybox:1";
 
 /// What is missing here to run pods.
@@ -49,6 +49,7 @@ pub struct Containerd<'a> {
     dir: PathBuf,
     child: Child,
     socket: PathBuf,
+    node: Option<PathBuf>,
 }
 
 /// A pod of it without a container: what holds the netns is the pause process and the name.
@@ -90,6 +91,22 @@ impl Deref for Pod {
     }
 }
 
+/// How a containerd differs from the plain one.
+#[derive(Debug, Clone, Default)]
+pub struct Setup<'a> {
+    /// A secret in the CNI configuration, of which libcni keeps a copy for each pod.
+    pub secret: &'a str,
+    /// Where its pods' IPs come from, other than the lab's whole range.
+    pub subnet: Option<String>,
+    /// Its node is this netns, beside a first containerd: its network is one of `ptp`, whose addresses
+    /// stand on the node, and for pods of the handler [`MACVLAN`] one of macvlan. Their IPs come from
+    /// the third and the fourth of the lab's four blocks of 64.
+    pub node: Option<&'a Netns>,
+}
+
+/// See [`Setup::node`].
+pub const MACVLAN: &str = "macvlan";
+
 /// A pod to be made.
 #[derive(Debug)]
 pub struct Wanted<'a> {
@@ -98,6 +115,7 @@ pub struct Wanted<'a> {
     uid: String,
     attempt: u32,
     host_network: bool,
+    handler: &'a str,
     secret: Option<&'a str>,
 }
 
@@ -105,17 +123,18 @@ impl<'a> Containerd<'a> {
     /// Starts it and waits until it can run pods.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
-        Self::start_with_secret(lab, "")
+        Self::start_as(lab, &Setup::default())
     }
 
-    /// The same with a secret in the CNI configuration, of which libcni keeps a copy for each pod.
+    /// The same with a difference.
     #[must_use]
-    pub fn start_with_secret(lab: &'a Lab, secret: &str) -> Self {
-        let dir = lab.subdir("containerd");
+    pub fn start_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
+        let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
         sweep::begin(lab);
-        place::make(lab, &dir, secret);
-        let child = place::spawn(&dir);
-        let containerd = Self { lab, socket: dir.join("sock"), dir, child };
+        place::make(lab, &dir, setup);
+        let node = setup.node.map(|netns| netns.path().to_owned());
+        let child = place::spawn(&dir, node.as_deref());
+        let containerd = Self { lab, socket: dir.join("sock"), dir, child, node };
         containerd.await_ready();
         containerd.import_image();
         containerd
@@ -127,6 +146,25 @@ impl<'a> Containerd<'a> {
         &self.socket
     }
 
+    /// Where its network is configured, or, with [`Setup::node`], its networks.
+    #[must_use]
+    pub fn conf_dirs(&self) -> Vec<PathBuf> {
+        let dirs = [self.dir.join("net.d"), self.dir.join("macvlan.d")];
+        dirs.into_iter().filter(|dir| dir.exists()).collect()
+    }
+
+    /// Where its plugins are.
+    #[must_use]
+    pub fn bin_dir(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    /// Where the reservations of its pods lie.
+    #[must_use]
+    pub fn reservations(&self) -> PathBuf {
+        self.lab.dir().join("ipam").join(network(self.lab.tag(), "net"))
+    }
+
     /// A pod of this name, to be made. Its uid is a new one, as that of every pod.
     #[must_use]
     pub fn pod(&'a self, name: &'a str) -> Wanted<'a> {
@@ -136,6 +174,7 @@ impl<'a> Containerd<'a> {
             uid: new_uid(self.lab.tag()),
             attempt: 0,
             host_network: false,
+            handler: "",
             secret: None,
         }
     }
@@ -238,6 +277,13 @@ impl<'a> Wanted<'a> {
         self
     }
 
+    /// By this handler of the runtime.
+    #[must_use]
+    pub fn handler(mut self, handler: &'a str) -> Self {
+        self.handler = handler;
+        self
+    }
+
     /// With a secret in labels, annotations and, in the container, the environment.
     #[must_use]
     pub fn with_secret(mut self, secret: &'a str) -> Self {
@@ -292,6 +338,7 @@ impl<'a> Wanted<'a> {
             format!("name={}", self.name),
             format!("uid={}", self.uid),
             format!("attempt={}", self.attempt),
+            format!("handler={}", self.handler),
         ];
         keys.extend(self.host_network.then(|| "host-network=yes".to_owned()));
         keys.extend(self.secret.map(|secret| format!("secret={secret}")));
@@ -326,9 +373,9 @@ pub(crate) fn uid_of(tag: &str) -> (String, String) {
     (format!("{:08x}", number(pid)), format!("{:012x}", number(serial)))
 }
 
-/// Name of the lab's CNI network.
-fn network(tag: &str) -> String {
-    format!("{tag}-net")
+/// Name of a CNI network of the lab.
+fn network(tag: &str, name: &str) -> String {
+    format!("{tag}-{name}")
 }
 
 /// The first process of a container, by its cgroup.

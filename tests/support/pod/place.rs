@@ -5,55 +5,81 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::{IMAGE, PLUGINS};
-use crate::Lab;
+use serde_json::{Value, json};
+
+use super::{IMAGE, MACVLAN, PLUGINS, Setup};
+use crate::{Lab, sys};
 
 /// Writes its configuration, its CNI network and its programs.
-pub(super) fn make(lab: &Lab, dir: &Path, secret: &str) {
-    fs::write(dir.join("config.toml"), config(dir)).expect("write the configuration");
-    fs::create_dir_all(dir.join("net.d")).expect("make a directory");
-    fs::write(dir.join("net.d/10-test.conflist"), conflist(lab, secret))
-        .expect("write the conflist");
+pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
+    let config = config(dir, setup.node.is_some());
+    fs::write(dir.join("config.toml"), config).expect("write the configuration");
+    let network = |place: &str, text: String| {
+        fs::create_dir_all(dir.join(place)).expect("make a directory");
+        fs::write(dir.join(place).join("10-test.conflist"), text).expect("write the conflist");
+    };
+    if let Some(node) = setup.node {
+        node.ip("link add up0 type veth peer name up1");
+        node.ip("link set up0 up");
+        node.ip("link set up1 up");
+        network("net.d", conflist(lab, "ptp", json!({ "type": "ptp" }), &block(lab, 2)));
+        let macvlan = json!({ "type": "macvlan", "master": "up0" });
+        network("macvlan.d", conflist(lab, "macvlan", macvlan, &block(lab, 3)));
+    } else {
+        // The bridge has no address: none of the tests' stands in the host's netns.
+        let bridge = format!("{}b", lab.tag());
+        let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
+        let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
+        network("net.d", conflist(lab, "net", bridge, &subnet));
+    }
     programs(&dir.join("bin"));
 }
 
-/// The plugins and runc, each as it is; but `bridge` and runc can be slowed down: see
-/// [`super::Containerd::slow_down`].
-fn programs(bin: &Path) {
+/// The plugins and runc, each as it is; but some can be slowed down: see
+/// [`super::Containerd::slow_down`]; and `bridge` can be made to fail: see
+/// [`super::Containerd::fail_del`].
+pub(crate) fn programs(bin: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
     for plugin in fs::read_dir(PLUGINS).expect("the CNI plugins").flatten() {
-        if plugin.file_name() != "bridge" {
+        if plugin.file_name() != "bridge" && plugin.file_name() != "host-local" {
             symlink(plugin.path(), bin.join(plugin.file_name())).expect("link a plugin");
         }
     }
-    // After the ADD: the netns is there with its IP, and nobody has been told.
-    let bridge = format!(
-        "#!/bin/sh\n\
-         if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {PLUGINS}/bridge; fi\n\
-         {PLUGINS}/bridge; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
-    );
+    // bridge after the ADD: the netns is there with its IP, and nobody has been told. host-local after
+    // the ADD: the IP is reserved, and nobody has it.
+    let slow = |plugin: &str, before: &str| {
+        format!(
+            "#!/bin/sh\n{before}\
+             if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {PLUGINS}/{plugin}; fi\n\
+             {PLUGINS}/{plugin}; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
+        )
+    };
+    let fail = "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.fail\" ]; then\n\
+         echo '{\"cniVersion\": \"0.4.0\", \"code\": 999, \"msg\": \"made to fail\"}'; exit 1; fi\n";
+    let (bridge, host_local) = (slow("bridge", fail), slow("host-local", ""));
     let runc = "#!/bin/sh\n\
          case \" $* \" in *' create '*) [ ! -e \"$0.slow\" ] || sleep \"$(cat \"$0.slow\")\";; esac\n\
          exec /usr/sbin/runc \"$@\"\n";
-    for (name, text) in [("bridge", bridge.as_str()), ("runc", runc)] {
+    for (name, text) in [("bridge", bridge.as_str()), ("host-local", &host_local), ("runc", runc)] {
         fs::write(bin.join(name), text).expect("write a script");
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(bin.join(name), mode).expect("make it a program");
     }
 }
 
-/// Starts it.
-pub(super) fn spawn(dir: &Path) -> Child {
+/// Starts it, in the netns of its node.
+pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
-    Command::new("containerd")
-        .arg("--config")
-        .arg(dir.join("config.toml"))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("a second handle"))
-        .stderr(log)
-        .spawn()
-        .expect("start containerd")
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(dir.join("config.toml")).stdin(Stdio::null());
+    command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+    let mut spawn = || command.spawn().expect("start containerd");
+    let Some(node) = node else { return spawn() };
+    sys::on_own_thread(|| {
+        sys::enter_netns(node).expect("enter the node's netns");
+        spawn()
+    })
 }
 
 /// Makes `image.tar` in `dir`.
@@ -67,9 +93,17 @@ pub(crate) fn make_image(dir: &Path) {
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
 }
 
-fn config(dir: &Path) -> String {
+fn config(dir: &Path, with_macvlan: bool) -> String {
     let dir = dir.display();
-    format!(
+    let handler = format!(
+        r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}]
+runtime_type = "io.containerd.runc.v2"
+cni_conf_dir = "{dir}/macvlan.d"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}.options]
+BinaryName = "{dir}/bin/runc"
+"#
+    );
+    let plain = format!(
         r#"version = 2
 root = "{dir}/root"
 state = "{dir}/state"
@@ -94,17 +128,19 @@ BinaryName = "{dir}/bin/runc"
 bin_dir = "{dir}/bin"
 conf_dir = "{dir}/net.d"
 "#
-    )
+    );
+    plain + if with_macvlan { &handler } else { "" }
 }
 
-/// The bridge has no address: none of the tests' stands in the host's netns.
-fn conflist(lab: &Lab, secret: &str) -> String {
-    let (tag, subnet, dir) = (lab.tag(), lab.cidr(0), lab.dir().display());
-    let network = super::network(tag);
-    format!(
-        r#"{{"cniVersion": "0.4.0", "name": "{network}", "plugins": [{{
-  "type": "bridge", "bridge": "{tag}b", "token": "{secret}",
-  "ipam": {{"type": "host-local", "dataDir": "{dir}/ipam", "ranges": [[{{"subnet": "{subnet}"}}]]}}
-}}]}}"#
-    )
+/// One of the lab's four blocks of 64 addresses.
+fn block(lab: &Lab, n: u8) -> String {
+    format!("{}/26", lab.ip(64 * n))
+}
+
+fn conflist(lab: &Lab, name: &str, mut plugin: Value, subnet: &str) -> String {
+    let ranges = json!([[{ "subnet": subnet }]]);
+    plugin["ipam"] =
+        json!({ "type": "host-local", "dataDir": lab.dir().join("ipam"), "ranges": ranges });
+    let name = super::network(lab.tag(), name);
+    json!({ "cniVersion": "0.4.0", "name": name, "plugins": [plugin] }).to_string()
 }

@@ -48,7 +48,9 @@ pub fn sweep(tag: &str) {
     let Ok(list) = fs::read_to_string(Lab::dir_of(tag).join(LIST)) else { return };
     remove_cgroups(tag);
     remove_runc_state(tag);
-    remove_shim_sockets(&Lab::dir_of(tag).join("containerd/state"));
+    for containerd in ["containerd", "containerd-far"] {
+        remove_shim_sockets(&Lab::dir_of(tag).join(containerd).join("state"));
+    }
     for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
         let _ = fs::remove_file(socket);
     }
@@ -75,13 +77,13 @@ fn cached() -> impl Iterator<Item = fs::DirEntry> {
 }
 
 /// The containers that were noted; and those whose making was broken off before anybody could, by
-/// their results on the network that bears the tag.
+/// their results on the networks that bear the tag.
 fn ids(tag: &str, list: &str) -> Vec<String> {
     let noted = list.lines().filter_map(|line| line.strip_prefix("id ")).map(str::to_owned);
-    let prefix = format!("{}-", network(tag));
+    let prefix = network(tag, "");
     let on_network = cached().filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let id = name.strip_prefix(&prefix)?.split('-').next()?;
+        let id = name.strip_prefix(&prefix)?.split('-').nth(1)?;
         (!id.is_empty()).then(|| id.to_owned())
     });
     noted.chain(on_network).collect()

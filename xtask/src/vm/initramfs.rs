@@ -17,6 +17,9 @@ use crate::shell::{command, output, run};
 /// The first process.
 const INIT: &str = include_str!("init.sh");
 
+/// CNI plugins that are called there.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "ipvlan"];
+
 /// Makes it in `dir` and returns its path.
 pub(crate) fn make(
     dir: &Path,
@@ -27,7 +30,7 @@ pub(crate) fn make(
     let root = dir.join("root");
     let _ = fs::remove_dir_all(&root);
     let dirs =
-        ["bin", "sbin", "bb", "modules", "proc", "sys", "dev", "run", "tmp", "etc", "var/lib"];
+        ["bin", "sbin", "bb", "modules", "proc", "sys", "dev", "run", "tmp", "etc", "var/lib", "usr/lib/cni"];
     for name in dirs {
         fs::create_dir_all(root.join(name))?;
     }
@@ -65,6 +68,9 @@ fn tools(root: &Path) -> Result<()> {
         symlink("busybox", root.join("bb").join(applet))?;
     }
     program(root, &which("dash")?, "bin/sh")?;
+    for plugin in PLUGINS {
+        program(root, &Path::new("/usr/lib/cni").join(plugin), &format!("usr/lib/cni/{plugin}"))?;
+    }
     program(root, &which("ip")?, "sbin/ip")
 }
 

@@ -1,0 +1,79 @@
+//! An IP is freed while it is held: the next pod is given it, and nobody says anything.
+
+use std::time::Instant;
+
+use support::fuse::Hung;
+use support::harness::FIGURE;
+use support::lead::{Failure, Told};
+use support::pod::{Containerd, Pod, Setup};
+use support::poll::until;
+use support::proc::View;
+use support::{Lab, sys};
+
+use super::{Eyes, SOON, await_ready, is_about, names, small, watching};
+
+support::tests! {
+    an_ip_is_freed_while_its_holder_hangs needs [Containerd, Fuse],
+}
+
+const RELEASED: &str = "ip-released-but-held";
+const IMMINENT: &str = "ip-conflict-imminent";
+
+/// A pod whose process hangs in the kernel loses its shim, and its netns its name.
+fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
+    // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
+    let pod = containerd.run("db-0", hung.dir(), &["/bin/busybox", "head", "-c", "1", "/host/hang"]);
+    hung.await_read();
+    sys::kill(pod.pid, libc::SIGKILL).unwrap();
+    until("it hangs", 10, || {
+        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
+    });
+    rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    containerd.kill_shim_and_pause(&pod);
+    pod
+}
+
+fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let setup = Setup { subnet: Some(small(lab)), ..Setup::default() };
+    let containerd = Containerd::start_as(lab, &setup);
+    let daemon = watching(lab, &containerd);
+    let told = Told::by(&daemon);
+    let pod = hang(&containerd, &mut hung);
+    let reservation = containerd.reservations().join(&pod.ip);
+    await_known(&daemon, &pod);
+    let mut client = containerd.begin_stop(&pod);
+    until("its IP is freed", 20, || !reservation.exists());
+    let freed = Instant::now();
+    let word = told.await_word(RELEASED, SOON, is_about(&pod.ip));
+    let after = word.saturating_duration_since(freed).as_secs_f64() * 1e3;
+    println!("{FIGURE}told {after:.1} ms after an IP was freed that is held");
+    let _ = client.wait();
+
+    // host-local goes round: the fifth next pod gets it.
+    let others: Vec<_> = (0..4).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
+    await_ready(&daemon, &others);
+    let eyes = Eyes::on(&pod.ip);
+    let second = containerd.pod("web-4").sandbox();
+    assert_eq!(second.ip, pod.ip, "in silence");
+    let at = eyes.saw();
+    let holder = pod.pid.to_string();
+    let named = |finding: &serde_json::Value| {
+        names(&finding["holders"].to_string(), &[&holder], "the process that hangs")?;
+        let subject = &finding["subject"]["pod"]["name"];
+        names(&subject.to_string(), &[&pod.name], "the process that hangs, its pod")
+    };
+    let failure = Failure { case: "freed while held, next pod gets it", at, slow: true };
+    told.lead(&failure, RELEASED, is_about(&pod.ip), named);
+    let failure = Failure { case: "second holder goes live in silence", at, slow: false };
+    let imminent = told.lead(&failure, IMMINENT, is_about(&pod.ip), named);
+    let text = super::evidence(&imminent) + &imminent["subject"].to_string();
+    assert!(text.contains(&second.sandbox[..12]), "whom it is given to: {imminent:#?}");
+    hung.release();
+}
+
+/// Waits until the daemon knows the IP of a pod.
+#[track_caller]
+fn await_known(daemon: &support::Daemon, pod: &Pod) {
+    daemon.await_ip(&pod.ip, pod.netns);
+}

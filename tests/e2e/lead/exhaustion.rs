@@ -1,0 +1,173 @@
+//! A range is eaten by reservations of pods that are long gone: until no pod starts any more.
+
+use std::fs::{self, File};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+use support::cni::{Container, Network};
+use support::fake_cri::FakeCri;
+use support::lead::{Failure, Told};
+use support::pod::{Containerd, PodSandbox, Setup};
+use support::{Config, Daemon, Lab, Netns, Sandbox};
+
+use super::{SOON, await_ready, config, evidence, is_about, is_of, names, small, watching};
+
+support::tests! {
+    lost_sandboxes_fill_a_range needs [Containerd],
+    reservations_of_before_the_boot_fill_a_range needs [Containerd],
+    add_without_del_fills_a_range needs [Cni, FakeCri],
+}
+
+const EXHAUSTING: &str = "ipam-range-exhausting";
+const LEAKED: &str = "ipam-reservation-leaked";
+const FULL: &str = "no IP addresses available in range set";
+
+fn small_one(lab: &Lab) -> Containerd<'_> {
+    Containerd::start_as(lab, &Setup { subnet: Some(small(lab)), ..Setup::default() })
+}
+
+/// Power goes, or somebody cleans up without a thought: containerd, its shims and what they ran are
+/// killed, and what it knew is gone.
+fn lose(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
+    containerd.crash();
+    for pod in pods {
+        containerd.kill_shim_and_children(pod);
+    }
+    containerd.wipe();
+    containerd.restart_empty();
+}
+
+fn sandboxes(containerd: &Containerd<'_>, from: usize, number: usize) -> Vec<PodSandbox> {
+    let name = |n: usize| format!("web-{n}");
+    (from..from + number).map(|n| containerd.pod(&name(n)).sandbox()).collect()
+}
+
+/// The next pod, which cannot be: when that showed.
+#[track_caller]
+fn refused(containerd: &Containerd<'_>) -> Instant {
+    let error = containerd.pod("web-9").try_sandbox().expect_err("the range is full");
+    let at = Instant::now();
+    assert!(error.contains(FULL), "{error}");
+    at
+}
+
+/// The finding tells of the range and of how many are leaked.
+fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, String> {
+    move |finding| {
+        let text = evidence(finding) + &finding["impact"].to_string();
+        names(&text, &[&format!("{leaked} leaked")], &format!("range, {leaked} leaked"))?;
+        names(&finding["subject"].to_string(), &[network], &format!("the range, {leaked} leaked"))
+    }
+}
+
+fn network_of(containerd: &Containerd<'_>) -> String {
+    containerd.reservations().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+fn lost_sandboxes_fill_a_range(lab: &Lab) {
+    let mut containerd = small_one(lab);
+    let daemon = watching(lab, &containerd);
+    let told = Told::by(&daemon);
+    let first = sandboxes(&containerd, 0, 1);
+    await_ready(&daemon, &first);
+    lose(&mut containerd, &first);
+    // Weeks pass until the next one, but nobody is paid for waiting here: only until it is told.
+    let more = sandboxes(&containerd, 1, 3);
+    told.await_firing("netns-leaked", SOON, is_about(&first[0].ip));
+    await_ready(&daemon, &more);
+    lose(&mut containerd, &more);
+    let _last = sandboxes(&containerd, 4, 1);
+    let network = network_of(&containerd);
+    told.await_firing(EXHAUSTING, SOON, is_of(&network));
+    let at = refused(&containerd);
+    let failure = Failure { case: "runtime's state lost, range fills", at, slow: true };
+    let path = first[0].path.to_str().unwrap().to_owned();
+    told.lead(&failure, "netns-leaked", is_about(&first[0].ip), |finding| {
+        names(&finding["holders"].to_string(), &[&path], "the netns's name")
+    });
+    told.lead(&failure, EXHAUSTING, is_of(&network), of_range(&network, 4));
+}
+
+/// As after a reboot without DEL: no netns is left, and the reservations are older than the boot.
+fn reservations_of_before_the_boot_fill_a_range(lab: &Lab) {
+    let mut containerd = small_one(lab);
+    let lost = sandboxes(&containerd, 0, 4);
+    containerd.crash();
+    for pod in &lost {
+        containerd.kill_shim_and_children(pod);
+        rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
+        fs::remove_file(&pod.path).unwrap();
+    }
+    containerd.wipe();
+    for pod in &lost {
+        let file = File::options().append(true).open(containerd.reservations().join(&pod.ip));
+        file.expect("it is still reserved").set_modified(before_the_boot()).unwrap();
+    }
+    containerd.restart_empty();
+    let daemon = watching(lab, &containerd);
+    let told = Told::by(&daemon);
+    let _living = sandboxes(&containerd, 4, 1);
+    told.await_firing(LEAKED, SOON, is_about(&lost[0].ip));
+    let network = network_of(&containerd);
+    told.await_firing(EXHAUSTING, SOON, is_of(&network));
+    let at = refused(&containerd);
+    let failure = Failure { case: "reboot without DEL, range is full", at, slow: true };
+    told.lead(&failure, LEAKED, is_about(&lost[0].ip), |finding| {
+        let text = evidence(finding) + &finding["subject"].to_string();
+        names(&text, &[&lost[0].sandbox, "boot"], "the reservation, of before the boot")
+    });
+    told.lead(&failure, EXHAUSTING, is_of(&network), of_range(&network, 4));
+}
+
+fn before_the_boot() -> SystemTime {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    SystemTime::now() - Duration::from_secs_f64(seconds) - Duration::from_secs(60)
+}
+
+/// The plugin is called for containers whose netns are then thrown away.
+fn add_without_del_fills_a_range(lab: &Lab) {
+    let node = Netns::new(lab, "node");
+    let bridge = serde_json::json!({ "bridge": "br0" });
+    let network = Network::new(lab, &node, "direct", "bridge", &small(lab), bridge);
+    let (runtime, _pod) = a_runtime_with_a_pod(lab);
+    let daemon = Daemon::start(lab, &of_network(lab).cri(runtime.socket()));
+    daemon.await_source("containerd");
+    let told = Told::by(&daemon);
+    let containers: Vec<Container> = (0..6).map(|n| Container::new(lab, n)).collect();
+    let add = |n: usize| {
+        let netns = Netns::new(lab, &format!("c{n}"));
+        network.add(&containers[n], &netns)
+    };
+    let first = add(0).unwrap();
+    told.await_firing(LEAKED, SOON, is_about(&first));
+    for n in 1..5 {
+        add(n).unwrap();
+    }
+    told.await_firing(EXHAUSTING, SOON, is_of(network.name()));
+    let error = add(5).expect_err("the range is full");
+    let at = Instant::now();
+    assert!(error.code == 999 && error.said.contains(FULL), "{error:?}");
+    let failure = Failure { case: "ADD without DEL, range fills", at, slow: true };
+    told.lead(&failure, LEAKED, is_about(&first), |finding| {
+        let text = evidence(finding) + &finding["subject"].to_string();
+        names(&text, &[&containers[0].id], "the reservation, its container")
+    });
+    told.lead(&failure, EXHAUSTING, is_of(network.name()), of_range(network.name(), 5));
+}
+
+/// One that denies what it does not have: it has something.
+pub(super) fn a_runtime_with_a_pod(lab: &Lab) -> (FakeCri, (Netns, Sandbox)) {
+    let runtime = FakeCri::start(lab);
+    let netns = Netns::new(lab, "other");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(200), "eth0");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(200), "");
+    runtime.has_pod(&pod, "READY");
+    (runtime, (netns, pod))
+}
+
+/// A daemon's configuration that knows the networks that the test calls plugins for.
+pub(super) fn of_network(lab: &Lab) -> Config {
+    config().networks(&[support::cni::conf_dir(lab)], &support::cni::bin_dir(lab))
+}

@@ -1,0 +1,55 @@
+//! ipvlan is the one that says so: the kernel refuses an address that another device of the same parent
+//! has (`ipvlan_addr_busy`, drivers/net/ipvlan). In the VMs, whose kernels have it.
+
+use std::time::Instant;
+
+use serde_json::json;
+use support::cni::{Container, Network};
+use support::lead::{Failure, Told};
+use support::role::{Helper, Role};
+use support::{Daemon, Lab, Netns};
+
+use super::exhaustion::{a_runtime_with_a_pod, of_network};
+use super::{SOON, is_about, names, small};
+
+support::tests! {
+    the_second_add_is_refused needs [OwnMachine, Cni, FakeCri],
+}
+
+const RELEASED: &str = "ip-released-but-held";
+const IMMINENT: &str = "ip-conflict-imminent";
+
+fn the_second_add_is_refused(lab: &Lab) {
+    let node = Netns::new(lab, "node");
+    node.ip("link add parent type dummy");
+    node.ip("link set parent up");
+    let ipvlan = json!({ "master": "parent" });
+    let network = Network::new(lab, &node, "ipvlan", "ipvlan", &small(lab), ipvlan);
+    let (runtime, _pod) = a_runtime_with_a_pod(lab);
+    let daemon = Daemon::start(lab, &of_network(lab).cri(runtime.socket()));
+    daemon.await_source("containerd");
+    let told = Told::by(&daemon);
+    let containers: Vec<Container> = (0..6).map(|n| Container::new(lab, n)).collect();
+    let netns: Vec<Netns> = (0..6).map(|n| Netns::new(lab, &format!("c{n}"))).collect();
+    let ip = network.add(&containers[0], &netns[0]).unwrap();
+    let holder = Helper::new(Role::Park).inside(&netns[0]).start();
+    daemon.await_ip(&ip, netns[0].inode);
+    // A runtime that has lost the netns's path frees the IP and touches no device.
+    network.del(&containers[0], None).unwrap();
+    told.await_word(RELEASED, SOON, is_about(&ip));
+    for n in 1..5 {
+        let other = network.add(&containers[n], &netns[n]).unwrap();
+        assert_ne!(other, ip, "host-local goes round");
+    }
+    let error = network.add(&containers[5], &netns[5]).expect_err("the address is in use");
+    let at = Instant::now();
+    assert!(error.said.contains("address already in use"), "{error:?}");
+    let pid = holder.pid().to_string();
+    let named = |finding: &serde_json::Value| {
+        names(&finding["holders"].to_string(), &[&pid], "the process in it")
+    };
+    let failure = Failure { case: "ipvlan: address already in use", at, slow: true };
+    told.lead(&failure, RELEASED, is_about(&ip), named);
+    let failure = Failure { slow: false, ..failure };
+    told.lead(&failure, IMMINENT, is_about(&ip), named);
+}

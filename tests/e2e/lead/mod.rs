@@ -1,0 +1,130 @@
+//! How early the warning comes: each failure of the field is made with real parts, its time is taken by
+//! other eyes than the product's, and the warnings about that very IP or range must have come before it.
+//! Each is a row of the table of leads; see [`support::lead`].
+//!
+//! - [`exhaustion`]: leaks fill a range until ADD fails.
+//! - [`duplicate`]: an IP is freed while it is held, and the next pod is given it.
+//! - [`ipvlan`]: the same where the kernel refuses the second one, in the VMs.
+
+pub(crate) mod duplicate;
+pub(crate) mod exhaustion;
+pub(crate) mod ipvlan;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::pod::{CNI_CACHE, Containerd, PodSandbox};
+use support::{Config, Daemon, Lab, patience};
+
+/// Seconds of grace in these tests.
+const GRACE: u32 = 2;
+/// Seconds until what is wrong must be told of: its grace, two answers of a runtime that is asked every
+/// five seconds, and a reconnection to one that was restarted.
+const SOON: u32 = 40;
+
+fn config() -> Config {
+    Config::default()
+        .grace(GRACE)
+        .holders_grace(GRACE)
+        .leak_age(GRACE)
+        .cache_dir(Path::new(CNI_CACHE))
+}
+
+/// Eight addresses of the lab's, of which five are for pods: one is the gateway's.
+fn small(lab: &Lab) -> String {
+    format!("{}/29", lab.ip(0))
+}
+
+/// A daemon that knows this containerd and its networks.
+fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
+    let config = config()
+        .cri(containerd.socket())
+        .networks(&containerd.conf_dirs(), &containerd.bin_dir());
+    let daemon = Daemon::start(lab, &config);
+    daemon.await_source("containerd");
+    daemon
+}
+
+/// Waits until the daemon knows these pods by their runtime's word.
+#[track_caller]
+fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
+    for pod in pods {
+        support::poll::until(&format!("{} is known as Ready", pod.name), 20, || {
+            let all = daemon.list("addresses", &["query", "pod", &pod.uid]);
+            all.iter().any(|address| address["pod"]["state"] == "Ready")
+        });
+    }
+}
+
+/// The finding is about this IP.
+fn is_about(ip: &str) -> impl Fn(&Value) -> bool {
+    move |finding| finding["subject"]["ip"] == ip
+}
+
+/// The finding is about this network.
+fn is_of(network: &str) -> impl Fn(&Value) -> bool {
+    move |finding| finding["subject"]["network"] == network
+}
+
+/// All its evidence, as one text.
+fn evidence(finding: &Value) -> String {
+    let items = finding["evidence"].as_array().cloned().unwrap_or_default();
+    items.iter().map(|item| format!("{}\n", item["text"])).collect()
+}
+
+/// Whether a text says what it should, and this then, for the table.
+fn names(text: &str, what: &[&str], shown: &str) -> Result<String, String> {
+    match what.iter().find(|what| !text.contains(**what)) {
+        None => Ok(shown.to_owned()),
+        Some(missing) => Err(format!("{missing} is missing in {text}")),
+    }
+}
+
+/// Sees an IP go up in any netns that the host has an nsid for, by netlink: other eyes than the product's.
+struct Eyes {
+    monitor: Child,
+    seen: Receiver<Instant>,
+}
+
+impl Eyes {
+    fn on(ip: &str) -> Self {
+        use std::io::{BufRead as _, BufReader};
+        let mut monitor = Command::new("ip")
+            .args(["-o", "monitor", "all-nsid", "address"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("run ip");
+        let lines = BufReader::new(monitor.stdout.take().expect("a pipe")).lines();
+        let (tell, seen) = channel();
+        let wanted = format!(" {ip}/");
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let at = Instant::now();
+                if line.contains(&wanted) && !line.contains("Deleted") {
+                    let _ = tell.send(at);
+                }
+            }
+        });
+        // It says nothing when it has subscribed, and what is to be seen is seconds away.
+        std::thread::sleep(Duration::from_millis(200) * patience());
+        Self { monitor, seen }
+    }
+
+    /// When it first went up since.
+    #[track_caller]
+    fn saw(&self) -> Instant {
+        let limit = Duration::from_secs(10) * patience();
+        self.seen.recv_timeout(limit).expect("the IP goes up, and netlink says so")
+    }
+}
+
+impl Drop for Eyes {
+    fn drop(&mut self) {
+        let _ = self.monitor.kill();
+        let _ = self.monitor.wait();
+    }
+}
