@@ -9,6 +9,7 @@
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
 //!   for one where none fits.
+//! - [`cni`] runs CNI plugins as a runtime does.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -20,6 +21,7 @@
 )]
 
 pub mod cgroup;
+pub mod cni;
 pub mod collector;
 pub mod daemon;
 pub mod docker;

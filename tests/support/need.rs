@@ -15,6 +15,8 @@ pub enum Need {
     /// `core_pattern` is a plain relative name, so that a process dumps core where it stands. The
     /// sysctl is the host's: a test does not change it.
     PlainCore,
+    /// CNI plugins, and probes that see them run.
+    Cni,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
     /// dockerd and runc.
@@ -44,6 +46,7 @@ impl Need {
                 let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
+            Need::Cni => crate::cni::missing(),
             Need::Containerd => crate::pod::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::FakeCri => absent(crate::pod::client()),

@@ -23,8 +23,16 @@ pub(crate) const E2E: &[&str] = &[
 /// The same, but any dockerd does, and what a machine has may stand in the way of Debian's.
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
-pub(crate) const VM: &[&str] =
-    &["qemu-system-x86", "iproute2", "busybox-static", "dash", "cpio", "kmod", "xz-utils"];
+pub(crate) const VM: &[&str] = &[
+    "qemu-system-x86",
+    "iproute2",
+    "busybox-static",
+    "containernetworking-plugins",
+    "dash",
+    "cpio",
+    "kmod",
+    "xz-utils",
+];
 
 /// The collector of the export tests: a small real one.
 const ROTEL: &str = "rotel==0.0.1a15";
