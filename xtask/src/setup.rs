@@ -24,7 +24,6 @@ pub(crate) const E2E: &[&str] = &[
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
 pub(crate) const VM: &[&str] = &[
-    "qemu-system-x86",
     "iproute2",
     "busybox-static",
     "containernetworking-plugins",

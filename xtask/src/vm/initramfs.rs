@@ -1,4 +1,4 @@
-//! The file system of a VM: busybox, dash, iproute2, the kernel's modules and what is tested. It is
+//! The file system of a VM: busybox, dash, iproute2, CNI plugins, the kernel's modules and what is tested. It is
 //! not compressed: unpacking costs an emulated CPU more than reading.
 
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::shell::{command, output, run};
 const INIT: &str = include_str!("init.sh");
 
 /// CNI plugins that are called there.
-const PLUGINS: [&str; 3] = ["bridge", "host-local", "ipvlan"];
+const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvlan", "ptp"];
 
 /// Makes it in `dir` and returns its path.
 pub(crate) fn make(
