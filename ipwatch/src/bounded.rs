@@ -59,7 +59,7 @@ pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let size = u64::try_from(stat.st_size).unwrap_or_default();
     let mut file = File::from(fd);
     file.seek(SeekFrom::Start(size.saturating_sub(limit as u64)))?;
-    Ok(take(file, limit)?.bytes)
+    Ok(take(file, limit, 0)?.bytes)
 }
 
 /// As [`read`], lossily decoded.

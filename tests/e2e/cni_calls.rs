@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use support::plugin::{Call, Node, PLUGINS, Recorder, Seen, only};
 use support::collector::Collector;
+use support::plugin::{Call, Node, PLUGINS, Recorder, Seen, only};
 use support::{Config, Daemon, Lab, daemon, eventually, harness, patience};
 
 support::tests! {
@@ -178,7 +178,8 @@ fn spans_of_calls_nest_and_say_why_one_failed(lab: &Lab) {
     let quoted = format!(
         "failed to setup network for sandbox \"{id}\": plugin type=\"bridge\" failed (add): {why}"
     );
-    let line = format!("time=\"{date}\" level=error msg=\"RunPodSandbox failed\" error={quoted:?}\n");
+    let line =
+        format!("time=\"{date}\" level=error msg=\"RunPodSandbox failed\" error={quoted:?}\n");
     std::fs::write(&log, line).unwrap();
 
     let arrived = |name: &str, attribute: &str| {
@@ -330,7 +331,11 @@ fn a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine(lab: &Lab) {
     let mut done: Vec<Done> = Vec::new();
     std::thread::scope(|scope| {
         for _ in 0..2 * std::thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         for n in 0..40 {
             let mut call = node.call("loopback", "VERSION", &format!("brief-{n}"), &node.host);

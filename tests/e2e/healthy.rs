@@ -218,7 +218,13 @@ fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
     std::thread::scope(|scope| {
         // However it ends, the calls end.
         let _stops = Stops(&stop);
-        run(lab, &far, &|| Calls { stop: &stop, made: &made }.begin(scope, lab, &node), &stop, &made);
+        run(
+            lab,
+            &far,
+            &|| Calls { stop: &stop, made: &made }.begin(scope, lab, &node),
+            &stop,
+            &made,
+        );
     });
 }
 

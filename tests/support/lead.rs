@@ -86,7 +86,9 @@ impl Told {
     #[track_caller]
     pub fn await_word(&self, code: &str, seconds: u32, about: impl Fn(&Value) -> bool) -> Instant {
         poll::settle(seconds, || self.first(code, &about).0.is_some());
-        self.first(code, &about).0.unwrap_or_else(|| panic!("no word of {code}: {:#?}", self.short()))
+        self.first(code, &about)
+            .0
+            .unwrap_or_else(|| panic!("no word of {code}: {:#?}", self.short()))
     }
 
     /// Waits for such a finding to fire.
@@ -120,7 +122,10 @@ impl Told {
         let all = self.short();
         let ahead = |lead: Option<i64>| lead.is_some_and(|lead| lead > 0);
         assert!(ahead(machine), "{}: no {code} in time ({machine:?} µs): {all:#?}", failure.case);
-        assert!(!failure.slow || ahead(human), "{code} did not fire in time ({human:?} µs): {all:#?}");
+        assert!(
+            !failure.slow || ahead(human),
+            "{code} did not fire in time ({human:?} µs): {all:#?}"
+        );
         let finding = finding.expect("it fired, for it is named");
         assert!(named.is_ok(), "{named:?}: {finding:#?}");
         finding
