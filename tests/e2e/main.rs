@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases that concern holders), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`] and [`export`] (real neighbours).
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,7 @@ mod fixtures;
 mod healthy;
 mod holders;
 mod identity;
+mod ipam;
 mod lead;
 mod map;
 mod never;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         never_ipam::TESTS,
         tape::TESTS,
         identity::TESTS,
+        ipam::TESTS,
         restart::TESTS,
         probes::TESTS,
         tracing::TESTS,

@@ -1,0 +1,93 @@
+//! What the IPAM can hand out and to whom, asked on the command line: `query ipam`, `query ip`, `check`.
+
+use serde_json::{Value, json};
+use support::cni::{self, Container, Network};
+use support::{Config, Daemon, Lab, Netns, eventually};
+
+support::tests! {
+    reservations_stand_beside_kernel_and_range needs [Cni],
+    an_ip_is_checked_before_it_is_handed_out needs [Cni],
+}
+
+/// A /29 on a bridge: 5 IPs beside the gateway.
+fn network(lab: &Lab, node: &Netns) -> Network {
+    let subnet = format!("{}/29", lab.ip(0));
+    Network::new(lab, node, "net", "bridge", &subnet, json!({ "bridge": "br1" }))
+}
+
+fn daemon(lab: &Lab) -> Daemon {
+    let config = Config::default().networks(&[cni::conf_dir(lab)], &cni::bin_dir(lab));
+    let daemon = Daemon::start(lab, &config);
+    daemon.await_source("host-local");
+    daemon
+}
+
+/// The network's range, once so many are used.
+fn range(daemon: &Daemon, network: &Network, used: u64) -> Value {
+    eventually("the range is told", 10, || {
+        let ranges = daemon.list("ranges", &["query", "ipam", network.name()]);
+        ranges.into_iter().find(|range| range["used"] == used)
+    })
+}
+
+fn reservations_stand_beside_kernel_and_range(lab: &Lab) {
+    let node = Netns::new(lab, "node");
+    let network = network(lab, &node);
+    let daemon = daemon(lab);
+    let (container, pod) = (Container::new(lab, 1), Netns::new(lab, "pod"));
+    let ip = network.add(&container, &pod).unwrap();
+    let told = range(&daemon, &network, 1);
+    assert_eq!(
+        (&told["usable"], &told["free"], &told["leaked"], &told["store"]),
+        (&json!(5), &json!(4), &json!(0), &json!("host-local")),
+        "{told}"
+    );
+    let entry = eventually("store and kernel are told together", 10, || {
+        let all = daemon.list("reservations", &["query", "ipam", &ip]);
+        all.into_iter().find(|entry| !entry["kernel"].as_array().is_none_or(Vec::is_empty))
+    });
+    assert_eq!(entry["container_id"], container.id.as_str(), "{entry}");
+    assert_eq!(entry["kernel"][0]["netns"]["inode"], pod.inode, "{entry}");
+    assert_eq!(entry["network"], network.name(), "{entry}");
+    let address = daemon.await_ip(&ip, pod.inode);
+    assert_eq!(address["reservation"]["container_id"], container.id.as_str(), "{address}");
+    assert_eq!(address["reservation"]["store"], "host-local", "{address}");
+
+    network.del(&container, Some(&pod)).unwrap();
+    let told = range(&daemon, &network, 0);
+    assert_eq!(told["free"], 5, "{told}");
+    let gone = daemon.ask(&["query", "ipam", &ip]);
+    assert_eq!(gone.status.code(), Some(3), "{}", String::from_utf8_lossy(&gone.stderr));
+}
+
+fn an_ip_is_checked_before_it_is_handed_out(lab: &Lab) {
+    let node = Netns::new(lab, "node");
+    let network = network(lab, &node);
+    let daemon = daemon(lab);
+    let (container, pod) = (Container::new(lab, 1), Netns::new(lab, "pod"));
+    let ip = network.add(&container, &pod).unwrap();
+    let _ = range(&daemon, &network, 1);
+    daemon.await_ip(&ip, pod.inode);
+    let check = |args: &[&str]| {
+        let out = daemon.ask(&[&["check", "-o", "json"], args].concat());
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        (out.status.code(), serde_json::from_str::<Value>(&said).unwrap_or_default())
+    };
+    let (code, taken) = check(&[&ip]);
+    assert_eq!(code, Some(1), "{taken}");
+    assert_eq!(taken["verdict"]["free"], false, "{taken}");
+    assert_eq!(taken["verdict"]["holders"][0]["netns"]["inode"], pod.inode, "{taken}");
+    assert_eq!(taken["verdict"]["reservations"][0]["container_id"], container.id.as_str());
+    assert_eq!(check(&["192.0.2.77"]).0, Some(0), "nobody has it");
+    // Freed in the store, and still up: the case that kubelet does not see.
+    std::fs::remove_file(network.reservations().join(&ip)).unwrap();
+    let freed = eventually("the store has let go of it", 10, || {
+        let (code, verdict) = check(&[&ip]);
+        assert_eq!(code, Some(1), "whoever asks is kept from it: {verdict}");
+        let none = verdict["verdict"]["reservations"].as_array().is_some_and(Vec::is_empty);
+        none.then_some(verdict)
+    });
+    assert_eq!(freed["verdict"]["holders"][0]["netns"]["inode"], pod.inode, "{freed}");
+    let usage = daemon.ask(&["check", "10.0.3.0/24"]);
+    assert_eq!(usage.status.code(), Some(2));
+}
