@@ -40,8 +40,9 @@ impl HostLocal {
     }
 
     fn is_config(&self, path: &Path) -> bool {
-        path.parent().is_some_and(|above| self.conf_dirs.iter().any(|known| known == above))
-            && conflist::is_config(path)
+        // The name first: there may be 65,000 that have none of these.
+        conflist::is_config(path)
+            && path.parent().is_some_and(|above| self.conf_dirs.iter().any(|known| known == above))
     }
 }
 
