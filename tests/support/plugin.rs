@@ -39,7 +39,7 @@ pub struct Call {
     pub plugin: PathBuf,
     /// `CNI_COMMAND`.
     pub command: &'static str,
-    /// `CNI_CONTAINERID`; the pod is named after it.
+    /// `CNI_CONTAINERID`, to which the lab's tag is added; the pod is named after it.
     pub container: String,
     /// `CNI_NETNS`.
     pub netns: String,
@@ -60,6 +60,12 @@ impl<'a> Node<'a> {
         host.ip("link set uplink up");
         let secret = format!("canary-{:016x}", u64::from(std::process::id()) << 20 | 0xc0de);
         Self { lab, host, secret }
+    }
+
+    /// A container's id as it is on this machine, where others may run tests too.
+    #[must_use]
+    pub fn id(&self, container: &str) -> String {
+        format!("{container}-{}", self.lab.tag())
     }
 
     /// A netns for a pod.
@@ -108,14 +114,14 @@ impl<'a> Node<'a> {
         for n in 0..call.filler / 64 {
             command.env(format!("AAA_FILLER_{n:08}"), "x".repeat(44));
         }
-        let pod = format!("pod-{}", call.container);
+        let id = self.id(&call.container);
         let args = format!(
-            "IgnoreUnknown=1;TOKEN={};K8S_POD_NAMESPACE=shop;K8S_POD_NAME={pod};\
-             K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID=uid-{}",
-            self.secret, call.container, call.container
+            "IgnoreUnknown=1;TOKEN={};K8S_POD_NAMESPACE=shop;K8S_POD_NAME=pod-{id};\
+             K8S_POD_INFRA_CONTAINER_ID={id};K8S_POD_UID=uid-{id}",
+            self.secret
         );
         command.env("API_TOKEN", &self.secret).env("CNI_API_TOKEN", &self.secret);
-        command.env("CNI_COMMAND", call.command).env("CNI_CONTAINERID", &call.container);
+        command.env("CNI_COMMAND", call.command).env("CNI_CONTAINERID", &id);
         command.env("CNI_NETNS", &call.netns).env("CNI_IFNAME", &call.ifname);
         command.env("CNI_PATH", PLUGINS).env("CNI_ARGS", args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -203,7 +209,8 @@ impl<'a> Recorder<'a> {
         std::fs::read_to_string(&self.out).unwrap_or_default()
     }
 
-    /// Ends it. The runs that were recorded, and the whole record.
+    /// Ends it. The runs of this node's that were recorded, with the ids that they were given here, and
+    /// the whole record.
     #[must_use]
     pub fn stop(mut self) -> (Vec<Seen>, String) {
         self.await_call("last");
@@ -213,16 +220,22 @@ impl<'a> Recorder<'a> {
         assert!(status.success(), "{status}");
         let text = self.text();
         let mut seen: Vec<Seen> = Vec::new();
-        let mut at = HashMap::new();
+        let mut at: HashMap<String, usize> = HashMap::new();
+        let tag = format!("{}\"", self.node.id(""));
         for line in text.lines().filter(|line| line.contains("\"cni_")) {
-            let fact: Value = serde_json::from_str(line).expect("a JSON line");
+            let ours = line.contains(&tag);
+            let fact: Value = serde_json::from_str(&line.replace(&tag, "\"")).expect("a JSON line");
             let task = fact["task"].to_string();
             match fact["what"].as_str() {
-                Some("cni_began") => {
+                Some("cni_began") if ours => {
                     assert_eq!(at.insert(task, seen.len()), None, "it began twice: {fact}");
                     seen.push(Seen { began: fact, ended: None });
                 }
-                Some("cni_ended") => seen[at[&task]].ended = Some(fact),
+                Some("cni_ended") => {
+                    if let Some(run) = at.get(&task) {
+                        seen[*run].ended = Some(fact);
+                    }
+                }
                 _ => {}
             }
         }
