@@ -9,7 +9,7 @@
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
 //!   for one where none fits.
-//! - [`cni`] calls real CNI plugins as a runtime does; [`lead`] measures how early a warning came.
+//! - [`network`] calls real CNI plugins as a runtime does; [`lead`] measures how early a warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -21,7 +21,6 @@
 )]
 
 pub mod cgroup;
-pub mod cni;
 pub mod collector;
 pub mod daemon;
 pub mod docker;
@@ -33,6 +32,7 @@ pub mod lab;
 pub mod lead;
 pub mod need;
 pub mod netns;
+pub mod network;
 pub mod pod;
 pub mod poll;
 pub mod poorer;

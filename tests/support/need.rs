@@ -47,7 +47,7 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Containerd => crate::pod::missing(),
-            Need::Cni => crate::cni::missing(),
+            Need::Cni => crate::network::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),

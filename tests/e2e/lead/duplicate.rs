@@ -22,7 +22,8 @@ const IMMINENT: &str = "ip-conflict-imminent";
 /// A pod whose process hangs in the kernel loses its shim, and its netns its name.
 fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
     // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
-    let pod = containerd.run("db-0", hung.dir(), &["/bin/busybox", "head", "-c", "1", "/host/hang"]);
+    let pod =
+        containerd.run("db-0", hung.dir(), &["/bin/busybox", "head", "-c", "1", "/host/hang"]);
     hung.await_read();
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
     until("it hangs", 10, || {

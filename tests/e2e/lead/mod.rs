@@ -40,9 +40,8 @@ fn small(lab: &Lab) -> String {
 
 /// A daemon that knows this containerd and its networks.
 fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
-    let config = config()
-        .cri(containerd.socket())
-        .networks(&containerd.conf_dirs(), &containerd.bin_dir());
+    let config =
+        config().cri(containerd.socket()).networks(&containerd.conf_dirs(), &containerd.bin_dir());
     let daemon = Daemon::start(lab, &config);
     daemon.await_source("containerd");
     daemon

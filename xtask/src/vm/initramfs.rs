@@ -29,8 +29,20 @@ pub(crate) fn make(
 ) -> Result<PathBuf> {
     let root = dir.join("root");
     let _ = fs::remove_dir_all(&root);
-    let dirs =
-        ["bin", "sbin", "bb", "modules", "proc", "sys", "dev", "run", "tmp", "etc", "var/lib", "usr/lib/cni"];
+    let dirs = [
+        "bin",
+        "sbin",
+        "bb",
+        "modules",
+        "proc",
+        "sys",
+        "dev",
+        "run",
+        "tmp",
+        "etc",
+        "var/lib",
+        "usr/lib/cni",
+    ];
     for name in dirs {
         fs::create_dir_all(root.join(name))?;
     }
