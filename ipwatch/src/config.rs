@@ -299,6 +299,10 @@ impl Config {
         if self.retention.max_mib == 0 {
             return Err(ConfigError::Value("retention.max_mib must be at least 1".into()));
         }
+        if let Some(path) = self.ipam.wrong_path() {
+            let wrong = format!("ipam: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
+        }
         self.otlp.validate()
     }
 
@@ -438,13 +442,33 @@ mod tests {
     }
 
     #[test]
+    fn a_store_is_an_absolute_path() {
+        let wrong = parse("[ipam]\ndata_dirs = [\"networks\"]").unwrap_err();
+        assert!(wrong.contains("networks must begin with /"), "{wrong}");
+        assert!(parse("[ipam]\ncilium_state = \"\"").is_err());
+        assert!(parse("[ipam]\ndata_dir = []").unwrap_err().contains("data_dir"));
+        assert_eq!(
+            parse("[ipam]\nconf_dirs = []").unwrap().ipam.conf_dirs,
+            [""; 0].map(PathBuf::from)
+        );
+    }
+
+    #[test]
     fn the_readme_shows_the_defaults() {
         let readme = include_str!("../../README.md");
         let (_, sample) = readme.split_once("```toml\n").unwrap();
         let (sample, _) = sample.split_once("```").unwrap();
         assert_eq!(parse(sample).unwrap(), Config::default());
-        let sections =
-            ["[stuck]", "[holders]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"];
+        let sections = [
+            "[stuck]",
+            "[holders]",
+            "[probes]",
+            "[cni]",
+            "[ipam]",
+            "[runtime]",
+            "[otlp]",
+            "[retention]",
+        ];
         for section in sections {
             assert!(sample.contains(section), "{section}");
         }

@@ -4,10 +4,18 @@
 //! facts is shared: `follow` (the events and the order of things), `known` (what was said before),
 //! `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
 
+#[doc(hidden)]
+pub mod aws;
+#[doc(hidden)]
+pub mod cilium;
+#[doc(hidden)]
+pub mod conflist;
 mod follow;
 #[doc(hidden)]
 pub mod host_local;
 mod known;
+#[doc(hidden)]
+pub mod subnet;
 mod trouble;
 
 use std::path::{Path, PathBuf};
@@ -25,13 +33,36 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// host-local: directories of a directory a network, besides those that conflists name.
+    /// CNI network configurations, which name host-local's ranges.
+    pub conf_dirs: Vec<PathBuf>,
+    /// host-local: its directories, besides those that the configurations name.
     pub data_dirs: Vec<PathBuf>,
+    /// The AWS VPC CNI's file; those of further network cards lie beside it.
+    pub aws_checkpoint: PathBuf,
+    /// Cilium's directory of endpoints.
+    pub cilium_state: PathBuf,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { data_dirs: vec!["/var/lib/cni/networks".into()] }
+        Self {
+            conf_dirs: vec![
+                "/etc/cni/net.d".into(),
+                "/var/lib/rancher/k3s/agent/etc/cni/net.d".into(),
+            ],
+            data_dirs: vec![host_local::DEFAULT.into()],
+            aws_checkpoint: "/var/run/aws-node/ipam.json".into(),
+            cilium_state: "/var/run/cilium/state".into(),
+        }
+    }
+}
+
+impl Settings {
+    /// The first path that is none.
+    pub(crate) fn wrong_path(&self) -> Option<&Path> {
+        let one = [&self.aws_checkpoint, &self.cilium_state];
+        let all = self.conf_dirs.iter().chain(&self.data_dirs).chain(one);
+        all.map(PathBuf::as_path).find(|path| !path.is_absolute())
     }
 }
 
@@ -48,7 +79,11 @@ pub fn start(settings: &Settings, emit: &Emit) -> First {
 
 /// Every kind of store there is.
 fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
-    vec![Box::new(host_local::HostLocal::new(settings))]
+    vec![
+        Box::new(host_local::HostLocal::new(settings)),
+        Box::new(aws::Aws::new(settings)),
+        Box::new(cilium::Cilium::new(settings)),
+    ]
 }
 
 /// One kind of store.
