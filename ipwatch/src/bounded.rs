@@ -45,6 +45,23 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     Ok(Bytes { modified, ..take(File::from(fd), limit, size)? })
 }
 
+/// The last `limit` bytes of a regular file that somebody else writes, as [`read_regular`] takes it.
+///
+/// # Errors
+/// As [`read_regular`].
+pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    use std::io::{Seek as _, SeekFrom};
+    let fd = open(path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or_default();
+    let mut file = File::from(fd);
+    file.seek(SeekFrom::Start(size.saturating_sub(limit as u64)))?;
+    Ok(take(file, limit, 0)?.bytes)
+}
+
 /// As [`read`], lossily decoded.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`] and [`export`] (real neighbours).
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`] and [`export`] (real neighbours).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +14,7 @@
 mod bad_input;
 mod bad_runtime;
 mod cases;
+mod cni_calls;
 mod export;
 mod fixtures;
 mod healthy;
@@ -50,6 +51,7 @@ fn main() -> std::process::ExitCode {
         bad_input::TESTS,
         bad_runtime::TESTS,
         pod::TESTS,
+        cni_calls::TESTS,
         export::TESTS,
         secrets::TESTS,
         cases::dead::TESTS,

@@ -11,13 +11,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{Lab, Netns, need, pod, sys};
-
-/// What is missing here to call plugins.
-#[must_use]
-pub fn missing() -> Option<String> {
-    need::absent(Path::new(pod::PLUGINS).join("host-local"))
-}
+use crate::{Lab, Netns, pod, sys};
 
 /// A network: its configuration, its plugins, its reservations.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
 
 use super::answer;
+use super::calls::Calls;
 use super::desk::Desk;
 use super::latency::Latency;
 use super::memory::Housekeeper;
@@ -50,6 +51,7 @@ pub(super) struct Core {
     pub(super) latency: Latency,
     pub(super) eyes: Eyes,
     sinks: Sinks,
+    calls: Calls,
     policy: Policy,
     facts: mpsc::Receiver<Vec<Fact>>,
     requests: mpsc::Receiver<Request>,
@@ -82,6 +84,7 @@ pub(super) struct Parts {
     pub(super) desk: Desk,
     pub(super) eyes: Eyes,
     pub(super) sinks: Sinks,
+    pub(super) calls: Calls,
     pub(super) policy: Policy,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     pub(super) first: Vec<First>,
@@ -91,7 +94,7 @@ pub(super) struct Parts {
 impl Core {
     /// A core, and where its requests are put.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
-        let Parts { map, ledger, desk, eyes, sinks, policy, facts, first, events } = parts;
+        let Parts { map, ledger, desk, eyes, sinks, calls, policy, facts, first, events } = parts;
         let (asking, requests) = mpsc::channel(64);
         let (again, returned) = mpsc::channel(64);
         let started = clock::now();
@@ -102,6 +105,7 @@ impl Core {
             latency: Latency::default(),
             eyes,
             sinks,
+            calls,
             policy,
             facts,
             requests,
@@ -225,6 +229,7 @@ impl Core {
         self.watch_threads(now);
         self.consider_ready(now);
         self.tell_tenures();
+        self.calls.tell(&mut self.map);
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
         self.ledger.set_second_look(self.policy.second_look);

@@ -7,6 +7,7 @@
 //! - `tape`: `record` and `replay`.
 
 mod answer;
+mod calls;
 mod core;
 mod desk;
 mod latency;
@@ -138,12 +139,15 @@ fn core(
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let sinks = Sinks::start(otlp, &node).context("the configuration is wrong: otlp")?;
+    let mut calls = started.calls;
+    calls.export_to(sinks.calls().filter(|_| config.otlp.cni_calls));
     Ok(Core::new(Parts {
         map: NodeMap::new(config.identity.provisional),
         ledger,
         desk: started.desk,
         eyes: started.eyes,
         sinks,
+        calls,
         policy: config.policy(),
         facts: started.facts,
         first: started.first,

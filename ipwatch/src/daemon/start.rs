@@ -6,6 +6,7 @@ use std::io;
 use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 
+use super::calls::Calls;
 use super::desk::{Desk, Settings};
 use crate::bounded;
 use crate::clock;
@@ -44,6 +45,8 @@ pub(super) struct Started {
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     /// The first answers of the container runtimes, and of the stores.
     pub(super) first: Vec<First>,
+    /// Takes ended runs of CNI plugins out of the map.
+    pub(super) calls: Calls,
 }
 
 /// The probes, attached for as long as this lives, or why there are none.
@@ -96,7 +99,8 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     if polls {
         tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
     }
-    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first: vec![first, stores] })
+    let calls = Calls::new(&config.cni.logs, emit);
+    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first: vec![first, stores], calls })
 }
 
 fn daemon_fact(what: What) -> Fact {

@@ -73,6 +73,7 @@ pub fn record(
                         map.reopen_all(now);
                     }
                     map.take_tenures();
+                    started.calls.tell(&mut map);
                 }
                 () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
                 () = &mut end => break,

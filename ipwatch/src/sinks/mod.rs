@@ -2,6 +2,7 @@
 //!
 //! Publishing never waits. What a sink cannot take it drops, the oldest first, and counts.
 
+pub mod call;
 pub mod journal;
 pub mod otlp;
 mod queue;
@@ -52,6 +53,12 @@ impl Sinks {
         if let Some(otlp) = &self.otlp {
             otlp.publish(change);
         }
+    }
+
+    /// Where runs of CNI plugins are put, if there is a collector.
+    #[must_use]
+    pub fn calls(&self) -> Option<otlp::Calls> {
+        self.otlp.as_ref().map(Otlp::calls)
     }
 
     /// What went where.

@@ -16,12 +16,13 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 
+use super::call::{self, Run};
 pub use super::queue::Counters;
-use super::queue::Queue;
+use super::queue::{Batch, Queue};
 use super::{Node, span};
 use crate::finding::Change;
 
-/// How many changes one request carries.
+/// How many changes or runs one request carries.
 const BATCH: usize = 32;
 /// First and longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -106,6 +107,12 @@ impl Otlp {
         self.queue.push(change.clone());
     }
 
+    /// Where runs of plugins are put, from any task.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        Calls(Arc::clone(&self.queue))
+    }
+
     /// What became of the changes so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -133,7 +140,25 @@ impl Otlp {
                 counters.dropped
             );
         }
+        if counters.calls_dropped > 0 {
+            tracing::warn!(
+                "{} runs of CNI plugins reached the OTLP collector, {} did not",
+                counters.calls_exported,
+                counters.calls_dropped
+            );
+        }
         counters
+    }
+}
+
+/// The way in for runs of plugins.
+#[derive(Debug, Clone)]
+pub struct Calls(Arc<Queue>);
+
+impl Calls {
+    /// Puts a run into the queue. Never waits; drops the oldest one when there is no room.
+    pub fn publish(&self, run: Run) {
+        self.0.push_call(run);
     }
 }
 
@@ -195,9 +220,9 @@ struct Exporter {
 impl Exporter {
     async fn run(mut self) {
         loop {
-            let changes = self.queue.take(BATCH);
-            if !changes.is_empty() {
-                self.deliver(&changes).await;
+            let batch = self.queue.take(BATCH);
+            if batch.len() > 0 {
+                self.deliver(&batch).await;
             } else if self.queue.is_ending() {
                 return;
             } else {
@@ -207,11 +232,11 @@ impl Exporter {
     }
 
     /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
-    async fn deliver(&mut self, changes: &[Change]) {
-        let count = changes.len() as u64;
+    async fn deliver(&mut self, batch: &Batch) {
+        let count = batch.len() as u64;
         let mut wait = BACKOFF.0;
         loop {
-            match self.send(changes).await {
+            match self.send(batch).await {
                 Ok(rejected) => {
                     let rejected = rejected.min(count);
                     self.queue.settle(count - rejected, rejected);
@@ -242,8 +267,13 @@ impl Exporter {
     }
 
     /// One attempt. How many spans the collector rejected although it took the request.
-    async fn send(&mut self, changes: &[Change]) -> Result<u64, Refusal> {
-        let resource_spans = span::request(changes, &self.node);
+    async fn send(&mut self, batch: &Batch) -> Result<u64, Refusal> {
+        let resource_spans = match batch {
+            Batch::Changes(changes) => span::request(changes, &self.node),
+            Batch::Calls(runs) => {
+                span::from_node(runs.iter().map(call::span).collect(), &self.node)
+            }
+        };
         let mut request = Request::new(ExportTraceServiceRequest { resource_spans });
         *request.metadata_mut() = self.headers.clone();
         // The channel's own timeout covers neither a connection that is being made nor its queue.

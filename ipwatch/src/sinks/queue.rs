@@ -1,18 +1,21 @@
-//! What waits for the collector: bounded in number and in bytes, the oldest dropped first.
+//! What waits for the collector: bounded in number and in bytes, the oldest dropped first. Findings and
+//! runs of plugins wait apart, and findings go first: a node that starts pods all day must not push them
+//! out.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::call::Run;
 use crate::finding::{Change, Finding};
 
-/// How many changes may wait.
+/// How many of a kind may wait.
 const MOST: usize = 1024;
 /// How much text they may carry together.
 const MOST_BYTES: usize = 2 * 1024 * 1024;
 
-/// What became of the changes.
+/// What became of the changes, and of the runs of plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// The collector took them.
@@ -23,6 +26,28 @@ pub struct Counters {
     pub failures: u64,
     /// Waiting now.
     pub waiting: u64,
+    /// Runs of plugins that the collector took.
+    pub calls_exported: u64,
+    /// Those that were dropped.
+    pub calls_dropped: u64,
+    /// Those that wait now.
+    pub calls_waiting: u64,
+}
+
+/// What goes into one request.
+#[derive(Debug)]
+pub(super) enum Batch {
+    Changes(Vec<Change>),
+    Calls(Vec<Run>),
+}
+
+impl Batch {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Batch::Changes(changes) => changes.len(),
+            Batch::Calls(runs) => runs.len(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -34,54 +59,102 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    changes: VecDeque<(usize, Change)>,
-    bytes: usize,
-    /// Taken and not yet settled.
-    sending: u64,
-    counters: Counters,
+    changes: Lane<Change>,
+    calls: Lane<Run>,
+    failures: u64,
     trouble: Option<String>,
     ending: bool,
 }
 
-impl Queue {
-    pub(super) fn push(&self, change: Change) {
-        let size = size(&change.finding);
-        let mut inner = self.lock();
-        inner.changes.push_back((size, change));
-        inner.bytes += size;
+/// Those of a kind.
+#[derive(Debug)]
+struct Lane<T> {
+    items: VecDeque<(usize, T)>,
+    bytes: usize,
+    /// Taken and not yet settled.
+    sending: u64,
+    exported: u64,
+    dropped: u64,
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), bytes: 0, sending: 0, exported: 0, dropped: 0 }
+    }
+}
+
+impl<T> Lane<T> {
+    fn push(&mut self, size: usize, item: T) {
+        self.items.push_back((size, item));
+        self.bytes += size;
         // The newest always stays, however big it is.
-        while inner.changes.len() > 1 && (inner.changes.len() > MOST || inner.bytes > MOST_BYTES) {
-            if let Some((size, _)) = inner.changes.pop_front() {
-                inner.bytes -= size;
-                inner.counters.dropped += 1;
+        while self.items.len() > 1 && (self.items.len() > MOST || self.bytes > MOST_BYTES) {
+            if let Some((size, _)) = self.items.pop_front() {
+                self.bytes -= size;
+                self.dropped += 1;
             }
         }
-        drop(inner);
+    }
+
+    fn take(&mut self, most: usize) -> Vec<T> {
+        let count = self.items.len().min(most);
+        let taken: Vec<_> = self.items.drain(..count).collect();
+        self.bytes -= taken.iter().map(|(size, _)| size).sum::<usize>();
+        self.sending = count as u64;
+        taken.into_iter().map(|(_, item)| item).collect()
+    }
+
+    fn settle(&mut self, exported: u64, dropped: u64) {
+        // One lane is sent at a time, the other's is 0.
+        if self.sending > 0 {
+            self.sending = 0;
+            self.exported += exported;
+            self.dropped += dropped;
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.dropped += self.waiting();
+        self.items.clear();
+        (self.bytes, self.sending) = (0, 0);
+    }
+
+    fn waiting(&self) -> u64 {
+        self.items.len() as u64 + self.sending
+    }
+}
+
+impl Queue {
+    pub(super) fn push(&self, change: Change) {
+        self.lock().changes.push(size(&change.finding), change);
         self.news.notify_one();
     }
 
-    /// Takes the oldest. [`Queue::settle`] says what became of them.
-    pub(super) fn take(&self, most: usize) -> Vec<Change> {
+    pub(super) fn push_call(&self, run: Run) {
+        self.lock().calls.push(run.size(), run);
+        self.news.notify_one();
+    }
+
+    /// Takes the oldest of a kind. [`Queue::settle`] says what became of them.
+    pub(super) fn take(&self, most: usize) -> Batch {
         let mut inner = self.lock();
-        let count = inner.changes.len().min(most);
-        let taken: Vec<_> = inner.changes.drain(..count).collect();
-        inner.bytes -= taken.iter().map(|(size, _)| size).sum::<usize>();
-        inner.sending = count as u64;
-        taken.into_iter().map(|(_, change)| change).collect()
+        match inner.changes.take(most) {
+            changes if changes.is_empty() => Batch::Calls(inner.calls.take(most)),
+            changes => Batch::Changes(changes),
+        }
     }
 
     /// What became of those that were taken.
     pub(super) fn settle(&self, exported: u64, dropped: u64) {
         let mut inner = self.lock();
-        inner.sending = 0;
-        inner.counters.exported += exported;
-        inner.counters.dropped += dropped;
+        inner.changes.settle(exported, dropped);
+        inner.calls.settle(exported, dropped);
     }
 
     /// An attempt failed. Whether that is news.
     pub(super) fn failed(&self, why: &str) -> bool {
         let mut inner = self.lock();
-        inner.counters.failures += 1;
+        inner.failures += 1;
         inner.trouble.replace(why.to_owned()).is_none()
     }
 
@@ -106,14 +179,22 @@ impl Queue {
     /// Counts everything that is left as dropped.
     pub(super) fn abandon(&self) {
         let mut inner = self.lock();
-        inner.counters.dropped += inner.changes.len() as u64 + inner.sending;
-        inner.changes.clear();
-        (inner.bytes, inner.sending) = (0, 0);
+        inner.changes.abandon();
+        inner.calls.abandon();
     }
 
     pub(super) fn counters(&self) -> Counters {
         let inner = self.lock();
-        Counters { waiting: inner.changes.len() as u64 + inner.sending, ..inner.counters }
+        let Inner { changes, calls, failures, .. } = &*inner;
+        Counters {
+            exported: changes.exported,
+            dropped: changes.dropped,
+            failures: *failures,
+            waiting: changes.waiting(),
+            calls_exported: calls.exported,
+            calls_dropped: calls.dropped,
+            calls_waiting: calls.waiting(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -133,7 +214,33 @@ fn size(finding: &Finding) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sinks::call::tests::run;
     use crate::sinks::tests::opened;
+
+    /// The one that goes next.
+    fn first(queue: &Queue) -> String {
+        match queue.take(1) {
+            Batch::Changes(changes) => changes[0].finding.id.clone(),
+            Batch::Calls(runs) => panic!("{runs:?}"),
+        }
+    }
+
+    #[test]
+    fn findings_go_first_and_calls_push_none_out() {
+        let queue = Queue::default();
+        queue.push(opened("one"));
+        (0..MOST + 2).for_each(|_| queue.push_call(run(7, None)));
+        assert_eq!((queue.counters().dropped, queue.counters().calls_dropped), (0, 2));
+        assert_eq!(first(&queue), "one");
+        queue.settle(1, 0);
+        assert_eq!(queue.take(5).len(), 5);
+        queue.settle(3, 2);
+        let counters = queue.counters();
+        assert_eq!((counters.exported, counters.dropped), (1, 0));
+        assert_eq!((counters.calls_exported, counters.calls_dropped), (3, 4));
+        queue.abandon();
+        assert_eq!(queue.counters().calls_dropped, 4 + MOST as u64 - 5);
+    }
 
     #[test]
     fn the_oldest_goes_first_and_is_counted() {
@@ -143,7 +250,7 @@ mod tests {
         }
         assert_eq!(queue.counters().dropped, 3);
         assert_eq!(queue.counters().waiting, MOST as u64);
-        assert_eq!(queue.take(1)[0].finding.id, "3");
+        assert_eq!(first(&queue), "3");
         // Taken is still waiting, until it is settled.
         assert_eq!(queue.counters().waiting, MOST as u64);
         queue.settle(1, 0);
@@ -165,7 +272,7 @@ mod tests {
         let mut change = opened("huge");
         change.finding.impact = "x".repeat(MOST_BYTES * 2);
         queue.push(change);
-        assert_eq!(queue.take(9)[0].finding.id, "huge");
+        assert_eq!(first(&queue), "huge");
     }
 
     #[test]

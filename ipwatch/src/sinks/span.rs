@@ -27,10 +27,15 @@ const HOLDERS: usize = 16;
 /// Texts are cut here: a kernel stack fits, a hostile text does no harm.
 const TEXT: usize = 4096;
 /// W3C trace flag `sampled`: the low byte of a span's flags.
-const SAMPLED: u32 = 1;
+pub(super) const SAMPLED: u32 = 1;
 
 /// The spans of these changes, from this node.
 pub(super) fn request(changes: &[Change], node: &Node) -> Vec<ResourceSpans> {
+    from_node(changes.iter().map(span).collect(), node)
+}
+
+/// Spans, from this node.
+pub(super) fn from_node(spans: Vec<Span>, node: &Node) -> Vec<ResourceSpans> {
     let resource = Resource {
         attributes: vec![
             text("service.name", "ipwatch"),
@@ -44,7 +49,6 @@ pub(super) fn request(changes: &[Change], node: &Node) -> Vec<ResourceSpans> {
         version: node.version.clone(),
         ..InstrumentationScope::default()
     };
-    let spans = changes.iter().map(span).collect();
     let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() }];
     vec![ResourceSpans { resource: Some(resource), scope_spans, ..ResourceSpans::default() }]
 }
@@ -134,7 +138,7 @@ fn attributes(finding: &Finding) -> Vec<KeyValue> {
     out.extend(subject.network.as_deref().map(|name| text("ipwatch.cni.network", name)));
     subject.netns.iter().for_each(|netns| self::netns(netns, &mut out));
     subject.container.iter().for_each(|container| self::container(container, &mut out));
-    subject.pod.iter().for_each(|pod| self::pod(pod, &mut out));
+    subject.pod.iter().for_each(|pod| pod_names(pod, &mut out));
     holders(&finding.holders, &mut out);
     out
 }
@@ -151,7 +155,7 @@ fn container(container: &Container, out: &mut Vec<KeyValue>) {
     out.extend(container.runtime.as_deref().map(|name| text("container.runtime.name", name)));
 }
 
-fn pod(pod: &Pod, out: &mut Vec<KeyValue>) {
+pub(super) fn pod_names(pod: &Pod, out: &mut Vec<KeyValue>) {
     out.extend(pod.namespace.as_deref().map(|name| text("k8s.namespace.name", name)));
     out.extend(pod.name.as_deref().map(|name| text("k8s.pod.name", name)));
     out.extend(pod.uid.as_deref().map(|uid| text("k8s.pod.uid", uid)));
@@ -203,12 +207,12 @@ fn attribute(key: &str, value: Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-fn text(key: &str, value: &str) -> KeyValue {
+pub(super) fn text(key: &str, value: &str) -> KeyValue {
     attribute(key, Value::StringValue(clean(value)))
 }
 
 /// OTLP knows signed numbers only; a cookie beyond them is told in digits.
-fn number(key: &str, value: u64) -> KeyValue {
+pub(super) fn number(key: &str, value: u64) -> KeyValue {
     let digits = || Value::StringValue(value.to_string());
     attribute(key, i64::try_from(value).map_or_else(|_| digits(), Value::IntValue))
 }
@@ -220,7 +224,7 @@ fn list<'a>(key: &str, items: impl Iterator<Item = &'a str>) -> KeyValue {
 }
 
 /// Collectors print what they get: hostile text is made harmless here too, and cut.
-fn clean(value: &str) -> String {
+pub(super) fn clean(value: &str) -> String {
     let cut = value.char_indices().map(|(at, _)| at).take_while(|at| *at <= TEXT).last();
     let cut = if value.len() <= TEXT { value.len() } else { cut.unwrap_or(0) };
     escape(&value[..cut]).into_owned()
@@ -230,11 +234,11 @@ fn more(len: usize, most: usize) -> u32 {
     u32::try_from(len.saturating_sub(most)).unwrap_or(u32::MAX)
 }
 
-fn span_id(parts: &[&str]) -> Vec<u8> {
+pub(super) fn span_id(parts: &[&str]) -> Vec<u8> {
     hash(parts)[..8].to_vec()
 }
 
-fn hash(parts: &[&str]) -> [u8; 32] {
+pub(super) fn hash(parts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part);

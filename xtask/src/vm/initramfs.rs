@@ -1,4 +1,4 @@
-//! The file system of a VM: busybox, dash, iproute2, the kernel's modules and what is tested. It is
+//! The file system of a VM: busybox, dash, iproute2, CNI plugins, the kernel's modules and what is tested. It is
 //! not compressed: unpacking costs an emulated CPU more than reading.
 
 use std::fmt::Write as _;
@@ -17,8 +17,8 @@ use crate::shell::{command, output, run};
 /// The first process.
 const INIT: &str = include_str!("init.sh");
 
-/// CNI plugins that are called there.
-const PLUGINS: [&str; 3] = ["bridge", "host-local", "ipvlan"];
+/// The CNI plugins that the tests run.
+const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvlan", "ptp"];
 
 /// Makes it in `dir` and returns its path.
 pub(crate) fn make(
@@ -80,10 +80,13 @@ fn tools(root: &Path) -> Result<()> {
         symlink("busybox", root.join("bb").join(applet))?;
     }
     program(root, &which("dash")?, "bin/sh")?;
+    program(root, &which("ip")?, "sbin/ip")?;
+    fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
-        program(root, &Path::new("/usr/lib/cni").join(plugin), &format!("usr/lib/cni/{plugin}"))?;
+        let path = format!("usr/lib/cni/{plugin}");
+        program(root, &Path::new("/").join(&path), &path)?;
     }
-    program(root, &which("ip")?, "sbin/ip")
+    Ok(())
 }
 
 /// Copies a program and the libraries that it is linked with.

@@ -2,6 +2,7 @@
 //! it at every ADD (containerd, CRI-O, podman's older network), so it answers when no runtime does.
 
 mod cache;
+pub mod log;
 mod watch;
 
 use std::path::PathBuf;

@@ -1,0 +1,122 @@
+//! What becomes of runs of CNI plugins that have ended: each is a span, and of one that has failed the
+//! reason is looked for in the runtime's log.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::clock;
+use crate::fact::{Fact, Origin, TaskKey, What};
+use crate::map::{CallEnd, CallEntry, NodeMap};
+use crate::sinks::call::Run;
+use crate::sinks::otlp;
+use crate::sources::Emit;
+use crate::sources::cni::log::{self, Failure};
+
+/// When the log is read after a failure: the runtime writes it once it has dealt with the plugin's end.
+const READ_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
+/// Failures whose reason is looked for at a time. More than that fail for one reason.
+const MOST: usize = 8;
+/// A plugin that calls a plugin that calls a plugin.
+const DEEPEST: usize = 8;
+
+/// Takes the ended runs out of the map.
+#[derive(Debug)]
+pub(super) struct Calls {
+    logs: Arc<[PathBuf]>,
+    emit: Emit,
+    exporter: Option<otlp::Calls>,
+    free: Arc<Semaphore>,
+}
+
+impl Calls {
+    /// Looks for reasons in these logs and exports nothing.
+    pub(super) fn new(logs: &[PathBuf], emit: Emit) -> Self {
+        Self { logs: logs.into(), emit, exporter: None, free: Arc::new(Semaphore::new(MOST)) }
+    }
+
+    /// Exports too.
+    pub(super) fn export_to(&mut self, exporter: Option<otlp::Calls>) {
+        self.exporter = exporter;
+    }
+
+    /// Deals with the runs that have ended since the last time. Never waits. To be called within the
+    /// runtime.
+    pub(super) fn tell(&self, map: &mut NodeMap) {
+        let ended = map.take_calls();
+        if ended.is_empty() {
+            return;
+        }
+        let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
+        let wall_offset = map.calendar().wall_offset;
+        for entry in ended {
+            let root = root(map, &entry);
+            let boot_id = Arc::clone(&boot_id);
+            let run = Run { entry, root, boot_id, wall_offset, error: None };
+            // What failed within another run makes that one fail, and the log tells of the whole.
+            let failure = failure(&run).filter(|_| run.entry.within.is_none());
+            match (failure, Arc::clone(&self.free).try_acquire_owned()) {
+                (Some(failure), Ok(permit)) => {
+                    let (logs, emit) = (Arc::clone(&self.logs), self.emit.clone());
+                    let exporter = self.exporter.clone();
+                    tokio::spawn(async move {
+                        let error = explain(logs, &failure, &emit).await;
+                        publish(exporter.as_ref(), Run { error, ..run });
+                        drop(permit);
+                    });
+                }
+                _ => publish(self.exporter.as_ref(), run),
+            }
+        }
+    }
+}
+
+fn publish(exporter: Option<&otlp::Calls>, run: Run) {
+    if let Some(exporter) = exporter {
+        exporter.publish(run);
+    }
+}
+
+/// The outermost run around this one.
+fn root(map: &NodeMap, entry: &CallEntry) -> TaskKey {
+    let mut root = entry.call.task;
+    let mut within = entry.within;
+    for _ in 0..DEEPEST {
+        let Some(task) = within else { break };
+        root = task;
+        let around = map.calls().find(|entry| entry.call.task == task);
+        within = around.and_then(|entry| entry.within);
+    }
+    root
+}
+
+/// A run of which the log may say why it failed.
+fn failure(run: &Run) -> Option<Failure> {
+    let Run { entry, wall_offset, .. } = run;
+    entry.ended.as_ref().filter(|end| CallEnd::failed(end))?;
+    let began = i64::try_from(entry.began.0).ok()?;
+    Some(Failure {
+        container_id: entry.call.container_id.clone()?,
+        command: entry.call.command,
+        since: began.saturating_add(*wall_offset),
+    })
+}
+
+/// Looks into the logs and tells what they say.
+async fn explain(logs: Arc<[PathBuf]>, failure: &Failure, emit: &Emit) -> Option<String> {
+    for pause in READ_AFTER {
+        tokio::time::sleep(pause).await;
+        let (logs, wanted) = (Arc::clone(&logs), failure.clone());
+        // Off the async worker: a log may lie on a disk that is slow.
+        let found = tokio::task::spawn_blocking(move || log::find(&logs, &wanted)).await;
+        let Ok(Some(text)) = found else { continue };
+        let (container_id, command) = (failure.container_id.clone(), failure.command);
+        let what = What::CniError { container_id, command, text: text.clone() };
+        // Nobody to tell: the daemon is going down.
+        let _ = emit.send(vec![Fact { at: clock::now(), origin: Origin::Runtime, what }]).await;
+        return Some(text);
+    }
+    None
+}

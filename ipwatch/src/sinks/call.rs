@@ -1,0 +1,161 @@
+//! A run of a CNI plugin as an OTLP span. Pure.
+//!
+//! A run that no other is known to work for begins a trace; the runs within it, an IPAM plugin's above
+//! all, are children. All ids are made from the boot and the process, so that a child finds its parent's
+//! although that one is sent later.
+
+use std::sync::Arc;
+
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::trace::v1::{Span, SpanFlags, Status, span, status};
+
+use super::span::{SAMPLED, hash, number, pod_names, span_id, text};
+use crate::contract::Pod;
+use crate::fact::{BootNs, TaskKey};
+use crate::map::CallEntry;
+
+/// A run that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The run.
+    pub entry: CallEntry,
+    /// The outermost run that it is within; itself, if it is within none.
+    pub root: TaskKey,
+    /// Which boot it was in.
+    pub boot_id: Arc<str>,
+    /// Wall clock minus boot clock, in nanoseconds.
+    pub wall_offset: i64,
+    /// Why it failed, where the runtime's log says it.
+    pub error: Option<String>,
+}
+
+impl Run {
+    fn nanos(&self, at: BootNs) -> u64 {
+        u64::try_from(i128::from(at.0) + i128::from(self.wall_offset)).unwrap_or(0)
+    }
+
+    fn ids(&self, what: &str, task: TaskKey) -> [String; 4] {
+        let TaskKey { pid, start, .. } = task;
+        [what.to_owned(), self.boot_id.to_string(), pid.to_string(), start.to_string()]
+    }
+
+    /// About what it takes in memory.
+    pub(super) fn size(&self) -> usize {
+        let call = &self.entry.call;
+        let texts = [&call.container_id, &call.netns_path, &call.ifname, &self.error];
+        let pod = call.pod.as_ref().map_or(0, |pod| pod.namespace.len() + pod.name.len() + 36);
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Self>() + call.plugin.len() + texts + pod
+    }
+}
+
+/// The span of a run.
+pub(super) fn span(run: &Run) -> Span {
+    let call = &run.entry.call;
+    let id = |task| span_id(&run.ids("call", task).each_ref().map(String::as_str));
+    let trace = run.ids("call trace", run.root);
+    let end = run.entry.ended.map_or(run.entry.began, |end| end.at);
+    let plugin = call.plugin.rsplit('/').next().unwrap_or_default();
+    Span {
+        trace_id: hash(&trace.each_ref().map(String::as_str))[..16].to_vec(),
+        span_id: id(call.task),
+        parent_span_id: run.entry.within.map(id).unwrap_or_default(),
+        flags: SAMPLED | SpanFlags::ContextHasIsRemoteMask as u32,
+        name: super::span::clean(&format!("cni {} {plugin}", call.command.as_str())),
+        kind: span::SpanKind::Internal as i32,
+        start_time_unix_nano: run.nanos(run.entry.began),
+        end_time_unix_nano: run.nanos(end),
+        attributes: attributes(run, plugin),
+        status: Some(outcome(run)),
+        ..Span::default()
+    }
+}
+
+fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
+    let call = &run.entry.call;
+    let mut out = vec![
+        text("ipwatch.cni.command", call.command.as_str()),
+        text("ipwatch.cni.plugin", plugin),
+        text("process.executable.path", &call.plugin),
+        number("process.pid", call.task.pid.into()),
+        number("process.parent_pid", call.parent.into()),
+    ];
+    out.extend(call.container_id.as_deref().map(|id| text("container.id", id)));
+    out.extend(call.ifname.as_deref().map(|name| text("ipwatch.cni.ifname", name)));
+    out.extend(call.netns_path.as_deref().map(|path| text("ipwatch.netns.path", path)));
+    if let Some(pod) = &call.pod {
+        let pod = Pod {
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: pod.uid.clone(),
+            ..Pod::default()
+        };
+        pod_names(&pod, &mut out);
+    }
+    let end = run.entry.ended;
+    out.extend(end.and_then(|e| e.status).map(|n| number("process.exit.code", n.into())));
+    out.extend(end.and_then(|e| e.signal).map(|n| number("ipwatch.cni.signal", n.into())));
+    out.extend(run.error.as_deref().map(|error| text("ipwatch.cni.error", error)));
+    out
+}
+
+fn outcome(run: &Run) -> Status {
+    let Some(end) = run.entry.ended.filter(crate::map::CallEnd::failed) else {
+        return Status::default();
+    };
+    let message = match (&run.error, end.status, end.signal) {
+        (Some(error), ..) => super::span::clean(error),
+        (None, _, Some(signal)) => format!("ended by signal {signal}"),
+        (None, status, None) => format!("exit status {}", status.unwrap_or_default()),
+    };
+    Status { code: status::StatusCode::Error as i32, message }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::fact::{CniCall, CniCommand, PodName};
+    use crate::map::CallEnd;
+
+    pub(in super::super) fn run(pid: u32, within: Option<u32>) -> Run {
+        let task = |pid| TaskKey { pid, tid: pid, start: 5 };
+        let call = CniCall {
+            task: task(pid),
+            parent: 1,
+            plugin: "/opt/cni/bin/bridge".into(),
+            command: CniCommand::Add,
+            container_id: Some("abc".into()),
+            netns_path: None,
+            ifname: Some("eth0".into()),
+            pod: Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None }),
+        };
+        let ended = Some(CallEnd { at: BootNs(30), status: Some(1), signal: None });
+        let entry = CallEntry { call, within: within.map(task), began: BootNs(10), ended };
+        let root = task(within.unwrap_or(pid));
+        Run { entry, root, boot_id: "boot".into(), wall_offset: 1000, error: None }
+    }
+
+    #[test]
+    fn a_run_within_another_is_its_child() {
+        let (main, ipam) = (span(&run(7, None)), span(&run(8, Some(7))));
+        assert_eq!(ipam.trace_id, main.trace_id);
+        assert_eq!(ipam.parent_span_id, main.span_id);
+        assert_ne!(ipam.span_id, main.span_id);
+        assert!(main.parent_span_id.is_empty());
+        assert_eq!((main.trace_id.len(), main.span_id.len()), (16, 8));
+        assert_ne!(span(&run(9, None)).trace_id, main.trace_id);
+        assert_eq!((main.start_time_unix_nano, main.end_time_unix_nano), (1010, 1030));
+        assert_eq!(main.name, "cni ADD bridge");
+    }
+
+    #[test]
+    fn a_failure_says_why() {
+        let message = |run: &Run| span(run).status.unwrap().message;
+        let mut failed = run(7, None);
+        assert_eq!(message(&failed), "exit status 1");
+        failed.error = Some("no IP\u{1b}[2J".into());
+        assert!(message(&failed).starts_with("no IP") && !message(&failed).contains('\u{1b}'));
+        failed.entry.ended = Some(CallEnd { at: BootNs(30), status: Some(0), signal: None });
+        assert_eq!(span(&failed).status, Some(Status::default()));
+    }
+}
