@@ -50,21 +50,52 @@ const TROUBLES: &[Trouble] = &[
         ],
         means: "no IP is left to be given out",
         codes: &[
-            Code::SandboxCrashLoop,
+            Code::IpamRangeExhausting,
+            Code::IpamReservationLeaked,
             Code::NetnsLeaked,
+            Code::SandboxCrashLoop,
             Code::IpHeldByDeadSandbox,
             Code::IpHeldByStuckProcess,
         ],
     },
     Trouble {
-        says: &[&["address already in use"], &["is already allocated to container"]],
+        says: &[
+            &["duplicate allocation is not allowed"],
+            &["is already allocated to container"],
+            &["is not available in range set"],
+        ],
+        means: "the IP that was asked for is reserved already",
+        codes: &[Code::IpamReservationLeaked, Code::IpReleasedButHeld, Code::IpConflictImminent],
+    },
+    Trouble {
+        says: &[&["address already in use"]],
         means: "the IP is up somewhere else already",
-        codes: &[Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked],
+        codes: &[
+            Code::IpReleasedButHeld,
+            Code::IpConflictImminent,
+            Code::IpHeldByStuckProcess,
+            Code::IpHeldByDeadSandbox,
+            Code::NetnsLeaked,
+        ],
+    },
+    Trouble {
+        says: &[&["unexpected end of json input"], &["failed to load cache", "sandbox"]],
+        means: "a file that the network's state is kept in is torn or empty",
+        codes: &[Code::IpamStoreUnreadable],
+    },
+    Trouble {
+        says: &[
+            &["failed (delete)"],
+            &["failed to destroy network for sandbox"],
+            &["failed to teardown pod", "network"],
+        ],
+        means: "the network of a sandbox cannot be given back",
+        codes: &[Code::CniDelFailing, Code::CniDelHitsSuccessor, Code::IpamStoreUnreadable],
     },
     Trouble {
         says: &[&["container veth name", "already exists"]],
         means: "an earlier attempt left its device in the sandbox's network namespace",
-        codes: &[Code::SandboxCrashLoop, Code::NetnsLeaked],
+        codes: &[Code::SandboxCrashLoop, Code::NetnsLeaked, Code::VethOrphaned],
     },
     Trouble {
         says: &[&["device or resource busy"], &["ebusy"]],

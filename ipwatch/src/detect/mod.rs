@@ -118,7 +118,8 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     if !map.runtimes_answer() {
         blind.extend([Code::IpamReservationLeaked, Code::CniDelHitsSuccessor, Code::CniDelFailing]);
     }
-    if map.calls_seen_since().is_none() {
+    // They were seen before.
+    if map.calls_seen_since().is_none() && map.call_histories().next().is_some() {
         blind.insert(Code::CniDelFailing);
     }
     if !map.answers("netlink") {

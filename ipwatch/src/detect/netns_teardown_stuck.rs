@@ -82,6 +82,14 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
     })
 }
 
+/// Whether it waits for a lock right where `cleanup_net` takes one. The lock's own functions are not on
+/// the stack: `__sched` text is left out, and `rtnl_lock` is a tail call (6.1, 6.12).
+fn waits_for_lock(worker: &crate::fact::Cleanup) -> bool {
+    const TAKES: [&str; 3] = ["cleanup_net", "ops_undo_list", "default_device_exit_batch"];
+    let top = worker.stack.first().and_then(|frame| frame.split('+').next());
+    worker.state == 'D' && top.is_some_and(|top| TAKES.contains(&top))
+}
+
 fn remediation(worker: &crate::fact::Cleanup) -> Vec<String> {
     let mut lines = vec![format!("See what it waits for: cat /proc/{}/stack", worker.pid)];
     let waits_in = |name: &str| worker.stack.iter().any(|frame| frame.contains(name));
@@ -90,9 +98,9 @@ fn remediation(worker: &crate::fact::Cleanup) -> Vec<String> {
             "A reference to a device was not given back ({message}): a bug of the kernel or of a module. \
              Only a reboot frees it: drain the node first, and keep the message for a report."
         ));
-    } else if waits_in("rtnl_lock") {
+    } else if waits_in("rtnl_lock") || waits_for_lock(worker) {
         lines.push(
-            "Somebody else holds the kernel's network lock: find the task that is stuck in the kernel \
+            "Somebody else holds a lock of the kernel's network (rtnl or pernet_ops_rwsem): find the task that is stuck in the kernel \
              with echo w > /proc/sysrq-trigger; dmesg, and free that one."
                 .to_owned(),
         );

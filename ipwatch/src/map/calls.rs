@@ -275,7 +275,17 @@ impl NodeMap {
         if call.command == CniCommand::Add && call.netns_path.is_some() && within.is_none() {
             self.owners.ask_all();
         }
+        self.touch_container(call.container_id.as_deref());
         self.late_del_began(call, at);
+    }
+
+    /// A call of this container's has begun or ended: what its reservations mean may have changed.
+    fn touch_container(&mut self, id: Option<&str>) {
+        let ips: Vec<std::net::IpAddr> =
+            id.into_iter().flat_map(|id| self.reservations_for(id)).map(|entry| entry.ip).collect();
+        for ip in ips {
+            self.ipam.touch(ip);
+        }
     }
 
     pub(super) fn call_ended(
@@ -297,7 +307,9 @@ impl NodeMap {
         if calls.untaken.len() < MOST_UNTAKEN {
             calls.untaken.push(entry.clone());
         }
+        let id = entry.call.container_id.clone();
         calls.past.push_back(entry);
+        self.touch_container(id.as_deref());
         self.late_del_ended(task, end);
     }
 

@@ -22,9 +22,27 @@ fn errors_as_they_are_logged_have_a_runbook() {
     for (text, code) in [
         (
             r#"plugin type="bridge" failed (add): failed to allocate for range 0: no IP addresses available in range set: 10.88.7.1-10.88.7.6"#,
-            Code::SandboxCrashLoop,
+            Code::IpamRangeExhausting,
         ),
-        ("Address already in use", Code::IpHeldByStuckProcess),
+        ("no available IPv4 addresses on this network's address pools: b", Code::IpamRangeExhausting),
+        ("failed to find free IP in range: 10.89.0.1 - 10.89.0.254", Code::IpamRangeExhausting),
+        (
+            "requested IP address 10.88.7.3 is not available in range set 10.88.7.1-10.88.7.6",
+            Code::IpamReservationLeaked,
+        ),
+        (
+            "10.88.7.3 has been allocated to 8a1f, duplicate allocation is not allowed",
+            Code::IpamReservationLeaked,
+        ),
+        (
+            "requested ip address 10.89.0.9 is already allocated to container ID 8a1f",
+            Code::IpamReservationLeaked,
+        ),
+        ("Address already in use", Code::IpReleasedButHeld),
+        (
+            r#"plugin type="bridge" failed (delete): netlink: permission denied"#,
+            Code::CniDelFailing,
+        ),
         (
             r#"plugin type="bridge" failed (add): failed to create veth pair: container veth name provided (eth0) already exists"#,
             Code::SandboxCrashLoop,

@@ -4,7 +4,6 @@ use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::contract::{IpamRange, Neighbour, Tenure, Verdict};
-use crate::escape::escape;
 
 pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
     let mut table = if view.wide {
@@ -94,13 +93,20 @@ pub(super) fn ranges(ranges: &[IpamRange], view: View) -> String {
 }
 
 /// Whether an IP is free, and why not.
-pub(super) fn verdict(verdict: &Verdict) -> String {
-    let word = if verdict.free { "free" } else { "NOT FREE" };
-    let mut text = format!("{}  {word}\n", verdict.ip);
-    for reason in &verdict.reasons {
-        text.push_str(&format!("  {}\n", escape(reason)));
+pub(super) fn verdict(verdict: &Verdict, view: View) -> String {
+    let mut table = Table::new(&["IP", "FREE", "WHY"]);
+    let (word, style) = if verdict.free { ("yes", Style::Plain) } else { ("no", Style::Yellow) };
+    let mut reasons = verdict.reasons.iter();
+    let first = reasons.next().map(String::as_str).unwrap_or_default();
+    table.row(vec![
+        Cell::new(verdict.ip.to_string()),
+        Cell::styled(word, style),
+        Cell::new(first),
+    ]);
+    for reason in reasons {
+        table.row(vec![Cell::new(""), Cell::new(""), Cell::new(reason)]);
     }
-    text
+    table.render(view.headers, view.paint)
 }
 
 #[cfg(test)]
@@ -128,9 +134,9 @@ IP         MAC                STATE      DEV   NETNS       AGE
         assert_eq!(
             text,
             "\
-NETWORK  RANGE                  USABLE  USED  LEAKED  FREE  STORE
-cbr0     10.0.3.2-10.0.3.254    253     251   38      2     host-local
-macvlan  10.9.0.10-10.9.0.14    5       0     0       5     host-local
+NETWORK  RANGE                USABLE  USED  LEAKED  FREE  STORE
+cbr0     10.0.3.2-10.0.3.254  253     251   38      2     host-local
+macvlan  10.9.0.10-10.9.0.14  5       0     0       5     host-local
 "
         );
     }
@@ -139,7 +145,13 @@ macvlan  10.9.0.10-10.9.0.14    5       0     0       5     host-local
     fn a_verdict_says_why() {
         let sample = sample("check.json");
         let text = document(&sample, plain(&sample));
-        assert!(text.starts_with("10.0.3.17  NOT FREE\n  net:[4026532177], that of pod shop/api-0"), "{text}");
+        assert_eq!(
+            text,
+            "\
+IP         FREE  WHY
+10.0.3.17  no    net:[4026532177], that of pod shop/api-0 has it on eth0
+"
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::History(list) => lists::history(list, view),
         Body::Probes(list) => probes::table(document, list, view),
         Body::Ranges(list) => lists::ranges(list, view),
-        Body::Verdict(verdict) => lists::verdict(verdict),
+        Body::Verdict(verdict) => lists::verdict(verdict, view),
     }
 }
 

@@ -8,16 +8,16 @@ use crate::fact::{
 };
 use crate::finding::Severity;
 
-const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+pub(super) const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 const APP: &str = "00001b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
-const PATH: &str = "/run/netns/cni-1";
+pub(super) const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
+pub(super) const PATH: &str = "/run/netns/cni-1";
 
-fn pod_name() -> PodName {
+pub(super) fn pod_name() -> PodName {
     PodName { namespace: "shop".into(), name: "api-0".into(), uid: Some(UID.into()) }
 }
 
-fn sandbox(life: Life, word: &str) -> Sandbox {
+pub(super) fn sandbox(life: Life, word: &str) -> Sandbox {
     Sandbox {
         runtime: "containerd".into(),
         id: ID.into(),
@@ -34,13 +34,13 @@ fn sandbox(life: Life, word: &str) -> Sandbox {
     }
 }
 
-fn mount_of(path: &str, mount_ns: u64, pid: u32) -> Holder {
+pub(super) fn mount_of(path: &str, mount_ns: u64, pid: u32) -> Holder {
     Holder::Mount { mount_ns, path: path.into(), pid, comm: None, cgroup: None }
 }
 
 impl Case {
     /// A pod that containerd knows.
-    fn with_runtime() -> Self {
+    pub(super) fn with_runtime() -> Self {
         let mut case = Self::pod();
         case.source("containerd", SourceStatus::Active);
         case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
@@ -51,7 +51,7 @@ impl Case {
     }
 
     /// A whole list of containerd's.
-    fn list(&mut self, ms: u64, all: Vec<What>) {
+    pub(super) fn list(&mut self, ms: u64, all: Vec<What>) {
         let scope = Scope::Runtime { runtime: "containerd".into() };
         self.at(ms, What::Began(scope.clone()));
         all.into_iter().for_each(|what| self.at(ms, what));
@@ -83,7 +83,7 @@ impl Case {
     }
 }
 
-fn not_ready() -> Vec<What> {
+pub(super) fn not_ready() -> Vec<What> {
     vec![What::Sandbox(sandbox(Life::Dead, "NotReady"))]
 }
 
@@ -171,7 +171,7 @@ fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
 }
 
 /// Another pod: this runtime is a kubelet's.
-fn other() -> Vec<What> {
+pub(super) fn other() -> Vec<What> {
     let pod = PodName { name: "other-0".into(), ..pod_name() };
     let id = format!("1{}", &ID[1..]);
     let (pod, pid, netns_path) = (Some(pod), None, None);

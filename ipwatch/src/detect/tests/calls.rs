@@ -1,0 +1,173 @@
+//! DELs that fail, DELs that hit the wrong one, and devices that lead nowhere.
+
+use super::ipam::{NEW, ip, reservation};
+use super::sandboxes::{ID, not_ready, pod_name, sandbox};
+use super::*;
+use crate::fact::{CniCommand, Life, Sandbox};
+
+/// The pod's old sandbox, of which nothing is left but its id.
+const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+
+fn address() -> AddressKey {
+    AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None }
+}
+
+fn del_of_old(case: &mut Case, ms: u64) {
+    case.call_for(ms, 500, CniCommand::Del, OLD, Some(pod_name()));
+}
+
+#[test]
+fn a_del_that_takes_the_new_sandboxs_address_is_told() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    assert_eq!(case.codes_at(1_001), [], "kubelet repeats it as a matter of course");
+    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.call_ended(1_020, 500, 0);
+    let [found] = case.then(1_100).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::CniDelHitsSuccessor, Some(ip(5))));
+    let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    assert!(proof[0].contains(&OLD[..12]), "{proof:?}");
+    let address = Address { key: address(), scope: Some(0), flags: Some(0) };
+    case.at(1_150, What::Address { netns: POD, address });
+    assert_eq!(case.codes_at(1_200), [], "it came back");
+}
+
+#[test]
+fn a_del_that_takes_the_new_sandboxs_reservation_is_told() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.call_ended(1_020, 500, 0);
+    case.release(2_900, 5);
+    assert!(case.codes_at(2_901).contains(&Code::CniDelHitsSuccessor));
+}
+
+#[test]
+fn what_goes_later_or_by_its_own_del_is_not_its_doing() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.call_ended(1_020, 500, 0);
+    case.at(3_100, What::AddressGone { netns: POD, key: address() });
+    assert_eq!(case.codes_at(3_101), [], "more than two seconds later");
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.call(1_001, 501, CniCommand::Del, ID);
+    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    assert_eq!(case.codes_at(1_100), [], "its own DEL runs");
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.list(1_050, not_ready());
+    assert_eq!(case.codes_at(1_100), [], "it is dead");
+}
+
+#[test]
+fn a_del_of_the_newest_sandbox_has_no_successor() {
+    let mut case = Case::reserved();
+    let older = Sandbox { id: OLD.into(), created: Some(5), pid: None, ..sandbox(Life::Alive, "Ready") };
+    let newer = Sandbox { created: Some(9), ..sandbox(Life::Alive, "Ready") };
+    case.list(500, vec![What::Sandbox(newer), What::Sandbox(older)]);
+    case.call_for(1_000, 500, CniCommand::Del, ID, Some(pod_name()));
+    assert_eq!(case.0.late_dels().count(), 0);
+    del_of_old(&mut case, 1_100);
+    assert_eq!(case.0.late_dels().count(), 1);
+}
+
+#[test]
+fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
+    let mut case = Case::reserved();
+    case.call(1_000, 500, CniCommand::Del, ID);
+    case.call_ended(1_100, 500, 1);
+    assert_eq!(case.codes_at(1_101), [], "once is nothing");
+    case.call(20_000, 501, CniCommand::Del, ID);
+    case.call_ended(20_100, 501, 1);
+    let text = "plugin type=\"bridge\" failed (delete): netlink: permission denied";
+    let (container_id, command) = (ID.to_owned(), CniCommand::Del);
+    case.at(20_101, What::CniError { container_id, command, text: text.into() });
+    let [found] = case.then(20_200).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
+    assert!(found.evidence.iter().any(|item| item.text.contains("permission denied")));
+    case.call(30_000, 502, CniCommand::Del, ID);
+    case.call_ended(30_100, 502, 0);
+    assert_eq!(case.codes_at(30_101), []);
+}
+
+#[test]
+fn two_at_once_of_which_one_fails_are_none() {
+    let mut case = Case::reserved();
+    case.call(1_000, 500, CniCommand::Del, ID);
+    case.call(1_001, 501, CniCommand::Del, ID);
+    case.call_ended(1_100, 500, 1);
+    case.call_ended(1_101, 501, 1);
+    assert_eq!(case.codes_at(1_200), [], "in each other's way");
+    case.release(1_300, 5);
+    case.gone(1_300);
+    case.call(5_000, 502, CniCommand::Del, ID);
+    case.call_ended(5_100, 502, 1);
+    assert_eq!(case.codes_at(5_200), [], "the network is gone all the same");
+}
+
+#[test]
+fn a_del_that_never_came_is_told_after_long() {
+    let mut case = Case::reserved();
+    case.list(1_000, not_ready());
+    case.gone(1_100);
+    case.list(300_000, not_ready());
+    assert_eq!(case.codes_at(300_500), []);
+    case.list(301_000, not_ready());
+    let [found] = case.then(301_500).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
+    case.at(1, What::Sight(crate::fact::Sight::default()));
+    assert_eq!(case.codes_at(301_600), [], "calls are not seen");
+}
+
+#[test]
+fn calls_of_other_containers_are_other_calls() {
+    let mut case = Case::reserved();
+    for n in 0..4 {
+        case.call(1_000 + n * 1_000, 500, CniCommand::Del, NEW);
+        case.call_ended(1_100 + n * 1_000, 500, 1);
+    }
+    assert_eq!(case.codes_at(10_000), [], "nothing of it is left, and not for long");
+    case.at(10_000, What::Reservation(reservation(9, NEW)));
+    assert_eq!(case.codes_at(10_001), [Code::CniDelFailing]);
+}
+
+fn end(ifindex: u32, name: &str, peer: u32) -> What {
+    let link = Link {
+        ifindex,
+        name: name.into(),
+        mac: None,
+        kind: Some("veth".into()),
+        master: None,
+        peer: Some(peer),
+        peer_nsid: None,
+        up: true,
+        loopback: false,
+        parent: None,
+    };
+    What::Link { netns: HOST, link }
+}
+
+#[test]
+fn a_pair_with_both_ends_on_the_node_is_an_orphan_when_it_is_old() {
+    let mut case = Case::pod();
+    case.at(1_000, end(20, "veth1a2b3c4d", 21));
+    case.at(1_000, end(21, "eth0", 20));
+    assert_eq!(case.codes_at(300_000), [], "an ADD is at work");
+    let [found] = case.then(301_000).try_into().unwrap();
+    assert_eq!(found.code, Code::VethOrphaned);
+    case.at(302_000, What::LinkGone { netns: HOST, ifindex: 20 });
+    assert_eq!(case.codes_at(302_001), []);
+}
+
+#[test]
+fn pairs_of_people_and_of_pods_are_no_orphans() {
+    let mut case = Case::pod();
+    case.at(1, end(20, "cilium_host", 21));
+    case.at(1, end(21, "cilium_net", 20));
+    case.at(1, end(30, "veth0", 31));
+    case.at(1, end(31, "veth1", 30));
+    let What::Link { link, .. } = end(40, "veth1a2b3c4d", 2) else { panic!("a link") };
+    case.at(1, What::Link { netns: HOST, link: Link { peer_nsid: Some(3), ..link } });
+    assert_eq!(case.codes_at(3_600_000), []);
+}
