@@ -10,6 +10,9 @@ use super::{Rung, events};
 use crate::contract;
 use ipwatch_common::kind;
 
+/// The rung of an event that nothing else tells.
+const NOTHING: &str = "none";
+
 /// One event and the ways to it.
 pub(super) struct Event {
     /// Its name in `doctor`.
@@ -209,7 +212,7 @@ pub(super) const EVENTS: &[Event] = &[
                 ],
             ),
         ],
-        fallback: ("none", "runs of CNI plugins are not seen"),
+        fallback: (NOTHING, "runs of CNI plugins are not seen"),
         kinds: &[kind::CALL_BEGAN, kind::CALL_ENDED],
     },
     Event {
@@ -352,7 +355,7 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         event: event.name.to_owned(),
         rung: rung.to_owned(),
         hook: hook.to_owned(),
-        status: "fallback".to_owned(),
+        status: if rung == NOTHING { "missing" } else { "fallback" }.to_owned(),
         why,
         seen: None,
     }
@@ -375,7 +378,8 @@ mod tests {
         let report = unavailable("no BTF");
         assert_eq!(report.len(), EVENTS.len());
         for probe in report {
-            assert_eq!(probe.status, "fallback");
+            let status = if probe.event == "cni-call" { "missing" } else { "fallback" };
+            assert_eq!(probe.status, status, "{probe:?}");
             assert_eq!(probe.why.as_deref(), Some("no BTF"));
             assert!(
                 ["netlink", "procfs", "snapshot", "none"].contains(&probe.rung.as_str()),
