@@ -24,7 +24,6 @@ pub(crate) const E2E: &[&str] = &[
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
 pub(crate) const VM: &[&str] = &[
-    "qemu-system-x86",
     "iproute2",
     "busybox-static",
     "containernetworking-plugins",
@@ -87,6 +86,19 @@ pub(crate) fn update() -> Result<()> {
         }
         tried += 1;
     }
+}
+
+/// Downloads a package by apt and unpacks it into `dir`, without installing it.
+pub(crate) fn unpack(package: &str, dir: &Path) -> Result<()> {
+    // Root's apt downloads as another user, who may not write here: it then says so and goes on.
+    run(apt("apt-get").args(["download", "-q", package]).current_dir(dir))?;
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "deb") {
+            run(command(&["dpkg", "-x"]).arg(entry.path()).arg(dir))?;
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn install(names: &[&str]) -> Command {

@@ -141,8 +141,9 @@ impl Stage {
         File::create_new(&path)?;
         let mut unshare = Command::new("unshare");
         unshare.arg(format!("--net={}", path.display())).args(["ip", "link", "set", "lo", "up"]);
-        run(&mut unshare).context("make a network namespace")?;
+        // Before it runs: it mounts first, and what it runs then may fail.
         self.netns.push(path.clone());
+        run(&mut unshare).context("make a network namespace")?;
         let address = format!("{}/24", pod.ip());
         for words in [
             &["link", "add", "eth0", "type", "veth", "peer", "name", "far0"][..],

@@ -102,14 +102,7 @@ fn unpack(package: &str, dir: &Path) -> Result<()> {
     let part = dir.with_file_name(format!("{package}.part"));
     let _ = std::fs::remove_dir_all(&part);
     std::fs::create_dir_all(&part)?;
-    // Root's apt downloads as another user, who may not write here: it then says so and goes on.
-    run(setup::apt("apt-get").args(["download", "-q", package]).current_dir(&part))?;
-    for entry in std::fs::read_dir(&part)?.flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "deb") {
-            run(command(&["dpkg", "-x"]).arg(entry.path()).arg(&part))?;
-            std::fs::remove_file(entry.path())?;
-        }
-    }
+    setup::unpack(package, &part)?;
     // 6.12 has its modules in usr/lib; depmod looks in lib.
     if !part.join("lib/modules").exists() {
         std::fs::create_dir_all(part.join("lib"))?;

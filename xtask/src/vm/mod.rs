@@ -1,6 +1,7 @@
 //! The end-to-end tests on stock Debian kernels in QEMU, where probes may stand on rungs that this
 //! machine's own kernel may refuse: fentry, and kprobe with fentry forbidden.
 
+mod emulator;
 mod initramfs;
 mod kernel;
 mod qemu;
@@ -12,6 +13,7 @@ use crate::tally::Tally;
 use crate::test::RUNG_AREAS;
 use crate::{place, setup};
 
+use self::emulator::Emulator;
 pub(crate) use kernel::{KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
@@ -61,9 +63,12 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
 /// a failure.
 pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str]) -> Tally {
     println!("== end to end on Linux {} (QEMU, emulated: some minutes)", kernel.name);
-    let fetched = setup::packages(setup::VM).and_then(|()| kernel.fetch());
-    let fetched = match fetched {
-        Ok(fetched) => fetched,
+    let parts = || -> Result<_> {
+        setup::packages(setup::VM)?;
+        Ok((Emulator::find()?, kernel.fetch()?))
+    };
+    let (emulator, fetched) = match parts() {
+        Ok(parts) => parts,
         Err(error) if setup::in_ci() => {
             println!("FAILED  Linux {}: {error:#}", kernel.name);
             return Tally::failure();
@@ -73,7 +78,7 @@ pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str]) -> Tall
             return Tally::skip();
         }
     };
-    boot(kernel, &fetched, binaries, &runs(filters)).unwrap_or_else(|error| {
+    boot(&emulator, kernel, &fetched, binaries, &runs(filters)).unwrap_or_else(|error| {
         println!("FAILED  Linux {}: {error:#}", kernel.name);
         Tally::failure()
     })
@@ -86,6 +91,7 @@ fn runs(filters: &[&str]) -> Vec<Run> {
 }
 
 fn boot(
+    emulator: &Emulator,
     kernel: Stock,
     fetched: &kernel::Fetched,
     binaries: &Binaries,
@@ -94,5 +100,5 @@ fn boot(
     let dir = place::target().join("vm").join(kernel.name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let image = initramfs::make(&dir, fetched, binaries, runs)?;
-    qemu::boot(kernel, &fetched.image, &image)
+    qemu::boot(emulator, kernel, &fetched.image, &image)
 }

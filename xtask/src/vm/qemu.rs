@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Stock;
+use super::emulator::Emulator;
 use crate::shell;
 use crate::tally::Tally;
 
@@ -21,11 +22,16 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 /// Boots and waits for the end. A VM that does not reach its last line has failed, whatever it said
 /// before.
-pub(crate) fn boot(kernel: Stock, image: &Path, initramfs: &Path) -> Result<Tally> {
+pub(crate) fn boot(
+    emulator: &Emulator,
+    kernel: Stock,
+    image: &Path,
+    initramfs: &Path,
+) -> Result<Tally> {
     let mut command = Command::new("timeout");
     // In this process's group: Ctrl-C ends the VM too.
     command.args(["--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
-    command.arg("qemu-system-x86_64");
+    command.args(emulator.words());
     // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-smp", "2"]);
     command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);

@@ -1,0 +1,85 @@
+//! Where QEMU is: the machine's own, else Debian's, installed. Where that cannot be without removing
+//! something (its packages of another release, say), Debian's is unpacked in the cache.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use crate::shell::{command, output, succeeds};
+use crate::{place, setup};
+
+const PACKAGE: &str = "qemu-system-x86";
+const BINARY: &str = "qemu-system-x86_64";
+
+/// A QEMU that runs.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    binary: PathBuf,
+    /// Where its firmware lies, when it does not find that itself.
+    firmware: Vec<PathBuf>,
+}
+
+impl Emulator {
+    /// Finds one, or gets one.
+    pub(crate) fn find() -> Result<Self> {
+        let own = Self { binary: BINARY.into(), firmware: Vec::new() };
+        if own.runs() {
+            return Ok(own);
+        }
+        let Err(error) = setup::packages(&[PACKAGE]) else { return Ok(own) };
+        println!("{error:#}\nso it is unpacked in the cache instead");
+        let unpacked = Self::unpacked()?;
+        if !unpacked.runs() {
+            bail!("the QEMU in {} does not run", unpacked.binary.display());
+        }
+        Ok(unpacked)
+    }
+
+    /// The program and where it finds its firmware.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let firmware = self.firmware.iter().flat_map(|dir| ["-L".into(), dir.into()]);
+        let binary = self.binary.clone().into_os_string();
+        [binary].into_iter().chain(firmware).collect()
+    }
+
+    fn runs(&self) -> bool {
+        let binary = self.binary.to_string_lossy();
+        succeeds(&mut command(&[&*binary, "--version"]))
+    }
+
+    /// Its own packages unpacked, what they depend on installed.
+    fn unpacked() -> Result<Self> {
+        let _lock = place::lock()?;
+        let simulated = output(setup::apt("apt-get").args([
+            "install",
+            "--simulate",
+            "--no-install-recommends",
+            PACKAGE,
+        ]))?;
+        let names = simulated.lines().filter_map(|line| line.strip_prefix("Inst "));
+        let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
+        let (own, libraries): (Vec<&str>, Vec<&str>) =
+            names.iter().partition(|name| name.starts_with("qemu-"));
+        setup::packages(&libraries)?;
+        let dir = place::cache("qemu")?.join(PACKAGE);
+        if !dir.exists() {
+            let part = dir.with_extension("part");
+            let _ = std::fs::remove_dir_all(&part);
+            std::fs::create_dir_all(&part)?;
+            for package in own {
+                println!("downloading by apt: {package}");
+                setup::unpack(package, &part)?;
+            }
+            std::fs::rename(&part, &dir)?;
+        }
+        Ok(Self {
+            binary: dir.join("usr/bin").join(BINARY),
+            firmware: vec![
+                dir.join("usr/share/qemu"),
+                "/usr/share/seabios".into(),
+                "/usr/lib/ipxe/qemu".into(),
+            ],
+        })
+    }
+}
