@@ -6,7 +6,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use support::collector::Collector;
-use support::plugin::{Call, Node, PLUGINS, Recorder, Seen, only};
+use support::cni::{Call, Node, PLUGINS, Recorder, Seen, only};
 use support::{Config, Daemon, Lab, daemon, eventually, harness, patience};
 
 support::tests! {

@@ -11,7 +11,7 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::cni::{self, Container, Network};
+use support::network::{self, Container, Network};
 use support::pod::{CNI_CACHE, Containerd, MACVLAN, Pod, PodSandbox, Setup, Slow};
 use support::poll::until;
 use support::{Config, Daemon, Follower, Lab, Netns, harness, lead};
@@ -244,7 +244,7 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
         .cri(node.far.socket())
         .networks(&node.containerd.conf_dirs(), &node.containerd.bin_dir())
         .networks(&node.far.conf_dirs(), &node.far.bin_dir())
-        .networks(&[cni::conf_dir(lab)], &cni::bin_dir(lab))
+        .networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
         .cache_dir(Path::new(CNI_CACHE));
     let daemon = Daemon::start(lab, &config);
     let follower = daemon.follow();

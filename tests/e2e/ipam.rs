@@ -1,7 +1,7 @@
 //! What the IPAM can hand out and to whom, asked on the command line: `query ipam`, `query ip`, `check`.
 
 use serde_json::{Value, json};
-use support::cni::{self, Container, Network};
+use support::network::{self, Container, Network};
 use support::{Config, Daemon, Lab, Netns, eventually};
 
 support::tests! {
@@ -16,7 +16,7 @@ fn network(lab: &Lab, node: &Netns) -> Network {
 }
 
 fn daemon(lab: &Lab) -> Daemon {
-    let config = Config::default().networks(&[cni::conf_dir(lab)], &cni::bin_dir(lab));
+    let config = Config::default().networks(&[network::conf_dir(lab)], &network::bin_dir(lab));
     let daemon = Daemon::start(lab, &config);
     daemon.await_source("host-local");
     daemon

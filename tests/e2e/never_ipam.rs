@@ -3,8 +3,8 @@
 //! and the runtime is a mock that has them.
 
 use serde_json::json;
-use support::cni::{self, Container, Network};
 use support::fake_cri::FakeCri;
+use support::network::{self, Container, Network};
 use support::role::{Helper, Role, Running};
 use support::{Lab, Netns};
 
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
         let config = never::config()
             .leak_age(1)
             .cri(self.runtime.socket())
-            .networks(&[cni::conf_dir(self.lab)], &cni::bin_dir(self.lab));
+            .networks(&[network::conf_dir(self.lab)], &network::bin_dir(self.lab));
         Watch::start(self.lab, &config, Some("containerd"))
     }
 
@@ -96,7 +96,7 @@ fn two_networks_with_one_subnet(lab: &Lab) {
     let mut node = Node::new(lab);
     let network = node.bridge("net", "br1");
     let _unused = node.bridge("old", "br1");
-    let conflist = cni::conf_dir(lab).join(format!("{}.conflist", network.name()));
+    let conflist = network::conf_dir(lab).join(format!("{}.conflist", network.name()));
     std::fs::copy(&conflist, conflist.with_file_name("99-copy.conflist")).unwrap();
     let watch = node.watch();
     let pods: Vec<Live> = (0..3).map(|n| node.run(&network, &format!("web-{n}"))).collect();

@@ -1,194 +1,292 @@
-//! Real CNI plugins, called as a runtime calls them but by the test itself: for networks that no
-//! containerd here has, and for what a runtime would not do, such as never calling DEL.
+//! Real CNI plugins, run as a runtime runs them, and what ipwatch records of it.
 //!
-//! The node they work on is a netns of the lab's own, so that what they leave on a node, addresses
-//! included, is in there.
+//! They run in a netns of the test's own that stands for the host's, so that no bridge and no sysctl of
+//! this machine is theirs.
 
-use std::fs;
+use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{Lab, Netns, need, pod, sys};
+use crate::{Config, Lab, Netns, daemon, eventually, need, sys};
 
-/// What is missing here to call plugins.
+/// Where Debian installs them.
+pub const PLUGINS: &str = "/usr/lib/cni";
+
+/// What is missing here to run them.
 #[must_use]
 pub fn missing() -> Option<String> {
-    need::absent(Path::new(pod::PLUGINS).join("host-local"))
+    let plugins = ["bridge", "host-local", "loopback", "macvlan", "ptp"];
+    plugins.iter().find_map(|plugin| need::absent(Path::new(PLUGINS).join(plugin)))
 }
 
-/// A network: its configuration, its plugins, its reservations.
+/// A node of one test.
+#[derive(Debug)]
+pub struct Node<'a> {
+    lab: &'a Lab,
+    /// The netns that the plugins run in.
+    pub host: Netns,
+    /// Put into every environment, configuration and argument, where credentials stand in the field.
+    pub secret: String,
+}
+
+/// One call.
 #[derive(Debug, Clone)]
-pub struct Network {
-    name: String,
-    node: PathBuf,
-    bin: PathBuf,
-    plugin: Value,
-    data_dir: PathBuf,
+pub struct Call {
+    /// Path of the plugin.
+    pub plugin: PathBuf,
+    /// `CNI_COMMAND`.
+    pub command: &'static str,
+    /// `CNI_CONTAINERID`, to which the lab's tag is added; the pod is named after it.
+    pub container: String,
+    /// `CNI_NETNS`.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// What the plugin reads from its standard input.
+    pub config: Value,
+    /// Size of the environment beside that, in bytes.
+    pub filler: usize,
 }
 
-/// A plugin that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
-    /// Its `code`; 0 when it said nothing that can be read.
-    pub code: u64,
-    /// What it said.
-    pub said: String,
-}
-
-/// Who calls: the container and its pod.
-#[derive(Debug, Clone)]
-pub struct Container {
-    /// Its id: 64 hexadecimal digits.
-    pub id: String,
-    /// Name of its pod, in the namespace `shop`.
-    pub pod: String,
-    /// Uid of its pod.
-    pub uid: String,
-}
-
-impl Container {
-    /// One that no runtime has. `n` tells the lab's apart.
+impl<'a> Node<'a> {
+    /// One, with a device `uplink` for macvlan.
     #[must_use]
-    pub fn new(lab: &Lab, n: usize) -> Self {
-        let (first, last) = pod::uid_of(lab.tag());
-        let (id, pod) = (format!("{first}{n:044x}{last}"), format!("direct-{n}"));
-        Self { id, pod, uid: pod::new_uid(lab.tag()) }
+    pub fn new(lab: &'a Lab) -> Self {
+        let host = Netns::new(lab, "node");
+        host.ip("link add uplink type veth peer name wire");
+        host.ip("link set uplink up");
+        let secret = format!("canary-{:016x}", u64::from(std::process::id()) << 20 | 0xc0de);
+        Self { lab, host, secret }
     }
 
-    /// The same of a pod with this name.
+    /// A container's id as it is on this machine, where others may run tests too.
     #[must_use]
-    pub fn of_pod(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.pod);
-        self
+    pub fn id(&self, container: &str) -> String {
+        format!("{container}-{}", self.lab.tag())
     }
-}
 
-impl Network {
-    /// A network whose main plugin is `plugin`, with more keys in its configuration, and with host-local
-    /// for the addresses of `subnet`. It is also in the lab's directory of networks.
+    /// A netns for a pod.
     #[must_use]
-    pub fn new(
-        lab: &Lab,
-        node: &Netns,
-        name: &str,
-        plugin: &str,
-        subnet: &str,
-        more: Value,
-    ) -> Self {
-        let name = format!("{}-{name}", lab.tag());
-        let data_dir = lab.subdir("ipam");
+    pub fn pod(&self, name: &str) -> Netns {
+        Netns::new(self.lab, name)
+    }
+
+    /// A call of one of Debian's plugins for a container in `netns`.
+    #[must_use]
+    pub fn call(&self, plugin: &str, command: &'static str, id: &str, netns: &Netns) -> Call {
+        Call {
+            plugin: Path::new(PLUGINS).join(plugin),
+            command,
+            container: id.to_owned(),
+            netns: netns.path().display().to_string(),
+            ifname: if plugin == "loopback" { "lo" } else { "eth0" }.to_owned(),
+            config: self.config(plugin),
+            filler: 0,
+        }
+    }
+
+    /// A configuration of that plugin, with host-local where it has an IPAM.
+    #[must_use]
+    pub fn config(&self, plugin: &str) -> Value {
+        let subnet = self.lab.cidr(0);
         let mut config = json!({
-            "type": plugin,
-            "ipam": {
-                "type": "host-local",
-                "dataDir": data_dir,
+            "cniVersion": "1.0.0", "name": "testnet", "type": plugin, "token": self.secret,
+        });
+        if plugin != "loopback" {
+            config["ipam"] = json!({
+                "type": "host-local", "dataDir": self.lab.dir().join("ipam"),
                 "ranges": [[{ "subnet": subnet }]],
-            },
-        });
-        let keys = config.as_object_mut().expect("an object");
-        keys.extend(more.as_object().cloned().unwrap_or_default());
-        let list = json!({ "cniVersion": "0.4.0", "name": name, "plugins": [config] });
-        fs::write(conf_dir(lab).join(format!("{name}.conflist")), list.to_string())
-            .expect("write the conflist");
-        let bin = bin_dir(lab);
-        if !bin.join("host-local").exists() {
-            pod::programs(&bin);
+            });
         }
-        let node = node.path().to_owned();
-        Self { name, node, bin, plugin: config, data_dir }
+        if plugin == "macvlan" {
+            config["master"] = "uplink".into();
+        }
+        config
     }
 
-    /// Its name.
+    /// Starts it, as libcni does: in an environment that is the runtime's own and then CNI's.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where its reservations lie.
-    #[must_use]
-    pub fn reservations(&self) -> PathBuf {
-        self.data_dir.join(&self.name)
-    }
-
-    /// The container's reservation, by the file's name.
-    #[must_use]
-    pub fn ip_of(&self, container: &Container) -> Option<String> {
-        let files = fs::read_dir(self.reservations()).ok()?.flatten();
-        let of = |entry: &fs::DirEntry| {
-            fs::read_to_string(entry.path()).is_ok_and(|text| text.starts_with(&container.id))
-        };
-        let mut names = files.filter(of).filter_map(|entry| entry.file_name().into_string().ok());
-        names.find(|name| name.parse::<std::net::IpAddr>().is_ok())
-    }
-
-    /// ADD: the container's IP.
-    ///
-    /// # Errors
-    /// What the plugin said.
-    pub fn add(&self, container: &Container, netns: &Netns) -> Result<String, Failed> {
-        let result = self.call("ADD", container, Some(netns.path()))?;
-        let cidr = result["ips"][0]["address"].as_str().expect("a result has an IP");
-        Ok(cidr.split('/').next().expect("an IP").to_owned())
-    }
-
-    /// DEL, with no netns where the runtime knows none any more.
-    ///
-    /// # Errors
-    /// What the plugin said.
-    pub fn del(&self, container: &Container, netns: Option<&Netns>) -> Result<(), Failed> {
-        self.call("DEL", container, netns.map(Netns::path)).map(drop)
-    }
-
-    fn call(
-        &self,
-        command: &str,
-        container: &Container,
-        netns: Option<&Path>,
-    ) -> Result<Value, Failed> {
-        let mut config = self.plugin.clone();
-        config["cniVersion"] = "0.4.0".into();
-        config["name"] = self.name.as_str().into();
+    pub fn start(&self, call: &Call) -> Child {
+        let mut command = Command::new(&call.plugin);
+        for n in 0..call.filler / 64 {
+            command.env(format!("AAA_FILLER_{n:08}"), "x".repeat(44));
+        }
+        let id = self.id(&call.container);
         let args = format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
-            container.pod, container.id, container.uid
+            "IgnoreUnknown=1;TOKEN={};K8S_POD_NAMESPACE=shop;K8S_POD_NAME=pod-{id};\
+             K8S_POD_INFRA_CONTAINER_ID={id};K8S_POD_UID=uid-{id}",
+            self.secret
         );
-        let mut plugin = Command::new(self.bin.join(self.plugin["type"].as_str().expect("a type")));
-        plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", &container.id);
-        plugin.env("CNI_NETNS", netns.unwrap_or(Path::new(""))).env("CNI_IFNAME", "eth0");
-        plugin.env("CNI_PATH", &self.bin).env("CNI_ARGS", args);
-        plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let out = sys::on_own_thread(|| {
-            sys::enter_netns(&self.node).expect("enter the node's netns");
-            let mut child = plugin.spawn().expect("start a plugin");
-            let mut input = child.stdin.take().expect("a pipe");
-            input.write_all(config.to_string().as_bytes()).expect("write to a plugin");
-            drop(input);
-            child.wait_with_output().expect("wait for a plugin")
-        });
-        let said: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
-        if out.status.success() {
-            return Ok(said);
-        }
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let said_plainly = said["msg"].as_str().map(str::to_owned);
-        Err(Failed {
-            code: said["code"].as_u64().unwrap_or(0),
-            said: said_plainly.unwrap_or_else(|| text(&out.stdout) + &text(&out.stderr)),
-        })
+        command.env("API_TOKEN", &self.secret).env("CNI_API_TOKEN", &self.secret);
+        command.env("CNI_COMMAND", call.command).env("CNI_CONTAINERID", &id);
+        command.env("CNI_NETNS", &call.netns).env("CNI_IFNAME", &call.ifname);
+        command.env("CNI_PATH", PLUGINS).env("CNI_ARGS", args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.host.run(|| command.spawn()).expect("start the plugin");
+        let mut stdin = child.stdin.take().expect("its standard input");
+        // A plugin may end without reading it.
+        let _ = stdin.write_all(call.config.to_string().as_bytes());
+        child
+    }
+
+    /// Runs it to its end. Its process id, and how it ended.
+    pub fn run(&self, call: &Call) -> (u32, Output) {
+        let child = self.start(call);
+        (child.id(), child.wait_with_output().expect("wait for the plugin"))
+    }
+
+    /// A plugin that is a script, in a directory of its own.
+    #[must_use]
+    pub fn script(&self, dir: &Path, name: &str, body: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("write a script");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+            .expect("make it executable");
+        path
     }
 }
 
-/// Where the lab's networks are configured.
-#[must_use]
-pub fn conf_dir(lab: &Lab) -> PathBuf {
-    lab.subdir("cni.d")
+/// `ipwatch record`, running.
+#[derive(Debug)]
+pub struct Recorder<'a> {
+    child: Child,
+    out: PathBuf,
+    node: &'a Node<'a>,
+    /// A call that nobody asks about.
+    call: Call,
 }
 
-/// Where the plugins are that a test calls.
+/// What was recorded of one run of a plugin.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// The fact of its beginning.
+    pub began: Value,
+    /// The fact of its end.
+    pub ended: Option<Value>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Starts it and waits until it sees calls.
+    #[must_use]
+    pub fn start(node: &'a Node<'a>, config: &Config) -> Self {
+        Self::start_by(node, config, &Path::new(PLUGINS).join("loopback"))
+    }
+
+    /// The same, with the loopback plugin that it is to see.
+    #[must_use]
+    pub fn start_by(node: &'a Node<'a>, config: &Config, loopback: &Path) -> Self {
+        let dir = node.lab.dir();
+        let (file, out) = (dir.join("record.toml"), dir.join("record.jsonl"));
+        std::fs::write(&file, config.text()).expect("write the configuration");
+        let mut command = Command::new(daemon::binary());
+        command.args(["record", "--config"]).arg(&file).arg("--out").arg(&out);
+        let child = command.stdin(Stdio::null()).spawn().expect("start the recorder");
+        let mut call = node.call("loopback", "VERSION", "", &node.host);
+        call.plugin = loopback.to_owned();
+        call.netns = "/".repeat(200);
+        let recorder = Self { child, out, node, call };
+        recorder.await_call("first");
+        recorder
+    }
+
+    /// Waits until a call is recorded that is made now, and with it everything before. The record is
+    /// written in blocks, which long ids fill.
+    fn await_call(&self, word: &str) {
+        let call = Call { container: word.repeat(40), ..self.call.clone() };
+        eventually("a call is recorded", 20, || {
+            self.node.run(&call);
+            self.text().contains(&call.container).then_some(())
+        });
+    }
+
+    /// The record so far.
+    #[must_use]
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// Ends it. The runs of this node's that were recorded, with the ids that they were given here, and
+    /// the whole record.
+    #[must_use]
+    pub fn stop(mut self) -> (Vec<Seen>, String) {
+        self.await_call("last");
+        sys::kill(self.child.id(), libc::SIGINT).expect("signal the recorder");
+        let status: ExitStatus =
+            eventually("the recorder stops", 15, || self.child.try_wait().expect("wait for it"));
+        assert!(status.success(), "{status}");
+        let text = self.text();
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut at: HashMap<String, usize> = HashMap::new();
+        let tag = format!("{}\"", self.node.id(""));
+        for line in text.lines().filter(|line| line.contains("\"cni_")) {
+            let ours = line.contains(&tag);
+            let fact: Value = serde_json::from_str(&line.replace(&tag, "\"")).expect("a JSON line");
+            let task = fact["task"].to_string();
+            match fact["what"].as_str() {
+                Some("cni_began") if ours => {
+                    assert_eq!(at.insert(task, seen.len()), None, "it began twice: {fact}");
+                    seen.push(Seen { began: fact, ended: None });
+                }
+                Some("cni_ended") => {
+                    if let Some(run) = at.get(&task) {
+                        seen[*run].ended = Some(fact);
+                    }
+                }
+                _ => {}
+            }
+        }
+        (seen, text)
+    }
+}
+
+impl Seen {
+    /// Whether it is what was called, by this process and with this end.
+    ///
+    /// # Panics
+    /// It is not.
+    #[track_caller]
+    pub fn is(&self, call: &Call, pid: u32, status: ExitStatus) {
+        use std::os::unix::process::ExitStatusExt as _;
+        let id = &call.container;
+        let expected = json!({
+            "pid": pid, "parent": std::process::id(), "plugin": call.plugin,
+            "command": call.command, "container_id": id, "netns_path": call.netns,
+            "ifname": call.ifname,
+            "pod": { "namespace": "shop", "name": format!("pod-{id}"), "uid": format!("uid-{id}") },
+        });
+        let of = |key: &str| {
+            let value = if key == "pid" { &self.began["task"][key] } else { &self.began[key] };
+            (key.to_owned(), value.clone())
+        };
+        let keys = expected.as_object().expect("an object").keys();
+        assert_eq!(keys.map(|key| of(key)).collect::<Value>(), expected);
+        let ended = self.ended.as_ref().unwrap_or_else(|| panic!("no end: {}", self.began));
+        assert_eq!(ended["status"].as_i64(), status.code().map(i64::from), "{ended}");
+        assert_eq!(ended["signal"].as_i64(), status.signal().map(i64::from), "{ended}");
+    }
+
+    /// How long it ran, in nanoseconds.
+    #[must_use]
+    pub fn lasted(&self) -> u64 {
+        let at = |fact: &Value| fact["at"].as_u64().expect("a time");
+        at(self.ended.as_ref().expect("an end")) - at(&self.began)
+    }
+}
+
+/// The one run with this command for this container, by a plugin of this name.
 #[must_use]
-pub fn bin_dir(lab: &Lab) -> PathBuf {
-    lab.subdir("cni.bin")
+#[track_caller]
+pub fn only<'a>(seen: &'a [Seen], plugin: &str, command: &str, container: &str) -> &'a Seen {
+    let is = |seen: &&Seen| {
+        seen.began["container_id"] == container
+            && seen.began["command"] == command
+            && seen.began["plugin"].as_str().is_some_and(|p| p.ends_with(&format!("/{plugin}")))
+    };
+    let all: Vec<&Seen> = seen.iter().filter(is).collect();
+    assert_eq!(all.len(), 1, "{plugin} {command} {container}: {all:#?}");
+    all[0]
 }

@@ -34,7 +34,6 @@ pub struct Config {
     provisional: bool,
     cache_dir: Option<PathBuf>,
     conf_dirs: Vec<PathBuf>,
-    data_dirs: Vec<PathBuf>,
     bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
     extra: String,
@@ -150,8 +149,8 @@ impl Config {
             section("cni", cni);
         }
         if !self.conf_dirs.is_empty() {
-            let (data, conf) = (&self.data_dirs, &self.conf_dirs);
-            section("ipam", format!("data_dirs = {data:?}\nconf_dirs = {conf:?}"));
+            // Nothing of the host's own: its reservations are not the lab's.
+            section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}"));

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::cni::Container;
+use crate::network::Container;
 use crate::{Lab, Sandbox, pod};
 
 /// It answers as containerd until dropped.

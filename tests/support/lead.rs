@@ -2,20 +2,20 @@
 //!
 //! A test follows what the daemon tells ([`Told`]), causes a failure, takes its time by other eyes than the
 //! product's, and asks for the lead ([`Told::lead`]). Both times are taken by this process when it hears of
-//! them, so the warning's way through socket and pipe counts against it. The **machine lead** begins with the
+//! them, so the warning's way through the socket counts against it. The **machine lead** begins with the
 //! first warning about the very IP or range, `pending` included; the **human lead** with the first finding
 //! about it that fires. How long a lead is says something of the pace of the test as well: of a leak that
 //! fills a range in seconds one is warned seconds before. What counts is that no lead is negative.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::daemon::binary;
 use crate::{Daemon, poll, table};
 
 /// What begins a line about one lead, its cells parted by tabs.
@@ -26,7 +26,7 @@ const HEALTHY: &str = "HEALTHY ";
 /// Everything that a daemon tells, with the time at which it was heard.
 #[derive(Debug)]
 pub struct Told {
-    child: Child,
+    socket: UnixStream,
     heard: Arc<Mutex<Vec<(Instant, Value)>>>,
 }
 
@@ -42,24 +42,27 @@ pub struct Failure<'a> {
 }
 
 impl Told {
-    /// Follows the daemon from now on.
+    /// Follows the daemon from now on, by its socket: one program less on the way.
     #[must_use]
     pub fn by(daemon: &Daemon) -> Self {
-        let mut command = Command::new(binary());
-        command.arg("--socket").arg(daemon.socket()).args(["watch", "-o", "jsonl"]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("run ipwatch watch");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut socket = UnixStream::connect(daemon.socket()).expect("connect to the daemon");
+        // 1.0: the answer ends with the connection, and there is nothing but lines in it.
+        socket.write_all(b"GET /v1/watch HTTP/1.0\r\n\r\n").expect("ask the daemon");
+        let mut lines = BufReader::new(socket.try_clone().expect("a second handle")).lines();
+        let status = lines.next().expect("an answer").expect("an answer");
+        assert!(status.contains("200"), "{status}");
+        let mut body = lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+        body.next().expect("the end of the head").expect("an answer");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&heard);
         std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
+            for line in body.map_while(Result::ok) {
                 let at = Instant::now();
                 let event = serde_json::from_str(&line).expect("a JSON line");
                 all.lock().unwrap_or_else(PoisonError::into_inner).push((at, event));
             }
         });
-        Self { child, heard }
+        Self { socket, heard }
     }
 
     /// The findings that were told of so far, as they were each time, the first first.
@@ -142,8 +145,7 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 

@@ -9,7 +9,8 @@
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
 //!   for one where none fits.
-//! - [`cni`] calls real CNI plugins as a runtime does, [`plugin`] also records what is seen of it; [`lead`] measures how early a warning came.
+//! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
+//!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -33,7 +34,7 @@ pub mod lab;
 pub mod lead;
 pub mod need;
 pub mod netns;
-pub mod plugin;
+pub mod network;
 pub mod pod;
 pub mod poll;
 pub mod poorer;

@@ -15,10 +15,10 @@ pub enum Need {
     /// `core_pattern` is a plain relative name, so that a process dumps core where it stands. The
     /// sysctl is the host's: a test does not change it.
     PlainCore,
+    /// CNI plugins, and probes that see them run.
+    Cni,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
-    /// The CNI plugins.
-    Cni,
     /// dockerd and runc.
     Dockerd,
     /// The CRI helper, which answers in a runtime's place.
@@ -46,8 +46,8 @@ impl Need {
                 let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
+            Need::Cni => crate::cni::missing(),
             Need::Containerd => crate::pod::missing(),
-            Need::Cni => crate::cni::missing().or_else(crate::plugin::missing),
             Need::Dockerd => crate::docker::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the figures that the design promises, each beside its goal. What is measured and
-//! how stands in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half).
+//! how stands in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half); how early
+//! warnings come, and what they cost in false alarms, in the end-to-end tests.
 
 use std::process::Command;
 
@@ -15,11 +16,19 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
     setup::packages(&["strace"])?;
     let ipwatch = build::release()?;
     let (bench, cri) = (build::test_binary("bench")?, build::cri()?);
+    let e2e = build::test_binary("e2e")?;
     if filters.is_empty() {
         run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", "replay"])?)?;
     }
-    let mut bench = Command::new(bench);
+    let with = |program| {
+        let mut command = Command::new(program);
+        command.env("IPWATCH_BIN", &ipwatch).env("IPWATCH_TEST_CRI", &cri).args(["--jobs", "1"]);
+        command
+    };
     // A benchmark takes longer than a test may.
-    bench.env("IPWATCH_BIN", ipwatch).env("IPWATCH_TEST_SLOW", "5").env("IPWATCH_TEST_CRI", cri);
-    run_command(bench.args(["--jobs", "1"]).args(filters))
+    run_command(with(bench).env("IPWATCH_TEST_SLOW", "5").args(filters))?;
+    if filters.is_empty() {
+        run_command(with(e2e).args(["lead::", "healthy::", "--without", "OwnMachine"]))?;
+    }
+    Ok(())
 }

@@ -39,6 +39,8 @@ struct Wanted<'a> {
     only: Vec<&'a str>,
     /// Length of the healthy run.
     cycles: Option<&'a str>,
+    /// How often each test on this host runs.
+    repeat: Option<&'a str>,
 }
 
 impl<'a> Wanted<'a> {
@@ -50,8 +52,12 @@ impl<'a> Wanted<'a> {
                 ["--cycles", number] if number.parse::<u32>().is_ok() => {
                     wanted.cycles = Some(*number);
                 }
+                ["--repeat", number] if number.parse::<u32>().is_ok() => {
+                    wanted.repeat = Some(*number);
+                }
                 _ => bail!(
-                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER]"
+                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER] \
+                     [--repeat NUMBER]"
                 ),
             }
         }
@@ -72,7 +78,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     setup::need_root("testing end to end")?;
     let binaries = build::for_tests()?;
     if wants("e2e") || !filters.is_empty() {
-        tally.add(&on_this_host(&binaries, &filters, wanted.cycles)?);
+        tally.add(&on_this_host(&binaries, &filters, wanted)?);
     }
     if wants("vm") {
         for kernel in vm::KERNELS {
@@ -89,7 +95,7 @@ fn unit() -> Result<Tally> {
     count(&mut build::cargo(&words)?, "")
 }
 
-fn on_this_host(binaries: &Binaries, filters: &[&str], cycles: Option<&str>) -> Result<Tally> {
+fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> Result<Tally> {
     setup::packages(setup::E2E)?;
     setup::dockerd()?;
     let rotel = setup::rotel().unwrap_or_else(|error| {
@@ -101,7 +107,8 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], cycles: Option<&str>) -> 
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
-        command.envs(cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
+        command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
+        command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command
     };
     println!("== end to end on this host");

@@ -1,9 +1,10 @@
-//! The cases from the field that concern holders, each made with real parts ([`crate::reproductions`]):
+//! The cases from the field, each made with real parts ([`crate::reproductions`]):
 //! exactly its finding is raised, it names the right holder, and it is over by itself once its cause
 //! is. What each showed is a row of the table that is printed at the end.
 //!
 //! - [`dead`]: what a runtime calls dead still has tasks; [`leaked`]: nothing but a netns is left;
 //!   [`mounts`], [`loops`]: what an agent or a pod does to the node.
+//! - [`ipam`]: stores and plugins.
 //! - [`docker`]: the same where docker is the runtime.
 //! - [`paper`]: the same once more for the VMs, where the runtime is a mock.
 //! - [`teardown`], [`device`]: the kernel and its NICs, on machines of the tests' own.
@@ -11,6 +12,7 @@
 pub(crate) mod dead;
 pub(crate) mod device;
 pub(crate) mod docker;
+pub(crate) mod ipam;
 pub(crate) mod leaked;
 pub(crate) mod loops;
 pub(crate) mod mounts;

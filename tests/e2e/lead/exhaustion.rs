@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use support::cni::{Container, Network};
 use support::fake_cri::FakeCri;
 use support::lead::{Failure, Told};
+use support::network::{Container, Network};
 use support::pod::{Containerd, PodSandbox, Setup};
 use support::{Config, Daemon, Lab, Netns, Sandbox};
 
@@ -54,9 +54,9 @@ fn refused(containerd: &Containerd<'_>) -> Instant {
 /// The finding tells of the range and of how many are leaked.
 fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, String> {
     move |finding| {
-        let text = evidence(finding) + &finding["impact"].to_string();
-        names(&text, &[&format!("{leaked} leaked")], &format!("range, {leaked} leaked"))?;
-        names(&finding["subject"].to_string(), &[network], &format!("the range, {leaked} leaked"))
+        names(&finding["subject"].to_string(), &[network], "")?;
+        let text = evidence(finding);
+        names(&text, &[&format!("{leaked} of them leaked")], &format!("the range, {leaked} leaked"))
     }
 }
 
@@ -169,5 +169,5 @@ pub(super) fn a_runtime_with_a_pod(lab: &Lab) -> (FakeCri, (Netns, Sandbox)) {
 
 /// A daemon's configuration that knows the networks that the test calls plugins for.
 pub(super) fn of_network(lab: &Lab) -> Config {
-    config().networks(&[support::cni::conf_dir(lab)], &support::cni::bin_dir(lab))
+    config().networks(&[support::network::conf_dir(lab)], &support::network::bin_dir(lab))
 }

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use serde_json::json;
-use support::cni::{Container, Network};
 use support::lead::{Failure, Told};
+use support::network::{Container, Network};
 use support::role::{Helper, Role};
 use support::{Daemon, Lab, Netns};
 

@@ -45,6 +45,7 @@ fn note(lab: &Lab, line: &str) {
 
 /// Removes it all.
 pub fn sweep(tag: &str) {
+    let _ = Command::new("ip").args(["link", "del", &format!("{tag}b")]).output();
     let Ok(list) = fs::read_to_string(Lab::dir_of(tag).join(LIST)) else { return };
     remove_cgroups(tag);
     remove_runc_state(tag);
@@ -69,7 +70,6 @@ pub fn sweep(tag: &str) {
             let _ = fs::remove_file(entry.path());
         }
     }
-    let _ = Command::new("ip").args(["link", "del", &format!("{tag}b")]).output();
 }
 
 fn cached() -> impl Iterator<Item = fs::DirEntry> {

@@ -17,7 +17,7 @@ use crate::shell::{command, output, run};
 /// The first process.
 const INIT: &str = include_str!("init.sh");
 
-/// CNI plugins that are called there.
+/// The CNI plugins that the tests run.
 const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvlan", "ptp"];
 
 /// Makes it in `dir` and returns its path.
@@ -80,10 +80,13 @@ fn tools(root: &Path) -> Result<()> {
         symlink("busybox", root.join("bb").join(applet))?;
     }
     program(root, &which("dash")?, "bin/sh")?;
+    program(root, &which("ip")?, "sbin/ip")?;
+    fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
-        program(root, &Path::new("/usr/lib/cni").join(plugin), &format!("usr/lib/cni/{plugin}"))?;
+        let path = format!("usr/lib/cni/{plugin}");
+        program(root, &Path::new("/").join(&path), &path)?;
     }
-    program(root, &which("ip")?, "sbin/ip")
+    Ok(())
 }
 
 /// Copies a program and the libraries that it is linked with.
