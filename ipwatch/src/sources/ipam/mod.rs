@@ -3,6 +3,13 @@
 //! Each kind of store is one file here and one [`Store`]; what follows files and turns their changes into
 //! facts is shared. Everything is read only: no lock is taken and no file is written.
 
+mod bolt;
+mod document;
+mod libnetwork;
+mod netavark;
+mod subnet;
+mod terway;
+
 use std::path::{Path, PathBuf};
 
 use crate::fact::{Range, Reservation};
