@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases that concern holders), [`never`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`] and [`export`] (real neighbours).
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -19,6 +19,7 @@ mod fixtures;
 mod healthy;
 mod holders;
 mod identity;
+mod ipam_bolt;
 mod map;
 mod never;
 mod pod;
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
         bad_runtime::TESTS,
         pod::TESTS,
         export::TESTS,
+        ipam_bolt::TESTS,
         secrets::TESTS,
         cases::dead::TESTS,
         cases::leaked::TESTS,

@@ -31,6 +31,7 @@ pub mod lab;
 pub mod need;
 pub mod netns;
 pub mod pod;
+pub mod podman;
 pub mod poll;
 pub mod poorer;
 pub mod proc;

@@ -19,6 +19,8 @@ pub enum Need {
     Containerd,
     /// dockerd and runc.
     Dockerd,
+    /// podman with netavark, and runc.
+    Podman,
     /// The CRI helper, which answers in a runtime's place.
     FakeCri,
     /// The rotel collector.
@@ -46,6 +48,7 @@ impl Need {
             }
             Need::Containerd => crate::pod::missing(),
             Need::Dockerd => crate::docker::missing(),
+            Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
 use crate::tally::Tally;
-use crate::{setup, shell, vm};
+use crate::{fuzz, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
 const PARTS: [&str; 3] = ["unit", "e2e", "vm"];
@@ -39,19 +39,30 @@ struct Wanted<'a> {
     only: Vec<&'a str>,
     /// Length of the healthy run.
     cycles: Option<&'a str>,
+    /// With what takes long and seldom tells something new.
+    long: bool,
 }
 
 impl<'a> Wanted<'a> {
     fn parse(args: &[&'a str]) -> Result<Self> {
         let mut wanted = Self::default();
-        for pair in args.chunks(2) {
-            match pair {
-                ["--only", part] => wanted.only.push(*part),
-                ["--cycles", number] if number.parse::<u32>().is_ok() => {
+        let mut rest = args;
+        while !rest.is_empty() {
+            rest = match rest {
+                ["--long", rest @ ..] => {
+                    wanted.long = true;
+                    rest
+                }
+                ["--only", part, rest @ ..] => {
+                    wanted.only.push(*part);
+                    rest
+                }
+                ["--cycles", number, rest @ ..] if number.parse::<u32>().is_ok() => {
                     wanted.cycles = Some(*number);
+                    rest
                 }
                 _ => bail!(
-                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER]"
+                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER] [--long]"
                 ),
             }
         }
@@ -65,6 +76,9 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let filters: Vec<&str> = only.iter().copied().filter(|name| !PARTS.contains(name)).collect();
     if wants("unit") {
         tally.add(&unit()?);
+    }
+    if wanted.long {
+        tally.add(&fuzz::all()?);
     }
     if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
         return Ok(());

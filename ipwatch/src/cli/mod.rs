@@ -5,6 +5,8 @@ mod args;
 mod daemon;
 mod doctor;
 mod explain;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod logging;
 mod output;
 mod paste;

@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
     Ok(attachment.map(|attachment| Attachment { made: read.modified, ..attachment }))
 }
 
-fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
     let cached: Cached = serde_json::from_slice(bytes).map_err(|error| {
         if error.is_eof() {
             CacheError::Torn(bytes.len())

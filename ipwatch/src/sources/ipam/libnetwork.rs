@@ -194,5 +194,16 @@ impl Network {
     }
 }
 
+/// One document, as each kind of it.
+#[cfg(feature = "fuzzing")]
+pub(super) fn document(json: &[u8], path: &Path) {
+    let value = [&[0; INDEX], json].concat();
+    let mut found = Documents::default();
+    for place in ["endpoint/n/e", "sandbox/s", "network/n"] {
+        let _ = found.add(format!("{PREFIX}{place}/").as_bytes(), &value);
+    }
+    let _ = found.content(path);
+}
+
 #[cfg(test)]
 mod tests;

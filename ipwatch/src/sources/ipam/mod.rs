@@ -5,6 +5,8 @@
 
 mod bolt;
 mod document;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod libnetwork;
 mod netavark;
 mod subnet;

@@ -89,7 +89,7 @@ struct PodInfo {
     ip: Option<Name>,
 }
 
-fn add(
+pub(super) fn add(
     reservations: &mut Vec<Reservation>,
     path: &Path,
     key: &[u8],
