@@ -34,10 +34,11 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
 /// As `open` and `read`; `InvalidInput` when it is no regular file.
 pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     let (file, stat) = open_with_stat(path)?;
+    let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
     let whole = stat.st_mtime.checked_mul(1_000_000_000);
     let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
-    Ok(Bytes { modified, ..take(file, limit)? })
+    Ok(Bytes { modified, ..take(file, limit, size)? })
 }
 
 /// The same file, to be read in parts.
@@ -66,15 +67,16 @@ pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
 }
 
 fn read_with(path: &Path, limit: usize, flags: OFlags) -> io::Result<Bytes> {
-    take(File::from(open(path, flags)?), limit)
+    take(File::from(open(path, flags)?), limit, 0)
 }
 
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
 }
 
-fn take(file: File, limit: usize) -> io::Result<Bytes> {
-    let mut bytes = Vec::new();
+/// `size`: how much is to be expected, for one read instead of several.
+fn take(file: File, limit: usize, size: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::with_capacity(size + usize::from(size > 0));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let truncated = bytes.len() > limit;
     bytes.truncate(limit);

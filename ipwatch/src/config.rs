@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::bounded;
 use crate::map::Policy;
+use crate::sources::ipam;
 use crate::sources::probes::Rung;
 use crate::sources::runtime::Socket;
 
@@ -44,6 +45,8 @@ pub struct Config {
     pub identity: Identity,
     /// `[cni]`
     pub cni: Cni,
+    /// `[ipam]`
+    pub ipam: ipam::Settings,
     /// `[runtime]`
     pub runtime: Runtime,
     /// `[otlp]`
@@ -150,6 +153,7 @@ impl Default for Config {
             probes: Probes::default(),
             identity: Identity::default(),
             cni: Cni::default(),
+            ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
             otlp: Otlp::default(),
             retention: Retention::default(),
@@ -430,8 +434,16 @@ mod tests {
         let (_, sample) = readme.split_once("```toml\n").unwrap();
         let (sample, _) = sample.split_once("```").unwrap();
         assert_eq!(parse(sample).unwrap(), Config::default());
-        let sections =
-            ["[stuck]", "[holders]", "[probes]", "[cni]", "[runtime]", "[otlp]", "[retention]"];
+        let sections = [
+            "[stuck]",
+            "[holders]",
+            "[probes]",
+            "[cni]",
+            "[ipam]",
+            "[runtime]",
+            "[otlp]",
+            "[retention]",
+        ];
         for section in sections {
             assert!(sample.contains(section), "{section}");
         }

@@ -23,7 +23,7 @@ use crate::finding::{Change, Code};
 use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::sinks::Sinks;
-use crate::sources::runtime::First;
+use crate::sources::First;
 
 /// Batches applied before anything else gets its turn.
 const BATCHES: usize = 64;
@@ -59,8 +59,8 @@ pub(super) struct Core {
     /// When everything is to be read again, because events were lost.
     resync: Option<BootNs>,
     resynced: BootNs,
-    /// Container runtimes that were there at the start and have not answered yet.
-    unanswered: Option<First>,
+    /// Container runtimes and stores that were there at the start and have not answered yet.
+    unanswered: Vec<First>,
     /// How the sources stood whose thread was found hanging.
     hanging: Vec<Source>,
     events: broadcast::Sender<Event>,
@@ -84,14 +84,14 @@ pub(super) struct Parts {
     pub(super) sinks: Sinks,
     pub(super) policy: Policy,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
-    pub(super) runtimes: First,
+    pub(super) first: Vec<First>,
     pub(super) events: broadcast::Sender<Event>,
 }
 
 impl Core {
     /// A core, and where its requests are put.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
-        let Parts { map, ledger, desk, eyes, sinks, policy, facts, runtimes, events } = parts;
+        let Parts { map, ledger, desk, eyes, sinks, policy, facts, first, events } = parts;
         let (asking, requests) = mpsc::channel(64);
         let (again, returned) = mpsc::channel(64);
         let started = clock::now();
@@ -109,7 +109,7 @@ impl Core {
             again,
             resync: None,
             resynced: BootNs::default(),
-            unanswered: Some(runtimes),
+            unanswered: first,
             hanging: Vec::new(),
             events,
             started,
@@ -139,7 +139,7 @@ impl Core {
                 return answer::answer_fresh(self, request);
             }
             () = heard(&mut self.unanswered) => {
-                self.unanswered = None;
+                self.unanswered.clear();
                 // What they told lies in the queue.
                 for _ in 0..self.facts.len().div_ceil(BATCHES) {
                     self.drain();
@@ -268,7 +268,7 @@ impl Core {
         }
         let late = now.since(self.started) > READY_AFTER.as_nanos() as u64;
         let heard =
-            SOURCES.iter().all(|name| self.map.has_source(name)) && self.unanswered.is_none();
+            SOURCES.iter().all(|name| self.map.has_source(name)) && self.unanswered.is_empty();
         let whole = heard && self.map.has_first_snapshot() && !self.map.has_unopened();
         if whole || late {
             self.ready.get_or_insert(now);
@@ -394,12 +394,12 @@ impl Core {
     }
 }
 
-/// Done when the container runtimes have answered for the first time, or used up the time for that.
-async fn heard(unanswered: &mut Option<First>) {
-    match unanswered {
-        Some(first) => first.wait().await,
-        None => std::future::pending().await,
+/// Done when all have answered for the first time, or used up the time for that.
+async fn heard(unanswered: &mut [First]) {
+    if unanswered.is_empty() {
+        return std::future::pending().await;
     }
+    futures_util::future::join_all(unanswered.iter_mut().map(First::wait)).await;
 }
 
 /// A source that changes its state is worth a line.

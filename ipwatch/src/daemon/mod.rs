@@ -101,7 +101,8 @@ fn must_be_root() -> anyhow::Result<()> {
 fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        // One that hangs in the kernel holds up nobody else: each store and the CNI cache take one.
+        .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
         .context("cannot start the runtime")?;
@@ -145,7 +146,7 @@ fn core(
         sinks,
         policy: config.policy(),
         facts: started.facts,
-        runtimes: started.runtimes,
+        first: started.first,
         events: events.clone(),
     }))
 }

@@ -15,8 +15,8 @@ use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
-use crate::sources::runtime::{self, First, Runtimes};
-use crate::sources::{Closed, Emit, cni};
+use crate::sources::runtime::{self, Runtimes};
+use crate::sources::{Closed, Emit, First, cni, ipam};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -42,8 +42,8 @@ pub(super) struct Started {
     pub(super) desk: Desk,
     pub(super) eyes: Eyes,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
-    /// The first answer of the container runtimes.
-    pub(super) runtimes: First,
+    /// The first answers of the container runtimes, and of the stores.
+    pub(super) first: Vec<First>,
 }
 
 /// The probes, attached for as long as this lives, or why there are none.
@@ -83,6 +83,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let loaded = load_probes(config, sight, &emit).await?;
     tokio::spawn(listen(listener, emit.clone()));
     watch_cni(config, &emit);
+    let stores = ipam::start(&config.ipam, &emit);
     let (runtimes, first) = ask_runtimes(config, sight, &emit);
 
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
@@ -95,7 +96,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     if polls {
         tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
     }
-    Ok(Started { boot, desk, eyes: loaded.eyes, facts, runtimes: first })
+    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first: vec![first, stores] })
 }
 
 fn daemon_fact(what: What) -> Fact {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::PodName;
 
 /// One IP that a store has handed out. Each fact is whole: what it lacks the store does not tell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reservation {
     /// Name of the store, which is its source's: `host-local`, `terway`, `aws-vpc-cni`, `cilium`,
     /// `libnetwork`, `netavark`.

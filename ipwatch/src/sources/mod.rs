@@ -8,14 +8,20 @@
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 
 pub mod cni;
+mod first;
 pub mod ipam;
+mod json;
 pub mod netlink;
 pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+mod watches;
 
 use tokio::sync::mpsc;
+
+pub use self::first::First;
+pub(crate) use self::first::Unheard;
 
 use crate::fact::Fact;
 

@@ -14,6 +14,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::bounded;
 use crate::fact::{Attachment, PodName};
+use crate::sources::json::{self, JsonError, Name};
 
 /// Longest file that is read. A config is some kilobytes; its base64 is the bulk of a file.
 const LONGEST: usize = 1 << 20;
@@ -21,26 +22,19 @@ const LONGEST: usize = 1 << 20;
 /// IPs kept of one result. A CNI plugin gives one or two.
 const MOST_IPS: usize = 256;
 
-/// Longest name kept. Kubernetes allows 253, container ids have 64.
-const LONGEST_NAME: usize = 512;
-
 /// Why a file of the cache says nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
     /// It cannot be opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Written without a rename by libcni: empty or cut off until the writer is done, or for good
-    /// where it was interrupted.
-    #[error("torn: {0} bytes")]
-    Torn(usize),
     /// Longer than a cache file can be.
     #[error("longer than {LONGEST} bytes")]
     TooLong,
-    /// Not what libcni writes.
-    // Where, but never what: the text of a JSON error can quote the file.
-    #[error("not a CNI result: line {0} column {1}")]
-    Malformed(usize, usize),
+    /// Not what libcni writes. Written without a rename: torn until the writer is done, or for good where
+    /// it was interrupted.
+    #[error("{0}")]
+    Json(#[from] JsonError),
     /// It names no container or interface.
     #[error("names no {0}")]
     Nameless(&'static str),
@@ -57,13 +51,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
-    let cached: Cached = serde_json::from_slice(bytes).map_err(|error| {
-        if error.is_eof() {
-            CacheError::Torn(bytes.len())
-        } else {
-            CacheError::Malformed(error.line(), error.column())
-        }
-    })?;
+    let cached: Cached = json::parse(bytes)?;
     if cached.kind.as_deref() != Some("cniCacheV1") {
         return Ok(None);
     }
@@ -119,20 +107,6 @@ impl CniResult {
 #[serde(default)]
 struct Interface {
     sandbox: Option<Name>,
-}
-
-/// A text of bounded length.
-#[derive(Debug)]
-struct Name(String);
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text.len() > LONGEST_NAME {
-            return Err(serde::de::Error::custom("a name is too long"));
-        }
-        Ok(Self(text))
-    }
 }
 
 /// `ips[].address`, `IP/LEN`; of anything else in there nothing is kept.

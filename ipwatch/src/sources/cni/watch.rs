@@ -1,12 +1,10 @@
 //! Following the cache by inotify.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use inotify::WatchMask;
 use tokio::io::Interest;
 
 use super::Stopped;
@@ -15,16 +13,23 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, What};
 use crate::sources::Emit;
 use crate::sources::ready::ready;
+use crate::sources::watches::{Event, Watches};
 
 /// Files that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
+
+/// A file counts when it is whole.
+const FILES: WatchMask = WatchMask::CLOSE_WRITE
+    .union(WatchMask::MOVED_TO)
+    .union(WatchMask::MOVED_FROM)
+    .union(WatchMask::DELETE);
 
 /// Unreadable files that are tried again at every event.
 const MOST_RETRIED: usize = 64;
 
 pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit) -> Result<(), Stopped> {
     let mut cache = Cache::new(directories)?;
-    let readable = ready(cache.inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+    let readable = ready(cache.watches.fd()?, Interest::READABLE)?;
     let mut first = true;
     loop {
         if !first {
@@ -44,20 +49,12 @@ type Key = (String, String); // container id, interface
 
 struct Cache {
     directories: Vec<PathBuf>,
-    inotify: Inotify,
-    watched: HashMap<WatchDescriptor, Watched>,
+    watches: Watches,
     entries: HashMap<PathBuf, Key>,
     /// Files that say nothing, and why.
     unreadable: BTreeMap<PathBuf, String>,
     /// The state last told.
     told: Option<(SourceStatus, String)>,
-}
-
-/// A watched directory.
-struct Watched {
-    path: PathBuf,
-    /// None: it is a cache directory. Else it is on the way to one: the names that lead there.
-    next: Option<BTreeSet<OsString>>,
 }
 
 /// What the events of one reading ask for.
@@ -71,8 +68,7 @@ impl Cache {
     fn new(directories: Vec<PathBuf>) -> io::Result<Self> {
         Ok(Self {
             directories,
-            inotify: Inotify::init()?,
-            watched: HashMap::new(),
+            watches: Watches::new(FILES)?,
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
             told: None,
@@ -100,97 +96,23 @@ impl Cache {
     }
 
     fn events(&mut self, pending: &mut Pending) -> io::Result<()> {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            let events = match self.inotify.read_events(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                events => events?,
-            };
-            for event in events {
-                if event.mask.contains(EventMask::Q_OVERFLOW) {
-                    pending.rescan = true;
-                    continue;
-                }
-                // What a watch that was taken away left behind, its own IGNORED among it.
-                let Some(watched) = self.watched.get(&event.wd) else { continue };
-                if event
-                    .mask
-                    .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT)
-                {
-                    pending.rescan = true;
-                }
-                match (event.name, &watched.next) {
-                    (Some(name), Some(next)) => pending.rescan |= next.contains(name),
-                    (Some(name), None) if !event.mask.contains(EventMask::ISDIR) => {
-                        pending.files.insert(watched.path.join(name));
-                    }
-                    _ => {}
-                }
+        while self.watches.read(|event| match event {
+            Event::Anew => pending.rescan = true,
+            Event::Entry { directory, name, is_dir: false } => {
+                pending.files.insert(directory.join(name));
             }
-        }
+            Event::Entry { .. } => {}
+        })? {}
+        Ok(())
     }
 
-    /// Watches every cache directory or, where one is not there, the nearest directory above it.
     /// Everything is read anew after this, so nothing is lost in between.
     fn arm(&mut self) -> io::Result<()> {
-        for (watch, _) in self.watched.drain() {
-            // Fails when the kernel has taken it away itself.
-            let _ = self.inotify.watches().remove(watch);
-        }
-        for directory in self.directories.clone() {
-            self.arm_one(&directory)?;
+        self.watches.clear();
+        for directory in &self.directories {
+            self.watches.follow(directory)?;
         }
         Ok(())
-    }
-
-    fn arm_one(&mut self, directory: &Path) -> io::Result<()> {
-        const FILES: WatchMask = WatchMask::CLOSE_WRITE
-            .union(WatchMask::MOVED_TO)
-            .union(WatchMask::MOVED_FROM)
-            .union(WatchMask::DELETE);
-        const ITSELF: WatchMask = WatchMask::DELETE_SELF
-            .union(WatchMask::MOVE_SELF)
-            .union(WatchMask::ONLYDIR)
-            .union(WatchMask::MASK_ADD);
-        if let Some(watch) = self.watch(directory, FILES | ITSELF)? {
-            self.watched.insert(watch, Watched { path: directory.to_owned(), next: None });
-            return Ok(());
-        }
-        let mut below = directory;
-        for above in directory.ancestors().skip(1) {
-            let mask = WatchMask::CREATE | WatchMask::MOVED_TO | ITSELF;
-            let Some(watch) = self.watch(above, mask)? else {
-                below = above;
-                continue;
-            };
-            let on_the_way = || Watched { path: above.to_owned(), next: Some(BTreeSet::new()) };
-            let watched = self.watched.entry(watch).or_insert_with(on_the_way);
-            if let Some(next) = &mut watched.next {
-                next.extend(below.file_name().map(ToOwned::to_owned));
-            }
-            // It may have been made just before the watch stood.
-            if below.is_dir() {
-                return self.arm_one(directory);
-            }
-            return Ok(());
-        }
-        Ok(())
-    }
-
-    /// None: there is no such directory.
-    fn watch(&self, path: &Path, mask: WatchMask) -> io::Result<Option<WatchDescriptor>> {
-        match self.inotify.watches().add(path, mask) {
-            Ok(watch) => Ok(Some(watch)),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
     }
 
     fn scan(&mut self, facts: &mut Vec<Fact>) {

@@ -2,30 +2,14 @@
 
 use std::path::Path;
 
-use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde::de::DeserializeOwned;
 
 use super::Trouble;
 use crate::escape;
-
-/// Longest name that is kept. Kubernetes allows 253, container ids have 64.
-const LONGEST_NAME: usize = 512;
+use crate::sources::json::{self, LONGEST_NAME, Name};
 
 /// Entries that are kept of one file: twice a node's whole /16.
 const MOST: usize = 1 << 17;
-
-/// A text of bounded length.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name(pub(super) String);
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text.len() > LONGEST_NAME {
-            return Err(serde::de::Error::custom("a name is too long"));
-        }
-        Ok(Self(text))
-    }
-}
 
 /// What it says, where it says something.
 pub(super) fn text(name: Option<&Name>) -> Option<String> {
@@ -34,12 +18,9 @@ pub(super) fn text(name: Option<&Name>) -> Option<String> {
 
 /// One JSON document of a file.
 pub(super) fn parse<T: DeserializeOwned>(json: &[u8], key: &str) -> Result<T, Trouble> {
-    // Where, but never what: the text of a JSON error can quote the file.
-    serde_json::from_slice(json).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
+    json::parse(json).map_err(|error| {
         let key: String = key.chars().take(LONGEST_NAME).collect();
-        let reason =
-            format!("{}: no JSON of its kind: line {line} column {column}", escape::escape(&key));
+        let reason = format!("{}: {error}", escape::escape(&key));
         Trouble::Unreadable { reason, effect: None }
     })
 }

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::bolt::Snapshot;
-use super::document::{self, Name};
+use super::document;
 use super::{Content, Directory, Store, Trouble};
 use crate::fact::{Range, Reservation};
+use crate::sources::json::Name;
 
 const NAME: &str = "libnetwork";
 const FILE: &str = "local-kv.db";

@@ -1,20 +1,82 @@
 //! The stores of IPAM plugins: which IPs are reserved, for whom, and out of which ranges.
 //!
 //! Each kind of store is one file here and one [`Store`]; what follows files and turns their changes into
-//! facts is shared. Everything is read only: no lock is taken and no file is written.
+//! facts is shared: `follow` (the events and the order of things), `known` (what was said before),
+//! `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
 
 mod bolt;
 mod document;
+mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+#[doc(hidden)]
+pub mod host_local;
+mod known;
 mod libnetwork;
 mod netavark;
 mod subnet;
 mod terway;
+mod trouble;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
 
 use crate::fact::{Range, Reservation};
+use crate::sources::{Emit, First};
+
+/// For the first dump of each store, before the first judgement is made without it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `[ipam]`: where the stores are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// host-local: directories of a directory a network, besides those that conflists name.
+    pub data_dirs: Vec<PathBuf>,
+    /// dockerd's `data-root`, in which libnetwork's store is.
+    pub docker_data_root: PathBuf,
+    /// Terway's directory.
+    pub terway_dir: PathBuf,
+    /// The file in which podman keeps the IPs that it gave.
+    pub netavark_db: PathBuf,
+    /// The directory with the files of podman's networks.
+    pub netavark_networks: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            data_dirs: vec!["/var/lib/cni/networks".into()],
+            docker_data_root: "/var/lib/docker".into(),
+            terway_dir: "/var/lib/cni/terway".into(),
+            netavark_db: "/run/containers/networks/ipam.db".into(),
+            netavark_networks: "/etc/containers/networks".into(),
+        }
+    }
+}
+
+/// Reads every store, whole, and then follows it; those that are not there yet are waited for. To be called
+/// within the runtime of tokio.
+#[must_use]
+pub fn start(settings: &Settings, emit: &Emit) -> First {
+    let (unheard, first) = First::new(PATIENCE);
+    for store in stores(settings) {
+        tokio::spawn(follow::run(store, emit.clone(), unheard.clone()));
+    }
+    first
+}
+
+/// Every kind of store there is.
+fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
+    vec![
+        Box::new(host_local::HostLocal::new(settings)),
+        Box::new(libnetwork::Libnetwork::new(&settings.docker_data_root)),
+        Box::new(terway::Terway::new(&settings.terway_dir)),
+        Box::new(netavark::Netavark::new(&settings.netavark_db, &settings.netavark_networks)),
+    ]
+}
 
 /// One kind of store.
 pub(crate) trait Store: Send + 'static {
@@ -33,6 +95,19 @@ pub(crate) trait Store: Send + 'static {
     /// # Errors
     /// It says nothing that can be relied upon. What it said before stands.
     fn read(&self, path: &Path) -> Result<Content, Trouble>;
+
+    /// Whether this directory shows, by being there, that the store is in use.
+    fn shows_use(&self, directory: &Directory) -> bool {
+        let _ = directory;
+        true
+    }
+
+    /// Whether the directories, or what other files say, hang on this file: when it changes, everything
+    /// is read anew.
+    fn governs(&self, path: &Path) -> bool {
+        let _ = path;
+        false
+    }
 }
 
 /// A directory of a store.

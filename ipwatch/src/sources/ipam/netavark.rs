@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::bolt::Snapshot;
-use super::document::{self, Name};
+use super::document;
 use super::subnet::Subnet;
 use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
 use crate::fact::{Range, RangePart, Reservation};
+use crate::sources::json::Name;
 
 const NAME: &str = "netavark";
 
@@ -56,6 +57,11 @@ impl Store for Netavark {
         path == self.db || (json && path.parent() == Some(&self.networks))
     }
 
+    /// The networks' directory comes with podman's package.
+    fn shows_use(&self, directory: &Directory) -> bool {
+        Some(directory.path.as_path()) == self.db.parent()
+    }
+
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
         if path == self.db {
             return content(&Snapshot::take(path, EFFECT)?, path);
@@ -64,6 +70,10 @@ impl Store for Netavark {
             std::io::ErrorKind::NotFound => Trouble::Gone,
             _ => Trouble::Unreadable { reason: error.to_string(), effect: None },
         })?;
+        if read.truncated {
+            let reason = format!("longer than {LONGEST} bytes");
+            return Err(Trouble::Unreadable { reason, effect: None });
+        }
         if read.bytes.is_empty() {
             return Err(Trouble::Busy("it is empty".to_owned()));
         }

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::bolt::Snapshot;
-use super::document::{self, Name};
+use super::document;
 use super::{Content, Directory, Store, Trouble};
 use crate::fact::{PodName, Reservation};
+use crate::sources::json::Name;
 
 const NAME: &str = "terway";
 const FILE: &str = "ResRelation.db";

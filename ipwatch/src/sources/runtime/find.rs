@@ -1,16 +1,14 @@
 //! Which sockets there are, and what one speaks.
 
-use std::convert::Infallible;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-
-use tokio::sync::mpsc;
 
 use super::error::{RuntimeError, within};
 use super::watch::{Client, Parts, Watch};
 use super::{Kind, Pace, Socket, cri, docker, names, tell};
 use crate::clock;
 use crate::fact::{SourceStatus, What};
+use crate::sources::Unheard;
 
 /// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
 pub(super) const NOBODY: &str = "no runtime socket found";
@@ -91,16 +89,12 @@ fn candidates(sockets: Option<Vec<Socket>>) -> Vec<Candidate> {
     PLACES.iter().map(usual).collect()
 }
 
-/// Starts a watch for every socket. Those that are there now hold `answering` until they have answered.
-pub(super) async fn run(
-    sockets: Option<Vec<Socket>>,
-    parts: Parts,
-    answering: mpsc::Sender<Infallible>,
-) {
-    watch(candidates(sockets), parts, answering).await;
+/// Starts a watch for every socket. Those that are there now hold `unheard` until they have answered.
+pub(super) async fn run(sockets: Option<Vec<Socket>>, parts: Parts, unheard: Unheard) {
+    watch(candidates(sockets), parts, unheard).await;
 }
 
-async fn watch(candidates: Vec<Candidate>, parts: Parts, answering: mpsc::Sender<Infallible>) {
+async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
     let there: Vec<bool> = candidates.iter().map(|one| one.expected || one.is_there()).collect();
     if !there.contains(&true) {
         let detail = if candidates.is_empty() { SWITCHED_OFF } else { NOBODY };
@@ -117,7 +111,7 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, answering: mpsc::Sender
         if there && seat.is_none() {
             continue;
         }
-        let first = there.then(|| answering.clone());
+        let first = there.then(|| unheard.clone());
         tokio::spawn(Watch::new(candidate, seat, parts.clone()).run(first));
     }
 }
@@ -185,7 +179,7 @@ pub(super) mod tests {
 
     /// As [`watch`].
     pub(crate) async fn start(candidates: Vec<Candidate>, parts: Parts) {
-        watch(candidates, parts, mpsc::channel(1).0).await;
+        watch(candidates, parts, crate::sources::First::new(Pace::default().first).0).await;
     }
 
     #[test]

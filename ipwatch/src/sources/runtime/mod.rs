@@ -25,17 +25,14 @@ mod tell;
 mod testing;
 mod watch;
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use self::names::Names;
-use crate::sources::Emit;
+use crate::sources::{Emit, First};
 
 /// How the runtimes are asked.
 #[derive(Debug, Clone, Default)]
@@ -112,10 +109,10 @@ pub fn start(settings: Settings, emit: Emit) -> (Runtimes, First) {
 
 fn begin(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First) {
     let names = Arc::new(Names::default());
-    let (answering, answered) = mpsc::channel(1);
+    let (unheard, first) = First::new(pace.first);
     let parts = watch::Parts { names: Arc::clone(&names), pace, follow: settings.follow, emit };
-    tokio::spawn(find::run(settings.sockets, parts, answering));
-    (Runtimes(names), First { answered, patience: pace.first, until: None })
+    tokio::spawn(find::run(settings.sockets, parts, unheard));
+    (Runtimes(names), first)
 }
 
 /// The runtimes that are asked. A clone is the same.
@@ -128,25 +125,6 @@ impl Runtimes {
     /// it answers.
     pub fn ask(&self, runtime: &str) {
         self.0.ask(runtime);
-    }
-}
-
-/// Waits for the first answer of the runtimes that were there at the start.
-#[derive(Debug)]
-pub struct First {
-    /// Closed once nobody is left who has yet to answer.
-    answered: mpsc::Receiver<Infallible>,
-    patience: Duration,
-    until: Option<Instant>,
-}
-
-impl First {
-    /// Done when each has answered or failed, but a second after the first call at the latest. What they
-    /// told is in the queue of facts then. Cancel-safe.
-    pub async fn wait(&mut self) {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + self.patience);
-        // Whether they have all answered makes no difference: the sources tell.
-        let _ = tokio::time::timeout_at(until, self.answered.recv()).await;
     }
 }
 

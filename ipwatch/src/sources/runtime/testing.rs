@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 
 pub(super) use super::cri::fake::{CONTAINERD_EVENTS, Cri, V1, V1ALPHA2};
 pub(super) use super::docker::fake::Docker;
-use super::{First, Kind, Pace, Runtimes, Settings, Socket, begin};
+use super::{Kind, Pace, Runtimes, Settings, Socket, begin};
 use crate::fact::{Container, Fact, Sandbox, Source, SourceStatus, What};
-use crate::sources::Emit;
+use crate::sources::{Emit, First};
 
 /// Bounds a wait; no test depends on how long it really takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

@@ -18,7 +18,7 @@ use super::tell::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
 use crate::fact::{Life, Sandbox, SourceStatus, What};
-use crate::sources::{Closed, Emit};
+use crate::sources::{Closed, Emit, Unheard};
 
 /// Sandboxes that are asked after at a time.
 const AT_A_TIME: usize = 8;
@@ -188,7 +188,7 @@ impl Watch {
     }
 
     /// Until the daemon goes down. Lets go of `first` once the runtime has answered, or failed.
-    pub(super) async fn run(mut self, mut first: Option<mpsc::Sender<Infallible>>) {
+    pub(super) async fn run(mut self, mut first: Option<Unheard>) {
         let (shortest, longest) = self.parts.pace.retry;
         let mut pause = shortest;
         loop {
@@ -229,7 +229,7 @@ impl Watch {
     async fn session(
         &mut self,
         seat: &Seat,
-        first: &mut Option<mpsc::Sender<Infallible>>,
+        first: &mut Option<Unheard>,
         pause: &mut Duration,
     ) -> Ended {
         let ended: Result<Infallible, Ended> = async {

@@ -72,7 +72,10 @@ fn torn_at_any_byte_is_torn_and_never_wrong() {
     let whole = sample("c1", "10.0.3.17/24");
     for cut in 0..whole.len() {
         let torn = parse(&whole.as_bytes()[..cut]);
-        assert!(matches!(torn, Err(CacheError::Torn(bytes)) if bytes == cut), "{cut}: {torn:?}");
+        assert!(
+            matches!(torn, Err(CacheError::Json(JsonError::Torn(bytes))) if bytes == cut),
+            "{cut}: {torn:?}"
+        );
     }
 }
 
@@ -105,8 +108,8 @@ fn what_is_missing_or_strange_is_left_out() {
 
 #[test]
 fn sizes_are_bounded() {
-    let long = sample(&"c".repeat(LONGEST_NAME + 1), "10.0.0.2/24");
-    assert!(matches!(parse(long.as_bytes()), Err(CacheError::Malformed(..))));
+    let long = sample(&"c".repeat(json::LONGEST_NAME + 1), "10.0.0.2/24");
+    assert!(matches!(parse(long.as_bytes()), Err(CacheError::Json(JsonError::Malformed(..)))));
     let ips = vec![serde_json::json!({ "address": "10.0.0.2/24" }); MOST_IPS + 5];
     let many = serde_json::json!({
         "kind": "cniCacheV1", "containerId": "c", "ifName": "e", "result": { "ips": ips },

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::fact::RangePart;
-use crate::sources::ipam::document::Name;
 use crate::sources::ipam::subnet::Subnet;
+use crate::sources::json::Name;
 
 /// One pool, as a network's document has it.
 #[derive(Deserialize)]

@@ -1,0 +1,505 @@
+//! Following the files of a store by inotify, and telling what changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use inotify::WatchMask;
+use rustix::fs::{FileType, Mode, OFlags};
+use tokio::io::Interest;
+
+use super::known::{Known, Out};
+use super::trouble::Troubles;
+use super::{Directory, Store, Trouble};
+use crate::clock;
+use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
+use crate::sources::ready::ready;
+use crate::sources::watches::{Event, Watches};
+use crate::sources::{Closed, Emit, Unheard};
+
+/// A file is read as soon as it is there, and again as it changes: who is told of a reservation when its
+/// writer has closed the file is told later than need be, and some writers never close theirs.
+const FILES: WatchMask = WatchMask::CREATE
+    .union(WatchMask::MODIFY)
+    .union(WatchMask::CLOSE_WRITE)
+    .union(WatchMask::MOVED_TO)
+    .union(WatchMask::MOVED_FROM)
+    .union(WatchMask::DELETE);
+
+/// Directories below a nested one.
+const MOST_DIRECTORIES: usize = 4_096;
+
+/// Entries of one directory.
+const MOST_ENTRIES: usize = 262_144;
+
+/// How long a directory must be gone before its files are: some stores replace one by two renames.
+const GONE_AFTER: Duration = Duration::from_millis(200);
+
+/// The first and the longest pause after inotify broke. Each is twice the one before.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
+pub(super) async fn run(store: Box<dyn Store>, emit: Emit, first: Unheard) {
+    let mut first = Some(first);
+    let mut pause = AGAIN.0;
+    let mut follower = Follower::new(store, emit);
+    loop {
+        let Ok((back, stopped)) = session(follower, &mut first).await else { return };
+        follower = back;
+        let Stopped::Io(error) = stopped else { return };
+        if follower.down(&error).await.is_err() {
+            return;
+        }
+        first = None;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN.1);
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum Stopped {
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// From the opening of the watches to their end.
+async fn session(
+    mut follower: Follower,
+    first: &mut Option<Unheard>,
+) -> Result<(Follower, Stopped), tokio::task::JoinError> {
+    let readable = match follower.open().and_then(|fd| ready(fd, Interest::READABLE)) {
+        Ok(readable) => readable,
+        Err(error) => return Ok((follower, error.into())),
+    };
+    loop {
+        // Off the async worker: a turn may read every file.
+        let work = move || {
+            let turned = follower.turn();
+            (follower, turned)
+        };
+        let turned;
+        (follower, turned) = tokio::task::spawn_blocking(work).await?;
+        *first = None;
+        let next = match turned {
+            Ok(next) => next,
+            Err(stopped) => return Ok((follower, stopped)),
+        };
+        tokio::select! {
+            guard = readable.readable() => match guard {
+                Ok(mut guard) => guard.clear_ready(),
+                Err(error) => return Ok((follower, error.into())),
+            },
+            () = until(next) => {}
+        }
+    }
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => tokio::time::sleep_until(next.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Follower {
+    store: Box<dyn Store>,
+    out: Out,
+    watches: Option<Watches>,
+    /// The store's directories, as they are watched.
+    roots: Vec<Directory>,
+    /// One of them shows that the store is in use.
+    in_place: bool,
+    known: Known,
+    troubles: Troubles,
+    /// Directories that are gone, and when that is believed.
+    leaving: BTreeMap<PathBuf, Instant>,
+    /// The watches are new: everything is to be read.
+    anew: bool,
+    /// A complete dump was told.
+    whole: bool,
+    /// The state last told.
+    told: Option<(SourceStatus, String)>,
+}
+
+/// What events ask for.
+#[derive(Default)]
+struct Asked {
+    anew: bool,
+    files: BTreeSet<PathBuf>,
+    directories: BTreeSet<PathBuf>,
+}
+
+/// How a directory was found.
+enum Listed {
+    There(Vec<(OsString, FileType)>),
+    Absent,
+}
+
+impl Follower {
+    fn new(store: Box<dyn Store>, emit: Emit) -> Self {
+        let name = store.name();
+        Self {
+            store,
+            out: Out::new(emit),
+            watches: None,
+            roots: Vec::new(),
+            in_place: false,
+            known: Known::new(name),
+            troubles: Troubles::new(name),
+            leaving: BTreeMap::new(),
+            anew: true,
+            whole: false,
+            told: None,
+        }
+    }
+
+    fn open(&mut self) -> io::Result<std::os::fd::OwnedFd> {
+        let watches = Watches::new(FILES)?;
+        let fd = watches.fd()?;
+        self.watches = Some(watches);
+        (self.anew, self.whole) = (true, false);
+        Ok(fd)
+    }
+
+    /// Tells that nothing more will be told for now.
+    async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
+        self.watches = None;
+        let detail = format!("cannot watch its directories: {error}");
+        self.told = Some((SourceStatus::Down, detail.clone()));
+        let source =
+            Source { name: self.store.name().to_owned(), status: SourceStatus::Down, detail };
+        self.out.tell(clock::now(), What::Source(source)).await
+    }
+
+    /// Deals with everything that has happened; when to come back even if nothing happens.
+    fn turn(&mut self) -> Result<Option<Instant>, Stopped> {
+        if std::mem::take(&mut self.anew) {
+            self.scan(true)?;
+        }
+        loop {
+            let (asked, more) = self.events()?;
+            self.handle(asked)?;
+            self.look_again()?;
+            if !more {
+                break;
+            }
+        }
+        let next = self.leaving.values().copied().chain(self.troubles.next()).min();
+        Ok(next)
+    }
+
+    /// What some of the events ask for, and whether there may be more.
+    fn events(&mut self) -> io::Result<(Asked, bool)> {
+        let mut asked = Asked::default();
+        let Some(watches) = &mut self.watches else { return Ok((asked, false)) };
+        let (roots, store, troubles) = (&self.roots, &self.store, &self.troubles);
+        let more = watches.read(|event| match event {
+            Event::Anew => asked.anew = true,
+            Event::Entry { directory, name, is_dir } => {
+                let path = directory.join(name);
+                let nested = roots.iter().any(|root| root.nested && root.path == directory);
+                if nested && (is_dir || troubles.contains(&path)) {
+                    asked.directories.insert(path);
+                } else if !nested && store.is_part(&path) {
+                    asked.anew |= store.governs(&path);
+                    asked.files.insert(path);
+                }
+            }
+        })?;
+        Ok((asked, more))
+    }
+
+    fn handle(&mut self, asked: Asked) -> Result<(), Stopped> {
+        if asked.anew {
+            return self.scan(false);
+        }
+        for path in asked.directories {
+            self.directory_changed(&path)?;
+        }
+        for path in asked.files {
+            self.file(&path, false, clock::now())?;
+        }
+        self.settle()
+    }
+
+    /// Looks at what was in trouble, and at what seemed to be gone.
+    fn look_again(&mut self) -> Result<(), Stopped> {
+        let now = Instant::now();
+        let mut asked = Asked::default();
+        for path in self.troubles.due(now) {
+            let is_root = self.roots.iter().any(|root| root.path == path);
+            let above = path.parent();
+            let is_below = self.roots.iter().any(|root| root.nested && Some(&*root.path) == above);
+            match (is_root, is_below) {
+                (true, _) => asked.anew = true,
+                (_, true) => asked.directories.extend([path]),
+                _ => asked.files.extend([path]),
+            }
+        }
+        let gone: Vec<_> = self
+            .leaving
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            self.leaving.remove(&path);
+            match list(&path, false) {
+                Ok(Listed::Absent) => self.directory_gone(&path)?,
+                _ => asked.directories.extend([path]),
+            }
+        }
+        self.handle(asked)
+    }
+
+    /// What follows from anything that was read.
+    fn settle(&mut self) -> Result<(), Stopped> {
+        self.known.tell_ranges(&mut self.out)?;
+        let mended = !self.whole && self.troubles.is_empty() && self.leaving.is_empty();
+        if (mended && self.known.beyond() == 0 && self.told.is_some()) || self.known.has_room() {
+            return self.scan(true);
+        }
+        self.tell_state()?;
+        self.out.flush()?;
+        Ok(())
+    }
+
+    /// Watches and reads everything anew. A dump tells it all, and else what has changed is told.
+    fn scan(&mut self, dump: bool) -> Result<(), Stopped> {
+        let dump = dump || !self.whole;
+        let began = clock::now();
+        let scope = Scope::Reservations { store: self.store.name().to_owned() };
+        if dump {
+            self.out.push(began, What::Began(scope.clone()))?;
+        }
+        self.roots = self.store.directories();
+        self.known.recount();
+        self.troubles.begin();
+        if let Some(watches) = &mut self.watches {
+            watches.clear();
+            for root in &self.roots {
+                may_look(watches.follow(&root.path))?;
+            }
+        }
+        self.in_place = false;
+        let mut seen = HashSet::new();
+        for root in self.roots.clone() {
+            self.scan_root(&root, dump, began, &mut seen)?;
+        }
+        let unseen: Vec<_> =
+            self.known.directories().filter(|path| !seen.contains(*path)).cloned().collect();
+        for path in unseen {
+            self.directory_absent(&path);
+        }
+        self.troubles.end(&mut self.out)?;
+        if dump {
+            let complete =
+                self.troubles.is_empty() && self.leaving.is_empty() && self.known.beyond() == 0;
+            self.whole = complete;
+            self.out.push(clock::now(), What::Ended { scope, began, complete })?;
+        }
+        if !self.is_in_use() && self.told.is_none() {
+            self.out.discard(); // a dump of nothing by nobody
+            self.whole = false;
+        }
+        self.known.tell_ranges(&mut self.out)?;
+        self.tell_state()?;
+        self.out.flush()?;
+        Ok(())
+    }
+
+    fn scan_root(
+        &mut self,
+        root: &Directory,
+        dump: bool,
+        at: BootNs,
+        seen: &mut HashSet<PathBuf>,
+    ) -> Result<(), Stopped> {
+        let entries = match list(&root.path, true) {
+            Ok(Listed::There(entries)) => entries,
+            Ok(Listed::Absent) => return Ok(self.troubles.clear(&root.path, &mut self.out)?),
+            Err(error) => {
+                self.in_place |= self.store.shows_use(root);
+                seen.insert(root.path.clone());
+                return self.unlisted(&root.path, &error);
+            }
+        };
+        self.in_place |= self.store.shows_use(root);
+        self.troubles.clear(&root.path, &mut self.out)?;
+        if !root.nested {
+            seen.insert(root.path.clone());
+            return self.entries(&root.path, &entries, dump, at);
+        }
+        let directories = entries
+            .into_iter()
+            .filter(|(_, kind)| !matches!(kind, FileType::RegularFile | FileType::Fifo));
+        for (n, (name, _)) in directories.enumerate() {
+            let path = root.path.join(name);
+            if n < MOST_DIRECTORIES {
+                self.scan_below(&path, dump, at)?;
+            } else {
+                self.known.leave_out(1);
+            }
+            seen.insert(path);
+        }
+        Ok(())
+    }
+
+    /// Watches and reads a directory below a nested one.
+    fn scan_below(&mut self, path: &Path, dump: bool, at: BootNs) -> Result<(), Stopped> {
+        if let Some(watches) = &mut self.watches {
+            may_look(watches.follow_below(path))?;
+        }
+        match list(path, false) {
+            Ok(Listed::There(entries)) => {
+                self.leaving.remove(path);
+                self.troubles.clear(path, &mut self.out)?;
+                self.entries(path, &entries, dump, at)
+            }
+            Ok(Listed::Absent) => {
+                self.directory_absent(path);
+                Ok(())
+            }
+            Err(error) => self.unlisted(path, &error),
+        }
+    }
+
+    fn directory_changed(&mut self, path: &Path) -> Result<(), Stopped> {
+        // The watch may be on one that has moved away.
+        if let Some(watches) = &mut self.watches {
+            watches.forget(path);
+        }
+        self.scan_below(path, false, clock::now())
+    }
+
+    /// It is gone, or about to be replaced.
+    fn directory_absent(&mut self, path: &Path) {
+        self.leaving.entry(path.to_owned()).or_insert_with(|| Instant::now() + GONE_AFTER);
+    }
+
+    fn directory_gone(&mut self, path: &Path) -> Result<(), Stopped> {
+        self.known.gone_but(path, |_| false, &mut self.out)?;
+        for file in self.troubles.below(path) {
+            self.troubles.clear(&file, &mut self.out)?;
+        }
+        self.troubles.clear(path, &mut self.out)?;
+        Ok(())
+    }
+
+    /// What its files said stands.
+    fn unlisted(&mut self, path: &Path, error: &io::Error) -> Result<(), Stopped> {
+        let trouble = Trouble::Unreadable { reason: error.to_string(), effect: None };
+        self.troubles.note(path, &trouble, Instant::now(), &mut self.out)?;
+        Ok(())
+    }
+
+    /// Reads the files of a directory.
+    fn entries(
+        &mut self,
+        directory: &Path,
+        entries: &[(OsString, FileType)],
+        dump: bool,
+        at: BootNs,
+    ) -> Result<(), Stopped> {
+        let there: HashSet<&OsStr> = entries.iter().map(|(name, _)| &**name).collect();
+        self.known.gone_but(directory, |name| there.contains(name), &mut self.out)?;
+        for file in self.troubles.below(directory) {
+            if file.file_name().is_none_or(|name| !there.contains(name)) {
+                self.troubles.clear(&file, &mut self.out)?;
+            }
+        }
+        for (name, _) in entries {
+            let path = directory.join(name);
+            if self.store.is_part(&path) {
+                self.file(&path, dump, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one file, or finds it gone.
+    fn file(&mut self, path: &Path, all: bool, at: BootNs) -> Result<(), Stopped> {
+        match self.store.read(path) {
+            Ok(content) => {
+                self.troubles.clear(path, &mut self.out)?;
+                self.known.says(path, content, all, at, &mut self.out)?;
+            }
+            Err(Trouble::Gone) => {
+                self.troubles.clear(path, &mut self.out)?;
+                self.known.gone(path, &mut self.out)?;
+            }
+            // What it said before stands.
+            Err(trouble) => self.troubles.note(path, &trouble, Instant::now(), &mut self.out)?,
+        }
+        Ok(())
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.in_place || !self.known.is_empty() || self.troubles.summary().is_some()
+    }
+
+    /// Tells how the source stands, when that has changed. A store that is not in use is no source.
+    fn tell_state(&mut self) -> Result<(), Closed> {
+        let name = self.store.name().to_owned();
+        if !self.is_in_use() {
+            return match self.told.take() {
+                Some(_) => {
+                    self.whole = false;
+                    self.out.push(clock::now(), What::SourceGone { name })
+                }
+                None => Ok(()),
+            };
+        }
+        let beyond = Some(self.known.beyond()).filter(|beyond| *beyond > 0);
+        let beyond = beyond.map(|more| format!("{more} entries are more than is followed"));
+        let trouble: Vec<_> = self.troubles.summary().into_iter().chain(beyond).collect();
+        let status = if trouble.is_empty() { SourceStatus::Active } else { SourceStatus::Degraded };
+        let state = (status, trouble.join("; "));
+        if self.told.as_ref() == Some(&state) {
+            return Ok(());
+        }
+        let (status, detail) = state.clone();
+        self.told = Some(state);
+        self.out.push(clock::now(), What::Source(Source { name, status, detail }))
+    }
+}
+
+/// A directory that may not be watched may not be read either, and is told of then; any other error ends
+/// all watching.
+fn may_look<T>(watched: io::Result<T>) -> io::Result<()> {
+    match watched {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What is in a directory. `through`: it may be named by a symlink.
+fn list(path: &Path, through: bool) -> io::Result<Listed> {
+    let link = if through { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK | link;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(Listed::Absent),
+        fd => fd?,
+    };
+    let mut entries = Vec::new();
+    for entry in rustix::fs::Dir::new(fd)? {
+        let entry = entry?;
+        if entries.len() == MOST_ENTRIES {
+            return Err(io::Error::other(format!("more than {MOST_ENTRIES} entries")));
+        }
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            entries.push((name.to_owned(), entry.file_type()));
+        }
+    }
+    Ok(Listed::There(entries))
+}
+
+#[cfg(test)]
+mod tests;

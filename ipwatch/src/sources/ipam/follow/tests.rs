@@ -1,0 +1,327 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::fact::{Fact, Origin};
+use crate::sources::ipam::Settings;
+use crate::sources::ipam::host_local::HostLocal;
+
+/// host-local below a directory of the test's own, followed by hand: a turn is taken when the test says.
+struct Following {
+    dir: tempfile::TempDir,
+    follower: Follower,
+    facts: mpsc::Receiver<Vec<Fact>>,
+    next: Option<Instant>,
+}
+
+impl Following {
+    fn new(prepare: impl FnOnce(&Path)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path());
+        let settings = Settings { data_dirs: vec![dir.path().join("networks")] };
+        let (emit, facts) = Emit::channel(4_096);
+        let mut follower = Follower::new(Box::new(HostLocal::new(&settings)), emit);
+        follower.open().unwrap();
+        Self { dir, follower, facts, next: None }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join("networks").join(below)
+    }
+
+    fn reserve(&self, below: &str, id: &str) {
+        fs::write(self.path(below), format!("{id}\r\neth0")).unwrap();
+    }
+
+    /// One turn, as words.
+    fn turn(&mut self) -> Vec<String> {
+        self.next = self.follower.turn().unwrap();
+        let mut words = Vec::new();
+        while let Ok(batch) = self.facts.try_recv() {
+            assert!(batch.len() <= 1_024 && batch.iter().all(|fact| fact.origin == Origin::Ipam));
+            words.extend(batch.into_iter().map(|fact| self.word(fact.what)));
+        }
+        words
+    }
+
+    /// Turns until there is nothing left to look at again.
+    fn settle(&mut self) -> Vec<String> {
+        let mut words = self.turn();
+        while let Some(next) = self.next {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            words.extend(self.turn());
+        }
+        words
+    }
+
+    fn word(&self, what: What) -> String {
+        let root = format!("{}/", self.path("").display());
+        let short = |path: &str| path.replace(root.trim_end_matches('/'), "").replacen('/', "", 1);
+        match what {
+            What::Began(Scope::Reservations { .. }) => "began".to_owned(),
+            What::Ended { scope: Scope::Reservations { .. }, complete, .. } => {
+                if complete { "whole" } else { "cut" }.to_owned()
+            }
+            What::Reservation(it) => {
+                assert!(it.since.is_some() && it.store == "host-local");
+                let id = it.container_id.unwrap();
+                assert!(it.key.ends_with(&format!("{}/{}", it.network, it.ip)));
+                format!("{} {id}", short(&it.key))
+            }
+            What::ReservationGone { key, .. } => format!("{} gone", short(&key)),
+            What::Source(it) => format!("{:?} {}", it.status, short(&it.detail)).trim().to_owned(),
+            What::SourceGone { name } => format!("no {name}"),
+            What::StoreUnreadable(it) => {
+                assert!(it.effect.is_some() || it.path.ends_with("cbr0"), "{it:?}");
+                format!("{} unreadable: {}", short(&it.path), it.reason)
+            }
+            What::StoreReadable { path, .. } => format!("{} readable", short(&path)),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+fn network(dir: &Path) {
+    fs::create_dir_all(dir.join("networks/cbr0")).unwrap();
+}
+
+fn filled(dir: &Path) {
+    network(dir);
+    for ip in ["10.0.0.2", "fd00::2"] {
+        fs::write(dir.join("networks/cbr0").join(ip), "a\r\neth0").unwrap();
+    }
+    fs::write(dir.join("networks/cbr0/lock"), "").unwrap();
+    fs::write(dir.join("networks/cbr0/last_reserved_ip.0"), "10.0.0.2").unwrap();
+    fs::write(dir.join("networks/stray"), "").unwrap();
+}
+
+fn sorted(mut words: Vec<String>) -> Vec<String> {
+    words.sort();
+    words
+}
+
+#[test]
+fn what_is_there_comes_first_and_whole() {
+    let mut following = Following::new(filled);
+    let mut words = following.turn();
+    assert_eq!(
+        (words.remove(0), words.split_off(2)),
+        ("began".into(), vec!["whole".into(), "Active".into()])
+    );
+    assert_eq!(sorted(words), ["cbr0/10.0.0.2 a", "cbr0/fd00::2 a"]);
+    assert_eq!(following.turn(), [""; 0]);
+}
+
+#[test]
+fn reservations_come_change_and_go() {
+    let mut following = Following::new(network);
+    assert_eq!(following.turn(), ["began", "whole", "Active"]);
+    following.reserve("cbr0/10.0.0.2", "a");
+    assert_eq!(following.turn(), ["cbr0/10.0.0.2 a"]);
+    following.reserve("cbr0/10.0.0.2", "b");
+    assert_eq!(following.turn(), ["cbr0/10.0.0.2 b"]);
+    fs::rename(following.path("cbr0/10.0.0.2"), following.path("cbr0/10.0.0.3")).unwrap();
+    assert_eq!(sorted(following.turn()), ["cbr0/10.0.0.2 gone", "cbr0/10.0.0.3 b"]);
+    fs::remove_file(following.path("cbr0/10.0.0.3")).unwrap();
+    assert_eq!(following.turn(), ["cbr0/10.0.0.3 gone"]);
+    // A network of its own, made and filled at once.
+    fs::create_dir(following.path("other")).unwrap();
+    following.reserve("other/10.0.0.9", "c");
+    assert_eq!(following.turn(), ["other/10.0.0.9 c"]);
+    following.reserve("other/10.0.0.10", "d");
+    assert_eq!(following.turn(), ["other/10.0.0.10 d"]);
+    assert_eq!(following.next, None);
+}
+
+#[test]
+fn a_store_that_is_not_there_is_no_source() {
+    let mut following = Following::new(|_| {});
+    assert_eq!(following.turn(), [""; 0]);
+    network(following.dir.path());
+    following.reserve("cbr0/10.0.0.2", "a");
+    assert_eq!(following.turn(), ["began", "cbr0/10.0.0.2 a", "whole", "Active"]);
+    fs::remove_dir_all(following.path("")).unwrap();
+    let words = following.settle();
+    assert_eq!(words, ["cbr0/10.0.0.2 gone", "no host-local"]);
+    network(following.dir.path());
+    assert_eq!(following.settle(), ["began", "whole", "Active"]);
+}
+
+#[test]
+fn an_empty_file_is_looked_at_twice_before_it_is_told() {
+    let mut following = Following::new(network);
+    following.turn();
+    fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
+    let before = Instant::now();
+    assert_eq!(following.turn(), [""; 0]);
+    assert!(following.next.is_some());
+    let unreadable = "cbr0/10.0.0.2 unreadable: it is empty";
+    assert_eq!(following.settle(), [unreadable, "Degraded cbr0/10.0.0.2: it is empty"]);
+    assert!(before.elapsed() >= super::super::trouble::CONFIRM);
+    // Once, and the rest goes on.
+    fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
+    following.reserve("cbr0/10.0.0.3", "a");
+    assert_eq!(following.settle(), ["cbr0/10.0.0.3 a"]);
+    following.reserve("cbr0/10.0.0.2", "b");
+    assert_eq!(following.settle(), ["cbr0/10.0.0.2 readable", "cbr0/10.0.0.2 b", "Active"]);
+    // Torn again, it stands for what it said.
+    fs::write(following.path("cbr0/10.0.0.2"), "\r\n").unwrap();
+    let words = following.settle();
+    assert_eq!(words[0], "cbr0/10.0.0.2 unreadable: it names no container");
+    fs::remove_file(following.path("cbr0/10.0.0.2")).unwrap();
+    assert_eq!(following.settle(), ["cbr0/10.0.0.2 readable", "cbr0/10.0.0.2 gone", "Active"]);
+}
+
+#[test]
+fn a_file_that_is_being_written_is_no_trouble() {
+    let mut following = Following::new(network);
+    fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
+    assert_eq!(following.turn(), ["began", "cut", "Active"]);
+    following.reserve("cbr0/10.0.0.2", "a");
+    // What was cut short is told again when everything can be read.
+    let words = following.settle();
+    assert_eq!(words, ["cbr0/10.0.0.2 a", "began", "cbr0/10.0.0.2 a", "whole"]);
+}
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let prepare = |dir: &Path| {
+        network(dir);
+        let at = |name: &str| dir.join("networks/cbr0").join(name);
+        fs::write(at("10.0.0.9"), "canary").unwrap();
+        fs::write(dir.join("secret"), "canary").unwrap();
+        symlink(dir.join("secret"), at("10.0.0.1")).unwrap();
+        symlink(dir.join("nowhere"), at("10.0.0.2")).unwrap();
+        fs::create_dir(at("10.0.0.3")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("10.0.0.4"), FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        fs::write(at("10.0.0.5"), [b'x'; 2_000]).unwrap();
+    };
+    let mut following = Following::new(prepare);
+    let words = following.settle();
+    for n in 1..=5 {
+        let told = format!("cbr0/10.0.0.{n} unreadable: ");
+        assert_eq!(words.iter().filter(|word| word.starts_with(&told)).count(), 1, "{words:?}");
+    }
+    assert_eq!(
+        words.iter().filter(|word| word.contains("canary")).collect::<Vec<_>>(),
+        ["cbr0/10.0.0.9 canary"]
+    );
+    assert!(words.last().unwrap().ends_with("; 5 files in all"), "{words:?}");
+    for n in 1..=5 {
+        let path = following.path(&format!("cbr0/10.0.0.{n}"));
+        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+    }
+    let words = following.settle();
+    assert_eq!(words.iter().filter(|word| word.ends_with("readable")).count(), 5);
+    assert!(
+        words.ends_with(&[
+            "began".into(),
+            "cbr0/10.0.0.9 canary".into(),
+            "whole".into(),
+            "Active".into()
+        ]),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn a_directory_replaced_while_it_is_watched() {
+    let mut following = Following::new(filled);
+    following.turn();
+    // By two renames, as some stores do: nothing has gone meanwhile.
+    fs::create_dir(following.path("next")).unwrap();
+    following.reserve("next/10.0.0.2", "z");
+    following.settle();
+    let name = |name: &str| following.path(name);
+    fs::rename(name("cbr0"), name("stale")).unwrap();
+    let halfway = following.turn();
+    assert!(!halfway.iter().any(|word| word.starts_with("cbr0")), "{halfway:?}");
+    fs::rename(following.path("next"), following.path("cbr0")).unwrap();
+    let words = following.settle();
+    let of_it: Vec<_> = words.iter().filter(|word| word.starts_with("cbr0/")).collect();
+    assert_eq!(of_it.len(), 2, "{words:?}");
+    for word in ["cbr0/fd00::2 gone", "cbr0/10.0.0.2 z"] {
+        assert!(of_it.contains(&&word.to_owned()), "{words:?}");
+    }
+    // The new one is watched, and the old one no longer stands for it.
+    following.reserve("stale/10.0.0.7", "old");
+    following.reserve("cbr0/10.0.0.8", "new");
+    assert_eq!(sorted(following.settle()), ["cbr0/10.0.0.8 new", "stale/10.0.0.7 old"]);
+    // A link leads out of the store.
+    fs::remove_dir_all(following.path("cbr0")).unwrap();
+    symlink(following.path("stale"), following.path("cbr0")).unwrap();
+    let words = following.settle();
+    assert!(
+        !words.iter().any(|word| word.starts_with("cbr0/") && !word.ends_with(" gone")),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn everything_is_read_again_after_an_overflow() {
+    let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let mut following = Following::new(filled);
+    following.turn();
+    fs::remove_file(following.path("cbr0/fd00::2")).unwrap();
+    for n in 0..=most / 2 {
+        let path = following.path(&format!("cbr0/x{n}"));
+        fs::write(&path, "").unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    following.reserve("cbr0/10.0.0.3", "late");
+    let words = following.settle();
+    assert_eq!(sorted(words), ["cbr0/10.0.0.3 late", "cbr0/fd00::2 gone"]);
+    following.reserve("cbr0/10.0.0.4", "later");
+    assert_eq!(following.turn(), ["cbr0/10.0.0.4 later"]);
+}
+
+#[test]
+fn a_store_that_grows_while_it_is_read() {
+    let mut following = Following::new(network);
+    let directory = following.path("cbr0");
+    let writer = std::thread::spawn(move || {
+        for n in 0..2_000_u32 {
+            let ip = std::net::Ipv4Addr::from_bits(0x0a00_0100 + n);
+            fs::write(directory.join(ip.to_string()), format!("c{n}\r\neth0")).unwrap();
+        }
+    });
+    let mut seen = BTreeSet::new();
+    while !writer.is_finished() {
+        seen.extend(following.turn());
+    }
+    writer.join().unwrap();
+    seen.extend(following.settle());
+    // A writer that is kept from the CPU between open and write leaves an empty file for long.
+    let reserved = |word: &&String| word.contains(" c") && !word.contains("readable");
+    let told: Vec<_> =
+        seen.iter().filter(reserved).filter(|word| word.starts_with("cbr0/")).collect();
+    assert_eq!(told.len(), 2_000);
+    assert!(!seen.iter().any(|word| word.contains("gone")));
+}
+
+#[test]
+fn it_runs_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let settings = Settings { data_dirs: vec![dir.path().join("networks")] };
+        let (emit, mut facts) = Emit::channel(64);
+        let mut first = crate::sources::ipam::start(&settings, &emit);
+        first.wait().await;
+        let dump = facts.try_recv().expect("a dump before the first word is out");
+        assert!(matches!(dump[0].what, What::Began(_)), "{dump:?}");
+        fs::write(dir.path().join("networks/cbr0/10.0.0.3"), "b").unwrap();
+        let later = tokio::time::timeout(Duration::from_secs(20), facts.recv()).await;
+        let later = later.expect("in time").expect("facts");
+        assert!(
+            matches!(&later[0].what, What::Reservation(it) if it.ifname.is_none()),
+            "{later:?}"
+        );
+    });
+    runtime.shutdown_background();
+}

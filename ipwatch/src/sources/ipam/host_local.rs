@@ -1,0 +1,122 @@
+//! host-local, the IPAM plugin of flannel, of bridge and of most configurations written by hand: a directory
+//! for each network, and in it a file for each reserved IP.
+//!
+//! The file's name is the IP; in it are the container's id and, since plugins 0.7, a line further the
+//! interface. It is written in place (`O_EXCL`, then one write) and removed at DEL, when id and interface
+//! are as they were written (plugins/ipam/host-local/backend/disk/backend.go). Beside them lie `lock`,
+//! which the plugin locks and this does not touch, and `last_reserved_ip.N`.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::{Content, Directory, Settings, Store, Trouble};
+use crate::bounded;
+use crate::fact::Reservation;
+
+/// Its name as a store.
+pub(crate) const NAME: &str = "host-local";
+
+/// Longest file that is read. Two names, and the longest of them has 64 characters.
+const LONGEST: usize = 1_024;
+
+/// What host-local makes of a file that is no reservation of anybody.
+const TAKEN: &str = "host-local takes the IP for reserved, and no DEL ever frees it: it stays taken until \
+                     somebody removes the file";
+
+/// The store.
+pub(crate) struct HostLocal {
+    data_dirs: Vec<PathBuf>,
+}
+
+impl HostLocal {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self { data_dirs: settings.data_dirs.clone() }
+    }
+}
+
+impl Store for HostLocal {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn directories(&self) -> Vec<Directory> {
+        self.data_dirs.iter().map(|path| Directory { path: path.clone(), nested: true }).collect()
+    }
+
+    fn is_part(&self, path: &Path) -> bool {
+        ip_of(path).is_some()
+    }
+
+    fn read(&self, path: &Path) -> Result<Content, Trouble> {
+        let reservation = reservation(path)?;
+        Ok(Content { reservations: vec![reservation], ranges: Vec::new() })
+    }
+}
+
+/// The IP that a file is named after.
+fn ip_of(path: &Path) -> Option<IpAddr> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+fn reservation(path: &Path) -> Result<Reservation, Trouble> {
+    let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect };
+    let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Trouble::Gone,
+        _ => unreadable(error.to_string(), Some(TAKEN)),
+    })?;
+    let network = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let (Some(ip), false) = (ip_of(path), read.truncated) else {
+        return Err(unreadable(format!("longer than {LONGEST} bytes"), Some(TAKEN)));
+    };
+    let Holder { container_id, ifname } =
+        parse(&read.bytes).map_err(|reason| unreadable(reason.to_owned(), Some(TAKEN)))?;
+    Ok(Reservation {
+        store: NAME.to_owned(),
+        network: network.to_string_lossy().into_owned(),
+        key: path.display().to_string(),
+        ip,
+        container_id: Some(container_id),
+        ifname,
+        pod: None,
+        since: read.modified,
+    })
+}
+
+/// For whom an IP is reserved.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The container.
+    pub container_id: String,
+    /// The interface in it; old plugins did not write it.
+    pub ifname: Option<String>,
+}
+
+/// What a file says.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(bytes: &[u8]) -> Result<Holder, &'static str> {
+    if bytes.is_empty() {
+        return Err("it is empty");
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| "it holds no text")?.trim();
+    let mut lines = text.lines().map(str::trim);
+    let container_id =
+        lines.next().filter(|line| !line.is_empty()).ok_or("it names no container")?;
+    let ifname = lines.next().filter(|line| !line.is_empty());
+    if lines.next().is_some() {
+        return Err("it has more than two lines");
+    }
+    // What a crash leaves of a file that was being written.
+    if [Some(container_id), ifname]
+        .into_iter()
+        .flatten()
+        .any(|name| name.contains(char::is_control))
+    {
+        return Err("it holds no text");
+    }
+    Ok(Holder { container_id: container_id.to_owned(), ifname: ifname.map(str::to_owned) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! What the files of a store have said so far, and what of it changes.
+//!
+//! Of a reservation only its key and a hash are kept: the map has the rest, and a store may have 65,000.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+
+use super::Content;
+use crate::clock;
+use crate::fact::{BootNs, Fact, Origin, Range, Scope, What};
+use crate::sources::{Closed, Emit};
+
+/// Reservations that are followed in one store: two /16.
+const MOST: usize = 131_072;
+
+/// Ranges of one store.
+const MOST_RANGES: usize = 1_024;
+
+/// Facts in one batch.
+const BATCH: usize = 1_024;
+
+/// Where the facts of a store go.
+pub(super) struct Out {
+    emit: Emit,
+    facts: Vec<Fact>,
+}
+
+impl Out {
+    pub(super) fn new(emit: Emit) -> Self {
+        Self { emit, facts: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, at: BootNs, what: What) -> Result<(), Closed> {
+        self.facts.push(Fact { at, origin: Origin::Ipam, what });
+        if self.facts.len() >= BATCH { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends one fact, from async code.
+    pub(super) async fn tell(&mut self, at: BootNs, what: What) -> Result<(), Closed> {
+        self.emit.send(vec![Fact { at, origin: Origin::Ipam, what }]).await
+    }
+
+    /// Sends what has gathered. Never to be called on an async worker.
+    pub(super) fn flush(&mut self) -> Result<(), Closed> {
+        self.emit.send_blocking(std::mem::take(&mut self.facts))
+    }
+
+    /// Forgets what was not sent yet.
+    pub(super) fn discard(&mut self) {
+        self.facts.clear();
+    }
+}
+
+/// What the files of a store said.
+pub(super) struct Known {
+    store: &'static str,
+    directories: BTreeMap<PathBuf, HashMap<OsString, Said>>,
+    hasher: RandomState,
+    reservations: usize,
+    ranges: usize,
+    /// Ranges have come, changed or gone.
+    ranges_changed: bool,
+    /// Reservations and ranges that are not followed, for there are too many.
+    beyond: usize,
+}
+
+/// What one file said.
+struct Said {
+    reservations: Box<[Told]>,
+    ranges: Vec<Range>,
+}
+
+struct Told {
+    /// None: the file's path.
+    key: Option<Box<str>>,
+    hash: u64,
+}
+
+impl Told {
+    fn key(&self, path: &Path) -> String {
+        match &self.key {
+            Some(key) => key.to_string(),
+            None => path.display().to_string(),
+        }
+    }
+}
+
+impl Known {
+    pub(super) fn new(store: &'static str) -> Self {
+        Self {
+            store,
+            directories: BTreeMap::new(),
+            hasher: RandomState::new(),
+            reservations: 0,
+            ranges: 0,
+            ranges_changed: false,
+            beyond: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.reservations + self.ranges == 0
+    }
+
+    /// Everything will be read anew, so what is too much is counted anew.
+    pub(super) fn recount(&mut self) {
+        self.beyond = 0;
+    }
+
+    /// So many are not even looked at.
+    pub(super) fn leave_out(&mut self, more: usize) {
+        self.beyond += more;
+    }
+
+    pub(super) fn beyond(&self) -> usize {
+        self.beyond
+    }
+
+    /// There is room again for a good part of what was too much.
+    pub(super) fn has_room(&self) -> bool {
+        self.beyond > 0
+            && self.reservations < MOST - MOST / 8
+            && self.ranges < MOST_RANGES - MOST_RANGES / 8
+    }
+
+    /// The directories whose files have said something.
+    pub(super) fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        self.directories.keys()
+    }
+
+    /// A file says this. `all`: tell also what it said before.
+    pub(super) fn says(
+        &mut self,
+        path: &Path,
+        mut content: Content,
+        all: bool,
+        at: BootNs,
+        out: &mut Out,
+    ) -> Result<(), Closed> {
+        let before = self.take(path);
+        let (old, old_ranges) = match &before {
+            Some(said) => (&*said.reservations, &*said.ranges),
+            None => (&[][..], &[][..]),
+        };
+        self.limit(&mut content);
+        let mut told = Vec::with_capacity(content.reservations.len());
+        let by_key: HashMap<_, _> = old.iter().map(|old| (old.key.as_deref(), old.hash)).collect();
+        for reservation in content.reservations {
+            let own = path.to_str() == Some(&reservation.key);
+            let key = (!own).then(|| reservation.key.clone().into_boxed_str());
+            let hash = self.hasher.hash_one(&reservation);
+            if all || by_key.get(&key.as_deref()) != Some(&hash) {
+                out.push(at, What::Reservation(reservation))?;
+            }
+            told.push(Told { key, hash });
+        }
+        let kept: HashSet<_> = told.iter().map(|told| told.key.as_deref()).collect();
+        for old in old.iter().filter(|old| !kept.contains(&old.key.as_deref())) {
+            let key = old.key(path);
+            out.push(at, What::ReservationGone { store: self.store.to_owned(), key })?;
+        }
+        self.ranges_changed |= content.ranges != old_ranges;
+        self.put(path, Said { reservations: told.into(), ranges: content.ranges });
+        Ok(())
+    }
+
+    /// Cuts off what is more than is followed.
+    fn limit(&mut self, content: &mut Content) {
+        let room = MOST.saturating_sub(self.reservations);
+        self.beyond += content.reservations.len().saturating_sub(room);
+        content.reservations.truncate(room);
+        let room = MOST_RANGES.saturating_sub(self.ranges);
+        self.beyond += content.ranges.len().saturating_sub(room);
+        content.ranges.truncate(room);
+    }
+
+    /// A file is gone.
+    pub(super) fn gone(&mut self, path: &Path, out: &mut Out) -> Result<(), Closed> {
+        let Some(said) = self.take(path) else { return Ok(()) };
+        self.ranges_changed |= !said.ranges.is_empty();
+        for told in &said.reservations {
+            let key = told.key(path);
+            let what = What::ReservationGone { store: self.store.to_owned(), key };
+            out.push(clock::now(), what)?;
+        }
+        Ok(())
+    }
+
+    /// The files of a directory are gone, but for those that are `left`.
+    pub(super) fn gone_but(
+        &mut self,
+        directory: &Path,
+        left: impl Fn(&OsStr) -> bool,
+        out: &mut Out,
+    ) -> Result<(), Closed> {
+        let Some(files) = self.directories.get(directory) else { return Ok(()) };
+        let gone: Vec<PathBuf> =
+            files.keys().filter(|name| !left(name)).map(|name| directory.join(name)).collect();
+        for path in gone {
+            self.gone(&path, out)?;
+        }
+        Ok(())
+    }
+
+    /// Tells all ranges, when one has changed.
+    pub(super) fn tell_ranges(&mut self, out: &mut Out) -> Result<(), Closed> {
+        if !std::mem::take(&mut self.ranges_changed) {
+            return Ok(());
+        }
+        let began = clock::now();
+        let scope = Scope::Ranges { store: self.store.to_owned() };
+        out.push(began, What::Began(scope.clone()))?;
+        for said in self.directories.values().flat_map(HashMap::values) {
+            for range in &said.ranges {
+                out.push(began, What::Range(range.clone()))?;
+            }
+        }
+        // What an unreadable file said stands, and is told here with the rest.
+        out.push(clock::now(), What::Ended { scope, began, complete: true })
+    }
+
+    fn take(&mut self, path: &Path) -> Option<Said> {
+        let (directory, name) = (path.parent()?, path.file_name()?);
+        let files = self.directories.get_mut(directory)?;
+        let said = files.remove(name)?;
+        if files.is_empty() {
+            self.directories.remove(directory);
+        }
+        self.reservations -= said.reservations.len();
+        self.ranges -= said.ranges.len();
+        Some(said)
+    }
+
+    fn put(&mut self, path: &Path, said: Said) {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return };
+        if said.reservations.is_empty() && said.ranges.is_empty() {
+            return;
+        }
+        self.reservations += said.reservations.len();
+        self.ranges += said.ranges.len();
+        if let Some(files) = self.directories.get_mut(directory) {
+            files.insert(name.to_owned(), said);
+        } else {
+            let files = HashMap::from([(name.to_owned(), said)]);
+            self.directories.insert(directory.to_owned(), files);
+        }
+    }
+}

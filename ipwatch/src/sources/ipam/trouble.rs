@@ -1,0 +1,155 @@
+//! Files that say nothing: looked at again before they are called unreadable, for a store that is being
+//! written looks the same for a moment.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Trouble;
+use super::known::Out;
+use crate::clock;
+use crate::fact::{Unreadable, What};
+use crate::sources::Closed;
+
+/// Files in trouble that are remembered.
+const MOST: usize = 4_096;
+
+/// How long a file must say nothing before that is told. host-local writes in place: between its open and
+/// its write lie microseconds, and on a busy disk more.
+pub(super) const CONFIRM: Duration = Duration::from_millis(250);
+
+/// The same where its owner is at work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The first and the longest pause before it is looked at again. Each is twice the one before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+
+/// The files of a store that say nothing.
+pub(super) struct Troubles {
+    store: &'static str,
+    files: BTreeMap<PathBuf, Suspect>,
+    /// More than is remembered.
+    beyond: bool,
+}
+
+struct Suspect {
+    since: Instant,
+    pause: Duration,
+    /// When to look again. None: when its directory tells of it.
+    next: Option<Instant>,
+    /// What was told of it.
+    told: Option<String>,
+    /// It was met since everything was last read anew.
+    seen: bool,
+}
+
+impl Troubles {
+    pub(super) fn new(store: &'static str) -> Self {
+        Self { store, files: BTreeMap::new(), beyond: false }
+    }
+
+    /// Whether everything could be read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && !self.beyond
+    }
+
+    /// Everything will be read anew.
+    pub(super) fn begin(&mut self) {
+        self.beyond = false;
+        for suspect in self.files.values_mut() {
+            suspect.seen = false;
+        }
+    }
+
+    /// Everything was read anew: what was not met again is gone, unless its directory says nothing.
+    pub(super) fn end(&mut self, out: &mut Out) -> Result<(), Closed> {
+        let there = |path: &Path| path.parent().is_some_and(|above| self.files.contains_key(above));
+        let gone = self.files.iter().filter(|(path, suspect)| !suspect.seen && !there(path));
+        let gone: Vec<PathBuf> = gone.map(|(path, _)| path.clone()).collect();
+        gone.iter().try_for_each(|path| self.clear(path, out))
+    }
+
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
+    /// Those in a directory.
+    pub(super) fn below(&self, directory: &Path) -> Vec<PathBuf> {
+        self.files.keys().filter(|path| path.parent() == Some(directory)).cloned().collect()
+    }
+
+    /// A file says nothing now.
+    pub(super) fn note(
+        &mut self,
+        path: &Path,
+        trouble: &Trouble,
+        now: Instant,
+        out: &mut Out,
+    ) -> Result<(), Closed> {
+        if self.files.len() >= MOST && !self.files.contains_key(path) {
+            self.beyond = true;
+            return Ok(());
+        }
+        let (patience, effect) = match trouble {
+            Trouble::Unreadable { effect, .. } => (CONFIRM, *effect),
+            Trouble::Busy(_) => (PATIENCE, None),
+            Trouble::Gone => return self.clear(path, out),
+        };
+        let new = || Suspect { since: now, pause: PAUSES.0, next: None, told: None, seen: true };
+        let suspect = self.files.entry(path.to_owned()).or_insert_with(new);
+        suspect.seen = true;
+        let certain = suspect.told.is_some() || now.duration_since(suspect.since) >= patience;
+        suspect.next = Some(now + suspect.pause);
+        suspect.pause = (suspect.pause * 2).min(PAUSES.1);
+        if !certain {
+            return Ok(());
+        }
+        if matches!(trouble, Trouble::Unreadable { .. }) {
+            suspect.next = None;
+        }
+        let reason = trouble.to_string();
+        if suspect.told.as_ref() == Some(&reason) {
+            return Ok(());
+        }
+        suspect.told = Some(reason.clone());
+        let unreadable = Unreadable {
+            store: self.store.to_owned(),
+            path: path.display().to_string(),
+            reason,
+            effect: effect.map(str::to_owned),
+        };
+        out.push(clock::now(), What::StoreUnreadable(unreadable))
+    }
+
+    /// A file says something again, or is gone.
+    pub(super) fn clear(&mut self, path: &Path, out: &mut Out) -> Result<(), Closed> {
+        let Some(suspect) = self.files.remove(path) else { return Ok(()) };
+        if suspect.told.is_none() {
+            return Ok(());
+        }
+        let (store, path) = (self.store.to_owned(), path.display().to_string());
+        out.push(clock::now(), What::StoreReadable { store, path })
+    }
+
+    /// Those to be looked at by now.
+    pub(super) fn due(&self, now: Instant) -> Vec<PathBuf> {
+        let due = |suspect: &Suspect| suspect.next.is_some_and(|next| next <= now);
+        self.files.iter().filter(|(_, it)| due(it)).map(|(path, _)| path.clone()).collect()
+    }
+
+    /// When the next is to be looked at.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.files.values().filter_map(|suspect| suspect.next).min()
+    }
+
+    /// What was told, as one line for people.
+    pub(super) fn summary(&self) -> Option<String> {
+        let mut told = self.files.iter().filter_map(|(path, it)| Some((path, it.told.as_ref()?)));
+        let (path, reason) = told.next()?;
+        let path = path.display();
+        Some(match told.count() + 1 {
+            1 => format!("{path}: {reason}"),
+            files => format!("{path}: {reason}; {files} files in all"),
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! Watching directories by inotify, those that are not there yet too.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+
+/// Some hundred events.
+const BUFFER: usize = 16 * 1024;
+
+/// What every watched directory is asked for besides its files.
+const ITSELF: WatchMask =
+    WatchMask::DELETE_SELF.union(WatchMask::MOVE_SELF).union(WatchMask::ONLYDIR);
+
+/// The directories that a source follows.
+pub(super) struct Watches {
+    inotify: Inotify,
+    /// What is to be told of the files.
+    files: WatchMask,
+    watched: HashMap<WatchDescriptor, Watched>,
+}
+
+struct Watched {
+    path: PathBuf,
+    /// What the source wants of it.
+    role: Role,
+    /// It is on the way to directories that are not there: the names that lead to them.
+    next: BTreeSet<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Nothing but that it is on the way.
+    Way,
+    /// Its entries.
+    Followed,
+    /// Its entries, and it is an entry of a followed one, which tells what becomes of it.
+    Below,
+}
+
+/// What has happened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event<'a> {
+    /// Events were lost, or a followed directory has come or gone: everything is to be read anew.
+    Anew,
+    /// An entry of a followed directory has changed.
+    Entry {
+        /// The directory.
+        directory: &'a Path,
+        /// The entry.
+        name: &'a OsStr,
+        /// The entry is a directory.
+        is_dir: bool,
+    },
+}
+
+impl Watches {
+    /// None yet. `files`: what is to be told of their entries.
+    pub(super) fn new(files: WatchMask) -> io::Result<Self> {
+        let inotify = Inotify::init().map_err(scarce)?;
+        Ok(Self { inotify, files, watched: HashMap::new() })
+    }
+
+    /// Readable when something has happened; non-blocking.
+    pub(super) fn fd(&self) -> io::Result<OwnedFd> {
+        self.inotify.as_fd().try_clone_to_owned()
+    }
+
+    /// Watches nothing any more. What follows must be read anew, then nothing is lost in between.
+    pub(super) fn clear(&mut self) {
+        for (watch, _) in self.watched.drain() {
+            // Fails when the kernel has taken it away itself.
+            let _ = self.inotify.watches().remove(watch);
+        }
+    }
+
+    /// Watches a directory or, where it is not there, the nearest one above it. To be read after this.
+    pub(super) fn follow(&mut self, directory: &Path) -> io::Result<()> {
+        // It may be made just before the watch above it stands; not for ever.
+        for _ in 0..8 {
+            if self.add(directory, self.files, Role::Followed)?.is_some() {
+                return Ok(());
+            }
+            let Some(below) = self.wait_above(directory)? else { return Ok(()) };
+            if !below.is_dir() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a directory that is an entry of a followed one; not through a symlink. `false`: it is not
+    /// there.
+    pub(super) fn follow_below(&mut self, directory: &Path) -> io::Result<bool> {
+        let mask = self.files | WatchMask::DONT_FOLLOW;
+        Ok(self.add(directory, mask, Role::Below)?.is_some())
+    }
+
+    /// Watches this directory no longer.
+    pub(super) fn forget(&mut self, directory: &Path) {
+        let gone = |(_, watched): &(&WatchDescriptor, &Watched)| watched.path == directory;
+        if let Some(watch) = self.watched.iter().find(gone).map(|(watch, _)| watch.clone()) {
+            self.watched.remove(&watch);
+            let _ = self.inotify.watches().remove(watch);
+        }
+    }
+
+    /// Watches the nearest directory above; what is missing in it.
+    fn wait_above(&mut self, directory: &Path) -> io::Result<Option<PathBuf>> {
+        let mut below = directory;
+        for above in directory.ancestors().skip(1) {
+            let mask = WatchMask::CREATE | WatchMask::MOVED_TO;
+            if let Some(watch) = self.add(above, mask, Role::Way)? {
+                if let Some(watched) = self.watched.get_mut(&watch) {
+                    watched.next.extend(below.file_name().map(ToOwned::to_owned));
+                }
+                return Ok(Some(below.to_owned()));
+            }
+            below = above;
+        }
+        Ok(None)
+    }
+
+    /// None: there is no such directory.
+    fn add(
+        &mut self,
+        path: &Path,
+        mask: WatchMask,
+        role: Role,
+    ) -> io::Result<Option<WatchDescriptor>> {
+        let mask = mask | ITSELF | WatchMask::MASK_ADD;
+        let watch = match self.inotify.watches().add(path, mask) {
+            Ok(watch) => watch,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(scarce(error)),
+        };
+        let new = || Watched { path: path.to_owned(), role, next: BTreeSet::new() };
+        let watched = self.watched.entry(watch.clone()).or_insert_with(new);
+        if role != Role::Way {
+            (watched.role, watched.path) = (role, path.to_owned());
+        }
+        Ok(Some(watch))
+    }
+
+    /// Tells some of the events that have queued. `false`: there were none.
+    pub(super) fn read(&mut self, mut tell: impl FnMut(Event<'_>)) -> io::Result<bool> {
+        let mut buffer = [0; BUFFER];
+        let events = match self.inotify.read_events(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            events => events?,
+        };
+        for event in events {
+            if event.mask.contains(EventMask::Q_OVERFLOW) {
+                tell(Event::Anew);
+                continue;
+            }
+            // What a watch that was taken away left behind, its own IGNORED among it.
+            let Some(watched) = self.watched.get(&event.wd) else { continue };
+            let itself = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT;
+            match event.name {
+                Some(name) => {
+                    if watched.next.contains(name) {
+                        tell(Event::Anew);
+                    }
+                    if watched.role != Role::Way {
+                        let is_dir = event.mask.contains(EventMask::ISDIR);
+                        tell(Event::Entry { directory: &watched.path, name, is_dir });
+                    }
+                }
+                None if !event.mask.intersects(itself) => {}
+                None if watched.role != Role::Below => tell(Event::Anew),
+                None => {
+                    if let (Some(directory), Some(name)) =
+                        (watched.path.parent(), watched.path.file_name())
+                    {
+                        tell(Event::Entry { directory, name, is_dir: true });
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What the kernel means where it has run out of something for inotify.
+fn scarce(error: io::Error) -> io::Error {
+    use rustix::io::Errno;
+    let what = match Errno::from_io_error(&error) {
+        Some(Errno::MFILE) => "no inotify instance is left: raise fs.inotify.max_user_instances",
+        Some(Errno::NOSPC) => "no inotify watch is left: raise fs.inotify.max_user_watches",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), what)
+}
