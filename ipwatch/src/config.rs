@@ -290,6 +290,10 @@ impl Config {
         if self.retention.max_mib == 0 {
             return Err(ConfigError::Value("retention.max_mib must be at least 1".into()));
         }
+        if let Some(path) = self.ipam.wrong_path() {
+            let wrong = format!("ipam: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
+        }
         self.otlp.validate()
     }
 
@@ -426,6 +430,18 @@ mod tests {
         assert!(wrong.contains("cri") && wrong.contains("docker"), "{wrong}");
         assert!(sockets(r#"[{ kind = "cri" }]"#).unwrap_err().contains("path"));
         assert!(sockets(r#"[{ path = "/a", port = 1 }]"#).unwrap_err().contains("port"));
+    }
+
+    #[test]
+    fn a_store_is_an_absolute_path() {
+        let wrong = parse("[ipam]\ndata_dirs = [\"networks\"]").unwrap_err();
+        assert!(wrong.contains("networks must begin with /"), "{wrong}");
+        assert!(parse("[ipam]\ncilium_state = \"\"").is_err());
+        assert!(parse("[ipam]\ndata_dir = []").unwrap_err().contains("data_dir"));
+        assert_eq!(
+            parse("[ipam]\nconf_dirs = []").unwrap().ipam.conf_dirs,
+            [""; 0].map(PathBuf::from)
+        );
     }
 
     #[test]

@@ -223,7 +223,12 @@ impl Follower {
             self.directory_changed(&path)?;
         }
         for path in asked.files {
-            self.file(&path, false, clock::now())?;
+            match path.parent() {
+                Some(above) if self.is_below(above) && !is_directory(above) => {
+                    self.directory_changed(above)?;
+                }
+                _ => self.file(&path, false, clock::now())?,
+            }
         }
         self.settle()
     }
@@ -234,9 +239,7 @@ impl Follower {
         let mut asked = Asked::default();
         for path in self.troubles.due(now) {
             let is_root = self.roots.iter().any(|root| root.path == path);
-            let above = path.parent();
-            let is_below = self.roots.iter().any(|root| root.nested && Some(&*root.path) == above);
-            match (is_root, is_below) {
+            match (is_root, self.is_below(&path)) {
                 (true, _) => asked.anew = true,
                 (_, true) => asked.directories.extend([path]),
                 _ => asked.files.extend([path]),
@@ -256,6 +259,11 @@ impl Follower {
             }
         }
         self.handle(asked)
+    }
+
+    /// Whether it is an entry of a nested directory.
+    fn is_below(&self, path: &Path) -> bool {
+        self.roots.iter().any(|root| root.nested && path.parent() == Some(&root.path))
     }
 
     /// What follows from anything that was read.
@@ -479,12 +487,20 @@ fn may_look<T>(watched: io::Result<T>) -> io::Result<()> {
     }
 }
 
+/// Through a symlink that has taken its place since, its files would be those of somebody else.
+fn is_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+}
+
 /// What is in a directory. `through`: it may be named by a symlink.
 fn list(path: &Path, through: bool) -> io::Result<Listed> {
     let link = if through { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK | link;
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
         Err(rustix::io::Errno::NOENT) => return Ok(Listed::Absent),
+        Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+            return Err(io::Error::other("no directory, or a symlink, which is not followed"));
+        }
         fd => fd?,
     };
     let mut entries = Vec::new();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::bolt::Snapshot;
-use super::{libnetwork, netavark, terway};
+use super::{aws, cilium, conflist, host_local, libnetwork, netavark, terway};
 
 const PATH: &str = "/t";
 
@@ -29,4 +29,25 @@ pub fn terway(bytes: &[u8]) {
 /// The file of a network of podman's.
 pub fn netavark(bytes: &[u8]) {
     let _ = netavark::range(bytes, Path::new(PATH));
+}
+
+/// A reservation of host-local.
+pub fn host_local(bytes: &[u8]) {
+    let _ = host_local::parse(bytes);
+}
+
+/// A network configuration.
+pub fn conflist(bytes: &[u8]) {
+    let _ = conflist::parse(bytes);
+}
+
+/// The AWS VPC CNI's checkpoint.
+pub fn aws(bytes: &[u8]) {
+    let _ = aws::parse(bytes, PATH);
+}
+
+/// Cilium's state of an endpoint, in both shapes.
+pub fn cilium(bytes: &[u8]) {
+    let _ = cilium::parse(bytes, PATH);
+    let _ = cilium::parse_header(bytes, PATH);
 }

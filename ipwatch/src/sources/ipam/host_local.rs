@@ -6,15 +6,19 @@
 //! are as they were written (plugins/ipam/host-local/backend/disk/backend.go). Beside them lie `lock`,
 //! which the plugin locks and this does not touch, and `last_reserved_ip.N`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Content, Directory, Settings, Store, Trouble};
+use super::{Content, Directory, Settings, Store, Trouble, conflist, subnet};
 use crate::bounded;
 use crate::fact::Reservation;
 
 /// Its name as a store.
-pub(crate) const NAME: &str = "host-local";
+pub(super) const NAME: &str = "host-local";
+
+/// Where it keeps reservations unless a configuration says otherwise.
+pub(super) const DEFAULT: &str = "/var/lib/cni/networks";
 
 /// Longest file that is read. Two names, and the longest of them has 64 characters.
 const LONGEST: usize = 1_024;
@@ -26,12 +30,24 @@ const TAKEN: &str = "host-local takes the IP for reserved, and no DEL ever frees
 /// The store.
 pub(crate) struct HostLocal {
     data_dirs: Vec<PathBuf>,
+    conf_dirs: Vec<PathBuf>,
 }
 
 impl HostLocal {
     pub(crate) fn new(settings: &Settings) -> Self {
-        Self { data_dirs: settings.data_dirs.clone() }
+        let Settings { data_dirs, conf_dirs, .. } = settings.clone();
+        Self { data_dirs, conf_dirs }
     }
+
+    fn is_config(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|above| self.conf_dirs.iter().any(|known| known == above))
+            && conflist::is_config(path)
+    }
+}
+
+/// What flanneld leaves. One of another name is read with the configurations, but not watched.
+fn is_flannel(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "env")
 }
 
 impl Store for HostLocal {
@@ -40,16 +56,37 @@ impl Store for HostLocal {
     }
 
     fn directories(&self) -> Vec<Directory> {
-        self.data_dirs.iter().map(|path| Directory { path: path.clone(), nested: true }).collect()
+        let named = conflist::named(&self.conf_dirs);
+        let data_dirs: BTreeSet<_> = self.data_dirs.iter().chain(&named.data_dirs).collect();
+        let above = named.subnet_files.iter().filter_map(|file| file.parent());
+        let flat: BTreeSet<_> = self.conf_dirs.iter().map(PathBuf::as_path).chain(above).collect();
+        let directory = |path: &Path, nested| Directory { path: path.to_owned(), nested };
+        let data_dirs = data_dirs.into_iter().map(|path| directory(path, true));
+        data_dirs.chain(flat.into_iter().map(|path| directory(path, false))).collect()
+    }
+
+    fn shows_use(&self, directory: &Directory) -> bool {
+        directory.nested
+    }
+
+    fn governs(&self, path: &Path) -> bool {
+        self.is_config(path) || is_flannel(path)
     }
 
     fn is_part(&self, path: &Path) -> bool {
-        ip_of(path).is_some()
+        ip_of(path).is_some() || self.governs(path)
     }
 
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
-        let reservation = reservation(path)?;
-        Ok(Content { reservations: vec![reservation], ranges: Vec::new() })
+        if self.is_config(path) {
+            let default = self.data_dirs.first().map_or(Path::new(DEFAULT), PathBuf::as_path);
+            return Ok(Content { ranges: conflist::ranges(path, default)?, ..Content::default() });
+        }
+        if is_flannel(path) {
+            // Which network it is for the configurations say.
+            return subnet::read(path).map(|_| Content::default());
+        }
+        Ok(Content { reservations: vec![reservation(path)?], ..Content::default() })
     }
 }
 

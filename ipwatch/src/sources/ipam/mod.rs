@@ -4,7 +4,13 @@
 //! facts is shared: `follow` (the events and the order of things), `known` (what was said before),
 //! `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
 
+#[doc(hidden)]
+pub mod aws;
 mod bolt;
+#[doc(hidden)]
+pub mod cilium;
+#[doc(hidden)]
+pub mod conflist;
 mod document;
 mod follow;
 #[cfg(feature = "fuzzing")]
@@ -14,7 +20,9 @@ pub mod host_local;
 mod known;
 mod libnetwork;
 mod netavark;
-mod subnet;
+mod prefix;
+#[doc(hidden)]
+pub mod subnet;
 mod terway;
 mod trouble;
 
@@ -33,8 +41,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// host-local: directories of a directory a network, besides those that conflists name.
+    /// CNI network configurations, which name host-local's ranges.
+    pub conf_dirs: Vec<PathBuf>,
+    /// host-local: its directories, besides those that the configurations name.
     pub data_dirs: Vec<PathBuf>,
+    /// The AWS VPC CNI's file; those of further network cards lie beside it.
+    pub aws_checkpoint: PathBuf,
+    /// Cilium's directory of endpoints.
+    pub cilium_state: PathBuf,
     /// dockerd's `data-root`, in which libnetwork's store is.
     pub docker_data_root: PathBuf,
     /// Terway's directory.
@@ -48,12 +62,34 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            data_dirs: vec!["/var/lib/cni/networks".into()],
+            conf_dirs: vec![
+                "/etc/cni/net.d".into(),
+                "/var/lib/rancher/k3s/agent/etc/cni/net.d".into(),
+            ],
+            data_dirs: vec![host_local::DEFAULT.into()],
+            aws_checkpoint: "/var/run/aws-node/ipam.json".into(),
+            cilium_state: "/var/run/cilium/state".into(),
             docker_data_root: "/var/lib/docker".into(),
             terway_dir: "/var/lib/cni/terway".into(),
             netavark_db: "/run/containers/networks/ipam.db".into(),
             netavark_networks: "/etc/containers/networks".into(),
         }
+    }
+}
+
+impl Settings {
+    /// The first path that is none.
+    pub(crate) fn wrong_path(&self) -> Option<&Path> {
+        let one = [
+            &self.aws_checkpoint,
+            &self.cilium_state,
+            &self.docker_data_root,
+            &self.terway_dir,
+            &self.netavark_db,
+            &self.netavark_networks,
+        ];
+        let all = self.conf_dirs.iter().chain(&self.data_dirs).chain(one);
+        all.map(PathBuf::as_path).find(|path| !path.is_absolute())
     }
 }
 
@@ -72,6 +108,8 @@ pub fn start(settings: &Settings, emit: &Emit) -> First {
 fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
     vec![
         Box::new(host_local::HostLocal::new(settings)),
+        Box::new(aws::Aws::new(settings)),
+        Box::new(cilium::Cilium::new(settings)),
         Box::new(libnetwork::Libnetwork::new(&settings.docker_data_root)),
         Box::new(terway::Terway::new(&settings.terway_dir)),
         Box::new(netavark::Netavark::new(&settings.netavark_db, &settings.netavark_networks)),

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::bolt::Snapshot;
 use super::document;
-use super::subnet::Subnet;
+use super::prefix::Subnet;
 use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
 use crate::fact::{Range, RangePart, Reservation};

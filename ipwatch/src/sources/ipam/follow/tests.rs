@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::fact::{Fact, Origin};
+use crate::fact::{Fact, Origin, RangePart};
 use crate::sources::ipam::Settings;
 use crate::sources::ipam::host_local::HostLocal;
 
@@ -20,7 +20,7 @@ impl Following {
     fn new(prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
-        let settings = Settings { data_dirs: vec![dir.path().join("networks")] };
+        let settings = settings(dir.path());
         let (emit, facts) = Emit::channel(4_096);
         let mut follower = Follower::new(Box::new(HostLocal::new(&settings)), emit);
         follower.open().unwrap();
@@ -78,8 +78,25 @@ impl Following {
                 format!("{} unreadable: {}", short(&it.path), it.reason)
             }
             What::StoreReadable { path, .. } => format!("{} readable", short(&path)),
+            What::Began(Scope::Ranges { .. }) => "ranges".to_owned(),
+            What::Ended { scope: Scope::Ranges { .. }, complete: true, .. } => "end".to_owned(),
+            What::Range(it) => {
+                let usable: Vec<u64> =
+                    it.sets.iter().map(|set| set.iter().map(RangePart::usable).sum()).collect();
+                format!("{} {usable:?}", it.network)
+            }
             other => format!("{other:?}"),
         }
+    }
+}
+
+/// All of it below a directory of the test's own.
+fn settings(dir: &Path) -> Settings {
+    Settings {
+        conf_dirs: vec![dir.join("net.d")],
+        data_dirs: vec![dir.join("networks")],
+        aws_checkpoint: dir.join("aws-node/ipam.json"),
+        cilium_state: dir.join("cilium"),
     }
 }
 
@@ -303,13 +320,127 @@ fn a_store_that_grows_while_it_is_read() {
     assert!(!seen.iter().any(|word| word.contains("gone")));
 }
 
+/// A configuration of network `a`, with the canary that must appear nowhere.
+fn configure(dir: &Path, more: &str) {
+    let text = format!(
+        r#"{{"name": "a", "type": "bridge", "token": "canary", "ipam": {{"type": "host-local"{more}}}}}"#
+    );
+    fs::write(dir.join("net.d/a.conf"), text).unwrap();
+}
+
+#[test]
+fn ranges_come_change_and_end_with_their_configuration() {
+    let prepare = |dir: &Path| {
+        network(dir);
+        fs::create_dir(dir.join("net.d")).unwrap();
+        configure(dir, r#", "subnet": "10.1.0.0/24""#);
+    };
+    let mut following = Following::new(prepare);
+    assert_eq!(following.turn(), ["began", "whole", "ranges", "a [253]", "end", "Active"]);
+    following.reserve("cbr0/10.0.0.2", "x");
+    assert_eq!(following.turn(), ["cbr0/10.0.0.2 x"]);
+    configure(following.dir.path(), r#", "subnet": "10.1.0.0/25""#);
+    assert_eq!(following.settle(), ["ranges", "a [125]", "end"]);
+    // What an unreadable one said stands.
+    fs::write(following.dir.path().join("net.d/a.conf"), "{").unwrap();
+    let words = following.settle();
+    assert!(
+        words[0].ends_with("a.conf unreadable: torn: 1 bytes") && words.len() == 2,
+        "{words:?}"
+    );
+    fs::remove_file(following.dir.path().join("net.d/a.conf")).unwrap();
+    let words = following.settle();
+    assert_eq!(words[1..], ["ranges", "end", "Active"]);
+}
+
+#[test]
+fn a_directory_of_reservations_that_a_configuration_names() {
+    let mut following = Following::new(|dir| fs::create_dir(dir.join("net.d")).unwrap());
+    let dir = following.dir.path().to_owned();
+    let data = dir.join("elsewhere");
+    assert_eq!(following.turn(), [""; 0]);
+    let named = format!(r#", "dataDir": "{}", "subnet": "10.1.0.0/24""#, data.display());
+    configure(&dir, &named);
+    assert_eq!(following.settle(), ["began", "whole", "ranges", "a [253]", "end", "Active"]);
+    fs::create_dir_all(data.join("a")).unwrap();
+    fs::write(data.join("a/10.1.0.2"), "x\r\neth0").unwrap();
+    let words = following.settle();
+    assert!(words.len() == 1 && words[0].ends_with("elsewhere/a/10.1.0.2 x"), "{words:?}");
+}
+
+#[test]
+fn flannel_says_which_range_later() {
+    let mut following = Following::new(|dir| {
+        network(dir);
+        fs::create_dir(dir.join("net.d")).unwrap();
+        let file = dir.join("flannel/subnet.env");
+        let text = format!(r#"{{"name": "cbr0", "type": "flannel", "subnetFile": {file:?}}}"#);
+        fs::write(dir.join("net.d/a.conf"), text).unwrap();
+    });
+    assert_eq!(following.turn(), ["began", "whole", "Active"]);
+    let file = following.dir.path().join("flannel/subnet.env");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    fs::write(&file, "FLANNEL_SUBNET=10.244.7.1/24\n").unwrap();
+    assert_eq!(following.settle(), ["ranges", "cbr0 [253]", "end"]);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(following.settle(), ["ranges", "end"]);
+}
+
+/// A store that is busy until it is not.
+struct Busy(PathBuf);
+
+impl Store for Busy {
+    fn name(&self) -> &'static str {
+        "busy"
+    }
+
+    fn directories(&self) -> Vec<Directory> {
+        vec![Directory { path: self.0.clone(), nested: false }]
+    }
+
+    fn is_part(&self, path: &Path) -> bool {
+        path.file_name().is_some_and(|name| name == "db")
+    }
+
+    fn read(&self, path: &Path) -> Result<crate::sources::ipam::Content, Trouble> {
+        match fs::read_to_string(path) {
+            Ok(text) if text == "busy" => Err(Trouble::Busy("locked".to_owned())),
+            Ok(_) => Ok(crate::sources::ipam::Content::default()),
+            Err(_) => Err(Trouble::Gone),
+        }
+    }
+}
+
+#[test]
+fn a_busy_store_is_tried_again_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("db"), "busy").unwrap();
+    let (emit, mut facts) = Emit::channel(64);
+    let mut follower = Follower::new(Box::new(Busy(dir.path().to_owned())), emit);
+    follower.open().unwrap();
+    let mut pauses = Vec::new();
+    let told = loop {
+        let next = follower.turn().unwrap().expect("another try");
+        pauses.push(next.saturating_duration_since(Instant::now()));
+        let told = std::iter::from_fn(|| facts.try_recv().ok()).flatten();
+        let told: Vec<_> = told.filter(|it| matches!(it.what, What::StoreUnreadable(_))).collect();
+        if !told.is_empty() {
+            break told;
+        }
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    };
+    assert!(matches!(&told[0].what, What::StoreUnreadable(it) if it.reason.contains("locked")));
+    // A lock that is let go of is no event.
+    assert!(pauses.len() >= 4 && pauses.is_sorted(), "{pauses:?}");
+}
+
 #[test]
 fn it_runs_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let settings = Settings { data_dirs: vec![dir.path().join("networks")] };
+        let settings = settings(dir.path());
         let (emit, mut facts) = Emit::channel(64);
         let mut first = crate::sources::ipam::start(&settings, &emit);
         first.wait().await;

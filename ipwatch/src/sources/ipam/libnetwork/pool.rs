@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::fact::RangePart;
-use crate::sources::ipam::subnet::Subnet;
+use crate::sources::ipam::prefix::Subnet;
 use crate::sources::json::Name;
 
 /// One pool, as a network's document has it.

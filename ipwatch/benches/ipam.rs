@@ -1,0 +1,115 @@
+//! How long host-local's store takes to load, and how soon a change in it is told: `cargo bench -p ipwatch
+//! --bench ipam`.
+//!
+//! The store has 65,000 reservations, as a /16 that is nearly used up. What is measured is the whole way from the
+//! files to the facts in the daemon's queue.
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ipwatch::fact::{Fact, What};
+use ipwatch::sources::Emit;
+use ipwatch::sources::ipam::{self, Settings};
+use tokio::sync::mpsc;
+
+const FILES: u32 = 65_000;
+const ROUNDS: usize = 5;
+const CHANGES: u32 = 200;
+
+fn main() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = dir.path().join("networks/cbr0");
+    fs::create_dir_all(&network).unwrap();
+    for n in 0..FILES {
+        reserve(&network, n);
+    }
+    let settings = Settings {
+        conf_dirs: Vec::new(),
+        data_dirs: vec![dir.path().join("networks")],
+        aws_checkpoint: dir.path().join("aws-node/ipam.json"),
+        cilium_state: dir.path().join("cilium"),
+    };
+    let loads: Vec<_> = (0..ROUNDS).map(|_| on_runtime(load(&settings))).collect();
+    print("65,000 reservations loaded", loads, Duration::from_millis(300));
+    let (new, gone) = on_runtime(changes(&settings, &network));
+    print("a reservation is told", new, Duration::from_millis(10));
+    print("its end is told", gone, Duration::from_millis(10));
+}
+
+fn ip(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0af4_0000 + n)
+}
+
+fn reserve(network: &Path, n: u32) {
+    fs::write(network.join(ip(n).to_string()), format!("{n:064x}\r\neth0")).unwrap();
+}
+
+fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
+async fn load(settings: &Settings) -> Duration {
+    let (emit, mut facts) = Emit::channel(256);
+    let began = Instant::now();
+    let _first = ipam::start(settings, &emit);
+    whole(&mut facts).await;
+    began.elapsed()
+}
+
+async fn whole(facts: &mut mpsc::Receiver<Vec<Fact>>) {
+    let mut told = 0;
+    loop {
+        for fact in facts.recv().await.unwrap() {
+            match fact.what {
+                What::Reservation(_) => told += 1,
+                What::Ended { complete, .. } => {
+                    assert!(complete && told == FILES, "{told}");
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// From before a file is written, or removed, to the fact.
+async fn changes(settings: &Settings, network: &Path) -> (Vec<Duration>, Vec<Duration>) {
+    let (emit, mut facts) = Emit::channel(256);
+    let _first = ipam::start(settings, &emit);
+    whole(&mut facts).await;
+    let (mut new, mut gone) = (Vec::new(), Vec::new());
+    for n in FILES..FILES + CHANGES {
+        let began = Instant::now();
+        reserve(network, n);
+        until(&mut facts, |what| matches!(what, What::Reservation(it) if it.ip == ip(n))).await;
+        new.push(began.elapsed());
+        let began = Instant::now();
+        fs::remove_file(network.join(ip(n).to_string())).unwrap();
+        until(&mut facts, |what| matches!(what, What::ReservationGone { .. })).await;
+        gone.push(began.elapsed());
+    }
+    (new, gone)
+}
+
+async fn until(facts: &mut mpsc::Receiver<Vec<Fact>>, wanted: impl Fn(&What) -> bool) {
+    while !facts.recv().await.unwrap().iter().any(|fact| wanted(&fact.what)) {}
+}
+
+fn print(what: &str, mut times: Vec<Duration>, goal: Duration) {
+    times.sort_unstable();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    println!(
+        "{what}: median {:.2} ms, worst {:.2} ms of {} (goal {:.0} ms)",
+        ms(median),
+        ms(worst),
+        times.len(),
+        ms(goal)
+    );
+}

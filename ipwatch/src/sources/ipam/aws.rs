@@ -1,0 +1,150 @@
+//! The AWS VPC CNI's checkpoint: a JSON file for each network card, in which ipamd keeps what it has
+//! handed out. It is replaced by a rename (amazon-vpc-cni-k8s/pkg/ipamd/datastore/checkpoint.go).
+//!
+//! Nothing is read but the version and, of each allocation, the network, the container's id, the IPs, the
+//! time, and the pod's namespace and name.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{Content, Directory, Settings, Store, Trouble};
+use crate::bounded;
+use crate::fact::{PodName, Reservation};
+use crate::sources::json::{self, Few, Name};
+
+/// Its name as a store.
+const NAME: &str = "aws-vpc-cni";
+
+/// Longest file that is read. An allocation takes some 300 bytes, and a node has at most some hundred.
+const LONGEST: usize = 8 << 20;
+
+/// The version of the format.
+const VERSION: &str = "vpc-cni-ipam/1";
+
+/// What ipamd makes of a file that it does not understand (`ReadBackingStore`).
+const NO_START: &str = "ipamd works on from memory, but will not start again: then no pod on this node gets \
+                        an IP until the file is whole or the node is rebooted";
+
+/// The store.
+pub(super) struct Aws {
+    checkpoint: PathBuf,
+}
+
+impl Aws {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { checkpoint: settings.aws_checkpoint.clone() }
+    }
+}
+
+impl Store for Aws {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn directories(&self) -> Vec<Directory> {
+        let directory = self.checkpoint.parent().unwrap_or(Path::new("/"));
+        vec![Directory { path: directory.to_owned(), nested: false }]
+    }
+
+    /// The file itself, or that of a further card: `ipam-nic-1.json` beside `ipam.json`.
+    fn is_part(&self, path: &Path) -> bool {
+        let stem = |path: &Path| Some(path.file_stem()?.to_str()?.to_owned());
+        let (Some(first), Some(this)) = (stem(&self.checkpoint), stem(path)) else { return false };
+        let card = this.strip_prefix(&first).and_then(|rest| rest.strip_prefix("-nic-"));
+        let is_card = card.is_some_and(|card| {
+            !card.is_empty() && card.bytes().all(|digit| digit.is_ascii_digit())
+        });
+        path.extension() == self.checkpoint.extension() && (this == first || is_card)
+    }
+
+    fn read(&self, path: &Path) -> Result<Content, Trouble> {
+        let unreadable = |reason: String| Trouble::Unreadable { reason, effect: Some(NO_START) };
+        let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Trouble::Gone,
+            _ => unreadable(error.to_string()),
+        })?;
+        if read.truncated {
+            return Err(unreadable(format!("longer than {LONGEST} bytes")));
+        }
+        let reservations = parse(&read.bytes, &path.display().to_string()).map_err(unreadable)?;
+        Ok(Content { reservations, ranges: Vec::new() })
+    }
+}
+
+/// What a checkpoint says that lies at `path`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(bytes: &[u8], path: &str) -> Result<Vec<Reservation>, String> {
+    let checkpoint: Checkpoint = json::parse(bytes).map_err(|error| error.to_string())?;
+    match checkpoint.version {
+        Some(Name(version)) if version == VERSION => {}
+        Some(Name(version)) => return Err(format!("its version is {version:?}, not {VERSION}")),
+        None => return Err(format!("it names no version: {VERSION} is expected")),
+    }
+    let allocations = checkpoint.allocations.0.into_iter();
+    Ok(allocations.flat_map(|allocation| allocation.reservations(path)).collect())
+}
+
+#[derive(Deserialize)]
+struct Checkpoint {
+    version: Option<Name>,
+    #[serde(default)]
+    allocations: Few<Allocation, 131_072>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Allocation {
+    network_name: Option<Name>,
+    #[serde(rename = "containerID")]
+    container_id: Option<Name>,
+    if_name: Option<Name>,
+    ipv4: Option<Name>,
+    ipv6: Option<Name>,
+    allocation_timestamp: Option<i64>,
+    #[serde(default)]
+    metadata: Option<Metadata>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    k8s_pod_namespace: Option<Name>,
+    k8s_pod_name: Option<Name>,
+}
+
+impl Allocation {
+    fn reservations(self, path: &str) -> Vec<Reservation> {
+        let text = |name: Option<Name>| name.map(|Name(name)| name).filter(|name| !name.is_empty());
+        let pod = self.metadata.and_then(|of| {
+            let (namespace, name) = (text(of.k8s_pod_namespace)?, text(of.k8s_pod_name)?);
+            Some(PodName { namespace, name, uid: None })
+        });
+        let network = text(self.network_name).unwrap_or_default();
+        let (container_id, ifname) = (text(self.container_id), text(self.if_name));
+        let ips = [self.ipv4, self.ipv6].into_iter();
+        let ips = ips.filter_map(|ip| text(ip)?.parse::<IpAddr>().ok());
+        ips.map(|ip| Reservation {
+            store: NAME.to_owned(),
+            network: network.clone(),
+            key: format!(
+                "{path}#{network}/{}/{}/{ip}",
+                container_id.as_deref().unwrap_or_default(),
+                ifname.as_deref().unwrap_or_default()
+            ),
+            ip,
+            container_id: container_id.clone(),
+            ifname: ifname.clone(),
+            pod: pod.clone(),
+            since: self.allocation_timestamp.filter(|at| *at > 0),
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+use std::fs;
+
+use super::*;
+
+const VALID: &str = r#"{"version": "vpc-cni-ipam/1", "allocations": [
+    {"networkName": "aws-cni", "containerID": "c1", "ifName": "eth0", "ipv4": "10.0.1.5",
+     "allocationTimestamp": 1700000000000000000,
+     "metadata": {"k8sPodNamespace": "shop", "k8sPodName": "api-0", "token": "canary"}},
+    {"networkName": "aws-cni", "containerID": "c2", "ifName": "eth0", "ipv4": "", "ipv6": "fd00::5"},
+    {"networkName": "aws-cni", "containerID": "c3", "ifName": "eth0", "ipv4": "nonsense", "metadata": null}
+]}"#;
+
+#[test]
+fn what_is_allocated_and_to_which_pod() {
+    let reservations = parse(VALID.as_bytes(), "/a/ipam.json").unwrap();
+    let pod = PodName { namespace: "shop".into(), name: "api-0".into(), uid: None };
+    let first = Reservation {
+        store: "aws-vpc-cni".into(),
+        network: "aws-cni".into(),
+        key: "/a/ipam.json#aws-cni/c1/eth0/10.0.1.5".into(),
+        ip: [10, 0, 1, 5].into(),
+        container_id: Some("c1".into()),
+        ifname: Some("eth0".into()),
+        pod: Some(pod),
+        since: Some(1_700_000_000_000_000_000),
+    };
+    assert_eq!(reservations[0], first);
+    assert_eq!((reservations[1].ip.to_string(), reservations[1].since), ("fd00::5".into(), None));
+    assert_eq!(reservations.len(), 2);
+    assert!(!serde_json::to_string(&reservations).unwrap().contains("canary"));
+    assert_eq!(parse(br#"{"version": "vpc-cni-ipam/1", "allocations": null}"#, ""), Ok(Vec::new()));
+}
+
+#[test]
+fn what_is_no_checkpoint() {
+    let error = |text: &str| parse(text.as_bytes(), "").unwrap_err();
+    assert!(
+        error(r#"{"version": "vpc-cni-ipam/2", "allocations": []}"#).contains("\"vpc-cni-ipam/2\"")
+    );
+    assert!(error(r#"{"allocations": []}"#).contains("no version"));
+    assert!(error("").contains("torn: 0 bytes"));
+    assert!(error(&VALID[..VALID.len() / 2]).contains("torn"));
+    assert!(error("[]").contains("not understood"));
+    let quoted = error(r#"{"version": "vpc-cni-ipam/1", "allocations": [{"ipv4": ["canary"]}]}"#);
+    assert!(quoted.contains("line 1") && !quoted.contains("canary"), "{quoted}");
+}
+
+#[test]
+fn the_file_and_those_of_further_cards() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("ipam.json");
+    let store = Aws::new(&Settings { aws_checkpoint: checkpoint.clone(), ..Settings::default() });
+    assert_eq!(store.directories(), [Directory { path: dir.path().to_owned(), nested: false }]);
+    for (name, part) in [
+        ("ipam.json", true),
+        ("ipam-nic-1.json", true),
+        ("ipam-nic-.json", false),
+        ("ipam-nic-x.json", false),
+        ("ipam.json.tmp12", false),
+        ("other.json", false),
+    ] {
+        assert_eq!(store.is_part(&dir.path().join(name)), part, "{name}");
+    }
+    assert_eq!(store.read(&checkpoint), Err(Trouble::Gone));
+    fs::write(&checkpoint, VALID).unwrap();
+    assert_eq!(store.read(&checkpoint).unwrap().reservations.len(), 2);
+    fs::write(&checkpoint, "").unwrap();
+    let trouble = store.read(&checkpoint).unwrap_err();
+    assert!(matches!(trouble, Trouble::Unreadable { effect: Some(_), .. }), "{trouble:?}");
+    fs::write(&checkpoint, vec![b' '; LONGEST + 1]).unwrap();
+    assert!(store.read(&checkpoint).unwrap_err().to_string().contains("longer"));
+}
