@@ -33,16 +33,29 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
 /// # Errors
 /// As `open` and `read`; `InvalidInput` when it is no regular file.
 pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
+    let (file, stat) = open_with_stat(path)?;
+    let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
+    let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
+    let whole = stat.st_mtime.checked_mul(1_000_000_000);
+    let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
+    Ok(Bytes { modified, ..take(file, limit, size)? })
+}
+
+/// The same file, to be read in parts.
+///
+/// # Errors
+/// As `open`; `InvalidInput` when it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open_with_stat(path).map(|(file, _)| file)
+}
+
+fn open_with_stat(path: &Path) -> io::Result<(File, rustix::fs::Stat)> {
     let fd = open(path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
     let stat = rustix::fs::fstat(&fd)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
-    let whole = stat.st_mtime.checked_mul(1_000_000_000);
-    let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
-    let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
-    Ok(Bytes { modified, ..take(File::from(fd), limit, size)? })
+    Ok((File::from(fd), stat))
 }
 
 /// The last `limit` bytes of a regular file that somebody else writes, as [`read_regular`] takes it.

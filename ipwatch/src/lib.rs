@@ -19,6 +19,9 @@ pub mod detect;
 pub mod escape;
 pub mod fact;
 pub mod finding;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ledger;
 pub mod map;
 pub mod sinks;

@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours).
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -21,6 +21,7 @@ mod healthy;
 mod holders;
 mod identity;
 mod ipam;
+mod ipam_bolt;
 mod lead;
 mod map;
 mod never;
@@ -55,6 +56,7 @@ fn main() -> std::process::ExitCode {
         pod::TESTS,
         cni_calls::TESTS,
         export::TESTS,
+        ipam_bolt::TESTS,
         secrets::TESTS,
         cases::dead::TESTS,
         cases::leaked::TESTS,

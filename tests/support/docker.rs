@@ -108,6 +108,30 @@ impl<'a> Dockerd<'a> {
         self.with_ip(self.container(name, &parent, "none", dir, command, more), n)
     }
 
+    /// Makes a network of docker's own.
+    pub fn network(&self, name: &str, subnet: &str) {
+        let ipam = json!({ "Driver": "default", "Config": [{ "Subnet": subnet }] });
+        let wanted = json!({ "Name": name, "Internal": true, "IPAM": ipam });
+        let _ = self.post("/networks/create", &wanted);
+    }
+
+    /// Runs a container in such a network, with an IP of docker's choice.
+    #[must_use]
+    pub fn run_in(&self, name: &str, network: &str, command: &[&str]) -> Container {
+        let parent = format!("/{}/docker", group(self.lab.tag()));
+        let dir = self.lab.dir();
+        let container = self.container(name, &parent, network, dir, command, Value::Null);
+        let inspected = self.inspect(&container.id).expect("what docker says of it");
+        let ip = &inspected["NetworkSettings"]["Networks"][network]["IPAddress"];
+        Container { ip: ip.as_str().expect("an IP").to_owned(), ..container }
+    }
+
+    /// Where it keeps its networks.
+    #[must_use]
+    pub fn data_root(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
     /// Runs a pod as kubelet's dockershim does: a container that holds the netns, with an IP, and
     /// another one in that netns which runs `command`.
     #[must_use]

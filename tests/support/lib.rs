@@ -36,6 +36,7 @@ pub mod need;
 pub mod netns;
 pub mod network;
 pub mod pod;
+pub mod podman;
 pub mod poll;
 pub mod poorer;
 pub mod proc;

@@ -21,6 +21,8 @@ pub enum Need {
     Containerd,
     /// dockerd and runc.
     Dockerd,
+    /// podman with netavark, and runc.
+    Podman,
     /// The CRI helper, which answers in a runtime's place.
     FakeCri,
     /// The rotel collector.
@@ -49,6 +51,7 @@ impl Need {
             Need::Cni => crate::cni::missing(),
             Need::Containerd => crate::pod::missing(),
             Need::Dockerd => crate::docker::missing(),
+            Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()

@@ -4,7 +4,8 @@
 //!   committed.
 //! - `run`: the monitor on this node, and what it sees.
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
-//! - `test [--only PART]… [--cycles NUMBER]`: everything that can be tested: units, end to end on this host, VMs.
+//! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
+//! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
 //! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
 //! - `bench`: the figures that the design promises.
 //!
@@ -19,6 +20,7 @@ mod bench;
 mod build;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod interrupt;
 mod monitor;
 mod place;
@@ -37,9 +39,12 @@ Usage: cargo xtask COMMAND
   build-ebpf [--check]        build the kernel half; --check: compare it with the committed one
   run                         start the monitor on this node and show what it sees (root)
   demo                        make a stuck and a leaked pod and show what it says (root)
-  test [--only PART]... [--cycles NUMBER]
+  test [--only PART]... [--cycles NUMBER] [--long]
                               run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests;
-                              --only healthy --cycles 10000: the healthy run in its long form
+                              --only healthy --cycles 10000: the healthy run in its long form;
+                              --long: with every fuzz target for a minute
+  fuzz [--seconds NUMBER] [TARGET]...
+                              fuzz the parsers of foreign bytes, each for 60 s or so long
   vm [6.1|6.12]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU
   bench [FILTER]...           measure what the design promises (root)";
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
         ["run"] => run::run().map(|()| true),
         ["demo"] => demo::run().map(|()| true),
         ["test", rest @ ..] => test::run(rest),
+        ["fuzz", rest @ ..] => fuzz::command(rest),
         ["vm", rest @ ..] => vm::command(rest),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         _ => {

@@ -19,7 +19,11 @@ pub(crate) const E2E: &[&str] = &[
     "runc",
     "containernetworking-plugins",
     "python3-venv",
+    "podman",
+    "netavark",
 ];
+/// libFuzzer is C++.
+pub(crate) const FUZZ: &[&str] = &["gcc", "g++", "libc6-dev"];
 /// The same, but any dockerd does, and what a machine has may stand in the way of Debian's.
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
 use crate::tally::Tally;
-use crate::{setup, shell, vm};
+use crate::{fuzz, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
 const PARTS: [&str; 3] = ["unit", "e2e", "vm"];
@@ -41,23 +41,35 @@ struct Wanted<'a> {
     cycles: Option<&'a str>,
     /// How often each test on this host runs.
     repeat: Option<&'a str>,
+    /// With what takes long and seldom tells something new.
+    long: bool,
 }
 
 impl<'a> Wanted<'a> {
     fn parse(args: &[&'a str]) -> Result<Self> {
         let mut wanted = Self::default();
-        for pair in args.chunks(2) {
-            match pair {
-                ["--only", part] => wanted.only.push(*part),
-                ["--cycles", number] if number.parse::<u32>().is_ok() => {
-                    wanted.cycles = Some(*number);
+        let mut rest = args;
+        while !rest.is_empty() {
+            rest = match rest {
+                ["--long", rest @ ..] => {
+                    wanted.long = true;
+                    rest
                 }
-                ["--repeat", number] if number.parse::<u32>().is_ok() => {
+                ["--only", part, rest @ ..] => {
+                    wanted.only.push(*part);
+                    rest
+                }
+                ["--cycles", number, rest @ ..] if number.parse::<u32>().is_ok() => {
+                    wanted.cycles = Some(*number);
+                    rest
+                }
+                ["--repeat", number, rest @ ..] if number.parse::<u32>().is_ok() => {
                     wanted.repeat = Some(*number);
+                    rest
                 }
                 _ => bail!(
                     "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER] \
-                     [--repeat NUMBER]"
+                     [--repeat NUMBER] [--long]"
                 ),
             }
         }
@@ -71,6 +83,9 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let filters: Vec<&str> = only.iter().copied().filter(|name| !PARTS.contains(name)).collect();
     if wants("unit") {
         tally.add(&unit()?);
+    }
+    if wanted.long {
+        tally.add(&fuzz::all()?);
     }
     if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
         return Ok(());

@@ -6,6 +6,8 @@ mod check;
 mod daemon;
 mod doctor;
 mod explain;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod logging;
 mod output;
 mod paste;

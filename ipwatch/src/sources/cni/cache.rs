@@ -50,7 +50,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
     Ok(attachment.map(|attachment| Attachment { made: read.modified, ..attachment }))
 }
 
-fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
     let cached: Cached = json::parse(bytes)?;
     if cached.kind.as_deref() != Some("cniCacheV1") {
         return Ok(None);

@@ -2,6 +2,8 @@
 //! it at every ADD (containerd, CRI-O, podman's older network), so it answers when no runtime does.
 
 mod cache;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 pub mod log;
 mod watch;
 

@@ -6,16 +6,24 @@
 
 #[doc(hidden)]
 pub mod aws;
+mod bolt;
 #[doc(hidden)]
 pub mod cilium;
 #[doc(hidden)]
 pub mod conflist;
+mod document;
 mod follow;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 #[doc(hidden)]
 pub mod host_local;
 mod known;
+mod libnetwork;
+mod netavark;
+mod prefix;
 #[doc(hidden)]
 pub mod subnet;
+mod terway;
 mod trouble;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +49,14 @@ pub struct Settings {
     pub aws_checkpoint: PathBuf,
     /// Cilium's directory of endpoints.
     pub cilium_state: PathBuf,
+    /// dockerd's `data-root`, in which libnetwork's store is.
+    pub docker_data_root: PathBuf,
+    /// Terway's directory.
+    pub terway_dir: PathBuf,
+    /// The file in which podman keeps the IPs that it gave.
+    pub netavark_db: PathBuf,
+    /// The directory with the files of podman's networks.
+    pub netavark_networks: PathBuf,
 }
 
 impl Default for Settings {
@@ -53,6 +69,10 @@ impl Default for Settings {
             data_dirs: vec![host_local::DEFAULT.into()],
             aws_checkpoint: "/var/run/aws-node/ipam.json".into(),
             cilium_state: "/var/run/cilium/state".into(),
+            docker_data_root: "/var/lib/docker".into(),
+            terway_dir: "/var/lib/cni/terway".into(),
+            netavark_db: "/run/containers/networks/ipam.db".into(),
+            netavark_networks: "/etc/containers/networks".into(),
         }
     }
 }
@@ -60,7 +80,14 @@ impl Default for Settings {
 impl Settings {
     /// The first path that is none.
     pub(crate) fn wrong_path(&self) -> Option<&Path> {
-        let one = [&self.aws_checkpoint, &self.cilium_state];
+        let one = [
+            &self.aws_checkpoint,
+            &self.cilium_state,
+            &self.docker_data_root,
+            &self.terway_dir,
+            &self.netavark_db,
+            &self.netavark_networks,
+        ];
         let all = self.conf_dirs.iter().chain(&self.data_dirs).chain(one);
         all.map(PathBuf::as_path).find(|path| !path.is_absolute())
     }
@@ -83,6 +110,9 @@ fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
         Box::new(host_local::HostLocal::new(settings)),
         Box::new(aws::Aws::new(settings)),
         Box::new(cilium::Cilium::new(settings)),
+        Box::new(libnetwork::Libnetwork::new(&settings.docker_data_root)),
+        Box::new(terway::Terway::new(&settings.terway_dir)),
+        Box::new(netavark::Netavark::new(&settings.netavark_db, &settings.netavark_networks)),
     ]
 }
 

@@ -79,7 +79,7 @@ fn request(family: u8, sequence: u32) -> Vec<u8> {
 }
 
 /// The connection that a `struct inet_diag_msg` tells of, if it is an orphan: its socket has no inode.
-fn orphan(message: &[u8]) -> Option<Holder> {
+pub(super) fn orphan(message: &[u8]) -> Option<Holder> {
     let message: &[u8; ANSWER] = message.first_chunk()?;
     let [family, state, timer, ..] = *message;
     let (_, state) = CLOSING.iter().find(|(number, _)| *number == state)?;

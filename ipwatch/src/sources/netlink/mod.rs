@@ -10,6 +10,8 @@
 mod diag;
 mod door;
 mod driver;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod listen;
 mod parse;
 mod requests;

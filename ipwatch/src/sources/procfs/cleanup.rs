@@ -105,7 +105,7 @@ fn newest_complaint(kmsg: &Path) -> Option<String> {
 /// The time in microseconds since boot and the text of a record, if it is the kernel's complaint:
 /// `PRIORITY,SEQUENCE,TIME,FLAGS[,…];TEXT`. What a process wrote has a facility above the kernel's 0
 /// (`devkmsg_write` makes it so), and a byte that is no plain text is escaped.
-fn complaint(record: &[u8]) -> Option<(u64, String)> {
+pub(super) fn complaint(record: &[u8]) -> Option<(u64, String)> {
     let record = String::from_utf8_lossy(record);
     let (head, text) = record.split_once(';')?;
     let mut fields = head.split(',');

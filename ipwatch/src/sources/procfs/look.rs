@@ -158,7 +158,7 @@ impl Signals {
 
     /// By hand, for the `procfs` crate's `Status` has no `CoreDumping` and needs 30 other fields.
     /// `Name:` comes first and is escaped by the kernel, so no name can forge a line.
-    fn parse(status: &str) -> Self {
+    pub(super) fn parse(status: &str) -> Self {
         let mut signals = Self::default();
         for line in status.lines() {
             let Some((key, value)) = line.split_once(':') else { continue };

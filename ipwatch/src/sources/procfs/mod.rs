@@ -10,6 +10,8 @@ mod cleanup;
 mod containers;
 mod files;
 mod fuse;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod hang;
 mod holders;
 mod look;

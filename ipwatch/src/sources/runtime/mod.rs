@@ -16,6 +16,8 @@ mod cri;
 mod docker;
 mod error;
 mod find;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod known;
 mod names;
 mod tell;

@@ -97,6 +97,10 @@ fn settings(dir: &Path) -> Settings {
         data_dirs: vec![dir.join("networks")],
         aws_checkpoint: dir.join("aws-node/ipam.json"),
         cilium_state: dir.join("cilium"),
+        docker_data_root: dir.join("docker"),
+        terway_dir: dir.join("terway"),
+        netavark_db: dir.join("podman/ipam.db"),
+        netavark_networks: dir.join("podman-networks"),
     }
 }
 

@@ -6,6 +6,8 @@
 mod events;
 #[cfg(test)]
 pub(super) mod fake;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod info;
 pub(super) mod messages;
 #[cfg(test)]

@@ -7,6 +7,8 @@
 mod documents;
 #[cfg(test)]
 pub(super) mod fake;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod http;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,141 @@
+//! Reading bolt files, in which libnetwork, Terway and podman keep their reservations.
+//!
+//! A reader of our own: the crates that there are (`bbolt-rs`, `nut`) take the file's lock, which its
+//! owner holds as long as it runs, and map a file that others write. This one takes no lock, copies the
+//! file and reads the copy. Bolt never writes a page that the newest transaction uses (`bbolt`, `tx.go`
+//! and `freelist.go`: pages are reused from the second commit after they were given up), so a copy is
+//! whole when the newest transaction is the same before it and after it.
+
+mod page;
+mod walk;
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use self::page::{LARGEST_PAGE, Malformed, Meta};
+pub(crate) use self::walk::Entry;
+use super::Trouble;
+use crate::bounded;
+
+/// Largest file that is read. A node's reservations are some hundred kilobytes.
+const LARGEST: usize = 64 << 20;
+
+/// How often the file is copied anew while its owner commits.
+const TRIES: usize = 3;
+
+/// A copy of a bolt file, as of one transaction.
+pub(crate) struct Snapshot {
+    bytes: Vec<u8>,
+    meta: Meta,
+    /// What its owner makes of a damaged file.
+    effect: &'static str,
+}
+
+impl Snapshot {
+    /// Copies the file. `effect`: what its owner makes of one that is no bolt file, or a damaged one.
+    pub(crate) fn take(path: &Path, effect: &'static str) -> Result<Self, Trouble> {
+        let told = |error: &io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Trouble::Gone,
+            _ => Trouble::Unreadable { reason: error.to_string(), effect: None },
+        };
+        let mut file = bounded::open_regular(path).map_err(|error| told(&error))?;
+        for _ in 0..TRIES {
+            let bytes = copy(&mut file).map_err(|error| told(&error))?;
+            if bytes.is_empty() {
+                // As bolt makes it, a moment before it writes the first pages.
+                return Err(Trouble::Busy("it is empty".to_owned()));
+            }
+            let snapshot = Self::parse(bytes, effect)?;
+            let now = head(&file).map_err(|error| told(&error))?;
+            if Meta::newest(&now) == Ok(snapshot.meta) {
+                return Ok(snapshot);
+            }
+        }
+        Err(Trouble::Busy("its owner commits faster than it can be copied".to_owned()))
+    }
+
+    /// The content of a file.
+    pub(crate) fn parse(bytes: Vec<u8>, effect: &'static str) -> Result<Self, Trouble> {
+        let meta =
+            if bytes.len() > LARGEST { Err(Malformed::TooLarge) } else { Meta::newest(&bytes) };
+        let meta = meta.map_err(|error| malformed(&error, effect))?;
+        Ok(Self { bytes, meta, effect })
+    }
+
+    /// Everything in it, in no order: each value and each bucket.
+    pub(crate) fn entries<'a>(
+        &'a self,
+        mut each: impl FnMut(&Entry<'_, 'a>) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let walked = walk::walk(&self.bytes, &self.meta, |entry| each(entry).map_err(Stop::Told));
+        walked.map_err(|stop| match stop {
+            Stop::Damaged(error) => malformed(&error, self.effect),
+            Stop::Told(trouble) => trouble,
+        })
+    }
+
+    /// The values of one bucket at the top, which must be there: its owner makes it with its first
+    /// transaction.
+    pub(crate) fn values<'a>(
+        &'a self,
+        bucket: &str,
+        mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let name = bucket.as_bytes();
+        let mut there = false;
+        self.entries(|entry| match (entry.path, entry.value) {
+            ([], None) if entry.key == name => {
+                there = true;
+                Ok(())
+            }
+            ([within], Some(value)) if *within == name => each(entry.key, value),
+            _ => Ok(()),
+        })?;
+        if there { Ok(()) } else { Err(Trouble::Busy(format!("it has no bucket `{bucket}`"))) }
+    }
+}
+
+/// Why a walk ended early.
+enum Stop {
+    /// The file.
+    Damaged(Malformed),
+    /// What is in it.
+    Told(Trouble),
+}
+
+impl From<Malformed> for Stop {
+    fn from(error: Malformed) -> Self {
+        Self::Damaged(error)
+    }
+}
+
+fn malformed(error: &Malformed, effect: &'static str) -> Trouble {
+    Trouble::Unreadable { reason: error.to_string(), effect: Some(effect) }
+}
+
+fn copy(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    // From its beginning to its end: the transaction is read before the pages that it uses.
+    file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// As much of it as tells of its transactions.
+fn head(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 2 * LARGEST_PAGE];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

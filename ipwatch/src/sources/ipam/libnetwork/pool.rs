@@ -1,0 +1,65 @@
+//! What libnetwork's own IPAM can hand out of a network's pools (`ipam/allocator.go`).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::fact::RangePart;
+use crate::sources::ipam::prefix::Subnet;
+use crate::sources::json::Name;
+
+/// One pool, as a network's document has it.
+#[derive(Deserialize)]
+struct Info {
+    #[serde(rename = "PoolID")]
+    pool: Name,
+    /// JSON once more.
+    #[serde(rename = "IPAMData")]
+    data: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Data {
+    gateway: Option<Name>,
+    /// `name → IP/LEN`: kept for something else.
+    aux_addresses: Option<HashMap<String, Name>>,
+}
+
+/// The pools of one family, which are tried in turn.
+pub(super) fn parts(infos: &str) -> Option<Vec<RangePart>> {
+    let infos: Vec<Info> = serde_json::from_str(infos).ok()?;
+    let parts: Option<Vec<RangePart>> = infos.iter().map(part).collect();
+    parts.filter(|parts| !parts.is_empty())
+}
+
+fn part(info: &Info) -> Option<RangePart> {
+    let Name(id) = &info.pool;
+    // `SPACE/NET/LEN`, and with a range of its own `SPACE/NET/LEN/NET/LEN`.
+    let mut words = id.split('/').skip(1);
+    let mut subnet = || Subnet::new(words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let pool = subnet()?;
+    let within = subnet().unwrap_or(pool);
+    let (first, last) = usable(pool)?;
+    let (first, last) = (first.max(within.first()), last.min(within.last()));
+    let data: Data = serde_json::from_str(&info.data).ok()?;
+    let kept = data.aux_addresses.into_iter().flatten().map(|(_, address)| address);
+    let ips = data.gateway.into_iter().chain(kept).filter_map(|Name(text)| ip(&text));
+    let mut except: Vec<IpAddr> = ips.filter(|ip| first <= *ip && *ip <= last).collect();
+    except.sort_unstable();
+    (first <= last).then_some(RangePart { first, last, except })
+}
+
+/// All but the network's own address, and of IPv4 the broadcast address; of two or fewer, all.
+fn usable(pool: Subnet) -> Option<(IpAddr, IpAddr)> {
+    match pool.is_ipv4() {
+        true if pool.host_bits() < 2 => Some((pool.first(), pool.last())),
+        true => Some((pool.nth(1)?, pool.last_but_one()?)),
+        false => Some((pool.nth(1)?, pool.last())),
+    }
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    text.split_once('/').map_or(text, |(ip, _)| ip).parse().ok()
+}

@@ -1,0 +1,14 @@
+//! For the fuzz target.
+
+use super::{diag, parse};
+use crate::fact::NetnsRef;
+
+/// A datagram.
+pub fn netlink(bytes: &[u8]) {
+    let netns = NetnsRef::default();
+    for message in parse::messages(bytes).map_while(Result::ok) {
+        let _ = parse::what(message.kind, message.payload, netns);
+        let _ = parse::nsid(message.payload);
+        let _ = diag::orphan(message.payload);
+    }
+}

@@ -1,0 +1,4 @@
+//! For the fuzz targets.
+
+pub use super::cri::fuzz::cri;
+pub use super::docker::fuzz::docker;
