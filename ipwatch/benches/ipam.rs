@@ -31,6 +31,10 @@ fn main() {
         data_dirs: vec![dir.path().join("networks")],
         aws_checkpoint: dir.path().join("aws-node/ipam.json"),
         cilium_state: dir.path().join("cilium"),
+        docker_data_root: dir.path().join("docker"),
+        terway_dir: dir.path().join("terway"),
+        netavark_db: dir.path().join("podman/ipam.db"),
+        netavark_networks: dir.path().join("networks.d"),
     };
     let loads: Vec<_> = (0..ROUNDS).map(|_| on_runtime(load(&settings))).collect();
     print("65,000 reservations loaded", loads, Duration::from_millis(300));

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use support::collector::Collector;
 use support::cni::{Call, Node, PLUGINS, Recorder, Seen, only};
+use support::collector::Collector;
 use support::{Config, Daemon, Lab, daemon, eventually, harness, patience};
 
 support::tests! {
