@@ -35,6 +35,8 @@ impl Case {
         let mut case = Self::with_runtime();
         case.source("host-local", SourceStatus::Active);
         case.at(1, What::Sight(SEEN));
+        // That it has pods is known from its second list on.
+        case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
         case.store(12, vec![What::Reservation(reservation(5, ID))]);
         case
     }
