@@ -196,7 +196,8 @@ impl Cache {
             }
             // libcni reads the cached result before a DEL.
             let torn = reason.starts_with("torn");
-            let effect = torn.then(|| "DEL fails on it, and kubelet tries KillPodSandbox for ever");
+            let effect =
+                torn.then_some("DEL fails on it, and kubelet tries KillPodSandbox for ever");
             let file = Unreadable {
                 store: "cni".to_owned(),
                 path: name(path),
