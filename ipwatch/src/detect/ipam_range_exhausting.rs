@@ -69,7 +69,7 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         since: now.min(map.range_low_since(entry).unwrap_or(now)),
         observed: now,
         impact: format!(
-            "{} more can start on this node in network {}, {freed} if the leaks were freed. Then ADD fails: \
+            "Room for {} more on this node in network {}, for {freed} if the leaks were freed. Then ADD fails: \
              no IP addresses available in range set.",
             words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
             range.network

@@ -103,7 +103,7 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
     let entry = leak.entry;
     let id = entry.container_id.as_deref().unwrap_or_default();
     let mut proof = Proof::new(map);
-    let age = entry.since.and_then(|since| words::date(since));
+    let age = entry.since.and_then(words::date);
     let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
     let whose = words::reserved_for(entry);
     let text = format!("{} reserves {} for {whose}{age}: {}", entry.store, entry.ip, entry.key);

@@ -143,7 +143,8 @@ impl NodeMap {
                 continue;
             }
             let whose = entry.container_id.as_deref().unwrap_or("a pod");
-            let leaked = if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
+            let leaked =
+                if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
             reasons.push(format!(
                 "{} has it reserved in network {} for {whose}{leaked}: {}",
                 entry.store, entry.network, entry.key
@@ -174,17 +175,21 @@ impl NodeMap {
         }
         let pod = self.sandbox_of(netns.id).1;
         let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
-        let name = netns.names.inode.map_or_else(
-            || netns.identity.to_string(),
-            |inode| format!("net:[{inode}]"),
-        );
+        let name = netns
+            .names
+            .inode
+            .map_or_else(|| netns.identity.to_string(), |inode| format!("net:[{inode}]"));
         let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
         let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
         format!("{name}{whose} has it{device}{dying}")
     }
 
     /// What a store says of an address that a netns has: its own reservation before another's.
-    pub(super) fn reservation_at(&self, netns: &Netns, ip: IpAddr) -> Option<contract::Reservation> {
+    pub(super) fn reservation_at(
+        &self,
+        netns: &Netns,
+        ip: IpAddr,
+    ) -> Option<contract::Reservation> {
         if netns.host {
             return None;
         }

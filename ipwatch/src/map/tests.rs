@@ -2,6 +2,7 @@
 //! out of order in `order`, random lives in `model`.
 
 mod detail;
+mod ipam;
 mod model;
 mod order;
 

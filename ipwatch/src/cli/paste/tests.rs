@@ -24,7 +24,10 @@ fn errors_as_they_are_logged_have_a_runbook() {
             r#"plugin type="bridge" failed (add): failed to allocate for range 0: no IP addresses available in range set: 10.88.7.1-10.88.7.6"#,
             Code::IpamRangeExhausting,
         ),
-        ("no available IPv4 addresses on this network's address pools: b", Code::IpamRangeExhausting),
+        (
+            "no available IPv4 addresses on this network's address pools: b",
+            Code::IpamRangeExhausting,
+        ),
         ("failed to find free IP in range: 10.89.0.1 - 10.89.0.254", Code::IpamRangeExhausting),
         (
             "requested IP address 10.88.7.3 is not available in range set 10.88.7.1-10.88.7.6",

@@ -98,11 +98,7 @@ pub(super) fn verdict(verdict: &Verdict, view: View) -> String {
     let (word, style) = if verdict.free { ("yes", Style::Plain) } else { ("no", Style::Yellow) };
     let mut reasons = verdict.reasons.iter();
     let first = reasons.next().map(String::as_str).unwrap_or_default();
-    table.row(vec![
-        Cell::new(verdict.ip.to_string()),
-        Cell::styled(word, style),
-        Cell::new(first),
-    ]);
+    table.row(vec![Cell::new(verdict.ip.to_string()), Cell::styled(word, style), Cell::new(first)]);
     for reason in reasons {
         table.row(vec![Cell::new(""), Cell::new(""), Cell::new(reason)]);
     }

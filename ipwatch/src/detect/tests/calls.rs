@@ -63,7 +63,8 @@ fn what_goes_later_or_by_its_own_del_is_not_its_doing() {
 #[test]
 fn a_del_of_the_newest_sandbox_has_no_successor() {
     let mut case = Case::reserved();
-    let older = Sandbox { id: OLD.into(), created: Some(5), pid: None, ..sandbox(Life::Alive, "Ready") };
+    let older =
+        Sandbox { id: OLD.into(), created: Some(5), pid: None, ..sandbox(Life::Alive, "Ready") };
     let newer = Sandbox { created: Some(9), ..sandbox(Life::Alive, "Ready") };
     case.list(500, vec![What::Sandbox(newer), What::Sandbox(older)]);
     case.call_for(1_000, 500, CniCommand::Del, ID, Some(pod_name()));

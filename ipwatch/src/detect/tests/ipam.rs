@@ -35,6 +35,8 @@ impl Case {
         let mut case = Self::with_runtime();
         case.source("host-local", SourceStatus::Active);
         case.at(1, What::Sight(SEEN));
+        // That it has pods is known from its second list on.
+        case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
         case.store(12, vec![What::Reservation(reservation(5, ID))]);
         case
     }
@@ -233,7 +235,11 @@ fn a_taken_ip_that_is_handed_out_is_told_at_once() {
     let codes: Vec<Code> = found.iter().map(|one| one.code).collect();
     assert_eq!(codes, [Code::IpReleasedButHeld, Code::IpConflictImminent]);
     assert_eq!(found[1].caused_by.as_ref().unwrap().0, Code::IpReleasedButHeld);
-    assert!(text(&found[1]).contains("bridge ADD is under way for aa4c1b2a9d7e"), "{}", text(&found[1]));
+    assert!(
+        text(&found[1]).contains("bridge ADD is under way for aa4c1b2a9d7e"),
+        "{}",
+        text(&found[1])
+    );
     case.gone(10_000);
     assert_eq!(case.codes_at(10_001), [], "the holder went");
 }
@@ -309,7 +315,10 @@ fn a_release_makes_its_cause_urgent() {
     assert_eq!(found.severity, Severity::Warning);
     case.release(7_000, 5);
     let found = case.then(8_000);
-    assert_eq!((found[0].code, found[0].severity), (Code::IpHeldByStuckProcess, Severity::Critical));
+    assert_eq!(
+        (found[0].code, found[0].severity),
+        (Code::IpHeldByStuckProcess, Severity::Critical)
+    );
     assert_eq!(found[1].caused_by, Some((found[0].code, found[0].key.clone())));
 }
 
@@ -388,7 +397,9 @@ fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
         host: HOST,
     };
     case.at(2, What::Boot(boot));
-    let of = |last, since| What::Reservation(Reservation { since: Some(since), ..reservation(last, NEW) });
+    let of = |last, since| {
+        What::Reservation(Reservation { since: Some(since), ..reservation(last, NEW) })
+    };
     let (before, after) = (999_000_000_000_000, 1_000_000_500_000_000);
     case.store(12, vec![of(9, before), of(10, after)]);
     assert_eq!(case.codes_at(299_000), [], "runtimes clean up after a boot");
@@ -437,8 +448,8 @@ fn a_range_that_leaks_run_out_by_is_told_under_them() {
     let found = case.then(302_100);
     let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
     assert_eq!(range.severity, Severity::Critical);
-    assert!(range.impact.starts_with("0 pods can start") || range.impact.starts_with("0 pods"), "{}", range.impact);
-    assert!(range.impact.contains("2 if the leaks were freed"), "{}", range.impact);
+    assert!(range.impact.starts_with("Room for 0 pods more"), "{}", range.impact);
+    assert!(range.impact.contains("for 2 if the leaks were freed"), "{}", range.impact);
     let leaks: Vec<_> =
         found.iter().filter(|one| one.code == Code::IpamReservationLeaked).collect();
     assert_eq!(leaks.len(), 2);

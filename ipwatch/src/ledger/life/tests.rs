@@ -78,6 +78,19 @@ fn the_same_observation_twice_is_one() {
 }
 
 #[test]
+fn two_looks_too_close_are_one() {
+    let mut life = Life::default();
+    life.set_second_look(500);
+    let none = BTreeSet::new();
+    life.observe(BootNs(11), &CALENDAR, &[candidate("a", 10)], &none);
+    assert_eq!(life.due(BootNs(11)), Some(BootNs(510)));
+    assert_eq!(life.observe(BootNs(14), &CALENDAR, &[candidate("a", 13)], &none), []);
+    let [change] =
+        life.observe(BootNs(511), &CALENDAR, &[candidate("a", 510)], &none).try_into().unwrap();
+    assert_eq!(change.finding.status, Status::Firing);
+}
+
+#[test]
 fn what_is_blind_does_not_resolve_and_still_opens() {
     let (mut life, blind) = (Life::default(), BTreeSet::from([CODE]));
     see(&mut life, 10, &[candidate("a", 9)]);

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use super::Stopped;
 use super::cache::{self, CacheError};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, Unreadable, What};
 use crate::sources::Emit;
 use crate::sources::ready::ready;
 use crate::sources::watches::{Event, Watches};
@@ -53,6 +53,8 @@ struct Cache {
     entries: HashMap<PathBuf, Key>,
     /// Files that say nothing, and why.
     unreadable: BTreeMap<PathBuf, String>,
+    /// Those of them that were told.
+    told_unreadable: BTreeMap<PathBuf, String>,
     /// The state last told.
     told: Option<(SourceStatus, String)>,
 }
@@ -71,6 +73,7 @@ impl Cache {
             watches: Watches::new(FILES)?,
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
+            told_unreadable: BTreeMap::new(),
             told: None,
         })
     }
@@ -178,8 +181,37 @@ impl Cache {
         facts.push(fact(at, What::AttachmentGone { container_id, ifname }));
     }
 
+    /// Tells which files say nothing, and which do again.
+    fn files(&mut self, facts: &mut Vec<Fact>) {
+        let at = clock::now();
+        let name = |path: &Path| path.display().to_string();
+        for path in self.told_unreadable.keys().filter(|path| !self.unreadable.contains_key(*path))
+        {
+            let store = "cni".to_owned();
+            facts.push(fact(at, What::StoreReadable { store, path: name(path) }));
+        }
+        for (path, reason) in &self.unreadable {
+            if self.told_unreadable.get(path) == Some(reason) {
+                continue;
+            }
+            // libcni reads the cached result before a DEL.
+            let torn = reason.starts_with("torn");
+            let effect =
+                torn.then_some("DEL fails on it, and kubelet tries KillPodSandbox for ever");
+            let file = Unreadable {
+                store: "cni".to_owned(),
+                path: name(path),
+                reason: reason.clone(),
+                effect: effect.map(str::to_owned),
+            };
+            facts.push(fact(at, What::StoreUnreadable(file)));
+        }
+        self.told_unreadable.clone_from(&self.unreadable);
+    }
+
     /// Tells how the source stands, when that has changed.
     fn state(&mut self, facts: &mut Vec<Fact>) {
+        self.files(facts);
         let (status, detail) = match self.unreadable.iter().next() {
             None => (SourceStatus::Active, String::new()),
             Some((path, reason)) => {

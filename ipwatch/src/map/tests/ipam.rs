@@ -1,0 +1,147 @@
+//! Reservations and ranges, against a model that counts everything anew each time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fact::{Range, RangePart, Reservation};
+
+fn reservation(last: u8, id: u8) -> Reservation {
+    Reservation {
+        store: "host-local".into(),
+        network: "net".into(),
+        key: format!("/net/{}", ip(last)),
+        ip: ip(last),
+        container_id: Some(format!("c{id}")),
+        ifname: None,
+        pod: None,
+        since: None,
+    }
+}
+
+fn part(first: u8, last: u8, except: &[u8]) -> RangePart {
+    RangePart { first: ip(first), last: ip(last), except: except.iter().map(|n| ip(*n)).collect() }
+}
+
+fn range(sets: Vec<Vec<RangePart>>) -> Range {
+    let (store, network, path) = ("host-local".into(), "net".into(), "/a.conflist".into());
+    Range { store, network, path, data_dir: Some("/net".into()), sets }
+}
+
+fn gone(last: u8) -> What {
+    What::ReservationGone { store: "host-local".into(), key: reservation(last, 0).key }
+}
+
+fn scope() -> Scope {
+    Scope::Reservations { store: "host-local".into() }
+}
+
+#[test]
+fn a_pod_takes_one_of_each_set_and_the_tightest_decides() {
+    let mut feed = Feed::new(ALL);
+    let v6 = |last: u16| std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).into();
+    let wide = RangePart { first: v6(1), last: v6(0xffff), except: vec![v6(1)] };
+    let sets = vec![vec![wide], vec![part(1, 6, &[1]), part(10, 12, &[])]];
+    feed.tell(What::Range(range(sets)));
+    let usage = |feed: &Feed| feed.map.ranges().next().unwrap().usage();
+    assert_eq!(usage(&feed), Usage { usable: 8, used: 0, free: 8 });
+    for last in [2, 11, 20] {
+        feed.tell(What::Reservation(reservation(last, last)));
+    }
+    assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
+    let of_v6 = Reservation { ip: v6(9), key: "/net/fd00::9".into(), ..reservation(9, 9) };
+    feed.tell(What::Reservation(of_v6));
+    assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
+}
+
+#[test]
+fn parts_that_overlap_hand_out_an_ip_once() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1, 4]), part(4, 10, &[])]])));
+    assert_eq!(feed.map.ranges().next().unwrap().usage().usable, 9);
+}
+
+#[test]
+fn late_word_neither_revives_nor_overwrites_a_reservation() {
+    let mut feed = Feed::new(ALL);
+    let early = feed.tell(What::Began(scope()));
+    feed.tell(What::Reservation(reservation(5, 1)));
+    feed.tell(gone(5));
+    feed.tell_at(early, Origin::Ipam, What::Reservation(reservation(5, 1)));
+    assert_eq!(feed.map.reservations().count(), 0);
+    assert_eq!(feed.map.releases_of(ip(5)).count(), 1);
+    feed.tell(What::Reservation(reservation(6, 2)));
+    feed.tell_at(early, Origin::Ipam, What::Ended { scope: scope(), began: early, complete: true });
+    assert_eq!(feed.map.reservations_of(ip(6)).count(), 1, "it came after the list began");
+}
+
+/// One step in the life of a store.
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve(u8, u8),
+    Release(u8),
+    List(Vec<(u8, u8)>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..20u8, 0..4u8).prop_map(|(last, id)| Step::Reserve(last, id)),
+        (0..20u8).prop_map(Step::Release),
+        prop::collection::vec((0..20u8, 0..4u8), 0..20).prop_map(Step::List),
+    ]
+}
+
+proptest! {
+    /// Increments and dumps, in any order: look-ups and counts are what the model says.
+    #[test]
+    fn reservations_equal_the_model(steps in prop::collection::vec(step(), 1..60), ranged in 0..60usize) {
+        let mut feed = Feed::new(ALL);
+        let mut model: BTreeMap<u8, u8> = BTreeMap::new();
+        let sets = vec![vec![part(2, 9, &[4]), part(12, 15, &[])], vec![part(1, 10, &[])]];
+        for (n, step) in steps.into_iter().enumerate() {
+            if n == ranged {
+                feed.tell(What::Range(range(sets.clone())));
+            }
+            match step {
+                Step::Reserve(last, id) => {
+                    feed.tell(What::Reservation(reservation(last, id)));
+                    model.insert(last, id);
+                }
+                Step::Release(last) => {
+                    feed.tell(gone(last));
+                    model.remove(&last);
+                }
+                Step::List(all) => {
+                    let began = feed.tell(What::Began(scope()));
+                    model = all.iter().copied().collect();
+                    for (last, id) in &model {
+                        feed.tell_at(began, Origin::Ipam, What::Reservation(reservation(*last, *id)));
+                    }
+                    feed.tell_at(began, Origin::Ipam, What::Ended { scope: scope(), began, complete: true });
+                }
+            }
+            feed.wants(1);
+            let known: Vec<(IpAddr, String)> = feed
+                .map
+                .reservations()
+                .map(|entry| (entry.ip, entry.container_id.as_deref().unwrap().to_owned()))
+                .collect();
+            let expected: Vec<(IpAddr, String)> =
+                model.iter().map(|(last, id)| (ip(*last), format!("c{id}"))).collect();
+            prop_assert_eq!(known, expected);
+            for id in 0..4u8 {
+                let of_it = feed.map.reservations_for(&format!("c{id}")).count();
+                prop_assert_eq!(of_it, model.values().filter(|own| **own == id).count());
+            }
+            if let Some(entry) = feed.map.ranges().next() {
+                let used = |parts: &Vec<RangePart>| {
+                    let taken = model.keys().filter(|last| parts.iter().any(|p| p.contains(ip(**last))));
+                    taken.count() as u64
+                };
+                let free = (11 - used(&sets[0])).min(10 - used(&sets[1]));
+                prop_assert_eq!(entry.usage().free, free);
+            }
+        }
+    }
+}
