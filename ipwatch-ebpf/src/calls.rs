@@ -10,7 +10,6 @@
 //! that never leaves the kernel, and nothing but the values of five variables and, of `CNI_ARGS`,
 //! three keys gets into the record.
 
-use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers::generated::{
     bpf_get_current_pid_tgid, bpf_loop, bpf_probe_read_kernel, bpf_probe_read_kernel_str,
     bpf_probe_read_user_str,
@@ -23,7 +22,7 @@ use ipwatch_common::{
     path_step,
 };
 
-use crate::emit::{emit, header};
+use crate::emit::{dropped, emit, header};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, DENTRY_INODE, DENTRY_PARENT, FILE_DENTRY, INODE_NUMBER, INODE_SB,
     MM_ENV_END, MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_EXIT_CODE,
@@ -33,6 +32,8 @@ use crate::read::{Addr, at, field};
 
 /// `include/linux/sched/signal.h`: the exit code is the whole group's.
 const SIGNAL_GROUP_EXIT: u32 = 0x4;
+/// `include/uapi/asm-generic/errno-base.h`.
+const ENOENT: i32 = -2;
 /// Bytes of an entry that are read at a time.
 const CHUNK: usize = 256;
 /// Readings of one environment: some thousand variables.
@@ -44,9 +45,10 @@ const ARGS: usize = 4096;
 #[map]
 static DIRS: HashMap<DirKey, u8> = HashMap::with_max_entries(MOST_DIRS, 0);
 
-/// Plugins that run: their process, and its `start_boottime`.
+/// Plugins that run: their process, and its `start_boottime`. Allocated beforehand: under memory
+/// pressure an entry could not be had, and the end of its call would go unseen.
 #[map]
-static RUNNING: HashMap<u32, u64> = HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
+static RUNNING: HashMap<u32, u64> = HashMap::with_max_entries(4096, 0);
 
 /// Where an environment is taken apart. A tracepoint's program is not preempted by itself: the
 /// kernel then skips the second run and counts it (`bpf_prog_enter_recur`).
@@ -130,8 +132,10 @@ fn begin(task: Addr, bprm: Addr) {
     scan.record.pid = pid;
     scan.record.parent = field(parent, &TASK_TGID);
     scan.record.start = start;
-    // No room: its end will not be told, and the map gives it up by its age.
-    let _ = RUNNING.insert(pid, start, 0);
+    if RUNNING.insert(pid, start, 0).is_err() {
+        // No room: its end will not be told.
+        dropped(kind::CALL_ENDED);
+    }
     emit(kind::CALL_BEGAN, &scan.record);
 }
 
@@ -337,8 +341,9 @@ fn end(task: Addr) {
     if field::<u32>(signal, &SIGNAL_LIVE) != 0 {
         return;
     }
-    // Two threads that leave at once may both be the last.
-    if RUNNING.remove(&pid).is_err() {
+    // Two threads that leave at once may both be the last. Another error than that it is gone is about
+    // the map's lock.
+    if RUNNING.remove(&pid) == Err(ENOENT) {
         return;
     }
     let leader: Addr = field(task, &TASK_LEADER);

@@ -29,8 +29,14 @@ pub fn header<T>(kind: u16) -> Header {
 #[inline(always)]
 pub fn emit<T>(kind: u16, record: &T) {
     if EVENTS.output::<T>(record, 0).is_err() {
-        count(&DROPPED, u32::from(kind));
+        dropped(kind);
     }
+}
+
+/// Counts a record that will never be.
+#[inline(always)]
+pub fn dropped(kind: u16) {
+    count(&DROPPED, u32::from(kind));
 }
 
 /// Counts a neighbour update that is not told.

@@ -338,7 +338,11 @@ fn a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine(lab: &Lab) {
     let mut done: Vec<Done> = Vec::new();
     std::thread::scope(|scope| {
         for _ in 0..2 * std::thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         for n in 0..40 {
             let mut call = node.call("loopback", "VERSION", &format!("brief-{n}"), &node.host);
