@@ -2,7 +2,7 @@
 //!
 //! Of a reservation only its key and a hash are kept: the map has the rest, and a store may have 65,000.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -68,6 +68,7 @@ pub(super) struct Known {
 
 /// What one file said.
 struct Said {
+    /// Sorted by their keys.
     reservations: Box<[Told]>,
     ranges: Vec<Range>,
 }
@@ -85,6 +86,11 @@ impl Told {
             None => path.display().to_string(),
         }
     }
+}
+
+/// The one with this key, among those sorted by it.
+fn find<'a>(told: &'a [Told], key: Option<&str>) -> Option<&'a Told> {
+    told.binary_search_by(|told| told.key.as_deref().cmp(&key)).ok().map(|at| &told[at])
 }
 
 impl Known {
@@ -146,18 +152,17 @@ impl Known {
         };
         self.limit(&mut content);
         let mut told = Vec::with_capacity(content.reservations.len());
-        let by_key: HashMap<_, _> = old.iter().map(|old| (old.key.as_deref(), old.hash)).collect();
         for reservation in content.reservations {
             let own = path.to_str() == Some(&reservation.key);
             let key = (!own).then(|| reservation.key.clone().into_boxed_str());
             let hash = self.hasher.hash_one(&reservation);
-            if all || by_key.get(&key.as_deref()) != Some(&hash) {
+            if all || find(old, key.as_deref()).is_none_or(|old| old.hash != hash) {
                 out.push(at, What::Reservation(reservation))?;
             }
             told.push(Told { key, hash });
         }
-        let kept: HashSet<_> = told.iter().map(|told| told.key.as_deref()).collect();
-        for old in old.iter().filter(|old| !kept.contains(&old.key.as_deref())) {
+        told.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        for old in old.iter().filter(|old| find(&told, old.key.as_deref()).is_none()) {
             let key = old.key(path);
             out.push(at, What::ReservationGone { store: self.store.to_owned(), key })?;
         }
