@@ -16,6 +16,8 @@ use super::{Netns, NodeMap, Release, ReservationEntry, Told};
 const SETTLE: u64 = 300_000_000;
 /// After the end of a DEL its netns is taken away.
 const AFTER_CALL: u64 = 2_000_000_000;
+/// The same where tasks are in it, who keep it: what DEL takes from it is gone when DEL ends.
+const AFTER_DEL_OF_HELD: u64 = 500_000_000;
 /// Where nobody sees the DEL.
 const UNSEEN_CALL: u64 = 5_000_000_000;
 /// A DEL that has hung for so long is no excuse any more.
@@ -304,13 +306,14 @@ impl NodeMap {
         let released = own.and_then(|own| own.was.container_id.as_deref());
         for id in [sandbox, released].into_iter().flatten() {
             let Some(history) = self.call_history(id) else { continue };
-            for went in [&history.add, &history.del] {
+            let after_del = if holder.tasks.is_empty() { AFTER_CALL } else { AFTER_DEL_OF_HELD };
+            for (went, after) in [(&history.add, AFTER_CALL), (&history.del, after_del)] {
                 let hung = went.running_since.is_some_and(|at| now.since(at) > HUNG_CALL);
                 if went.running > 0 && !hung {
                     return None;
                 }
                 if let Some(ended) = went.ended {
-                    from = from.max(ended.plus(AFTER_CALL));
+                    from = from.max(ended.plus(after));
                 }
             }
         }
