@@ -27,7 +27,7 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
         let told = is_pods(other) && other.ifindex < known.link.ifindex;
         let plugged = other.master.is_some();
         (!used && !told && !plugged)
-            .then(|| candidate(map, &known.link, other, known.since, known.touched))?
+            .then(|| candidate(map, &known.link, other, known.since, now))?
     })
     .collect()
 }

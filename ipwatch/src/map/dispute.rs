@@ -16,8 +16,8 @@ use super::{Netns, NodeMap, Release, ReservationEntry, Told};
 const SETTLE: u64 = 300_000_000;
 /// After the end of a DEL its netns is taken away.
 const AFTER_CALL: u64 = 2_000_000_000;
-/// The same where tasks are in it, who keep it: what DEL takes from it is gone when DEL ends.
-const AFTER_DEL_OF_HELD: u64 = 500_000_000;
+/// The same where tasks are in it, who keep it: what a call does to it is done when the call ends.
+const AFTER_CALL_OF_HELD: u64 = 500_000_000;
 /// Where nobody sees the DEL.
 const UNSEEN_CALL: u64 = 5_000_000_000;
 /// A DEL that has hung for so long is no excuse any more.
@@ -304,16 +304,16 @@ impl NodeMap {
         }
         let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
         let released = own.and_then(|own| own.was.container_id.as_deref());
+        let after_call = if holder.tasks.is_empty() { AFTER_CALL } else { AFTER_CALL_OF_HELD };
         for id in [sandbox, released].into_iter().flatten() {
             let Some(history) = self.call_history(id) else { continue };
-            let after_del = if holder.tasks.is_empty() { AFTER_CALL } else { AFTER_DEL_OF_HELD };
-            for (went, after) in [(&history.add, AFTER_CALL), (&history.del, after_del)] {
+            for went in [&history.add, &history.del] {
                 let hung = went.running_since.is_some_and(|at| now.since(at) > HUNG_CALL);
                 if went.running > 0 && !hung {
                     return None;
                 }
                 if let Some(ended) = went.ended {
-                    from = from.max(ended.plus(after));
+                    from = from.max(ended.plus(after_call));
                 }
             }
         }
