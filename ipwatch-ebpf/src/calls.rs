@@ -25,8 +25,9 @@ use ipwatch_common::{
 use crate::emit::{dropped, emit_call, header, look};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, DENTRY_INODE, DENTRY_PARENT, FILE_DENTRY, INODE_NUMBER, INODE_SB,
-    MM_ENV_END, MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_EXIT_CODE,
-    TASK_LEADER, TASK_MM, TASK_PARENT, TASK_PID, TASK_SIGNAL, TASK_START, TASK_TGID,
+    MM_ENV_END, MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE,
+    TASK_EXIT_CODE, TASK_LEADER, TASK_MM, TASK_PARENT, TASK_PID, TASK_SIGNAL, TASK_START,
+    TASK_TGID, TASK_THREAD_PID,
 };
 use crate::read::{Addr, at, field};
 
@@ -97,6 +98,12 @@ fn scan() -> Option<&'static mut Scan> {
 /// `sched_process_exec(task, old_pid, bprm)`.
 #[inline(always)]
 fn begin(task: Addr, bprm: Addr) {
+    // Of a container's own plugins nothing is taken: they are of a cluster within it, or a lie. Who runs
+    // the node's is in its pid namespace, the first (`struct pid`, include/linux/pid.h).
+    let of: Addr = field(task, &TASK_THREAD_PID);
+    if field::<u32>(of, &PID_LEVEL) != 0 {
+        return;
+    }
     let Some(scan) = scan() else { return };
     // Of an earlier call nothing may be left: a read of what is not there gives zeroes.
     // SAFETY: the helper writes exactly a record, which is any bytes.
