@@ -9,8 +9,8 @@ use ipwatch_common::{Header, kind};
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
-/// Runs of CNI plugins. Nothing tells of one again, so that what floods [`EVENTS`] must not cost one: on
-/// a node that is too busy to read, this holds 15 s of 50 calls a second.
+/// Runs of CNI plugins. Nothing tells of one again, so that what floods [`EVENTS`] must not cost one. The
+/// user half sets its size too.
 #[map]
 static CALLS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 

@@ -19,6 +19,8 @@ const MOST_UNTAKEN: usize = 4096;
 const KEEP: u64 = 600_000_000_000;
 /// A plugin that has not ended after this was not seen to: kubelet gives one up after some minutes.
 const LOST: u64 = 1_800_000_000_000;
+/// How often these are looked for.
+const LOOK: u64 = 60_000_000_000;
 
 /// Containers whose history is kept. One that nothing was heard of for longest goes first.
 const MOST_CONTAINERS: usize = 8192;
@@ -56,6 +58,12 @@ impl CallEnd {
     #[must_use]
     pub fn failed(&self) -> bool {
         self.status.is_some_and(|status| status != 0) || self.signal.is_some()
+    }
+
+    /// Whether it was seen. If not, it had ended by then, well or not.
+    #[must_use]
+    pub fn is_seen(&self) -> bool {
+        self.status.is_some() || self.signal.is_some()
     }
 }
 
@@ -119,6 +127,9 @@ impl Went {
             self.running_since = None;
         }
         self.ended = self.ended.max(Some(end.at));
+        if !end.is_seen() {
+            return;
+        }
         if !end.failed() {
             self.failures = 0;
             self.failed = None;
@@ -135,7 +146,8 @@ impl Went {
 
     /// Whether one is under way (and has not hung for ever), or ended less than `after` ns before `now`.
     fn is_recent(&self, now: BootNs, after: u64) -> bool {
-        self.running > 0 || self.ended.is_some_and(|end| now.since(end) < after)
+        let hung = self.last.is_none_or(|last| now.since(last) >= LOST);
+        (self.running > 0 && !hung) || self.ended.is_some_and(|end| now.since(end) < after)
     }
 }
 
@@ -147,6 +159,8 @@ pub(super) struct Calls {
     histories: BTreeMap<Arc<str>, CallHistory>,
     /// Of these a DEL has failed.
     failing: BTreeSet<Arc<str>>,
+    /// When runs that were not seen to end were looked for.
+    looked: BootNs,
     /// Every run has been seen since then.
     pub(super) seen_since: Option<BootNs>,
 }
@@ -207,6 +221,7 @@ impl Calls {
 
     /// Forgets runs under way that were not seen to end.
     fn drop_lost(&mut self, at: BootNs) {
+        self.looked = at;
         let lost: Vec<CallEntry> = self
             .running
             .extract_if(.., |_, entry| at.since(entry.began) >= LOST)
@@ -222,6 +237,7 @@ impl Calls {
                 }
                 if let Some(went) = history.plugin(&entry) {
                     went.running = went.running.saturating_sub(1);
+                    went.running_since = went.running_since.filter(|_| went.running > 0);
                 }
             }
         }
@@ -258,17 +274,26 @@ impl CallHistory {
 
 impl NodeMap {
     pub(super) fn call_began(&mut self, call: &CniCall, at: BootNs) {
+        let of_pid = |pid| {
+            let first = TaskKey { pid, tid: 0, start: 0 };
+            first..=TaskKey { pid, tid: u32::MAX, start: u64::MAX }
+        };
+        let same = self.calls.running.range(of_pid(call.task.pid)).map(|(task, _)| *task);
+        let before: Vec<TaskKey> = same.filter(|task| *task != call.task).collect();
+        for task in before {
+            // Its pid is another's: it has ended, unseen.
+            self.call_ended(task, None, None, at);
+        }
         let calls = &mut self.calls;
-        if calls.running.len() >= MOST_RUNNING {
+        let full = calls.running.len() >= MOST_RUNNING;
+        if full || at.since(calls.looked) >= LOOK {
             calls.drop_lost(at);
             if calls.running.len() >= MOST_RUNNING {
                 return;
             }
         }
         // A pid names one running task at a time; the newest start is the one that lives.
-        let from = TaskKey { pid: call.parent, tid: 0, start: 0 };
-        let to = TaskKey { pid: call.parent, tid: u32::MAX, start: u64::MAX };
-        let within = calls.running.range(from..=to).next_back().map(|(task, _)| *task);
+        let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
         let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
         calls.note_began(&entry);
         calls.running.insert(call.task, entry);
@@ -295,16 +320,30 @@ impl NodeMap {
         signal: Option<u32>,
         at: BootNs,
     ) {
-        let calls = &mut self.calls;
-        let Some(mut entry) = calls.running.remove(&task) else { return };
-        let end = CallEnd { at, status, signal };
+        let Some(entry) = self.calls.running.remove(&task) else { return };
+        // A plugin waits for those that it runs; only one that is killed may leave one behind.
+        let mut around: Vec<TaskKey> = signal.is_none().then_some(task).into_iter().collect();
+        while let Some(outer) = around.pop() {
+            let within = |_: &TaskKey, entry: &mut CallEntry| entry.within == Some(outer);
+            let unseen: Vec<_> = self.calls.running.extract_if(.., within).collect();
+            for (task, entry) in unseen {
+                around.push(task);
+                self.call_over(entry, CallEnd { at, status: None, signal: None });
+            }
+        }
+        self.call_over(entry, CallEnd { at, status, signal });
+    }
+
+    fn call_over(&mut self, mut entry: CallEntry, end: CallEnd) {
+        let (calls, at, task) = (&mut self.calls, end.at, entry.call.task);
         entry.ended = Some(end);
         calls.note_ended(&entry, end);
         let old = |entry: &CallEntry| entry.ended.is_none_or(|end| at.since(end.at) > KEEP);
         while calls.past.len() >= MOST_PAST || calls.past.front().is_some_and(old) {
             calls.past.pop_front();
         }
-        if calls.untaken.len() < MOST_UNTAKEN {
+        // How long the others took is not known.
+        if end.is_seen() && calls.untaken.len() < MOST_UNTAKEN {
             calls.untaken.push(entry.clone());
         }
         let id = entry.call.container_id.clone();

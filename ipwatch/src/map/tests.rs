@@ -1,6 +1,7 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
 //! out of order in `order`, random lives in `model`.
 
+mod calls;
 mod detail;
 mod ipam;
 mod model;
