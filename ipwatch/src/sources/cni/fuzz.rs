@@ -16,8 +16,8 @@ pub fn cni_log(bytes: &[u8]) {
         let failure = log::Failure { container_id, command, since: 1_714_557_600_000_000_000 };
         if let Some(said) = log::reason(&text, &failure) {
             assert!(said.len() <= log::LONGEST + "[…]".len());
-            let user =
-                |rest: &str| rest.split(['/', ' ']).next().is_some_and(|it| it.contains('@'));
+            let ends = |char: char| char == '/' || char.is_whitespace();
+            let user = |rest: &str| rest.split(ends).next().is_some_and(|host| host.contains('@'));
             assert!(!said.split("://").skip(1).any(user), "{said}");
         }
     }
