@@ -8,9 +8,10 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ipwatch::fact::{Fact, What};
+use ipwatch::clock;
+use ipwatch::fact::{BootNs, Fact, What};
 use ipwatch::sources::Emit;
 use ipwatch::sources::ipam::{self, Settings};
 use tokio::sync::mpsc;
@@ -60,10 +61,14 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
 
 async fn load(settings: &Settings) -> Duration {
     let (emit, mut facts) = Emit::channel(256);
-    let began = Instant::now();
+    let began = clock::now();
     let _first = ipam::start(settings, &emit);
     whole(&mut facts).await;
-    began.elapsed()
+    elapsed(began)
+}
+
+fn elapsed(began: BootNs) -> Duration {
+    Duration::from_nanos(clock::now().since(began))
 }
 
 async fn whole(facts: &mut mpsc::Receiver<Vec<Fact>>) {
@@ -89,14 +94,14 @@ async fn changes(settings: &Settings, network: &Path) -> (Vec<Duration>, Vec<Dur
     whole(&mut facts).await;
     let (mut new, mut gone) = (Vec::new(), Vec::new());
     for n in FILES..FILES + CHANGES {
-        let began = Instant::now();
+        let began = clock::now();
         reserve(network, n);
         until(&mut facts, |what| matches!(what, What::Reservation(it) if it.ip == ip(n))).await;
-        new.push(began.elapsed());
-        let began = Instant::now();
+        new.push(elapsed(began));
+        let began = clock::now();
         fs::remove_file(network.join(ip(n).to_string())).unwrap();
         until(&mut facts, |what| matches!(what, What::ReservationGone { .. })).await;
-        gone.push(began.elapsed());
+        gone.push(elapsed(began));
     }
     (new, gone)
 }

@@ -4,14 +4,12 @@
 //! Nothing is read but the version and, of each allocation, the network, the container's id, the IPs, the
 //! time, and the pod's namespace and name.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{Content, Directory, Settings, Store, Trouble};
-use crate::bounded;
+use super::{Content, Directory, Settings, Store, Trouble, read_whole};
 use crate::fact::{PodName, Reservation};
 use crate::sources::json::{self, Few, Name};
 
@@ -62,13 +60,7 @@ impl Store for Aws {
 
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
         let unreadable = |reason: String| Trouble::Unreadable { reason, effect: Some(NO_START) };
-        let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Trouble::Gone,
-            _ => unreadable(error.to_string()),
-        })?;
-        if read.truncated {
-            return Err(unreadable(format!("longer than {LONGEST} bytes")));
-        }
+        let read = read_whole(path, LONGEST, Some(NO_START))?;
         let reservations = parse(&read.bytes, &path.display().to_string()).map_err(unreadable)?;
         Ok(Content { reservations, ranges: Vec::new() })
     }

@@ -4,7 +4,6 @@
 //! Nothing is read but the endpoint's id, the container's, the IPs, and the pod's namespace and name. The
 //! `IfName` in there is the host's end and none of the container's.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::{Content, Directory, Settings, Store, Trouble};
-use crate::bounded;
+use super::{Content, Directory, Settings, Store, Trouble, read_whole};
 use crate::fact::{PodName, Reservation};
 use crate::sources::json::{self, Name};
 
@@ -69,13 +67,7 @@ impl Store for Cilium {
         if is_header && path.with_file_name(FILES.0).symlink_metadata().is_ok() {
             return Ok(Content::default());
         }
-        let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Trouble::Gone,
-            _ => unreadable(error.to_string()),
-        })?;
-        if read.truncated {
-            return Err(unreadable(format!("longer than {LONGEST} bytes")));
-        }
+        let read = read_whole(path, LONGEST, Some(NOT_RESTORED))?;
         let directory = path.parent().unwrap_or(path).display().to_string();
         let parse = if is_header { parse_header } else { parse };
         let mut reservations = parse(&read.bytes, &directory).map_err(unreadable)?;

@@ -6,14 +6,12 @@
 //! flannel's `subnetFile`, and the configurations that a plugin like multus carries for others (`delegates`).
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::subnet::{self, Written};
-use super::{Trouble, host_local};
-use crate::bounded;
+use super::{Trouble, host_local, read_whole};
 use crate::fact::{Range, RangePart};
 use crate::sources::json::{self, Few, Name};
 
@@ -98,14 +96,7 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
 
 fn read_networks(path: &Path) -> Result<Vec<Network>, Trouble> {
     let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect: Some(effect) };
-    let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Trouble::Gone,
-        _ => Trouble::Unreadable { reason: error.to_string(), effect: None },
-    })?;
-    if read.truncated {
-        let reason = format!("longer than {LONGEST} bytes");
-        return Err(Trouble::Unreadable { reason, effect: None });
-    }
+    let read = read_whole(path, LONGEST, None)?;
     parse(&read.bytes).map_err(|wrong| match wrong {
         Wrong::Json(_) => unreadable(wrong.to_string(), SKIPPED),
         Wrong::Range(_) => unreadable(wrong.to_string(), REFUSED),

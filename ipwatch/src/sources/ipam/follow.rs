@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use inotify::WatchMask;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -36,7 +36,7 @@ const MOST_DIRECTORIES: usize = 4_096;
 const MOST_ENTRIES: usize = 262_144;
 
 /// How long a directory must be gone before its files are: some stores replace one by two renames.
-const GONE_AFTER: Duration = Duration::from_millis(200);
+const GONE_AFTER: u64 = 200_000_000;
 
 /// The first and the longest pause after inotify broke. Each is twice the one before.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -100,9 +100,9 @@ async fn session(
     }
 }
 
-async fn until(next: Option<Instant>) {
+async fn until(next: Option<BootNs>) {
     match next {
-        Some(next) => tokio::time::sleep_until(next.into()).await,
+        Some(next) => tokio::time::sleep(Duration::from_nanos(next.since(clock::now()))).await,
         None => std::future::pending().await,
     }
 }
@@ -118,7 +118,7 @@ struct Follower {
     known: Known,
     troubles: Troubles,
     /// Directories that are gone, and when that is believed.
-    leaving: BTreeMap<PathBuf, Instant>,
+    leaving: BTreeMap<PathBuf, BootNs>,
     /// The watches are new: everything is to be read.
     anew: bool,
     /// A complete dump was told.
@@ -178,7 +178,7 @@ impl Follower {
     }
 
     /// Deals with everything that has happened; when to come back even if nothing happens.
-    fn turn(&mut self) -> Result<Option<Instant>, Stopped> {
+    fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
         if std::mem::take(&mut self.anew) {
             self.scan(true)?;
         }
@@ -235,7 +235,7 @@ impl Follower {
 
     /// Looks at what was in trouble, and at what seemed to be gone.
     fn look_again(&mut self) -> Result<(), Stopped> {
-        let now = Instant::now();
+        let now = clock::now();
         let mut asked = Asked::default();
         for path in self.troubles.due(now) {
             let is_root = self.roots.iter().any(|root| root.path == path);
@@ -388,7 +388,7 @@ impl Follower {
 
     /// It is gone, or about to be replaced.
     fn directory_absent(&mut self, path: &Path) {
-        self.leaving.entry(path.to_owned()).or_insert_with(|| Instant::now() + GONE_AFTER);
+        self.leaving.entry(path.to_owned()).or_insert_with(|| clock::now().plus(GONE_AFTER));
     }
 
     fn directory_gone(&mut self, path: &Path) -> Result<(), Stopped> {
@@ -403,7 +403,7 @@ impl Follower {
     /// What its files said stands.
     fn unlisted(&mut self, path: &Path, error: &io::Error) -> Result<(), Stopped> {
         let trouble = Trouble::Unreadable { reason: error.to_string(), effect: None };
-        self.troubles.note(path, &trouble, Instant::now(), &mut self.out)?;
+        self.troubles.note(path, &trouble, clock::now(), &mut self.out)?;
         Ok(())
     }
 
@@ -443,7 +443,7 @@ impl Follower {
                 self.known.gone(path, &mut self.out)?;
             }
             // What it said before stands.
-            Err(trouble) => self.troubles.note(path, &trouble, Instant::now(), &mut self.out)?,
+            Err(trouble) => self.troubles.note(path, &trouble, clock::now(), &mut self.out)?,
         }
         Ok(())
     }

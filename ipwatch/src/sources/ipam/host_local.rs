@@ -10,8 +10,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Content, Directory, Settings, Store, Trouble, conflist, subnet};
-use crate::bounded;
+use super::{Content, Directory, Settings, Store, Trouble, conflist, read_whole, subnet};
 use crate::fact::Reservation;
 
 /// Its name as a store.
@@ -97,17 +96,12 @@ fn ip_of(path: &Path) -> Option<IpAddr> {
 }
 
 fn reservation(path: &Path) -> Result<Reservation, Trouble> {
-    let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect };
-    let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Trouble::Gone,
-        _ => unreadable(error.to_string(), Some(TAKEN)),
-    })?;
+    let read = read_whole(path, LONGEST, Some(TAKEN))?;
+    let unreadable =
+        |reason: &str| Trouble::Unreadable { reason: reason.to_owned(), effect: Some(TAKEN) };
+    let ip = ip_of(path).ok_or_else(|| unreadable("its name is no IP"))?;
     let network = path.parent().and_then(Path::file_name).unwrap_or_default();
-    let (Some(ip), false) = (ip_of(path), read.truncated) else {
-        return Err(unreadable(format!("longer than {LONGEST} bytes"), Some(TAKEN)));
-    };
-    let Holder { container_id, ifname } =
-        parse(&read.bytes).map_err(|reason| unreadable(reason.to_owned(), Some(TAKEN)))?;
+    let Holder { container_id, ifname } = parse(&read.bytes).map_err(unreadable)?;
     Ok(Reservation {
         store: NAME.to_owned(),
         network: network.to_string_lossy().into_owned(),

@@ -26,11 +26,13 @@ pub mod subnet;
 mod terway;
 mod trouble;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::bounded::{self, Bytes};
 use crate::fact::{Range, Reservation};
 use crate::sources::{Emit, First};
 
@@ -162,6 +164,25 @@ pub(crate) struct Directory {
 pub(crate) struct Content {
     pub(crate) reservations: Vec<Reservation>,
     pub(crate) ranges: Vec<Range>,
+}
+
+/// All of a file that is no longer than `limit`. `effect`: what its owner makes of one that cannot be read.
+pub(crate) fn read_whole(
+    path: &Path,
+    limit: usize,
+    effect: Option<&'static str>,
+) -> Result<Bytes, Trouble> {
+    let unreadable = |reason: String| Trouble::Unreadable { reason, effect };
+    let read = bounded::read_regular(path, limit).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Trouble::Gone,
+        // Its owner holds a lease on it.
+        io::ErrorKind::WouldBlock => Trouble::Busy(error.to_string()),
+        _ => unreadable(error.to_string()),
+    })?;
+    if read.truncated {
+        return Err(unreadable(format!("longer than {limit} bytes")));
+    }
+    Ok(read)
 }
 
 /// Why a file says nothing.

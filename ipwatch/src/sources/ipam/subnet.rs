@@ -1,13 +1,11 @@
 //! What host-local can hand out of a subnet, and which subnet flannel has been given for this node.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Trouble;
-use crate::bounded;
+use super::{Trouble, read_whole};
 use crate::fact::RangePart;
 use crate::sources::json::Name;
 
@@ -124,13 +122,7 @@ impl Subnet {
 /// The range sets that flannel makes of its file.
 pub(super) fn read(path: &Path) -> Result<Vec<Vec<RangePart>>, Trouble> {
     let unreadable = |reason: String| Trouble::Unreadable { reason, effect: Some(NO_ADD) };
-    let read = bounded::read_regular(path, LONGEST).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Trouble::Gone,
-        _ => unreadable(error.to_string()),
-    })?;
-    if read.truncated {
-        return Err(unreadable(format!("longer than {LONGEST} bytes")));
-    }
+    let read = read_whole(path, LONGEST, Some(NO_ADD))?;
     parse_flannel(&read.bytes).map_err(unreadable)
 }
 

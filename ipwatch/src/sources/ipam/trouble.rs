@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use super::Trouble;
 use super::known::Out;
 use crate::clock;
-use crate::fact::{Unreadable, What};
+use crate::fact::{BootNs, Unreadable, What};
 use crate::sources::Closed;
 
 /// Files in trouble that are remembered.
@@ -16,13 +15,13 @@ const MOST: usize = 4_096;
 
 /// How long a file must say nothing before that is told. host-local writes in place: between its open and
 /// its write lie microseconds, and on a busy disk more.
-pub(super) const CONFIRM: Duration = Duration::from_millis(250);
+pub(super) const CONFIRM: u64 = 250_000_000;
 
 /// The same where its owner is at work.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: u64 = 2_000_000_000;
 
 /// The first and the longest pause before it is looked at again. Each is twice the one before.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+const PAUSES: (u64, u64) = (10_000_000, 10_000_000_000);
 
 /// The files of a store that say nothing.
 pub(super) struct Troubles {
@@ -33,10 +32,10 @@ pub(super) struct Troubles {
 }
 
 struct Suspect {
-    since: Instant,
-    pause: Duration,
+    since: BootNs,
+    pause: u64,
     /// When to look again. None: when its directory tells of it.
-    next: Option<Instant>,
+    next: Option<BootNs>,
     /// What was told of it.
     told: Option<String>,
     /// It was met since everything was last read anew.
@@ -83,7 +82,7 @@ impl Troubles {
         &mut self,
         path: &Path,
         trouble: &Trouble,
-        now: Instant,
+        now: BootNs,
         out: &mut Out,
     ) -> Result<(), Closed> {
         if self.files.len() >= MOST && !self.files.contains_key(path) {
@@ -98,8 +97,8 @@ impl Troubles {
         let new = || Suspect { since: now, pause: PAUSES.0, next: None, told: None, seen: true };
         let suspect = self.files.entry(path.to_owned()).or_insert_with(new);
         suspect.seen = true;
-        let certain = suspect.told.is_some() || now.duration_since(suspect.since) >= patience;
-        suspect.next = Some(now + suspect.pause);
+        let certain = suspect.told.is_some() || now.since(suspect.since) >= patience;
+        suspect.next = Some(now.plus(suspect.pause));
         suspect.pause = (suspect.pause * 2).min(PAUSES.1);
         if !certain {
             return Ok(());
@@ -132,13 +131,13 @@ impl Troubles {
     }
 
     /// Those to be looked at by now.
-    pub(super) fn due(&self, now: Instant) -> Vec<PathBuf> {
+    pub(super) fn due(&self, now: BootNs) -> Vec<PathBuf> {
         let due = |suspect: &Suspect| suspect.next.is_some_and(|next| next <= now);
         self.files.iter().filter(|(_, it)| due(it)).map(|(path, _)| path.clone()).collect()
     }
 
     /// When the next is to be looked at.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<BootNs> {
         self.files.values().filter_map(|suspect| suspect.next).min()
     }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::bounded;
 use crate::fact::{Fact, Origin, RangePart};
 use crate::sources::ipam::Settings;
 use crate::sources::ipam::host_local::HostLocal;
@@ -13,7 +14,7 @@ struct Following {
     dir: tempfile::TempDir,
     follower: Follower,
     facts: mpsc::Receiver<Vec<Fact>>,
-    next: Option<Instant>,
+    next: Option<BootNs>,
 }
 
 impl Following {
@@ -50,7 +51,7 @@ impl Following {
     fn settle(&mut self) -> Vec<String> {
         let mut words = self.turn();
         while let Some(next) = self.next {
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            std::thread::sleep(Duration::from_nanos(next.since(clock::now())));
             words.extend(self.turn());
         }
         words
@@ -175,12 +176,12 @@ fn an_empty_file_is_looked_at_twice_before_it_is_told() {
     let mut following = Following::new(network);
     following.turn();
     fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
-    let before = Instant::now();
+    let before = clock::now();
     assert_eq!(following.turn(), [""; 0]);
     assert!(following.next.is_some());
     let unreadable = "cbr0/10.0.0.2 unreadable: it is empty";
     assert_eq!(following.settle(), [unreadable, "Degraded cbr0/10.0.0.2: it is empty"]);
-    assert!(before.elapsed() >= super::super::trouble::CONFIRM);
+    assert!(clock::now().since(before) >= super::super::trouble::CONFIRM);
     // Once, and the rest goes on.
     fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
     following.reserve("cbr0/10.0.0.3", "a");
@@ -283,7 +284,7 @@ fn a_directory_replaced_while_it_is_watched() {
 
 #[test]
 fn everything_is_read_again_after_an_overflow() {
-    let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let most = bounded::read_text(Path::new("/proc/sys/fs/inotify/max_queued_events"), 64).unwrap();
     let most: usize = most.trim().parse().unwrap();
     let mut following = Following::new(filled);
     following.turn();
@@ -407,7 +408,7 @@ impl Store for Busy {
     }
 
     fn read(&self, path: &Path) -> Result<crate::sources::ipam::Content, Trouble> {
-        match fs::read_to_string(path) {
+        match bounded::read_text(path, 64) {
             Ok(text) if text == "busy" => Err(Trouble::Busy("locked".to_owned())),
             Ok(_) => Ok(crate::sources::ipam::Content::default()),
             Err(_) => Err(Trouble::Gone),
@@ -425,13 +426,13 @@ fn a_busy_store_is_tried_again_for_a_while() {
     let mut pauses = Vec::new();
     let told = loop {
         let next = follower.turn().unwrap().expect("another try");
-        pauses.push(next.saturating_duration_since(Instant::now()));
+        pauses.push(next.since(clock::now()));
         let told = std::iter::from_fn(|| facts.try_recv().ok()).flatten();
         let told: Vec<_> = told.filter(|it| matches!(it.what, What::StoreUnreadable(_))).collect();
         if !told.is_empty() {
             break told;
         }
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        std::thread::sleep(Duration::from_nanos(next.since(clock::now())));
     };
     assert!(matches!(&told[0].what, What::StoreUnreadable(it) if it.reason.contains("locked")));
     // A lock that is let go of is no event.
