@@ -20,6 +20,8 @@ mod attach;
 mod btf;
 pub mod calls;
 mod events;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod host;
 mod ladder;
 mod log;
