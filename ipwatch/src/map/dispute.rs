@@ -10,7 +10,7 @@ use crate::fact::{BootNs, CniCommand, Holder, SourceStatus};
 
 use super::cgroup::attribution;
 use super::sandbox::strip_var;
-use super::{Netns, NodeMap, Release, ReservationEntry, Told};
+use super::{CallEntry, Netns, NodeMap, Release, ReservationEntry, Told};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 const SETTLE: u64 = 300_000_000;
@@ -18,6 +18,8 @@ const SETTLE: u64 = 300_000_000;
 const AFTER_CALL: u64 = 2_000_000_000;
 /// Where nobody sees the DEL.
 const UNSEEN_CALL: u64 = 5_000_000_000;
+/// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
+const UNSEEN_RELEASE: u64 = 30_000_000_000;
 /// A DEL that has hung for so long is no excuse any more.
 const HUNG_CALL: u64 = 120_000_000_000;
 /// A release that is older than this was no part of what goes on now.
@@ -36,6 +38,8 @@ pub struct Dispute<'a> {
     pub holder: &'a Netns,
     /// What the store says.
     pub grounds: Grounds<'a>,
+    /// When it came to be so, as far as that was seen.
+    pub since: BootNs,
     /// The moment from which it counts.
     pub from: BootNs,
 }
@@ -218,28 +222,32 @@ impl NodeMap {
             .filter(|release| self.belongs(holder, &release.was) == Match::Same)
             .max_by_key(|release| release.at);
         let address = address_since(holder, ip);
-        let mut tell = |grounds, store: &str, event: BootNs, apart: bool| {
-            if let Some(from) = self.counts_from(holder, own, store, event, apart, now) {
-                found.push(Dispute { ip, holder, grounds, from });
-            }
-        };
         // The IP came back after its release: that is another life of it, of which nothing is known.
-        let before = |release: &&Release| address <= release.at;
-        if let Some(release) = own.filter(before) {
-            tell(Grounds::Released(release), &release.was.store, release.at, false);
+        let freed = own.filter(|release| address <= release.at);
+        let mut tell = |grounds, store: &str, since: BootNs, pause: u64| {
+            let from = self.counts_from(holder, freed, store, since, pause, now);
+            found.push(Dispute { ip, holder, grounds, since, from });
+        };
+        if let Some(release) = freed {
+            tell(Grounds::Released(release), &release.was.store, release.at, SETTLE);
         } else if reserved.is_empty()
             && let Some((store, network)) = self.home_of(holder, ip)
         {
             let listed = self.store_listed(store).unwrap_or_default();
-            tell(Grounds::Unreserved { store, network }, store, address.max(listed), false);
+            let grounds = Grounds::Unreserved { store, network };
+            tell(grounds, store, address.max(listed), UNSEEN_RELEASE);
         }
         for entry in reserved {
             if self.belongs(holder, entry) == Match::Other
                 && self.is_one_network(holder, entry, own)
             {
-                let released = own.map(|own| own.at);
-                let apart = released.is_none_or(|at| entry.first_seen.since(at) > SEPARATE);
-                tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), apart);
+                let apart = own.is_none_or(|own| entry.first_seen.since(own.at) > SEPARATE);
+                let pause = match (own.is_none() && entry.preexisting, apart) {
+                    (true, _) => UNSEEN_RELEASE,
+                    (false, true) => 0,
+                    (false, false) => SETTLE,
+                };
+                tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), pause);
             }
         }
     }
@@ -285,36 +293,56 @@ impl NodeMap {
         }
     }
 
-    /// The moment from which a difference counts; absent while it may be part of a call. `apart`: no
-    /// release went with it.
+    /// The moment from which a difference counts: `pause` after it came to be, and not while it may be
+    /// part of a call.
     fn counts_from(
         &self,
         holder: &Netns,
-        own: Option<&Release>,
+        freed: Option<&Release>,
         store: &str,
-        event: BootNs,
-        apart: bool,
+        since: BootNs,
+        pause: u64,
         now: BootNs,
-    ) -> Option<BootNs> {
-        let mut from = if apart { event } else { event.plus(SETTLE) };
+    ) -> BootNs {
+        let mut from = since.plus(pause);
         if WITHOUT_CNI.contains(&store) || !self.sight().calls {
-            from = from.max(event.plus(UNSEEN_CALL));
+            from = from.max(since.plus(UNSEEN_CALL));
         }
+        // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
+        let event = freed.map_or(since, |freed| freed.at);
+        let released = freed.and_then(|freed| freed.was.container_id.as_deref());
+        from.max(self.excused_until(holder, released, event, now))
+    }
+
+    /// Until when calls that were under way at `event`, or had just ended, may be why.
+    fn excused_until(
+        &self,
+        holder: &Netns,
+        released: Option<&str>,
+        event: BootNs,
+        now: BootNs,
+    ) -> BootNs {
+        let longest = event.plus(HUNG_CALL);
         let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
-        let released = own.and_then(|own| own.was.container_id.as_deref());
-        for id in [sandbox, released].into_iter().flatten() {
-            let Some(history) = self.call_history(id) else { continue };
-            for went in [&history.add, &history.del] {
-                let hung = went.running_since.is_some_and(|at| now.since(at) > HUNG_CALL);
-                if went.running > 0 && !hung {
-                    return None;
-                }
-                if let Some(ended) = went.ended {
-                    from = from.max(ended.plus(AFTER_CALL));
-                }
-            }
+        let called = |id: &&str| self.call_history(id).is_some();
+        let ids: Vec<&str> = [sandbox, released].into_iter().flatten().filter(called).collect();
+        if ids.is_empty() || now >= longest {
+            return event;
         }
-        Some(from)
+        let mounted = is_mounted(holder);
+        let until = |entry: &CallEntry| match entry.ended {
+            None => entry.began.plus(HUNG_CALL),
+            // It did not know where the link is, and no name of the netns is left that could go after it.
+            Some(end) if entry.call.netns_path.is_none() && !mounted => end.at.plus(SETTLE),
+            Some(end) => end.at.plus(AFTER_CALL),
+        };
+        let meant = self.calls().filter(|entry| {
+            entry.began <= event.plus(SETTLE)
+                && until(entry) > event
+                && matches!(entry.call.command, CniCommand::Add | CniCommand::Del)
+                && entry.call.container_id.as_deref().is_some_and(|id| ids.contains(&id))
+        });
+        meant.map(until).max().unwrap_or(event).min(longest)
     }
 
     /// What is in dispute at `now`.
@@ -330,14 +358,6 @@ impl NodeMap {
         let all = self.all_disputes(now).into_iter();
         all.map(|dispute| dispute.from).filter(|at| *at > now).min()
     }
-
-    /// Whether a command of this container's is under way or has just ended.
-    #[must_use]
-    pub fn is_busy(&self, container: &str, now: BootNs) -> bool {
-        [CniCommand::Add, CniCommand::Del]
-            .into_iter()
-            .any(|command| self.is_called(command, container, now, AFTER_CALL))
-    }
 }
 
 /// Whether a netns has an IP on a device by which others could reach it.
@@ -352,6 +372,10 @@ fn has(netns: &Netns, ip: IpAddr) -> bool {
 fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     let own = netns.addresses().filter(|(key, _)| key.local == ip);
     own.map(|(_, known)| known.since).min().unwrap_or_default()
+}
+
+fn is_mounted(netns: &Netns) -> bool {
+    netns.holders().any(|holder| matches!(holder, Holder::Mount { .. }))
 }
 
 pub(super) fn is_mounted_at(netns: &Netns, path: &str) -> bool {

@@ -103,7 +103,7 @@ pub(super) struct Ipam {
     /// What was let go of, by IP, store and key.
     releases: BTreeMap<(IpAddr, Arc<str>, Arc<str>), Release>,
     pruned: BootNs,
-    /// When the newest whole list of a store's reservations began.
+    /// When the first whole list of a store's reservations began.
     listed: BTreeMap<String, BootNs>,
     unreadable: BTreeMap<(String, String), UnreadableEntry>,
     pub(super) ranges: ranges::Ranges,
@@ -307,8 +307,8 @@ impl NodeMap {
                 self.ipam.release(was, began);
             }
         }
-        let listed = self.ipam.listed.insert(store.to_owned(), began);
-        if listed.is_none() {
+        if !self.ipam.listed.contains_key(store) {
+            self.ipam.listed.insert(store.to_owned(), began);
             self.ipam.touch_all();
         }
     }
@@ -424,7 +424,7 @@ impl NodeMap {
         self.ipam.listed.keys().map(String::as_str)
     }
 
-    /// When the newest whole list of a store began.
+    /// When the first whole list of a store began.
     #[must_use]
     pub fn store_listed(&self, store: &str) -> Option<BootNs> {
         self.ipam.listed.get(store).copied()
