@@ -6,11 +6,11 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, Holder, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Holder, Link, SourceStatus};
 
 use super::cgroup::attribution;
 use super::sandbox::strip_var;
-use super::{CallEntry, Netns, NodeMap, Release, ReservationEntry, Told};
+use super::{CallEntry, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 const SETTLE: u64 = 300_000_000;
@@ -26,6 +26,8 @@ const HUNG_CALL: u64 = 120_000_000_000;
 const SEPARATE: u64 = 1_000_000_000;
 /// Stores whose IPs are not freed by a CNI plugin.
 const WITHOUT_CNI: [&str; 2] = ["libnetwork", "netavark"];
+/// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
+const NAMED_BY_CNI: &str = "host-local";
 /// Tasks of a netns that are asked for their container.
 const ASKED: usize = 64;
 
@@ -154,28 +156,62 @@ impl NodeMap {
             let owner = netns.owner().map(|owner| &*owner.sandbox);
             let mut reserved = false;
             for (_, entry) in self.ipam.of_ip(ip) {
-                if entry.container_id.is_none() || entry.container_id.as_deref() != owner {
-                    return true;
+                let named = entry.container_id.is_some() && entry.container_id.as_deref() == owner;
+                // Its own is there: whatever else is said of the IP is said of another network's.
+                if named || self.belongs(netns, entry) == Match::Same {
+                    return false;
                 }
                 reserved = true;
             }
             let own = |release: &Release| {
                 release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
             };
-            !reserved && (self.ipam.releases_of(ip).any(own) || self.home_of(netns, ip).is_some())
+            // Whether it is that range's own may change with every link.
+            let ranged = || self.ranges().any(|range| range.contains(ip));
+            reserved || self.ipam.releases_of(ip).any(own) || ranged()
         })
     }
 
     /// The network, of a store that hands it out, that a netns has an IP of: as the cached result of its
-    /// sandbox says.
+    /// sandbox says. A DEL takes that away: then the network that its link is part of.
     fn home_of(&self, netns: &Netns, ip: IpAddr) -> Option<(&str, &str)> {
-        let network = self.network_of(netns, ip)?;
-        let range = self.ranges().find(|range| {
-            range.range.network == network
-                && range.contains(ip)
-                && self.is_whole(&range.range.store)
-        })?;
-        Some((&range.range.store, &range.range.network))
+        // What a whole list did not have is not there because a file cannot be read now.
+        let known = |store| self.is_whole(store) || self.ipam.unreserved.contains(&(ip, netns.id));
+        let ranges = self.ranges().filter(|entry| entry.contains(ip) && known(&entry.range.store));
+        let mut networks = ranges.map(|entry| (&*entry.range.store, &*entry.range.network));
+        if let Some(name) = self.network_of(netns, ip) {
+            return networks.find(|(_, network)| *network == name);
+        }
+        netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let link = self.link_below(netns, ip)?;
+        networks.find(|(store, network)| {
+            self.has_member(store, network, netns.id, |other, ip| {
+                self.link_below(other, ip) == Some(link)
+            })
+        })
+    }
+
+    /// Whether another netns, of which this is so, has an IP that is reserved for it in a network.
+    fn has_member(
+        &self,
+        store: &str,
+        network: &str,
+        except: NetnsId,
+        so: impl Fn(&Netns, IpAddr) -> bool,
+    ) -> bool {
+        let own = |netns: &Netns, ip| {
+            self.reservations_of(ip).any(|entry| {
+                *entry.store == *store
+                    && *entry.network == *network
+                    && self.belongs(netns, entry) == Match::Same
+            })
+        };
+        let all = self.netns.values();
+        let mut others =
+            all.filter(|netns| !netns.host && netns.dying.is_none() && netns.id != except);
+        others.any(|netns| {
+            netns.routable().any(|(key, _)| so(netns, key.local) && own(netns, key.local))
+        })
     }
 
     /// The network by which a netns has this IP, as its sandbox's cached result says.
@@ -252,8 +288,8 @@ impl NodeMap {
         }
     }
 
-    /// Whether a holder's IP is of the network that a reservation is of. Where its own network is not
-    /// known: whether both hang on the same bridge or parent.
+    /// Whether a holder's IP is of the network that a reservation is of. Where names do not say it: whether
+    /// another netns of that network has the same in the CNI result cache, or hangs on the same link.
     fn is_one_network(
         &self,
         holder: &Netns,
@@ -263,32 +299,37 @@ impl NodeMap {
         if let Some(own) = own {
             return own.was.store == entry.store && own.was.network == entry.network;
         }
-        if let Some(network) = self.network_of(holder, entry.ip) {
-            return *network == *entry.network;
+        let name = self.network_of(holder, entry.ip);
+        match name {
+            Some(name) if *name == *entry.network => return true,
+            Some(_) if *entry.store == *NAMED_BY_CNI => return false,
+            _ => {}
         }
-        let Some(link) = self.link_below(holder, entry.ip) else { return false };
-        let members = self.reservations().filter(|other| {
-            other.store == entry.store && other.network == entry.network && other.ip != entry.ip
-        });
-        // A few will do: they are all on the same one.
-        members.take(256).any(|other| {
-            self.holders_of(other.ip).any(|netns| {
-                self.belongs(netns, other) == Match::Same
-                    && self.link_below(netns, other.ip) == Some(link)
-            })
+        let link = self.link_below(holder, entry.ip);
+        if name.is_none() && link.is_none() {
+            return false;
+        }
+        self.has_member(&entry.store, &entry.network, holder.id, |other, ip| {
+            name.is_some() && self.network_of(other, ip) == name
+                || link.is_some() && self.link_below(other, ip) == link
         })
     }
 
     /// The bridge of the host that the device with an IP hangs on, or the host's device that it is made of.
     fn link_below(&self, netns: &Netns, ip: IpAddr) -> Option<u32> {
+        let host = self.netns.get(&self.host()?)?;
         let (key, _) = netns.addresses().find(|(key, _)| key.local == ip)?;
         let link = netns.link(key.ifindex)?;
-        let host = self.netns.get(&self.host()?)?;
-        let below = host.link(link.peer?)?;
         match link.kind.as_deref() {
-            // Its peer's own peer is this one: the number is not by chance.
-            Some("veth") if below.peer == Some(link.ifindex) => below.master,
-            Some("macvlan" | "ipvlan") => Some(below.ifindex),
+            Some("veth") => host_end(host, netns, link)?.master,
+            Some("macvlan" | "ipvlan") => {
+                // By what number the host goes there only a pair with it tells.
+                let mut pairs = netns.links().map(|entry| &entry.link);
+                let pair = pairs.find(|link| host_end(host, netns, link).is_some())?;
+                let hosts = pair.peer_nsid?;
+                let parent = link.peer.filter(|_| link.peer_nsid == Some(hosts))?;
+                Some(host.link(parent)?.ifindex)
+            }
             _ => None,
         }
     }
@@ -353,10 +394,23 @@ impl NodeMap {
         found
     }
 
-    /// When the next dispute begins to count.
-    pub(super) fn next_dispute(&self, now: BootNs) -> Option<BootNs> {
-        let all = self.all_disputes(now).into_iter();
-        all.map(|dispute| dispute.from).filter(|at| *at > now).min()
+    /// Remembers which IPs are known to be reserved for nobody. Says when the next dispute begins to count.
+    pub(super) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
+        let all = self.all_disputes(now);
+        let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
+        let free = all.iter().filter(|dispute| {
+            dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
+        });
+        let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
+        self.ipam.unreserved = free;
+        next
+    }
+
+    /// Whether a netns has an IP that is in dispute at `now`.
+    pub(super) fn is_disputed(&self, ip: IpAddr, holder: &Netns, now: BootNs) -> bool {
+        let mut found = Vec::new();
+        self.disputes_of(ip, holder, now, &mut found);
+        found.iter().any(|dispute| dispute.from <= now)
     }
 }
 
@@ -372,6 +426,16 @@ fn has(netns: &Netns, ip: IpAddr) -> bool {
 fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     let own = netns.addresses().filter(|(key, _)| key.local == ip);
     own.map(|(_, known)| known.since).min().unwrap_or_default()
+}
+
+/// The host's end of a netns's veth. Indexes are small numbers, the same ones in every netns: it is the host's
+/// end that says of which netns the other one is.
+fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link> {
+    let end = host.link(link.peer?)?;
+    let veth = |link: &Link| link.kind.as_deref() == Some("veth");
+    let back = veth(end) && veth(link) && end.peer == Some(link.ifindex);
+    let there = end.peer_nsid.is_some() && end.peer_nsid == netns.names.nsid;
+    (back && there).then_some(end)
 }
 
 fn is_mounted(netns: &Netns) -> bool {
