@@ -370,11 +370,10 @@ impl NodeMap {
         if ids.is_empty() || now >= longest {
             return event;
         }
-        let mounted = is_mounted(holder);
         let until = |entry: &CallEntry| match entry.ended {
             None => entry.began.plus(HUNG_CALL),
-            // It did not know where the link is, and no name of the netns is left that could go after it.
-            Some(end) if entry.call.netns_path.is_none() && !mounted => end.at.plus(SETTLE),
+            // Its runtime did not find the netns any more: neither of them takes it away.
+            Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
             Some(end) => end.at.plus(AFTER_CALL),
         };
         let meant = self.calls().filter(|entry| {
@@ -436,10 +435,6 @@ fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link>
     let back = veth(end) && veth(link) && end.peer == Some(link.ifindex);
     let there = end.peer_nsid.is_some() && end.peer_nsid == netns.names.nsid;
     (back && there).then_some(end)
-}
-
-fn is_mounted(netns: &Netns) -> bool {
-    netns.holders().any(|holder| matches!(holder, Holder::Mount { .. }))
 }
 
 pub(super) fn is_mounted_at(netns: &Netns, path: &str) -> bool {

@@ -1,19 +1,12 @@
 //! From when on an IP that one has and another is given counts: calls that excuse it and those that do not,
 //! what stood before ipwatch, what is one network.
 
-use super::ipam::{NEW, SEEN, ip, reservation};
+use super::ipam::{NEW, SEEN, call_key, ip, reservation};
 use super::sandboxes::{ID, mount_of};
 use super::*;
-use crate::fact::{Attachment, CniCommand, Reservation, Scope};
+use crate::fact::{Attachment, CniCall, CniCommand, Reservation, Scope};
 
 impl Case {
-    /// The pod's netns loses its name, as after `umount`.
-    fn unmounted(&mut self, ms: u64) {
-        let scope = Scope::Mounts { mount_ns: 1 };
-        self.at(ms, What::Began(scope.clone()));
-        self.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
-    }
-
     /// ipwatch starts, and host-local does not have the IP of a pod whose cached result names its network.
     fn unreserved(ms: u64) -> Self {
         let mut case = Self::with_runtime();
@@ -58,8 +51,17 @@ fn dels_without_end_excuse_nothing() {
 #[test]
 fn a_del_that_knows_no_netns_excuses_little() {
     let mut case = Case::reserved();
-    case.unmounted(1_000);
-    case.call(1_900, 500, CniCommand::Del, ID);
+    let call = CniCall {
+        task: call_key(500),
+        parent: 1,
+        plugin: "/opt/cni/bin/bridge".into(),
+        command: CniCommand::Del,
+        container_id: Some(ID.into()),
+        netns_path: None,
+        ifname: Some("eth0".into()),
+        pod: None,
+    };
+    case.at(1_900, What::CniBegan(call));
     case.release(2_000, 5);
     assert_eq!(case.codes_at(2_090), [], "it runs");
     case.call_ended(2_100, 500, 0);

@@ -91,7 +91,7 @@ impl Case {
             plugin: "/opt/cni/bin/bridge".into(),
             command,
             container_id: Some(id.into()),
-            netns_path: None,
+            netns_path: (id == ID).then(|| PATH.into()),
             ifname: Some("eth0".into()),
             pod,
         };
@@ -134,7 +134,7 @@ impl Case {
     }
 }
 
-fn call_key(pid: u32) -> TaskKey {
+pub(super) fn call_key(pid: u32) -> TaskKey {
     TaskKey { pid, tid: pid, start: 1 }
 }
 
