@@ -14,9 +14,9 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
 }
 
 fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candidate> {
-    let (store, network, since) = match &dispute.grounds {
-        Grounds::Released(release) => (&*release.was.store, &*release.was.network, release.at),
-        Grounds::Unreserved { store, network } => (*store, *network, dispute.from),
+    let (store, network) = match &dispute.grounds {
+        Grounds::Released(release) => (&*release.was.store, &*release.was.network),
+        Grounds::Unreserved { store, network } => (*store, *network),
         Grounds::Handed(_) => return None,
     };
     let (ip, holder) = (dispute.ip, dispute.holder);
@@ -33,11 +33,10 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
             );
         }
         _ => {
-            let at = map.store_listed(store).unwrap_or(since);
             let text = format!(
                 "{store} has no reservation of {ip} in network {network}, whose range it is of"
             );
-            proof.tell(store, at, text);
+            proof.tell(store, dispute.since, text);
         }
     }
     for entry in map.reservations_of(ip) {
@@ -61,7 +60,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         severity: Severity::Critical,
         holders: map.holder_views(holder.id),
         evidence: proof.done(),
-        since,
+        since: dispute.since,
         observed: now,
         impact: format!(
             "{ip} is free in {store} and still up in {whose}: the next pod here that is given it shares it, \
@@ -69,7 +68,9 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         ),
         remediation: remediation(&boot.node, store, ip),
         caused_by: None,
-        preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. }),
+        // An address that came later than the first list was seen to come.
+        preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. })
+            && map.store_listed(store) == Some(dispute.since),
         subject,
     })
 }

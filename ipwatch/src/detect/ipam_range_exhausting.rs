@@ -93,7 +93,7 @@ fn tell_owners(
     let then = map.reserved_in(range).filter(|entry| !is_leaked(entry.ip)).take(LISTED);
     for entry in first.chain(then).take(LISTED) {
         let mark = if is_leaked(entry.ip) { "leaked, " } else { "" };
-        let pod = entry.container_id.as_deref().and_then(|id| map.pod_name_of(id));
+        let pod = entry.container_id.as_deref().and_then(|id| map.pod_of(id));
         let whose = match pod {
             Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),
             None => words::reserved_for(entry),

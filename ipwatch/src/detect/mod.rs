@@ -32,13 +32,14 @@ use crate::map::{NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-pub const SLOW: [Code; 9] = [
+pub const SLOW: [Code; 10] = [
     Code::IpHeldByDeadSandbox,
     Code::DeviceHeldByDeadSandbox,
     Code::NetnsLeaked,
     Code::NetnsTeardownStuck,
     Code::MountLeakBlocksRemoval,
     Code::IpReleasedButHeld,
+    Code::IpConflictImminent,
     Code::IpamReservationLeaked,
     Code::CniDelFailing,
     Code::VethOrphaned,

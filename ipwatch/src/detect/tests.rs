@@ -1,8 +1,9 @@
 //! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
-//! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, runs of CNI
-//! plugins in `calls`.
+//! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
+//! a difference counts in `dispute`, runs of CNI plugins in `calls`.
 
 mod calls;
+mod dispute;
 mod ipam;
 mod sandboxes;
 

@@ -6,26 +6,28 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, Holder, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Holder, Link, SourceStatus};
 
 use super::cgroup::attribution;
 use super::sandbox::strip_var;
-use super::{Netns, NodeMap, Release, ReservationEntry, Told};
+use super::{CallEntry, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 const SETTLE: u64 = 300_000_000;
 /// After the end of a DEL its netns is taken away.
 const AFTER_CALL: u64 = 2_000_000_000;
-/// The same where tasks are in it, who keep it: what a call does to it is done when the call ends.
-const AFTER_CALL_OF_HELD: u64 = 500_000_000;
 /// Where nobody sees the DEL.
 const UNSEEN_CALL: u64 = 5_000_000_000;
+/// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
+const UNSEEN_RELEASE: u64 = 30_000_000_000;
 /// A DEL that has hung for so long is no excuse any more.
 const HUNG_CALL: u64 = 120_000_000_000;
 /// A release that is older than this was no part of what goes on now.
 const SEPARATE: u64 = 1_000_000_000;
 /// Stores whose IPs are not freed by a CNI plugin.
 const WITHOUT_CNI: [&str; 2] = ["libnetwork", "netavark"];
+/// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
+const NAMED_BY_CNI: &str = "host-local";
 /// Tasks of a netns that are asked for their container.
 const ASKED: usize = 64;
 
@@ -38,6 +40,8 @@ pub struct Dispute<'a> {
     pub holder: &'a Netns,
     /// What the store says.
     pub grounds: Grounds<'a>,
+    /// When it came to be so, as far as that was seen.
+    pub since: BootNs,
     /// The moment from which it counts.
     pub from: BootNs,
 }
@@ -152,28 +156,62 @@ impl NodeMap {
             let owner = netns.owner().map(|owner| &*owner.sandbox);
             let mut reserved = false;
             for (_, entry) in self.ipam.of_ip(ip) {
-                if entry.container_id.is_none() || entry.container_id.as_deref() != owner {
-                    return true;
+                let named = entry.container_id.is_some() && entry.container_id.as_deref() == owner;
+                // Its own is there: whatever else is said of the IP is said of another network's.
+                if named || self.belongs(netns, entry) == Match::Same {
+                    return false;
                 }
                 reserved = true;
             }
             let own = |release: &Release| {
                 release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
             };
-            !reserved && (self.ipam.releases_of(ip).any(own) || self.home_of(netns, ip).is_some())
+            // Whether it is that range's own may change with every link.
+            let ranged = || self.ranges().any(|range| range.contains(ip));
+            reserved || self.ipam.releases_of(ip).any(own) || ranged()
         })
     }
 
     /// The network, of a store that hands it out, that a netns has an IP of: as the cached result of its
-    /// sandbox says.
+    /// sandbox says. A DEL takes that away: then the network that its link is part of.
     fn home_of(&self, netns: &Netns, ip: IpAddr) -> Option<(&str, &str)> {
-        let network = self.network_of(netns, ip)?;
-        let range = self.ranges().find(|range| {
-            range.range.network == network
-                && range.contains(ip)
-                && self.is_whole(&range.range.store)
-        })?;
-        Some((&range.range.store, &range.range.network))
+        // What a whole list did not have is not there because a file cannot be read now.
+        let known = |store| self.is_whole(store) || self.ipam.unreserved.contains(&(ip, netns.id));
+        let ranges = self.ranges().filter(|entry| entry.contains(ip) && known(&entry.range.store));
+        let mut networks = ranges.map(|entry| (&*entry.range.store, &*entry.range.network));
+        if let Some(name) = self.network_of(netns, ip) {
+            return networks.find(|(_, network)| *network == name);
+        }
+        netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let link = self.link_below(netns, ip)?;
+        networks.find(|(store, network)| {
+            self.has_member(store, network, netns.id, |other, ip| {
+                self.link_below(other, ip) == Some(link)
+            })
+        })
+    }
+
+    /// Whether another netns, of which this is so, has an IP that is reserved for it in a network.
+    fn has_member(
+        &self,
+        store: &str,
+        network: &str,
+        except: NetnsId,
+        so: impl Fn(&Netns, IpAddr) -> bool,
+    ) -> bool {
+        let own = |netns: &Netns, ip| {
+            self.reservations_of(ip).any(|entry| {
+                *entry.store == *store
+                    && *entry.network == *network
+                    && self.belongs(netns, entry) == Match::Same
+            })
+        };
+        let all = self.netns.values();
+        let mut others =
+            all.filter(|netns| !netns.host && netns.dying.is_none() && netns.id != except);
+        others.any(|netns| {
+            netns.routable().any(|(key, _)| so(netns, key.local) && own(netns, key.local))
+        })
     }
 
     /// The network by which a netns has this IP, as its sandbox's cached result says.
@@ -220,34 +258,38 @@ impl NodeMap {
             .filter(|release| self.belongs(holder, &release.was) == Match::Same)
             .max_by_key(|release| release.at);
         let address = address_since(holder, ip);
-        let mut tell = |grounds, store: &str, event: BootNs, apart: bool| {
-            if let Some(from) = self.counts_from(holder, own, store, event, apart, now) {
-                found.push(Dispute { ip, holder, grounds, from });
-            }
-        };
         // The IP came back after its release: that is another life of it, of which nothing is known.
-        let before = |release: &&Release| address <= release.at;
-        if let Some(release) = own.filter(before) {
-            tell(Grounds::Released(release), &release.was.store, release.at, false);
+        let freed = own.filter(|release| address <= release.at);
+        let mut tell = |grounds, store: &str, since: BootNs, pause: u64| {
+            let from = self.counts_from(holder, freed, store, since, pause, now);
+            found.push(Dispute { ip, holder, grounds, since, from });
+        };
+        if let Some(release) = freed {
+            tell(Grounds::Released(release), &release.was.store, release.at, SETTLE);
         } else if reserved.is_empty()
             && let Some((store, network)) = self.home_of(holder, ip)
         {
             let listed = self.store_listed(store).unwrap_or_default();
-            tell(Grounds::Unreserved { store, network }, store, address.max(listed), false);
+            let grounds = Grounds::Unreserved { store, network };
+            tell(grounds, store, address.max(listed), UNSEEN_RELEASE);
         }
         for entry in reserved {
             if self.belongs(holder, entry) == Match::Other
                 && self.is_one_network(holder, entry, own)
             {
-                let released = own.map(|own| own.at);
-                let apart = released.is_none_or(|at| entry.first_seen.since(at) > SEPARATE);
-                tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), apart);
+                let apart = own.is_none_or(|own| entry.first_seen.since(own.at) > SEPARATE);
+                let pause = match (own.is_none() && entry.preexisting, apart) {
+                    (true, _) => UNSEEN_RELEASE,
+                    (false, true) => 0,
+                    (false, false) => SETTLE,
+                };
+                tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), pause);
             }
         }
     }
 
-    /// Whether a holder's IP is of the network that a reservation is of. Where its own network is not
-    /// known: whether both hang on the same bridge or parent.
+    /// Whether a holder's IP is of the network that a reservation is of. Where names do not say it: whether
+    /// another netns of that network has the same in the CNI result cache, or hangs on the same link.
     fn is_one_network(
         &self,
         holder: &Netns,
@@ -257,67 +299,90 @@ impl NodeMap {
         if let Some(own) = own {
             return own.was.store == entry.store && own.was.network == entry.network;
         }
-        if let Some(network) = self.network_of(holder, entry.ip) {
-            return *network == *entry.network;
+        let name = self.network_of(holder, entry.ip);
+        match name {
+            Some(name) if *name == *entry.network => return true,
+            Some(_) if *entry.store == *NAMED_BY_CNI => return false,
+            _ => {}
         }
-        let Some(link) = self.link_below(holder, entry.ip) else { return false };
-        let members = self.reservations().filter(|other| {
-            other.store == entry.store && other.network == entry.network && other.ip != entry.ip
-        });
-        // A few will do: they are all on the same one.
-        members.take(256).any(|other| {
-            self.holders_of(other.ip).any(|netns| {
-                self.belongs(netns, other) == Match::Same
-                    && self.link_below(netns, other.ip) == Some(link)
-            })
+        let link = self.link_below(holder, entry.ip);
+        if name.is_none() && link.is_none() {
+            return false;
+        }
+        self.has_member(&entry.store, &entry.network, holder.id, |other, ip| {
+            name.is_some() && self.network_of(other, ip) == name
+                || link.is_some() && self.link_below(other, ip) == link
         })
     }
 
     /// The bridge of the host that the device with an IP hangs on, or the host's device that it is made of.
     fn link_below(&self, netns: &Netns, ip: IpAddr) -> Option<u32> {
+        let host = self.netns.get(&self.host()?)?;
         let (key, _) = netns.addresses().find(|(key, _)| key.local == ip)?;
         let link = netns.link(key.ifindex)?;
-        let host = self.netns.get(&self.host()?)?;
-        let below = host.link(link.peer?)?;
         match link.kind.as_deref() {
-            // Its peer's own peer is this one: the number is not by chance.
-            Some("veth") if below.peer == Some(link.ifindex) => below.master,
-            Some("macvlan" | "ipvlan") => Some(below.ifindex),
+            Some("veth") => host_end(host, netns, link)?.master,
+            Some("macvlan" | "ipvlan") => {
+                // By what number the host goes there only a pair with it tells.
+                let mut pairs = netns.links().map(|entry| &entry.link);
+                let pair = pairs.find(|link| host_end(host, netns, link).is_some())?;
+                let hosts = pair.peer_nsid?;
+                let parent = link.peer.filter(|_| link.peer_nsid == Some(hosts))?;
+                Some(host.link(parent)?.ifindex)
+            }
             _ => None,
         }
     }
 
-    /// The moment from which a difference counts; absent while it may be part of a call. `apart`: no
-    /// release went with it.
+    /// The moment from which a difference counts: `pause` after it came to be, and not while it may be
+    /// part of a call.
     fn counts_from(
         &self,
         holder: &Netns,
-        own: Option<&Release>,
+        freed: Option<&Release>,
         store: &str,
-        event: BootNs,
-        apart: bool,
+        since: BootNs,
+        pause: u64,
         now: BootNs,
-    ) -> Option<BootNs> {
-        let mut from = if apart { event } else { event.plus(SETTLE) };
+    ) -> BootNs {
+        let mut from = since.plus(pause);
         if WITHOUT_CNI.contains(&store) || !self.sight().calls {
-            from = from.max(event.plus(UNSEEN_CALL));
+            from = from.max(since.plus(UNSEEN_CALL));
         }
+        // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
+        let event = freed.map_or(since, |freed| freed.at);
+        let released = freed.and_then(|freed| freed.was.container_id.as_deref());
+        from.max(self.excused_until(holder, released, event, now))
+    }
+
+    /// Until when calls that were under way at `event`, or had just ended, may be why.
+    fn excused_until(
+        &self,
+        holder: &Netns,
+        released: Option<&str>,
+        event: BootNs,
+        now: BootNs,
+    ) -> BootNs {
+        let longest = event.plus(HUNG_CALL);
         let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
-        let released = own.and_then(|own| own.was.container_id.as_deref());
-        let after_call = if holder.tasks.is_empty() { AFTER_CALL } else { AFTER_CALL_OF_HELD };
-        for id in [sandbox, released].into_iter().flatten() {
-            let Some(history) = self.call_history(id) else { continue };
-            for went in [&history.add, &history.del] {
-                let hung = went.running_since.is_some_and(|at| now.since(at) > HUNG_CALL);
-                if went.running > 0 && !hung {
-                    return None;
-                }
-                if let Some(ended) = went.ended {
-                    from = from.max(ended.plus(after_call));
-                }
-            }
+        let called = |id: &&str| self.call_history(id).is_some();
+        let ids: Vec<&str> = [sandbox, released].into_iter().flatten().filter(called).collect();
+        if ids.is_empty() || now >= longest {
+            return event;
         }
-        Some(from)
+        let until = |entry: &CallEntry| match entry.ended {
+            None => entry.began.plus(HUNG_CALL),
+            // Its runtime did not find the netns any more: neither of them takes it away.
+            Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
+            Some(end) => end.at.plus(AFTER_CALL),
+        };
+        let meant = self.calls().filter(|entry| {
+            entry.began <= event.plus(SETTLE)
+                && until(entry) > event
+                && matches!(entry.call.command, CniCommand::Add | CniCommand::Del)
+                && entry.call.container_id.as_deref().is_some_and(|id| ids.contains(&id))
+        });
+        meant.map(until).max().unwrap_or(event).min(longest)
     }
 
     /// What is in dispute at `now`.
@@ -328,18 +393,23 @@ impl NodeMap {
         found
     }
 
-    /// When the next dispute begins to count.
-    pub(super) fn next_dispute(&self, now: BootNs) -> Option<BootNs> {
-        let all = self.all_disputes(now).into_iter();
-        all.map(|dispute| dispute.from).filter(|at| *at > now).min()
+    /// Remembers which IPs are known to be reserved for nobody. Says when the next dispute begins to count.
+    pub(super) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
+        let all = self.all_disputes(now);
+        let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
+        let free = all.iter().filter(|dispute| {
+            dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
+        });
+        let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
+        self.ipam.unreserved = free;
+        next
     }
 
-    /// Whether a command of this container's is under way or has just ended.
-    #[must_use]
-    pub fn is_busy(&self, container: &str, now: BootNs) -> bool {
-        [CniCommand::Add, CniCommand::Del]
-            .into_iter()
-            .any(|command| self.is_called(command, container, now, AFTER_CALL))
+    /// Whether a netns has an IP that is in dispute at `now`.
+    pub(super) fn is_disputed(&self, ip: IpAddr, holder: &Netns, now: BootNs) -> bool {
+        let mut found = Vec::new();
+        self.disputes_of(ip, holder, now, &mut found);
+        found.iter().any(|dispute| dispute.from <= now)
     }
 }
 
@@ -355,6 +425,16 @@ fn has(netns: &Netns, ip: IpAddr) -> bool {
 fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     let own = netns.addresses().filter(|(key, _)| key.local == ip);
     own.map(|(_, known)| known.since).min().unwrap_or_default()
+}
+
+/// The host's end of a netns's veth. Indexes are small numbers, the same ones in every netns: it is the host's
+/// end that says of which netns the other one is.
+fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link> {
+    let end = host.link(link.peer?)?;
+    let veth = |link: &Link| link.kind.as_deref() == Some("veth");
+    let back = veth(end) && veth(link) && end.peer == Some(link.ifindex);
+    let there = end.peer_nsid.is_some() && end.peer_nsid == netns.names.nsid;
+    (back && there).then_some(end)
 }
 
 pub(super) fn is_mounted_at(netns: &Netns, path: &str) -> bool {

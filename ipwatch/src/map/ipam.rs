@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
-use super::{NodeMap, Policy, Table, leaks, ranges};
+use super::{NetnsId, NodeMap, Policy, Table, leaks, ranges};
 
 /// Reservations kept, of all stores.
 const MOST: usize = 262_144;
@@ -55,16 +55,26 @@ impl ReservationEntry {
     /// Whether it says the same.
     fn says(&self, other: &Reservation) -> bool {
         self.is_for(other)
+            && self.pod.as_deref() == other.pod.as_ref()
             && *self.network == *other.network
             && self.ifname.as_deref() == other.ifname.as_deref()
             && self.since == other.since
     }
 
-    /// Whether it is the same IP for the same one.
+    /// Whether it is the same IP for the same one. A container's id says it all; of a pod more may be told
+    /// later.
     fn is_for(&self, other: &Reservation) -> bool {
+        let same_pod = || match (self.pod.as_deref(), &other.pod) {
+            (Some(own), Some(pod)) => {
+                own.namespace == pod.namespace
+                    && own.name == pod.name
+                    && (own.uid.is_none() || pod.uid.is_none() || own.uid == pod.uid)
+            }
+            (own, other) => own.is_none() && other.is_none(),
+        };
         self.ip == other.ip
             && self.container_id.as_deref() == other.container_id.as_deref()
-            && self.pod.as_deref() == other.pod.as_ref()
+            && (self.container_id.is_some() || same_pod())
     }
 }
 
@@ -103,7 +113,7 @@ pub(super) struct Ipam {
     /// What was let go of, by IP, store and key.
     releases: BTreeMap<(IpAddr, Arc<str>, Arc<str>), Release>,
     pruned: BootNs,
-    /// When the newest whole list of a store's reservations began.
+    /// When the first whole list of a store's reservations began.
     listed: BTreeMap<String, BootNs>,
     unreadable: BTreeMap<(String, String), UnreadableEntry>,
     pub(super) ranges: ranges::Ranges,
@@ -115,6 +125,8 @@ pub(super) struct Ipam {
     all_dirty: bool,
     /// IPs that are up in a netns for which no store has them reserved, as far as a first look tells.
     pub(super) doubtful: BTreeSet<IpAddr>,
+    /// Of these, with the netns, those that a whole list did not have.
+    pub(super) unreserved: BTreeSet<(IpAddr, NetnsId)>,
 }
 
 impl Ipam {
@@ -307,8 +319,8 @@ impl NodeMap {
                 self.ipam.release(was, began);
             }
         }
-        let listed = self.ipam.listed.insert(store.to_owned(), began);
-        if listed.is_none() {
+        if !self.ipam.listed.contains_key(store) {
+            self.ipam.listed.insert(store.to_owned(), began);
             self.ipam.touch_all();
         }
     }
@@ -354,7 +366,7 @@ impl NodeMap {
         self.ipam.ranges.sample(now);
         let leaks = self.settle_leaks(now, policy, all);
         self.prune_releases(now);
-        [leaks, self.next_dispute(now)].into_iter().flatten().min()
+        [leaks, self.settle_disputes(now)].into_iter().flatten().min()
     }
 
     /// A first look at IPs about which something has changed.
@@ -424,7 +436,7 @@ impl NodeMap {
         self.ipam.listed.keys().map(String::as_str)
     }
 
-    /// When the newest whole list of a store began.
+    /// When the first whole list of a store began.
     #[must_use]
     pub fn store_listed(&self, store: &str) -> Option<BootNs> {
         self.ipam.listed.get(store).copied()

@@ -103,7 +103,7 @@ impl NodeMap {
                     });
                     return Some(if dead { "leaked" } else { "yes" });
                 }
-                Match::Other => other |= self.in_dispute(entry.ip, holder),
+                Match::Other => other |= self.is_disputed(entry.ip, holder, self.now()),
                 Match::Unknown => unknown = true,
             }
         }
@@ -115,11 +115,6 @@ impl NodeMap {
             (false, true) => None,
             (false, false) => Some("idle"),
         }
-    }
-
-    fn in_dispute(&self, ip: IpAddr, holder: &Netns) -> bool {
-        let disputes = self.disputes(self.now());
-        disputes.iter().any(|dispute| dispute.ip == ip && dispute.holder.id == holder.id)
     }
 
     /// Everybody on this node who has an IP, the node itself included.

@@ -130,7 +130,8 @@ impl NodeMap {
     }
 
     /// The pod of a sandbox, by whoever knows it.
-    pub(super) fn pod_of(&self, sandbox: &str) -> Option<PodName> {
+    #[must_use]
+    pub fn pod_of(&self, sandbox: &str) -> Option<PodName> {
         let told = self.sandbox(sandbox).and_then(|entry| entry.sandbox.pod.clone());
         told.or_else(|| self.attachment_of(sandbox)?.pod.clone())
             .or_else(|| self.call_history(sandbox)?.pod.clone())
@@ -200,12 +201,6 @@ impl NodeMap {
         let Some(netns) = self.netns.get(&id).filter(|netns| netns.dying.is_none()) else { return };
         let Some(owner) = netns.owner().map(|owner| owner.sandbox.clone()) else { return };
         self.late.lost(&owner, at, &LostWhat::Address { ip, netns: id, by });
-    }
-
-    /// As [`Self::pod_of`], for detectors.
-    #[must_use]
-    pub fn pod_name_of(&self, sandbox: &str) -> Option<PodName> {
-        self.pod_of(sandbox)
     }
 
     /// DELs of old sandboxes of pods with a newer one that lives.

@@ -76,6 +76,84 @@ fn late_word_neither_revives_nor_overwrites_a_reservation() {
     assert_eq!(feed.map.reservations_of(ip(6)).count(), 1, "it came after the list began");
 }
 
+fn pod(uid: Option<&str>) -> Option<PodName> {
+    Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: uid.map(Into::into) })
+}
+
+#[test]
+fn more_said_of_the_same_pod_is_no_release() {
+    let mut feed = Feed::new(ALL);
+    let of_pod = |uid| Reservation { container_id: None, pod: pod(uid), ..reservation(5, 1) };
+    feed.tell(What::Reservation(of_pod(None)));
+    let first = feed.map.reservations_of(ip(5)).next().unwrap().first_seen;
+    feed.tell(What::Reservation(of_pod(Some("u1"))));
+    let entry = feed.map.reservations_of(ip(5)).next().unwrap();
+    assert_eq!(entry.pod.as_deref().unwrap().uid.as_deref(), Some("u1"));
+    assert_eq!((entry.first_seen, feed.map.releases_of(ip(5)).count()), (first, 0));
+    feed.tell(What::Reservation(of_pod(Some("u2"))));
+    assert_eq!(feed.map.releases_of(ip(5)).count(), 1, "another pod of that name");
+    feed.tell(What::Reservation(Reservation { pod: pod(None), ..reservation(6, 1) }));
+    feed.tell(What::Reservation(Reservation { pod: pod(Some("u1")), ..reservation(6, 1) }));
+    assert_eq!(feed.map.releases_of(ip(6)).count(), 0);
+}
+
+/// A netns with 10.0.0.5 that an attachment says is `c1`'s, by its path or by its IP alone.
+fn owned(path: Option<&str>) -> Feed {
+    let mut feed = Feed::new(ALL);
+    let holder = Holder::Mount {
+        mount_ns: 1,
+        path: "/run/netns/a".into(),
+        pid: 1,
+        comm: None,
+        cgroup: None,
+    };
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(5) });
+    feed.tell(What::Holder { netns: NetnsRef::cookie(7), holder });
+    feed.tell(What::Attachment(Attachment {
+        container_id: "c1".into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: path.map(Into::into),
+        ips: vec![(ip(5), 24)],
+        made: None,
+        pod: pod(None),
+    }));
+    feed.tell(What::Reservation(reservation(5, 1)));
+    feed.wants(1);
+    feed
+}
+
+#[test]
+fn where_its_own_reservation_is_nothing_is_doubtful() {
+    let mut feed = owned(Some("/run/netns/a"));
+    let isolated = Reservation {
+        network: "isolated".into(),
+        key: "/isolated/10.0.0.5".into(),
+        ..reservation(5, 2)
+    };
+    feed.tell(What::Reservation(isolated));
+    feed.wants(1);
+    assert!(feed.map.ipam.doubtful.is_empty(), "two networks with one range");
+    feed.tell(gone(5));
+    feed.wants(1);
+    assert!(!feed.map.ipam.doubtful.is_empty());
+    let named = Reservation { container_id: None, pod: pod(None), ..reservation(5, 1) };
+    feed.tell(What::Reservation(named));
+    feed.wants(1);
+    assert!(feed.map.ipam.doubtful.is_empty(), "by its pod");
+}
+
+#[test]
+fn a_guess_by_its_ip_bereaves_nobody() {
+    for (path, bereft) in [(Some("/run/netns/a"), true), (None, false)] {
+        let mut feed = owned(path);
+        feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+        let entry = feed.map.reservations_of(ip(5)).next().unwrap();
+        assert_eq!(entry.bereft.is_some(), bereft, "{path:?}");
+    }
+}
+
 /// One step in the life of a store.
 #[derive(Debug, Clone)]
 enum Step {
