@@ -60,7 +60,7 @@ pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
 pub use owner::{Owner, Told};
-pub use ranges::{RangeEntry, Usage};
+pub use ranges::{Level, RangeEntry, Usage};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;

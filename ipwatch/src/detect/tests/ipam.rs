@@ -460,6 +460,22 @@ fn a_range_that_leaks_run_out_by_is_told_under_them() {
 }
 
 #[test]
+fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
+    let mut case = Case::reserved();
+    case.range(13, 2, 6);
+    case.reserve(1_000, 2, NEW);
+    case.reserve(1_000, 3, NEW);
+    assert_eq!(case.codes_at(1_001), [Code::IpamRangeExhausting], "two are left");
+    case.release(2_000, 3);
+    assert_eq!(case.codes_at(2_001), [Code::IpamRangeExhausting], "three are");
+    case.release(3_000, 2);
+    assert_eq!(case.codes_at(3_001), []);
+    let mut case = Case::reserved();
+    case.range(13, 5, 5);
+    assert_eq!(case.codes_at(14), [], "a fixed address is meant to be taken");
+}
+
+#[test]
 fn a_file_that_stays_unreadable_is_told() {
     let mut case = Case::reserved();
     let file = Unreadable {
