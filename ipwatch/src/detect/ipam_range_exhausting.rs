@@ -5,7 +5,7 @@
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Level, NodeMap, Policy, RangeEntry, Usage};
+use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
 
 /// Owners that are listed.
 const LISTED: usize = 24;
@@ -67,15 +67,15 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
 fn tell_owners(
     map: &NodeMap,
     range: &RangeEntry,
-    leaked: &[std::net::IpAddr],
+    leaked: &Leaked<'_>,
     proof: &mut Proof<'_>,
     now: BootNs,
 ) {
-    let is_leaked = |ip| leaked.binary_search(&ip).is_ok();
-    let first = map.reserved_in(range).filter(|entry| is_leaked(entry.ip)).take(LISTED);
-    let then = map.reserved_in(range).filter(|entry| !is_leaked(entry.ip)).take(LISTED);
+    let of_leaks = leaked.iter().flat_map(|ip| map.reservations_of(ip));
+    let first = of_leaks.filter(|entry| range.is_of(entry)).take(LISTED);
+    let then = map.reserved_in(range).filter(|entry| !leaked.contains(entry.ip));
     for entry in first.chain(then).take(LISTED) {
-        let mark = if is_leaked(entry.ip) { "leaked, " } else { "" };
+        let mark = if leaked.contains(entry.ip) { "leaked, " } else { "" };
         let pod = entry.container_id.as_deref().and_then(|id| map.pod_name_of(id));
         let whose = match pod {
             Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),

@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::fact::{BootNs, NetnsRef};
 
-use super::{Netns, NodeMap, Table};
+use super::{Netns, NodeMap, Table, Told};
 
 /// A netns within one run of the map. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -300,7 +300,8 @@ impl NodeMap {
             self.by_ip.remove(&(key.local, id));
             self.ipam.touch(key.local);
         }
-        if let Some(owner) = &entry.owner {
+        // Of one that is guessed by its IP it is no proof.
+        if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp) {
             self.bereave(&owner.sandbox, at);
         }
         for task in &entry.tasks {

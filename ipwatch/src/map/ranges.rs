@@ -43,6 +43,8 @@ pub struct RangeEntry {
     pub told: BootNs,
     /// IPs of each set that are reserved.
     used: Vec<u64>,
+    /// IPs whose reservations are leaks, and by how many each is reserved.
+    pub(super) leaked: BTreeMap<IpAddr, u32>,
     /// How many were taken, now and then, the oldest first.
     samples: VecDeque<(BootNs, u64)>,
     /// How near it is to its end, by what it was before too, and since when it is not far from it.
@@ -88,6 +90,11 @@ impl RangeEntry {
                 .is_some_and(|rest| rest.starts_with('/')),
             None => self.range.network == *entry.network,
         }
+    }
+
+    /// Whether it has handed out what is reserved.
+    pub(super) fn hands_out(&self, entry: &ReservationEntry) -> bool {
+        self.is_of(entry) && self.contains(entry.ip)
     }
 
     /// Whether the IP is one that it hands out.
@@ -217,6 +224,24 @@ impl Ranges {
         self.count(entry, others, |used| *used = used.saturating_sub(1));
     }
 
+    /// A reservation is a leak.
+    pub(super) fn leaked(&mut self, entry: &ReservationEntry) {
+        for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
+            *range.leaked.entry(entry.ip).or_default() += 1;
+        }
+    }
+
+    /// A reservation is no leak any more.
+    pub(super) fn unleaked(&mut self, entry: &ReservationEntry) {
+        for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
+            let Some(count) = range.leaked.get_mut(&entry.ip) else { continue };
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                range.leaked.remove(&entry.ip);
+            }
+        }
+    }
+
     /// An IP that two keys reserve is taken once.
     fn count<'a>(
         &mut self,
@@ -276,11 +301,13 @@ impl NodeMap {
             range: range.clone(),
             told: at,
             used: Vec::new(),
+            leaked: BTreeMap::new(),
             samples: VecDeque::new(),
             level: Level::Enough,
             low: None,
         };
         entry.used = range.sets.iter().map(|parts| self.used_of(&entry, parts)).collect();
+        entry.leaked = self.leaked_of(&entry);
         self.ipam.ranges.all.insert(key, entry);
         self.ipam.touch_all();
     }

@@ -1,8 +1,10 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
 //! out of order in `order`, random lives in `model`.
 
+mod calls;
 mod detail;
 mod ipam;
+mod leaks;
 mod model;
 mod order;
 
@@ -90,6 +92,10 @@ impl Feed {
         self.at = self.at.plus(after_ms * MS);
         self.map.agenda(self.at, &Policy::default()).wants
     }
+}
+
+fn mounted_at(path: &str) -> Holder {
+    Holder::Mount { mount_ns: 1, path: path.into(), pid: 1, comm: None, cgroup: None }
 }
 
 const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };
