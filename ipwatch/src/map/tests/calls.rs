@@ -44,6 +44,7 @@ fn a_path_that_is_used_again_is_the_newest_ones() {
     feed.tell(What::Holder { netns: POD, holder });
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"));
     feed.tell(began(502, CniCommand::Del, "z-old"));
+    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
     feed.tell(ended(502));
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "a late DEL");
     feed.tell(began(503, CniCommand::Del, "a-new"));
