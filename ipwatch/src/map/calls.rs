@@ -256,8 +256,9 @@ impl Calls {
                 }
                 self.paths.insert(path.to_owned(), (id.as_str().into(), entry.began));
             }
-            (CniCommand::Del, Some(end)) if !end.failed() => {
-                if self.paths.get(path).is_some_and(|(own, _)| **own == **id) {
+            (CniCommand::Del, Some(end)) => {
+                let own = self.paths.get(path).is_some_and(|(own, _)| **own == **id);
+                if own && !end.failed() {
                     self.paths.remove(path);
                 }
             }
