@@ -84,6 +84,10 @@ pub type DirKey = [u64; 2];
 pub const PATH_KEY: u64 = u64::MAX;
 /// Directories that can be told.
 pub const MOST_DIRS: u32 = 64;
+/// A run of a plugin: `start_boottime` of its process, and its id.
+pub type CallKey = [u64; 2];
+/// Ends of runs that are kept where the ring buffer has no room.
+pub const MOST_UNTOLD: u32 = 4096;
 /// Longest path of a plugin that is taken, with the NUL at its end.
 pub const LONGEST_PATH: usize = 256;
 

@@ -18,15 +18,16 @@ use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint};
 use aya_ebpf::maps::{HashMap, PerCpuArray};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use ipwatch_common::{
-    CallEndRecord, CallRecord, DirKey, LONGEST_PATH, MOST_DIRS, PATH_KEY, PATH_SEED, kind,
-    path_step,
+    CallEndRecord, CallKey, CallRecord, DirKey, LONGEST_PATH, MOST_DIRS, MOST_UNTOLD, PATH_KEY,
+    PATH_SEED, kind, path_step,
 };
 
-use crate::emit::{dropped, emit, header};
+use crate::emit::{dropped, emit_call, header, look};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, DENTRY_INODE, DENTRY_PARENT, FILE_DENTRY, INODE_NUMBER, INODE_SB,
-    MM_ENV_END, MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_EXIT_CODE,
-    TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID,
+    MM_ENV_END, MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE,
+    TASK_EXIT_CODE, TASK_LEADER, TASK_MM, TASK_PARENT, TASK_PID, TASK_SIGNAL, TASK_START,
+    TASK_TGID, TASK_THREAD_PID,
 };
 use crate::read::{Addr, at, field};
 
@@ -49,6 +50,10 @@ static DIRS: HashMap<DirKey, u8> = HashMap::with_max_entries(MOST_DIRS, 0);
 /// pressure an entry could not be had, and the end of its call would go unseen.
 #[map]
 static RUNNING: HashMap<u32, u64> = HashMap::with_max_entries(4096, 0);
+
+/// Ends that found no room in the ring buffer, by start and process: the user half takes them from here.
+#[map]
+static UNTOLD: HashMap<CallKey, CallEndRecord> = HashMap::with_max_entries(MOST_UNTOLD, 0);
 
 /// Where an environment is taken apart. A tracepoint's program is not preempted by itself: the
 /// kernel then skips the second run and counts it (`bpf_prog_enter_recur`).
@@ -93,6 +98,12 @@ fn scan() -> Option<&'static mut Scan> {
 /// `sched_process_exec(task, old_pid, bprm)`.
 #[inline(always)]
 fn begin(task: Addr, bprm: Addr) {
+    // Of a container's own plugins nothing is taken: they are of a cluster within it, or a lie. Who runs
+    // the node's is in its pid namespace, the first (`struct pid`, include/linux/pid.h).
+    let of: Addr = field(task, &TASK_THREAD_PID);
+    if field::<u32>(of, &PID_LEVEL) != 0 {
+        return;
+    }
     let Some(scan) = scan() else { return };
     // Of an earlier call nothing may be left: a read of what is not there gives zeroes.
     // SAFETY: the helper writes exactly a record, which is any bytes.
@@ -136,7 +147,9 @@ fn begin(task: Addr, bprm: Addr) {
         // No room: its end will not be told.
         dropped(kind::CALL_ENDED);
     }
-    emit(kind::CALL_BEGAN, &scan.record);
+    if !emit_call(&scan.record) {
+        dropped(kind::CALL_BEGAN);
+    }
 }
 
 #[inline(always)]
@@ -347,14 +360,40 @@ fn end(task: Addr) {
         return;
     }
     let leader: Addr = field(task, &TASK_LEADER);
-    if field::<u64>(leader, &TASK_START) != start {
-        return;
+    if field::<u64>(leader, &TASK_START) == start {
+        tell_end(leader, signal, pid, start);
     }
+}
+
+/// `sched_process_free(task)`: the end of a run whose exit went unseen (the kernel skips a program, or
+/// refuses it a lock) is told late. A thread that ran a new program has its leader's ids and start, and
+/// the old leader its.
+#[inline(always)]
+pub fn free(task: Addr) {
+    let pid: u32 = field(task, &TASK_TGID);
+    // SAFETY: copied at once.
+    let Some(start) = unsafe { RUNNING.get(&pid) }.copied() else { return };
+    if field::<u32>(task, &TASK_PID) == pid && field::<u64>(task, &TASK_START) == start {
+        let _ = RUNNING.remove(&pid);
+        tell_end(task, field(task, &TASK_SIGNAL), pid, start);
+    }
+}
+
+#[inline(always)]
+fn tell_end(leader: Addr, signal: Addr, pid: u32, start: u64) {
     let group = field::<u32>(signal, &SIGNAL_FLAGS) & SIGNAL_GROUP_EXIT != 0;
     let code =
         if group { field(signal, &SIGNAL_EXIT_CODE) } else { field(leader, &TASK_EXIT_CODE) };
     let header = header::<CallEndRecord>(kind::CALL_ENDED);
-    emit(kind::CALL_ENDED, &CallEndRecord { header, pid, code, start });
+    let record = CallEndRecord { header, pid, code, start };
+    if emit_call(&record) {
+        return;
+    }
+    if UNTOLD.insert([start, u64::from(pid)], record, 0).is_ok() {
+        look();
+    } else {
+        dropped(kind::CALL_ENDED);
+    }
 }
 
 #[btf_tracepoint]

@@ -1,4 +1,4 @@
-//! The way out: the ring buffer, and the count of what did not fit.
+//! The way out: the ring buffers, and the count of what did not fit.
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
@@ -8,6 +8,16 @@ use ipwatch_common::{Header, kind};
 /// The user half sets its size at load.
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Runs of CNI plugins. Nothing tells of one again, so that what floods [`EVENTS`] must not cost one. The
+/// user half sets its size too.
+#[map]
+static CALLS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Grows when a record did not fit: the user half looks further only then. It grows after what there is
+/// to find.
+#[map]
+static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
 /// Records that did not fit, by kind.
 #[map]
@@ -33,10 +43,24 @@ pub fn emit<T>(kind: u16, record: &T) {
     }
 }
 
+/// Hands a record of a plugin's run to the user half. Whether it fitted: what happens to one that did
+/// not is the caller's.
+#[inline(always)]
+pub fn emit_call<T>(record: &T) -> bool {
+    CALLS.output::<T>(record, 0).is_ok()
+}
+
 /// Counts a record that will never be.
 #[inline(always)]
 pub fn dropped(kind: u16) {
     count(&DROPPED, u32::from(kind));
+    look();
+}
+
+/// Makes the user half look at what did not fit.
+#[inline(always)]
+pub fn look() {
+    count(&DROPS, 0);
 }
 
 /// Counts a neighbour update that is not told.

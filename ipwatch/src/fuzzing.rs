@@ -2,10 +2,11 @@
 //! `fuzzing` only.
 
 pub use crate::cli::fuzz::paste;
-pub use crate::sources::cni::fuzz::cni_cache;
+pub use crate::sources::cni::fuzz::{cni_cache, cni_log};
 pub use crate::sources::ipam::fuzz::{
     aws, bolt, cilium, conflist, host_local, libnetwork, netavark, terway,
 };
 pub use crate::sources::netlink::fuzz::netlink;
+pub use crate::sources::probes::fuzz::cni_call;
 pub use crate::sources::procfs::fuzz::{mountinfo, proc};
 pub use crate::sources::runtime::fuzz::{cri, docker};

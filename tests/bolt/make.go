@@ -1,11 +1,11 @@
-// Makes the bolt files of the unit tests with the real bolt, and holds one open as their owners do.
+// Makes the bolt files of the unit tests with the real bolt, and writes one without end.
 //
 // With Debian's golang-go and golang-github-coreos-bbolt-dev, at the top of the repository:
 //
 //	export GO111MODULE=off GOPATH=/usr/share/gocode
 //	go run tests/bolt/make.go terway ipwatch/src/sources/ipam/bolt/fixtures/terway.db
 //	go run tests/bolt/make.go nested ipwatch/src/sources/ipam/bolt/fixtures/nested.db
-//	go run tests/bolt/make.go hold FILE    # commits and holds it until its standard input ends
+//	go run tests/bolt/make.go commit FILE    # one transaction after another, until its standard input ends
 //
 // libnetwork.db and netavark.db beside them are dockerd's (20.10) and podman's (4.3), copied while they ran.
 package main
@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -101,6 +102,52 @@ func nested(tx *bolt.Tx) {
 	check(err)
 }
 
+// A transaction replaces everything of the one before it, by as many keys as its number gives. The bucket
+// `ballast` grows, and the file with it.
+func replace(number int) func(*bolt.Tx) error {
+	return func(tx *bolt.Tx) error {
+		if number > 1 {
+			check(tx.DeleteBucket([]byte("relation")))
+		}
+		relation, err := tx.CreateBucket([]byte("relation"))
+		check(err)
+		value := fmt.Sprint(number) + strings.Repeat(".", number%500)
+		for n := 0; n < 10+number%90; n++ {
+			check(relation.Put([]byte(fmt.Sprintf("shop/api-%02d", n)), []byte(value)))
+		}
+		ballast, err := tx.CreateBucketIfNotExists([]byte("ballast"))
+		check(err)
+		if number > 500 {
+			return nil
+		}
+		return ballast.Put([]byte(fmt.Sprint(number)), make([]byte, 16<<10))
+	}
+}
+
+func commit(db *bolt.DB) {
+	over := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(over)
+	}()
+	for number := 1; ; number++ {
+		check(db.Update(replace(number)))
+		if number == 1 {
+			fmt.Println("committed")
+		}
+		// In bursts: in one a reader falls between two transactions, after it one is whole.
+		var pause time.Duration
+		if number%10 == 0 {
+			pause = 10 * time.Millisecond
+		}
+		select {
+		case <-over:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
 func main() {
 	what, path := os.Args[1], os.Args[2]
 	options := &bolt.Options{}
@@ -110,10 +157,10 @@ func main() {
 	}
 	db, err := bolt.Open(path, 0o644, options)
 	check(err)
-	check(db.Update(func(tx *bolt.Tx) error { fill(tx); return nil }))
-	if what == "hold" {
-		fmt.Println("held")
-		_, _ = io.Copy(io.Discard, os.Stdin)
+	if what == "commit" {
+		commit(db)
+	} else {
+		check(db.Update(func(tx *bolt.Tx) error { fill(tx); return nil }))
 	}
 	check(db.Close())
 }

@@ -85,6 +85,13 @@ impl Told {
         (first, all.into_iter().find(|(_, finding)| finding["status"] == "firing"))
     }
 
+    /// The last word of a finding that was told before a failure; itself where there is none.
+    fn last_before(&self, failure: Instant, first: &Value) -> Value {
+        let mut all = self.findings();
+        all.retain(|(at, f)| f["id"] == first["id"] && f["status"] == "firing" && *at < failure);
+        all.pop().map_or_else(|| first.clone(), |(_, finding)| finding)
+    }
+
     /// Waits for the first word of such a finding, `pending` included.
     #[track_caller]
     pub fn await_word(&self, code: &str, seconds: u32, about: impl Fn(&Value) -> bool) -> Instant {
@@ -96,10 +103,10 @@ impl Told {
 
     /// Waits for such a finding to fire.
     #[track_caller]
-    pub fn await_firing(&self, code: &str, seconds: u32, about: impl Fn(&Value) -> bool) -> Value {
+    pub fn await_firing(&self, code: &str, seconds: u32, about: impl Fn(&Value) -> bool) {
         poll::settle(seconds, || self.first(code, &about).1.is_some());
         let fired = self.first(code, &about).1;
-        fired.unwrap_or_else(|| panic!("no {code} fires: {:#?}", self.short())).1
+        assert!(fired.is_some(), "no {code} fires: {:#?}", self.short());
     }
 
     /// Waits until such a finding fires, enters the lead that it gave before the failure into the table,
@@ -119,7 +126,7 @@ impl Told {
         let (word, firing) = self.first(code, &about);
         let machine = word.map(|at| micros(at, failure.at));
         let human = firing.as_ref().map(|(at, _)| micros(*at, failure.at));
-        let finding = firing.map(|(_, finding)| finding);
+        let finding = firing.map(|(_, first)| self.last_before(failure.at, &first));
         let named = finding.as_ref().map_or(Err("no finding".to_owned()), holder);
         enter(failure.case, code, machine, human, &named);
         let all = self.short();

@@ -79,12 +79,13 @@ fn targets() -> Result<Vec<String>> {
 fn build() -> Result<PathBuf> {
     println!("== building the fuzz targets");
     let dir = place::repository().join("fuzz");
+    let target = place::target().join("fuzz");
     // Not the workspace's flags and lock file; but a target by name, so that no build script has them.
     let mut cargo = build::cargo(&["build", "--release"])?;
     cargo.current_dir(&dir).env("RUSTFLAGS", FLAGS.join(" "));
-    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_TARGET_DIR", dir.join("target"));
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_TARGET_DIR", &target);
     shell::run(&mut cargo)?;
-    Ok(dir.join("target").join(build::triple()?).join("release"))
+    Ok(target.join(build::triple()?).join("release"))
 }
 
 fn fuzz(bin: &Path, target: &str, seconds: u32) -> Result<Tally> {
@@ -134,10 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn every_target_is_built_and_has_an_entry() {
+    fn every_target_is_built() {
         let manifest =
             std::fs::read_to_string(place::repository().join("fuzz/Cargo.toml")).unwrap();
-        for target in targets().unwrap() {
+        let targets = targets().unwrap();
+        assert!(!targets.is_empty());
+        for target in targets {
             assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
         }
     }

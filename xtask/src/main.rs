@@ -42,7 +42,7 @@ Usage: cargo xtask COMMAND
   test [--only PART]... [--cycles NUMBER] [--long]
                               run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
-                              --long: with every fuzz target for a minute
+                              --long: with a live bolt file and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
   vm [6.1|6.12]... [-- FILTER...]

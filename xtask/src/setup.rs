@@ -22,9 +22,11 @@ pub(crate) const E2E: &[&str] = &[
     "podman",
     "netavark",
 ];
+/// For a program that writes bolt files by bolt itself.
+pub(crate) const BOLT: &[&str] = &["golang-go", "golang-github-coreos-bbolt-dev"];
 /// libFuzzer is C++.
 pub(crate) const FUZZ: &[&str] = &["gcc", "g++", "libc6-dev"];
-/// The same, but any dockerd does, and what a machine has may stand in the way of Debian's.
+/// For the end-to-end tests as well; but any dockerd does, and what a machine has may stand in the way of Debian's.
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
 pub(crate) const VM: &[&str] = &[

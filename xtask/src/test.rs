@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
 use crate::tally::Tally;
-use crate::{fuzz, setup, shell, vm};
+use crate::{fuzz, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
 const PARTS: [&str; 3] = ["unit", "e2e", "vm"];
@@ -85,6 +85,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
         tally.add(&unit()?);
     }
     if wanted.long {
+        tally.add(&live_bolt()?);
         tally.add(&fuzz::all()?);
     }
     if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
@@ -108,6 +109,22 @@ fn unit() -> Result<Tally> {
     setup::packages(setup::BUILD)?;
     let words = ["test", "--exclude", "ipwatch-tests", "--exclude", "ipwatch-ebpf", "--workspace"];
     count(&mut build::cargo(&words)?, "")
+}
+
+/// What reads a bolt file while bolt itself writes it.
+fn live_bolt() -> Result<Tally> {
+    println!("== a live bolt file");
+    setup::packages(setup::BUILD)?;
+    setup::packages(setup::BOLT)?;
+    let writer = place::target().join("bolt-writer");
+    let mut go = shell::command(&["go", "build", "-o"]);
+    go.arg(&writer).arg("tests/bolt/make.go").current_dir(place::repository());
+    // Debian's packages are no modules.
+    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
+    shell::run(&mut go)?;
+    let words = ["test", "-p", "ipwatch", "--lib", "bolt::live_tests"];
+    let mut cargo = build::cargo(&words)?;
+    count(cargo.args(["--", "--ignored"]).env("IPWATCH_TEST_BOLT_WRITER", writer), "")
 }
 
 fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> Result<Tally> {

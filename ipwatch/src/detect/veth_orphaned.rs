@@ -17,7 +17,9 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
     let old = pods.filter(|known| now.since(known.since) >= policy.leak_age);
     old.filter_map(|known| {
         let peer = known.link.peer.filter(|_| known.link.peer_nsid.is_none())?;
-        let other = host.link(peer).filter(|other| other.peer == Some(known.link.ifindex))?;
+        // That of a pair which is made first is told of before it has a peer (`veth_newlink`, 6.18).
+        let own = |back: u32| back == known.link.ifindex;
+        let other = host.link(peer).filter(|other| other.peer.is_none_or(own))?;
         let used = host
             .addresses()
             .any(|(key, _)| key.ifindex == peer || key.ifindex == known.link.ifindex);
@@ -25,7 +27,7 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
         let told = is_pods(other) && other.ifindex < known.link.ifindex;
         let plugged = other.master.is_some();
         (!used && !told && !plugged)
-            .then(|| candidate(map, &known.link, other, known.since, known.touched))?
+            .then(|| candidate(map, &known.link, other, known.since, now))?
     })
     .collect()
 }

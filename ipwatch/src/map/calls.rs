@@ -65,6 +65,12 @@ impl CallEnd {
     pub fn failed(&self) -> bool {
         self.status.is_some_and(|status| status != 0) || self.signal.is_some()
     }
+
+    /// Whether it was seen. If not, it had ended by then, well or not.
+    #[must_use]
+    pub fn is_seen(&self) -> bool {
+        self.status.is_some() || self.signal.is_some()
+    }
 }
 
 impl CallEntry {
@@ -127,6 +133,9 @@ impl Went {
             self.running_since = None;
         }
         self.ended = self.ended.max(Some(end.at));
+        if !end.is_seen() {
+            return;
+        }
         if !end.failed() {
             self.failures = 0;
             self.failed = None;
@@ -143,7 +152,7 @@ impl Went {
 
     /// Whether one is under way and does not hang, or ended less than `after` ns before `now`.
     fn is_recent(&self, now: BootNs, after: u64) -> bool {
-        self.running_since.is_some_and(|began| now.since(began) < HUNG)
+        (self.running > 0 && self.last.is_some_and(|began| now.since(began) < HUNG))
             || self.ended.is_some_and(|end| now.since(end) < after)
     }
 
@@ -258,7 +267,7 @@ impl Calls {
             }
             (CniCommand::Del, Some(end)) => {
                 let own = self.paths.get(path).is_some_and(|(own, _)| **own == **id);
-                if own && !end.failed() {
+                if own && end.status == Some(0) {
                     self.paths.remove(path);
                 }
             }
@@ -302,6 +311,17 @@ impl CallHistory {
 
 impl NodeMap {
     pub(super) fn call_began(&mut self, call: &CniCall, at: BootNs) {
+        let of_pid = |pid| {
+            let first = TaskKey { pid, tid: 0, start: 0 };
+            first..=TaskKey { pid, tid: u32::MAX, start: u64::MAX }
+        };
+        let same = self.calls.running.range(of_pid(call.task.pid)).map(|(task, _)| *task);
+        let before: Vec<TaskKey> = same.filter(|task| *task != call.task).collect();
+        for task in before {
+            // Its pid is another's: it has ended, unseen.
+            self.call_ended(task, None, None, at);
+        }
+        self.tidy_calls(at);
         if self.calls.running.len() >= MOST_RUNNING {
             self.forget_lost_calls(at);
             if self.calls.running.len() >= MOST_RUNNING {
@@ -310,9 +330,7 @@ impl NodeMap {
         }
         let calls = &mut self.calls;
         // A pid names one running task at a time; the newest start is the one that lives.
-        let from = TaskKey { pid: call.parent, tid: 0, start: 0 };
-        let to = TaskKey { pid: call.parent, tid: u32::MAX, start: u64::MAX };
-        let within = calls.running.range(from..=to).next_back().map(|(task, _)| *task);
+        let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
         let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
         calls.note_began(&entry);
         calls.note_path(&entry);
@@ -362,9 +380,22 @@ impl NodeMap {
         signal: Option<u32>,
         at: BootNs,
     ) {
-        let calls = &mut self.calls;
-        let Some(mut entry) = calls.running.remove(&task) else { return };
-        let end = CallEnd { at, status, signal };
+        let Some(entry) = self.calls.running.remove(&task) else { return };
+        // A plugin waits for those that it runs; only one that is killed may leave one behind.
+        let mut around: Vec<TaskKey> = signal.is_none().then_some(task).into_iter().collect();
+        while let Some(outer) = around.pop() {
+            let within = |_: &TaskKey, entry: &mut CallEntry| entry.within == Some(outer);
+            let unseen: Vec<_> = self.calls.running.extract_if(.., within).collect();
+            for (task, entry) in unseen {
+                around.push(task);
+                self.call_over(entry, CallEnd { at, status: None, signal: None });
+            }
+        }
+        self.call_over(entry, CallEnd { at, status, signal });
+    }
+
+    fn call_over(&mut self, mut entry: CallEntry, end: CallEnd) {
+        let (calls, at, task) = (&mut self.calls, end.at, entry.call.task);
         entry.ended = Some(end);
         calls.note_ended(&entry, end);
         calls.note_path(&entry);
@@ -372,7 +403,8 @@ impl NodeMap {
         while calls.past.len() >= MOST_PAST || calls.past.front().is_some_and(old) {
             calls.past.pop_front();
         }
-        if calls.untaken.len() < MOST_UNTAKEN {
+        // How long the others took is not known.
+        if end.is_seen() && calls.untaken.len() < MOST_UNTAKEN {
             calls.untaken.push(entry.clone());
         }
         let id = entry.call.container_id.clone();

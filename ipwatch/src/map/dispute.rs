@@ -16,6 +16,8 @@ use super::{Netns, NodeMap, Release, ReservationEntry, Told};
 const SETTLE: u64 = 300_000_000;
 /// After the end of a DEL its netns is taken away.
 const AFTER_CALL: u64 = 2_000_000_000;
+/// The same where tasks are in it, who keep it: what a call does to it is done when the call ends.
+const AFTER_CALL_OF_HELD: u64 = 500_000_000;
 /// Where nobody sees the DEL.
 const UNSEEN_CALL: u64 = 5_000_000_000;
 /// A DEL that has hung for so long is no excuse any more.
@@ -302,6 +304,7 @@ impl NodeMap {
         }
         let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
         let released = own.and_then(|own| own.was.container_id.as_deref());
+        let after_call = if holder.tasks.is_empty() { AFTER_CALL } else { AFTER_CALL_OF_HELD };
         for id in [sandbox, released].into_iter().flatten() {
             let Some(history) = self.call_history(id) else { continue };
             for went in [&history.add, &history.del] {
@@ -310,7 +313,7 @@ impl NodeMap {
                     return None;
                 }
                 if let Some(ended) = went.ended {
-                    from = from.max(ended.plus(AFTER_CALL));
+                    from = from.max(ended.plus(after_call));
                 }
             }
         }

@@ -300,7 +300,8 @@ impl NodeMap {
         let went = [history.add, history.del];
         // Of one that seems to run for ever the end was not seen, or will not come.
         let calls = went.iter().flat_map(|went| {
-            [went.ended.map(ended), went.running_since.map(|began| began.plus(HUNG))]
+            let newest = went.last.filter(|_| went.running > 0);
+            [went.ended.map(ended), newest.map(|began| began.plus(HUNG))]
         });
         Some(calls.flatten().fold(from, BootNs::max))
     }

@@ -7,6 +7,7 @@ mod ipam;
 mod leaks;
 mod model;
 mod order;
+mod runs;
 
 use std::net::{IpAddr, Ipv4Addr};
 

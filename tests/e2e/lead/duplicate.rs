@@ -1,11 +1,11 @@
 //! An IP is freed while it is held: the next pod is given it, and nobody says anything.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::fuse::Hung;
 use support::harness::FIGURE;
 use support::lead::{Failure, Told};
-use support::pod::{Containerd, Pod, Setup};
+use support::pod::{Containerd, Pod, Setup, Slow};
 use support::poll::until;
 use support::proc::View;
 use support::{Lab, sys};
@@ -54,6 +54,9 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     // host-local goes round: the fifth next pod gets it.
     let others: Vec<_> = (0..4).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
     await_ready(&daemon, &others);
+    // A plugin that hands the IP on at once leaves few milliseconds, and whether they are enough is for the
+    // machine to say. This one takes a while, as those do that ask a server.
+    containerd.slow_down(Slow::Reserve, Duration::from_millis(200));
     let eyes = Eyes::on(&pod.ip);
     let second = containerd.pod("web-4").sandbox();
     assert_eq!(second.ip, pod.ip, "in silence");

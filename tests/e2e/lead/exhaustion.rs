@@ -60,6 +60,15 @@ fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, S
     }
 }
 
+/// Waits until the range is told of with so many leaks.
+#[track_caller]
+fn await_range(told: &Told, network: &str, leaked: usize) {
+    let tells = of_range(network, leaked);
+    told.await_firing(EXHAUSTING, SOON, |finding| {
+        is_of(network)(finding) && tells(finding).is_ok()
+    });
+}
+
 fn network_of(containerd: &Containerd<'_>) -> String {
     containerd.reservations().file_name().unwrap().to_str().unwrap().to_owned()
 }
@@ -78,7 +87,7 @@ fn lost_sandboxes_fill_a_range(lab: &Lab) {
     lose(&mut containerd, &more);
     let _last = sandboxes(&containerd, 4, 1);
     let network = network_of(&containerd);
-    told.await_firing(EXHAUSTING, SOON, is_of(&network));
+    await_range(&told, &network, 4);
     let at = refused(&containerd);
     let failure = Failure { case: "runtime's state lost, range fills", at, slow: true };
     let path = first[0].path.to_str().unwrap().to_owned();
@@ -109,7 +118,7 @@ fn reservations_of_before_the_boot_fill_a_range(lab: &Lab) {
     let _living = sandboxes(&containerd, 4, 1);
     told.await_firing(LEAKED, SOON, is_about(&lost[0].ip));
     let network = network_of(&containerd);
-    told.await_firing(EXHAUSTING, SOON, is_of(&network));
+    await_range(&told, &network, 4);
     let at = refused(&containerd);
     let failure = Failure { case: "reboot without DEL, range is full", at, slow: true };
     told.lead(&failure, LEAKED, is_about(&lost[0].ip), |finding| {
@@ -122,7 +131,7 @@ fn reservations_of_before_the_boot_fill_a_range(lab: &Lab) {
 fn before_the_boot() -> SystemTime {
     let uptime = fs::read_to_string("/proc/uptime").unwrap();
     let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-    SystemTime::now() - Duration::from_secs_f64(seconds) - Duration::from_secs(60)
+    SystemTime::now() - Duration::from_secs_f64(seconds) - Duration::from_secs(86_400)
 }
 
 /// The plugin is called for containers whose netns are then thrown away.
@@ -144,7 +153,7 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     for n in 1..5 {
         add(n).unwrap();
     }
-    told.await_firing(EXHAUSTING, SOON, is_of(network.name()));
+    await_range(&told, network.name(), 5);
     let error = add(5).expect_err("the range is full");
     let at = Instant::now();
     assert!(error.code == 999 && error.said.contains(FULL), "{error:?}");

@@ -1,105 +1,90 @@
-//! Runs of CNI plugins: what is kept of them, and for how long.
+//! Runs of plugins whose end was not seen.
 
 use super::*;
 use crate::fact::{CniCall, CniCommand};
 
-const PATH: &str = "/run/netns/test";
-const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+const MINUTE: u64 = 60_000 * MS;
 
-fn key(pid: u32) -> TaskKey {
-    TaskKey { pid, tid: pid, start: 1 }
+fn run(pid: u32, start: u64) -> TaskKey {
+    TaskKey { pid, tid: pid, start }
 }
 
-fn began(pid: u32, command: CniCommand, id: &str) -> What {
+fn del(task: TaskKey, parent: u32, plugin: &str) -> What {
     What::CniBegan(CniCall {
-        task: key(pid),
-        parent: 1,
-        plugin: "/opt/cni/bin/bridge".into(),
-        command,
-        container_id: Some(id.into()),
-        netns_path: Some(PATH.into()),
-        ifname: Some("eth0".into()),
+        task,
+        parent,
+        plugin: format!("/opt/cni/bin/{plugin}"),
+        command: CniCommand::Del,
+        container_id: Some("c1".into()),
+        netns_path: None,
+        ifname: None,
         pod: None,
     })
 }
 
-fn ended(pid: u32) -> What {
-    What::CniEnded { task: key(pid), status: Some(0), signal: None }
+fn ended(task: TaskKey, status: Option<u32>, signal: Option<u32>) -> What {
+    What::CniEnded { task, status, signal }
 }
 
-fn owner(feed: &mut Feed) -> Option<String> {
-    feed.wants(1);
-    let id = feed.map.find(&POD).unwrap();
-    feed.map.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
-}
-
-#[test]
-fn a_path_that_is_used_again_is_the_newest_ones() {
-    let mut feed = Feed::new(ALL);
-    feed.tell(began(500, CniCommand::Add, "z-old"));
-    feed.tell(ended(500));
-    feed.tell(began(501, CniCommand::Add, "a-new"));
-    feed.tell(ended(501));
-    let holder = mounted_at(PATH);
-    feed.tell(What::Holder { netns: POD, holder });
-    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"));
-    feed.tell(began(502, CniCommand::Del, "z-old"));
-    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
-    feed.tell(ended(502));
-    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "a late DEL");
-    feed.tell(began(503, CniCommand::Del, "a-new"));
-    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
-    feed.tell(ended(503));
-    assert_eq!(feed.map.calls.container_at(PATH), None, "given up");
-    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "what was once sure");
+fn went(feed: &Feed) -> Went {
+    feed.map.call_history("c1").unwrap().del
 }
 
 #[test]
-fn a_path_is_forgotten_in_time() {
+fn a_plugin_that_ends_has_seen_those_that_it_ran_end() {
     let mut feed = Feed::new(ALL);
-    feed.tell(began(500, CniCommand::Add, "one"));
-    feed.tell(ended(500));
-    feed.wants(500_000);
-    assert_eq!(feed.map.calls.container_at(PATH), Some("one"));
-    feed.wants(200_000);
-    assert_eq!(feed.map.calls.container_at(PATH), None);
+    feed.tell(del(run(10, 1), 1, "bridge"));
+    feed.tell(del(run(11, 2), 10, "host-local"));
+    feed.tell(del(run(12, 3), 11, "deeper"));
+    feed.tell(del(run(20, 4), 1, "bridge"));
+    feed.tell(ended(run(10, 1), Some(0), None));
+    let under_way: Vec<TaskKey> = feed.map.running_calls().map(|entry| entry.call.task).collect();
+    assert_eq!(under_way, [run(20, 4)]);
+    assert_eq!((went(&feed).running, went(&feed).failures), (1, 0));
+    let taken: Vec<TaskKey> = feed.map.take_calls().iter().map(|entry| entry.call.task).collect();
+    assert_eq!(taken, [run(10, 1)], "how long the others took is not known");
+    // Told after all: nothing is counted twice.
+    feed.tell(ended(run(11, 2), Some(1), None));
+    assert_eq!((went(&feed).running, went(&feed).failures), (1, 0));
 }
 
 #[test]
-fn a_run_that_was_not_seen_to_end_is_forgotten_in_time() {
+fn a_plugin_that_is_killed_leaves_its_child_under_way() {
     let mut feed = Feed::new(ALL);
-    feed.tell(began(500, CniCommand::Del, "one"));
-    feed.wants(119_000);
-    assert!(feed.map.is_called(CniCommand::Del, "one", feed.at, 0));
-    feed.wants(2_000);
-    assert!(!feed.map.is_called(CniCommand::Del, "one", feed.at, 0), "it hangs");
-    assert_eq!(feed.map.running_calls().count(), 1);
-    feed.wants(1_800_000);
-    assert_eq!(feed.map.running_calls().count(), 0);
-    assert_eq!(feed.map.call_history("one").unwrap().del.running, 0);
-    assert_eq!(feed.map.call_history("one").unwrap().del.running_since, None);
+    feed.tell(del(run(10, 1), 1, "bridge"));
+    feed.tell(del(run(11, 2), 10, "host-local"));
+    feed.tell(ended(run(10, 1), None, Some(9)));
+    assert_eq!(went(&feed).running, 1);
+    feed.tell(ended(run(11, 2), Some(0), None));
+    assert_eq!(went(&feed).running, 0);
 }
 
 #[test]
-fn what_was_lost_may_have_been_calls() {
+fn an_end_that_went_unseen_is_neither_success_nor_failure() {
     let mut feed = Feed::new(ALL);
-    let before = feed.map.calls_seen_since().unwrap();
-    let lost = feed.tell(What::Lost { count: None });
-    assert!(before < lost);
-    assert_eq!(feed.map.calls_seen_since(), Some(lost));
-    let mut feed = Feed::new(NONE);
-    feed.tell(What::Lost { count: None });
-    assert_eq!(feed.map.calls_seen_since(), None);
+    feed.tell(del(run(10, 1), 1, "bridge"));
+    feed.tell(ended(run(10, 1), Some(1), None));
+    feed.tell(del(run(11, 2), 1, "bridge"));
+    // The pid is used again.
+    feed.tell(del(run(11, 3), 1, "bridge"));
+    assert_eq!((went(&feed).running, went(&feed).failures), (1, 1));
+    assert_eq!(feed.map.failing_dels().count(), 1);
+    feed.tell(ended(run(11, 3), Some(0), None));
+    assert_eq!((went(&feed).running, went(&feed).failures), (0, 0));
+    assert_eq!(feed.map.failing_dels().count(), 0);
 }
 
 #[test]
-fn one_whose_add_runs_is_not_forgotten_for_others() {
+fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
     let mut feed = Feed::new(ALL);
-    feed.tell(began(1, CniCommand::Add, "under-way"));
-    for n in 2..9_000 {
-        feed.tell(began(n, CniCommand::Add, &format!("c{n}")));
-        feed.tell(ended(n));
-    }
-    assert!(feed.map.call_histories().count() <= 8192);
-    assert!(feed.map.call_history("under-way").is_some());
+    let began = feed.tell(del(run(10, 1), 1, "bridge"));
+    feed.tell(What::Lost { count: Some(1) });
+    let is_called =
+        |feed: &Feed, after| feed.map.is_called(CniCommand::Del, "c1", began.plus(after), MINUTE);
+    assert!(is_called(&feed, MINUTE));
+    assert!(!is_called(&feed, 3 * MINUTE));
+    // The next one is the occasion to forget it.
+    feed.at = began.plus(31 * MINUTE);
+    feed.tell(del(run(11, 2), 1, "bridge"));
+    assert_eq!((went(&feed).running, feed.map.running_calls().count()), (1, 1));
 }

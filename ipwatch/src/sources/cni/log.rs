@@ -12,7 +12,7 @@ const TAIL: usize = 256 << 10;
 /// Logs that are read.
 const MOST_LOGS: usize = 16;
 /// Longest text kept.
-const LONGEST: usize = 512;
+pub(super) const LONGEST: usize = 512;
 /// Logs may carry whole seconds, and the node's clock is read once.
 const SLACK: i64 = 2_000_000_000;
 
@@ -91,9 +91,6 @@ fn unquoted(said: &str) -> String {
             },
             char => char,
         };
-        if text.len() + char.len_utf8() > LONGEST {
-            break;
-        }
         text.push(char);
     }
     text
@@ -125,9 +122,10 @@ fn harmless(text: &str) -> String {
     let small = text.to_ascii_lowercase();
     let suspect = SUSPECT.iter().filter_map(|word| small.find(word)).min();
     let end = [suspect, opaque(text), userinfo(text)].into_iter().flatten().min();
+    // Shortened last: half a credential is not known for one.
     match end {
-        Some(end) => format!("{}[…]", &text[..end]),
-        None => text.trim().to_owned(),
+        Some(end) if end <= LONGEST => format!("{}[…]", &text[..end]),
+        _ => text[..text.floor_char_boundary(LONGEST)].trim().to_owned(),
     }
 }
 
@@ -150,11 +148,14 @@ fn opaque(text: &str) -> Option<usize> {
     None
 }
 
-/// Where a URL's user begins.
+/// Where the scheme ends of the first URL that names a user.
 fn userinfo(text: &str) -> Option<usize> {
-    let (before, after) = text.split_once("://")?;
-    let host = after.split(|char: char| char == '/' || char.is_whitespace()).next()?;
-    host.contains('@').then_some(before.len())
+    let mut marks = text.match_indices("://").map(|(at, mark)| (at, &text[at + mark.len()..]));
+    let names_user = |rest: &str| {
+        let host = rest.split(|char: char| char == '/' || char.is_whitespace()).next();
+        host.is_some_and(|host| host.contains('@'))
+    };
+    marks.find(|(_, rest)| names_user(rest)).map(|(at, _)| at)
 }
 
 #[cfg(test)]
@@ -206,6 +207,11 @@ mod tests {
         assert_eq!(said("got eyJhbGciOi.x.y"), "got […]");
         assert_eq!(said("key AbCdEfGhIjKlMnOpQrStUv12 of x"), "key […]");
         assert_eq!(said("dial etcd http://me:pw@10.0.0.1:1/x"), "dial etcd http[…]");
+        let second = "dial http://10.0.0.1/x, then http://me:pw@10.0.0.1/x";
+        assert_eq!(said(second), "dial http://10.0.0.1/x, then http[…]");
+        let at_the_end =
+            format!("{}http://me:{}@10.0.0.1/x", ".".repeat(LONGEST - 20), "p".repeat(20));
+        assert!(said(&at_the_end).ends_with(".http[…]"));
         let kept = "failed to allocate for range 0: no IP addresses available in range set: \
                     10.88.7.1-10.88.7.6 in /var/run/netns/cni-4b0bc9a1-88f1-90ab-1234-aabbccddeeff";
         assert_eq!(said(kept), kept);

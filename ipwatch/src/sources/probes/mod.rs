@@ -20,6 +20,8 @@ mod attach;
 mod btf;
 pub mod calls;
 mod events;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod host;
 mod ladder;
 mod log;
@@ -180,9 +182,7 @@ impl fmt::Debug for Probes {
 
 /// What [`Events`] is made of once there is an async runtime to register with.
 struct Unstarted {
-    ring: RingBuf<aya::maps::MapData>,
-    capacity: usize,
-    counts: ring::Counts,
+    rings: ring::Rings,
     losses: watch::Sender<Losses>,
 }
 
@@ -206,27 +206,20 @@ impl Probes {
         let standings = ladder::climb(&mut loader, &settings.forbid);
         drop(btf);
         give_memory_back();
-        Self::assemble(ebpf, standings, host, ring_bytes, dirs)
+        Self::assemble(ebpf, standings, host, dirs)
     }
 
     fn assemble(
         mut ebpf: Ebpf,
         standings: Vec<ladder::Standing>,
         host: NetnsRef,
-        ring_bytes: u32,
         plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
-        let ring = RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(load_error)?;
-        let counts = ring::Counts {
-            dropped: PerCpuArray::try_from(take(&mut ebpf, "DROPPED")?).map_err(load_error)?,
-            suppressed: PerCpuArray::try_from(take(&mut ebpf, "SUPPRESSED")?)
-                .map_err(load_error)?,
-        };
+        let rings = rings(&mut ebpf)?;
         let walk = Array::try_from(take(&mut ebpf, "WALK")?).map_err(load_error)?;
         let walk_end = Array::try_from(take(&mut ebpf, "WALK_RESULT")?).map_err(load_error)?;
         let log = EbpfLogger::init_with_logger(&mut ebpf, log::ToTracing).map_err(load_error)?;
         let (sender, losses) = watch::channel(Losses::default());
-        let capacity = usize::try_from(ring_bytes).unwrap_or(usize::MAX);
         let ebpf = Arc::new(Mutex::new(ebpf));
         Ok(Self {
             snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
@@ -235,7 +228,7 @@ impl Probes {
             counters: Arc::default(),
             host,
             losses,
-            events: Some(Unstarted { ring, capacity, counts, losses: sender }),
+            events: Some(Unstarted { rings, losses: sender }),
             plugin_dirs: Some(plugin_dirs),
         })
     }
@@ -301,10 +294,10 @@ impl Probes {
     /// # Errors
     /// The ring buffer cannot be polled.
     pub fn events(&mut self) -> std::io::Result<Option<Events>> {
-        let Some(Unstarted { ring, capacity, counts, losses }) = self.events.take() else {
+        let Some(Unstarted { rings, losses }) = self.events.take() else {
             return Ok(None);
         };
-        Events::new(ring, capacity, counts, Arc::clone(&self.counters), losses).map(Some)
+        Events::new(rings, &self.counters, losses).map(Some)
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a
@@ -352,6 +345,8 @@ fn create(
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
+    // Twice the usual 512 KiB hold 15 s of 50 calls a second.
+    loader.map_max_entries("CALLS", 2 * ring_bytes);
     // The least that a ring buffer can be: a line or two in a daemon's life.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
@@ -363,6 +358,22 @@ fn create(
         Some(libc::EPERM | libc::EACCES) => ProbesError::NotPermitted,
         Some(libc::ENOSYS) => ProbesError::Load("the kernel needs CONFIG_BPF_SYSCALL".to_owned()),
         _ => load_error(error),
+    })
+}
+
+/// What the kernel half writes live.
+fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
+    let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
+    let counts = ring::Counts {
+        drops: counter("DROPS")?,
+        dropped: counter("DROPPED")?,
+        suppressed: counter("SUPPRESSED")?,
+    };
+    Ok(ring::Rings {
+        events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
+        calls: RingBuf::try_from(take(ebpf, "CALLS")?).map_err(load_error)?,
+        untold: HashMap::try_from(take(ebpf, "UNTOLD")?).map_err(load_error)?,
+        counts,
     })
 }
 

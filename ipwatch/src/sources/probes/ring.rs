@@ -1,17 +1,18 @@
-//! Reading the ring buffer and counting what did not fit.
+//! Reading the ring buffers and counting what did not fit.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use aya::maps::{MapData, PerCpuArray, RingBuf};
+use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::events::{self, Counters};
+use crate::fact::Fact;
 use crate::sources::Emit;
-use ipwatch_common::kind;
+use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 
 /// Facts handed over at a time: the map is never held up for long, and memory is bounded.
 const BATCH: usize = 512;
@@ -35,40 +36,72 @@ pub struct Losses {
 
 /// The live end of the probes.
 pub struct Events {
-    ring: AsyncFd<RingBuf<MapData>>,
-    capacity: usize,
-    counts: Counts,
-    counters: Arc<Counters>,
-    losses: watch::Sender<Losses>,
+    events: Reader,
+    calls: Reader,
 }
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").field("capacity", &self.capacity).finish_non_exhaustive()
+        f.debug_struct("Events").finish_non_exhaustive()
     }
 }
 
 impl Events {
     pub(super) fn new(
-        ring: RingBuf<MapData>,
-        capacity: usize,
-        counts: Counts,
-        counters: Arc<Counters>,
+        rings: Rings,
+        counters: &Arc<Counters>,
         losses: watch::Sender<Losses>,
     ) -> io::Result<Self> {
-        // SAFETY: the ring buffer owns its map's fd, gives the same one whenever it is asked, and
-        // closes it no sooner than it is dropped, which is after its registration.
-        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
-        Ok(Self { ring, capacity, counts, counters, losses })
+        let lost = Arc::new(Lost { counts: rings.counts, losses });
+        let reader = |ring, untold| {
+            // SAFETY: the ring buffer owns its map's fd, gives the same one whenever it is asked, and
+            // closes it no sooner than it is dropped, which is after its registration.
+            let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
+            let counters = Arc::clone(counters);
+            io::Result::Ok(Reader { ring, untold, counters, lost: Arc::clone(&lost), drops: 0 })
+        };
+        Ok(Self {
+            events: reader(rings.events, None)?,
+            calls: reader(rings.calls, Some(rings.untold))?,
+        })
     }
 
     /// Turns records into facts until the receiving end of `emit` goes away. Losses are told through
     /// [`super::Probes::losses`].
     ///
     /// # Errors
-    /// The ring buffer cannot be polled.
-    pub async fn run(mut self, emit: Emit) -> io::Result<()> {
-        let mut drained = 0;
+    /// A ring buffer cannot be polled.
+    pub async fn run(self, emit: Emit) -> io::Result<()> {
+        tokio::try_join!(self.events.run(emit.clone()), self.calls.run(emit))?;
+        Ok(())
+    }
+}
+
+/// What the kernel half writes for [`Events`].
+pub(super) struct Rings {
+    pub(super) events: RingBuf<MapData>,
+    pub(super) calls: RingBuf<MapData>,
+    pub(super) untold: Untold,
+    pub(super) counts: Counts,
+}
+
+/// Ends of runs that the ring buffer had no room for.
+pub(super) type Untold = HashMap<MapData, CallKey, [u8; CallEndRecord::SIZE]>;
+
+/// One ring buffer.
+struct Reader {
+    ring: AsyncFd<RingBuf<MapData>>,
+    untold: Option<Untold>,
+    counters: Arc<Counters>,
+    lost: Arc<Lost>,
+    /// [`Counts::drops`] when it was looked at last.
+    drops: u64,
+}
+
+impl Reader {
+    async fn run(mut self, emit: Emit) -> io::Result<()> {
+        // Ends that were found beside the ring buffer: theirs is the place after all that is in it.
+        let mut late = Vec::new();
         loop {
             let mut guard = self.ring.readable_mut().await?;
             let mut facts = Vec::with_capacity(64);
@@ -79,31 +112,61 @@ impl Events {
                     empty = true;
                     break;
                 };
-                // A record takes an 8-byte header and is aligned to 8 bytes.
-                drained += record.len().next_multiple_of(8) + 8;
-                match events::decode(&record, &mut facts) {
-                    Ok(kind) => self.counters.count(kind),
-                    Err(malformed) => tracing::warn!(%malformed, "probes: a record was skipped"),
-                }
+                decode(&record, &self.counters, &mut facts);
             }
             if empty {
+                facts.append(&mut late);
+            }
+            if self.lost.is_news(&mut self.drops) {
+                late.extend(
+                    self.untold.as_mut().into_iter().flat_map(|map| take(map, &self.counters)),
+                );
+            }
+            if empty && late.is_empty() {
                 guard.clear_ready();
             }
             if emit.send(facts).await.is_err() {
                 return Ok(());
             }
-            // Nothing is lost unless the buffer was full, and then all of it is read now: there is
-            // no need to look at the counters otherwise.
-            if drained >= self.capacity / 2 {
-                drained = 0;
-                self.tell_losses();
-            } else if empty {
-                drained = 0;
-            }
         }
     }
+}
 
-    fn tell_losses(&self) {
+fn decode(record: &[u8], counters: &Counters, facts: &mut Vec<Fact>) {
+    match events::decode(record, facts) {
+        Ok(kind) => counters.count(kind),
+        Err(malformed) => tracing::warn!(%malformed, "probes: a record was skipped"),
+    }
+}
+
+/// Takes the ends out, the oldest first.
+fn take(untold: &mut Untold, counters: &Counters) -> Vec<Fact> {
+    let keys: Vec<CallKey> = untold.keys().filter_map(Result::ok).collect();
+    let mut facts = Vec::with_capacity(keys.len());
+    for key in keys {
+        if let Ok(record) = untold.get(&key, 0) {
+            decode(&record, counters, &mut facts);
+            let _ = untold.remove(&key);
+        }
+    }
+    facts.sort_by_key(|fact| fact.at);
+    facts
+}
+
+/// What did not fit.
+struct Lost {
+    counts: Counts,
+    losses: watch::Sender<Losses>,
+}
+
+impl Lost {
+    /// Whether something did not fit since `drops` was; what was lost thereby is told.
+    fn is_news(&self, drops: &mut u64) -> bool {
+        match self.counts.drops() {
+            Ok(now) if now == *drops => return false,
+            Ok(now) => *drops = now,
+            Err(error) => tracing::warn!(%error, "probes: the loss counter cannot be read"),
+        }
         match self.counts.read() {
             Ok(losses) => {
                 self.losses.send_if_modified(|told| {
@@ -114,20 +177,24 @@ impl Events {
             }
             Err(error) => tracing::warn!(%error, "probes: the loss counters cannot be read"),
         }
+        true
     }
 }
 
 /// The kernel half's counters.
 pub(super) struct Counts {
+    pub(super) drops: PerCpuArray<MapData, u64>,
     pub(super) dropped: PerCpuArray<MapData, u64>,
     pub(super) suppressed: PerCpuArray<MapData, u64>,
 }
 
 impl Counts {
-    fn read(&self) -> Result<Losses, aya::maps::MapError> {
-        let sum = |counters: &PerCpuArray<MapData, u64>, index: u32| {
-            counters.get(&index, 0).map(|cpus| cpus.iter().sum::<u64>())
-        };
+    /// Grows when something did not fit: one number to look at.
+    fn drops(&self) -> Result<u64, MapError> {
+        sum(&self.drops, 0)
+    }
+
+    fn read(&self) -> Result<Losses, MapError> {
         let mut losses = Losses { suppressed: sum(&self.suppressed, 0)?, ..Losses::default() };
         for kind in kind::NETNS_CREATED..=kind::CALL_ENDED {
             let lost = sum(&self.dropped, u32::from(kind))?;
@@ -141,4 +208,8 @@ impl Counts {
         }
         Ok(losses)
     }
+}
+
+fn sum(counters: &PerCpuArray<MapData, u64>, index: u32) -> Result<u64, MapError> {
+    counters.get(&index, 0).map(|cpus| cpus.iter().sum())
 }

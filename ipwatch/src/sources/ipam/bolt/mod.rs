@@ -139,3 +139,6 @@ fn head(file: &File) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod live_tests;
