@@ -33,12 +33,25 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
 /// # Errors
 /// As `open` and `read`; `InvalidInput` when it is no regular file.
 pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
-    let (file, stat) = open_with_stat(path)?;
+    read_with_stat(path, limit, OFlags::NOFOLLOW)
+}
+
+/// The same through a final symlink: for directories that nobody but root writes and whose readers follow
+/// links.
+///
+/// # Errors
+/// As [`read_regular`].
+pub fn read_linked(path: &Path, limit: usize) -> io::Result<Bytes> {
+    read_with_stat(path, limit, OFlags::empty())
+}
+
+fn read_with_stat(path: &Path, limit: usize, link: OFlags) -> io::Result<Bytes> {
+    let (file, stat) = open_with_stat(path, link)?;
     let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
     let whole = stat.st_mtime.checked_mul(1_000_000_000);
     let modified = whole.and_then(|whole| whole.checked_add(nanoseconds));
-    Ok(Bytes { modified, ..take(file, limit, size)? })
+    Ok(Bytes { modified, ..take_sized(file, limit, size)? })
 }
 
 /// The same file, to be read in parts.
@@ -46,11 +59,11 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
 /// # Errors
 /// As `open`; `InvalidInput` when it is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open_with_stat(path).map(|(file, _)| file)
+    open_with_stat(path, OFlags::NOFOLLOW).map(|(file, _)| file)
 }
 
-fn open_with_stat(path: &Path) -> io::Result<(File, rustix::fs::Stat)> {
-    let fd = open(path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
+fn open_with_stat(path: &Path, link: OFlags) -> io::Result<(File, rustix::fs::Stat)> {
+    let fd = open(path, link | OFlags::NONBLOCK)?;
     let stat = rustix::fs::fstat(&fd)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -64,15 +77,10 @@ fn open_with_stat(path: &Path) -> io::Result<(File, rustix::fs::Stat)> {
 /// As [`read_regular`].
 pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     use std::io::{Seek as _, SeekFrom};
-    let fd = open(path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
-    let stat = rustix::fs::fstat(&fd)?;
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
+    let (mut file, stat) = open_with_stat(path, OFlags::NOFOLLOW)?;
     let size = u64::try_from(stat.st_size).unwrap_or_default();
-    let mut file = File::from(fd);
     file.seek(SeekFrom::Start(size.saturating_sub(limit as u64)))?;
-    Ok(take(file, limit, 0)?.bytes)
+    Ok(take(file, limit)?.bytes)
 }
 
 /// As [`read`], lossily decoded.
@@ -84,20 +92,40 @@ pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
 }
 
 fn read_with(path: &Path, limit: usize, flags: OFlags) -> io::Result<Bytes> {
-    take(File::from(open(path, flags)?), limit, 0)
+    take(File::from(open(path, flags)?), limit)
 }
 
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())?)
 }
 
-/// `size`: how much is to be expected, for one read instead of several.
-fn take(file: File, limit: usize, size: usize) -> io::Result<Bytes> {
-    let mut bytes = Vec::with_capacity(size + usize::from(size > 0));
+fn take(file: File, limit: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(cut(bytes, limit))
+}
+
+/// The same of a file that was just now of this size, which is no more than the limit, by one read.
+fn take_sized(mut file: File, limit: usize, size: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; size + 1];
+    let read = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
+    bytes.truncate(read);
+    if read > size {
+        // It has grown.
+        file.take((limit - size) as u64).read_to_end(&mut bytes)?;
+    }
+    Ok(cut(bytes, limit))
+}
+
+fn cut(mut bytes: Vec<u8>, limit: usize) -> Bytes {
     let truncated = bytes.len() > limit;
     bytes.truncate(limit);
-    Ok(Bytes { bytes, truncated, modified: None })
+    Bytes { bytes, truncated, modified: None }
 }
 
 #[cfg(test)]
@@ -122,5 +150,35 @@ mod tests {
         std::os::unix::fs::symlink("/proc/self/status", &link).unwrap();
         assert!(read_regular(&link, 10).is_err());
         assert!(read_regular(dir.path(), 10).is_err());
+    }
+
+    #[test]
+    fn a_link_is_followed_where_it_is_asked_for_and_to_a_regular_file_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let link = |to: &Path| {
+            let _ = std::fs::remove_file(at("link"));
+            std::os::unix::fs::symlink(to, at("link")).unwrap();
+            read_linked(&at("link"), 4)
+        };
+        std::fs::write(at("f"), b"12345").unwrap();
+        let cut = link(&at("f")).unwrap();
+        assert_eq!((cut.bytes.as_slice(), cut.truncated), (&b"1234"[..], true));
+        assert!(link(dir.path()).is_err());
+        assert!(link(Path::new("/dev/null")).is_err());
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), kind, Mode::RUSR, 0).unwrap();
+        assert!(link(&at("fifo")).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_it_says_is_read_all_the_same() {
+        // The size of those under /proc is 0.
+        let path = Path::new("/proc/self/status");
+        let whole = read(path, 64 * 1024).unwrap().bytes.len();
+        let read = read_regular(path, 64 * 1024).unwrap();
+        assert!(!read.truncated && read.bytes.len() > whole / 2, "{} {whole}", read.bytes.len());
+        let read = read_regular(path, 10).unwrap();
+        assert_eq!((read.bytes.len(), read.truncated), (10, true));
     }
 }

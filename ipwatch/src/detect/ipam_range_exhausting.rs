@@ -5,12 +5,8 @@
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{NodeMap, Policy, RangeEntry, Usage};
+use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
 
-/// Time left that is a warning, in ns.
-const SOON: u64 = 3_600_000_000_000;
-/// Time left that pages a person, in ns.
-const NOW: u64 = 1_800_000_000_000;
 /// Owners that are listed.
 const LISTED: usize = 24;
 
@@ -18,26 +14,13 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
     map.ranges().filter_map(|range| candidate(map, range, now, policy)).collect()
 }
 
-/// How bad it is, if it is.
-fn severity(usage: Usage, left: Option<u64>) -> Option<Severity> {
-    let Usage { usable, free, .. } = usage;
-    if usable == 0 {
-        return None;
-    }
-    // Growth on a range that is half empty is a rollout.
-    let left = left.filter(|_| free <= usable / 2);
-    let soon = |limit: u64| left.is_some_and(|left| left < limit);
-    if free == 0 || soon(NOW) {
-        return Some(Severity::Critical);
-    }
-    // A tenth; of small ranges two, or half of what there is.
-    let little = free <= usable / 10 || free <= (usable / 2).min(2);
-    (little || soon(SOON)).then_some(Severity::Warning)
-}
-
 fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) -> Option<Candidate> {
     let (usage, left) = (entry.usage(), entry.time_left(now));
-    let severity = severity(usage, left)?;
+    let severity = match entry.level() {
+        Level::Enough => return None,
+        Level::Low => Severity::Warning,
+        Level::Out => Severity::Critical,
+    };
     let range = &entry.range;
     let leaked = map.leaked_in(entry, now, policy);
     let freed = usage.free.saturating_add(leaked.len() as u64).min(usage.usable);
@@ -84,15 +67,15 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
 fn tell_owners(
     map: &NodeMap,
     range: &RangeEntry,
-    leaked: &[std::net::IpAddr],
+    leaked: &Leaked<'_>,
     proof: &mut Proof<'_>,
     now: BootNs,
 ) {
-    let is_leaked = |ip| leaked.binary_search(&ip).is_ok();
-    let first = map.reserved_in(range).filter(|entry| is_leaked(entry.ip)).take(LISTED);
-    let then = map.reserved_in(range).filter(|entry| !is_leaked(entry.ip)).take(LISTED);
+    let of_leaks = leaked.iter().flat_map(|ip| map.reservations_of(ip));
+    let first = of_leaks.filter(|entry| range.is_of(entry)).take(LISTED);
+    let then = map.reserved_in(range).filter(|entry| !leaked.contains(entry.ip));
     for entry in first.chain(then).take(LISTED) {
-        let mark = if is_leaked(entry.ip) { "leaked, " } else { "" };
+        let mark = if leaked.contains(entry.ip) { "leaked, " } else { "" };
         let pod = entry.container_id.as_deref().and_then(|id| map.pod_of(id));
         let whose = match pod {
             Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),
@@ -125,32 +108,4 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> 
         "Do not: delete reservation files by a loop, most of them are of living pods".to_owned(),
     );
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_decides() {
-        let usage = |usable, free| Usage { usable, used: usable - free, free };
-        let minutes = |n: u64| Some(n * 60_000_000_000);
-        for (usage, left, expected) in [
-            (usage(253, 253), None, None),
-            (usage(253, 26), None, None),
-            (usage(253, 25), None, Some(Severity::Warning)),
-            (usage(253, 0), None, Some(Severity::Critical)),
-            (usage(5, 3), None, None),
-            (usage(5, 2), None, Some(Severity::Warning)),
-            (usage(1, 1), None, None),
-            (usage(2, 1), None, Some(Severity::Warning)),
-            (usage(253, 200), minutes(5), None),
-            (usage(253, 100), minutes(61), None),
-            (usage(253, 100), minutes(59), Some(Severity::Warning)),
-            (usage(253, 100), minutes(29), Some(Severity::Critical)),
-            (usage(0, 0), None, None),
-        ] {
-            assert_eq!(severity(usage, left), expected, "{usage:?} {left:?}");
-        }
-    }
 }

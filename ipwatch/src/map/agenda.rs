@@ -281,6 +281,7 @@ impl NodeMap {
         let runtimes = self.want_runtimes(now, policy, &mut wants);
         let mounts = self.want_container_mounts(now, policy, &mut wants);
         self.want_cleanup(now, &mut wants);
+        let calls = self.tidy_calls(now);
         let ipam = self.settle_ipam(now, policy);
         let pending = &self.agenda;
         let next = [
@@ -293,6 +294,7 @@ impl NodeMap {
             runtimes,
             mounts,
             self.teardowns.due(),
+            calls,
             ipam,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }

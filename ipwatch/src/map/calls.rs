@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
 
 use super::NodeMap;
+use super::sandbox::strip_var;
 
 /// Runs under way that are kept. A node that starts 50 pods a second has some hundred.
 const MOST_RUNNING: usize = 4096;
@@ -19,8 +20,13 @@ const MOST_UNTAKEN: usize = 4096;
 const KEEP: u64 = 600_000_000_000;
 /// A plugin that has not ended after this was not seen to: kubelet gives one up after some minutes.
 const LOST: u64 = 1_800_000_000_000;
-/// How often these are looked for.
-const LOOK: u64 = 60_000_000_000;
+
+/// A plugin that has run for so long keeps nobody waiting any more: it hangs, or its end was not seen.
+pub(super) const HUNG: u64 = 120_000_000_000;
+/// Between two looks for runs that were not seen to end, and for paths that are old.
+const TIDY: u64 = 30_000_000_000;
+/// Paths of netns kept.
+const MOST_PATHS: usize = 4096;
 
 /// Containers whose history is kept. One that nothing was heard of for longest goes first.
 const MOST_CONTAINERS: usize = 8192;
@@ -144,10 +150,16 @@ impl Went {
         self.failed = Some((first, end.at, end.status));
     }
 
-    /// Whether one is under way (and has not hung for ever), or ended less than `after` ns before `now`.
+    /// Whether one is under way and does not hang, or ended less than `after` ns before `now`.
     fn is_recent(&self, now: BootNs, after: u64) -> bool {
-        let hung = self.last.is_none_or(|last| now.since(last) >= LOST);
-        (self.running > 0 && !hung) || self.ended.is_some_and(|end| now.since(end) < after)
+        (self.running > 0 && self.last.is_some_and(|began| now.since(began) < HUNG))
+            || self.ended.is_some_and(|end| now.since(end) < after)
+    }
+
+    /// One under way was not seen to end: that is neither success nor failure.
+    fn lost(&mut self) {
+        self.running = self.running.saturating_sub(1);
+        self.running_since = self.running_since.filter(|_| self.running > 0);
     }
 }
 
@@ -159,8 +171,9 @@ pub(super) struct Calls {
     histories: BTreeMap<Arc<str>, CallHistory>,
     /// Of these a DEL has failed.
     failing: BTreeSet<Arc<str>>,
-    /// When runs that were not seen to end were looked for.
-    looked: BootNs,
+    /// Where netns are mounted: for whom the newest ADD was that was given this path, and when it began.
+    paths: BTreeMap<String, (Arc<str>, BootNs)>,
+    tidied: BootNs,
     /// Every run has been seen since then.
     pub(super) seen_since: Option<BootNs>,
 }
@@ -172,7 +185,8 @@ impl Calls {
             ages.sort_unstable();
             // A quarter at once: this is not to be done for each.
             let old = ages[ages.len() / 4];
-            self.histories.retain(|_, one| one.touched > old || one.del.running > 0);
+            self.histories
+                .retain(|_, one| one.touched > old || one.add.running > 0 || one.del.running > 0);
             while self.histories.len() >= MOST_CONTAINERS {
                 self.histories.pop_first();
             }
@@ -219,28 +233,51 @@ impl Calls {
         }
     }
 
-    /// Forgets runs under way that were not seen to end.
-    fn drop_lost(&mut self, at: BootNs) {
-        self.looked = at;
-        let lost: Vec<CallEntry> = self
-            .running
-            .extract_if(.., |_, entry| at.since(entry.began) >= LOST)
-            .map(|(_, e)| e)
-            .collect();
-        for entry in lost {
-            // It counts as neither success nor failure.
+    /// Forgets runs under way that were not seen to end, and tells which.
+    fn drop_lost(&mut self, at: BootNs) -> Vec<CallEntry> {
+        let old = |entry: &CallEntry| at.since(entry.began) >= LOST;
+        let lost: Vec<CallEntry> =
+            self.running.extract_if(.., |_, entry| old(entry)).map(|(_, entry)| entry).collect();
+        for entry in &lost {
             let Some(id) = &entry.call.container_id else { continue };
-            if let Some(history) = self.histories.get_mut(id.as_str()) {
-                for went in [history.of(entry.call.command)].into_iter().flatten() {
-                    went.running = went.running.saturating_sub(1);
-                    went.running_since = went.running_since.filter(|_| went.running > 0);
-                }
-                if let Some(went) = history.plugin(&entry) {
-                    went.running = went.running.saturating_sub(1);
-                    went.running_since = went.running_since.filter(|_| went.running > 0);
-                }
+            let Some(history) = self.histories.get_mut(id.as_str()) else { continue };
+            if let Some(went) = history.of(entry.call.command) {
+                went.lost();
+            }
+            if let Some(went) = history.plugin(entry) {
+                went.lost();
             }
         }
+        lost
+    }
+
+    /// An ADD was given a path, or a DEL has given it up.
+    fn note_path(&mut self, entry: &CallEntry) {
+        let CniCall { command, container_id, netns_path, .. } = &entry.call;
+        let (Some(id), Some(path), None) = (container_id, netns_path, entry.within) else { return };
+        let path = strip_var(path);
+        match (command, entry.ended) {
+            (CniCommand::Add, None) => {
+                if self.paths.len() >= MOST_PATHS && !self.paths.contains_key(path) {
+                    let oldest = self.paths.iter().min_by_key(|(_, (_, began))| *began);
+                    let oldest = oldest.map(|(path, _)| path.clone());
+                    oldest.and_then(|path| self.paths.remove(&path));
+                }
+                self.paths.insert(path.to_owned(), (id.as_str().into(), entry.began));
+            }
+            (CniCommand::Del, Some(end)) => {
+                let own = self.paths.get(path).is_some_and(|(own, _)| **own == **id);
+                if own && end.status == Some(0) {
+                    self.paths.remove(path);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The container whose netns is mounted at a path, as the ADDs of the last minutes say.
+    pub(super) fn container_at(&self, path: &str) -> Option<&str> {
+        self.paths.get(path).map(|(id, _)| &**id)
     }
 }
 
@@ -284,24 +321,47 @@ impl NodeMap {
             // Its pid is another's: it has ended, unseen.
             self.call_ended(task, None, None, at);
         }
-        let calls = &mut self.calls;
-        let full = calls.running.len() >= MOST_RUNNING;
-        if full || at.since(calls.looked) >= LOOK {
-            calls.drop_lost(at);
-            if calls.running.len() >= MOST_RUNNING {
+        self.tidy_calls(at);
+        if self.calls.running.len() >= MOST_RUNNING {
+            self.forget_lost_calls(at);
+            if self.calls.running.len() >= MOST_RUNNING {
                 return;
             }
         }
+        let calls = &mut self.calls;
         // A pid names one running task at a time; the newest start is the one that lives.
         let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
         let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
         calls.note_began(&entry);
+        calls.note_path(&entry);
         calls.running.insert(call.task, entry);
         if call.command == CniCommand::Add && call.netns_path.is_some() && within.is_none() {
             self.owners.ask_all();
         }
         self.touch_container(call.container_id.as_deref());
         self.late_del_began(call, at);
+    }
+
+    /// Now and then: forgets runs that were not seen to end, and paths that are old. When to come back.
+    pub(super) fn tidy_calls(&mut self, now: BootNs) -> Option<BootNs> {
+        if now.since(self.calls.tidied) >= TIDY {
+            self.calls.tidied = now;
+            self.calls.paths.retain(|_, (_, began)| now.since(*began) < KEEP);
+            self.forget_lost_calls(now);
+        }
+        (!self.calls.running.is_empty()).then(|| self.calls.tidied.plus(TIDY))
+    }
+
+    fn forget_lost_calls(&mut self, at: BootNs) {
+        for entry in self.calls.drop_lost(at) {
+            self.touch_container(entry.call.container_id.as_deref());
+            self.late_del_ended(entry.call.task, CallEnd { at, status: None, signal: None });
+        }
+    }
+
+    /// What was lost may have been the begin or the end of a run: all are seen again from now on.
+    pub(super) fn calls_lost(&mut self, at: BootNs) {
+        self.calls.seen_since = self.calls.seen_since.map(|since| since.max(at));
     }
 
     /// A call of this container's has begun or ended: what its reservations mean may have changed.
@@ -338,6 +398,7 @@ impl NodeMap {
         let (calls, at, task) = (&mut self.calls, end.at, entry.call.task);
         entry.ended = Some(end);
         calls.note_ended(&entry, end);
+        calls.note_path(&entry);
         let old = |entry: &CallEntry| entry.ended.is_none_or(|end| at.since(end.at) > KEEP);
         while calls.past.len() >= MOST_PAST || calls.past.front().is_some_and(old) {
             calls.past.pop_front();

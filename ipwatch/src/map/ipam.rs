@@ -207,7 +207,7 @@ impl Ipam {
         if let Some(keys) = self.keys.get_mut(&entry.store) {
             keys.remove(&entry.key);
         }
-        self.leaks.forget(slot);
+        self.forget_leak(slot, &entry);
         self.dirty.insert(entry.ip);
         self.ranges.went(
             &entry,

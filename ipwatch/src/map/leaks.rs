@@ -4,22 +4,34 @@
 //! no runtime to ask, only what cannot be otherwise counts: it was written before this boot, or the netns
 //! that had the IP was seen to end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use crate::fact::BootNs;
+use crate::fact::{BootNs, Holder};
 
-use super::dispute::{Match, is_mounted_at};
+use super::calls::HUNG;
+use super::dispute::Match;
+use super::sandbox::strip_var;
 use super::{NodeMap, Policy, RangeEntry, ReservationEntry, Word};
 
-/// Leaks beyond which they are not all asked about each time that a runtime says something.
+/// Reservations without their container beyond which not all are asked about each time that a runtime says
+/// something.
 const MANY: usize = 512;
 /// Then, so often.
 const REVIEW: u64 = 2_000_000_000;
+/// Those that are asked about in one turn, and the pause before the next.
+const A_TURN: usize = 2048;
+const PAUSE: u64 = 20_000_000;
 /// The clock may have been set since the boot.
 const CLOCK: i64 = 60_000_000_000;
-/// Leaks that are told one by one.
-const TOLD: usize = 256;
+/// Leaks of one network that are told one by one, and of all.
+const TOLD: usize = 64;
+const TOLD_OF_ALL: usize = 2048;
+/// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
+/// minutes for those that did not.
+const STICKY: (&str, u64) = ("terway", 660_000_000_000);
 /// Netns of one sandbox that are looked at.
 const LOOKED_AT: usize = 8;
 
@@ -47,56 +59,64 @@ pub struct Leak<'a> {
     pub from: BootNs,
 }
 
+/// Reserved IPs of a range that no living container has.
+#[derive(Debug)]
+pub struct Leaked<'a> {
+    /// Those whose reservations are leaks.
+    reserved: &'a BTreeMap<IpAddr, u32>,
+    /// Those that nothing but a netns without tasks has.
+    held: BTreeSet<IpAddr>,
+}
+
+impl Leaked<'_> {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.reserved.len() + self.held.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether this is one.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.reserved.contains_key(&ip) || self.held.contains(&ip)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.reserved.keys().chain(&self.held).copied()
+    }
+}
+
+/// Store and network.
+type Place = (Arc<str>, Arc<str>);
+
 #[derive(Debug, Default)]
 pub(super) struct Leaks {
     /// Reservations whose IP nobody has.
     bare: BTreeSet<u32>,
     /// Those of them whose container is gone, and from when on that counts.
     gone: BTreeMap<u32, BootNs>,
-    due: BTreeSet<u32>,
+    /// Those for which it does not yet.
     waiting: BTreeSet<(BootNs, u32)>,
-    /// To be asked about.
+    /// Those for which it does, by their place too.
+    due: BTreeSet<(BootNs, u32)>,
+    places: BTreeMap<Place, BTreeSet<(BootNs, u32)>>,
+    /// To be asked about: something was told of them.
     fresh: BTreeSet<u32>,
+    /// To be asked about in their turn.
+    rest: BTreeSet<u32>,
     /// What runtimes or calls say has changed.
     changed: bool,
     reviewed: BootNs,
 }
 
 impl Leaks {
-    pub(super) fn forget(&mut self, slot: u32) {
-        self.bare.remove(&slot);
-        self.fresh.remove(&slot);
-        self.set(slot, None);
-    }
-
-    fn set(&mut self, slot: u32, from: Option<BootNs>) {
-        let known = self.gone.get(&slot).copied();
-        if known == from {
-            return;
-        }
-        if let Some(known) = known {
-            self.waiting.remove(&(known, slot));
-            self.due.remove(&slot);
-            self.gone.remove(&slot);
-        }
-        if let Some(from) = from {
-            self.gone.insert(slot, from);
-            self.waiting.insert((from, slot));
-        }
-    }
-
-    /// Moves those that count by now to the others. When the next one does.
-    fn promote(&mut self, now: BootNs) -> Option<BootNs> {
-        while let Some((from, slot)) = self.waiting.first().copied() {
-            if from > now {
-                return Some(from);
-            }
-            self.waiting.pop_first();
-            self.due.insert(slot);
-        }
-        None
-    }
-
     /// What runtimes or calls say has changed.
     pub(super) fn ask_all(&mut self) {
         self.changed = true;
@@ -104,9 +124,93 @@ impl Leaks {
 
     /// When the newest of those that count began to, and the next one that will.
     pub(super) fn moments(&self) -> impl Iterator<Item = BootNs> {
-        let newest = self.due.iter().filter_map(|slot| self.gone.get(slot)).max().copied();
-        let next = self.waiting.first().map(|(from, _)| *from);
-        newest.into_iter().chain(next)
+        let (newest, next) = (self.due.last(), self.waiting.first());
+        newest.into_iter().chain(next).map(|(from, _)| *from)
+    }
+
+    fn is_due(&self, slot: u32) -> bool {
+        self.gone.get(&slot).is_some_and(|from| self.due.contains(&(*from, slot)))
+    }
+
+    /// Plans what is to be asked about now. When to plan again.
+    fn plan(&mut self, now: BootNs) -> Option<BootNs> {
+        if !self.changed {
+            return None;
+        }
+        let soonest = self.reviewed.plus(if self.bare.len() > MANY { REVIEW } else { 0 });
+        // Those that are asked about in their turn are asked about first.
+        if now < soonest || !self.rest.is_empty() {
+            return Some(soonest.max(now.plus(PAUSE)));
+        }
+        (self.changed, self.reviewed) = (false, now);
+        self.rest = self.bare.clone();
+        None
+    }
+
+    /// Takes those that are asked about in this turn.
+    fn take(&mut self) -> Vec<u32> {
+        let mut taken = Vec::new();
+        for queue in [&mut self.fresh, &mut self.rest] {
+            while taken.len() < A_TURN
+                && let Some(slot) = queue.pop_first()
+            {
+                taken.push(slot);
+            }
+        }
+        taken
+    }
+}
+
+impl super::ipam::Ipam {
+    /// A reservation is none any more whose IP nobody has.
+    pub(super) fn forget_leak(&mut self, slot: u32, entry: &ReservationEntry) {
+        self.leaks.bare.remove(&slot);
+        self.leaks.fresh.remove(&slot);
+        self.leaks.rest.remove(&slot);
+        self.set_leak(slot, entry, None);
+    }
+
+    fn set_leak(&mut self, slot: u32, entry: &ReservationEntry, from: Option<BootNs>) {
+        let leaks = &mut self.leaks;
+        let known = leaks.gone.get(&slot).copied();
+        if known == from {
+            return;
+        }
+        if let Some(known) = known {
+            leaks.gone.remove(&slot);
+            leaks.waiting.remove(&(known, slot));
+            if leaks.due.remove(&(known, slot)) {
+                let place = (entry.store.clone(), entry.network.clone());
+                if let Some(here) = leaks.places.get_mut(&place) {
+                    here.remove(&(known, slot));
+                    if here.is_empty() {
+                        leaks.places.remove(&place);
+                    }
+                }
+                self.ranges.unleaked(entry);
+            }
+        }
+        if let Some(from) = from {
+            self.leaks.gone.insert(slot, from);
+            self.leaks.waiting.insert((from, slot));
+        }
+    }
+
+    /// Moves those that count by now to the others. When the next one does.
+    fn promote_leaks(&mut self, now: BootNs) -> Option<BootNs> {
+        while let Some((from, slot)) = self.leaks.waiting.first().copied() {
+            if from > now {
+                return Some(from);
+            }
+            self.leaks.waiting.pop_first();
+            let Some(entry) = self.get(slot) else { continue };
+            let entry = entry.clone();
+            self.leaks.due.insert((from, slot));
+            let place = (entry.store.clone(), entry.network.clone());
+            self.leaks.places.entry(place).or_default().insert((from, slot));
+            self.ranges.leaked(&entry);
+        }
+        None
     }
 }
 
@@ -122,8 +226,10 @@ impl NodeMap {
             if bare {
                 self.ipam.leaks.bare.insert(slot);
                 self.ipam.leaks.fresh.insert(slot);
-            } else {
-                self.ipam.leaks.forget(slot);
+            } else if self.ipam.leaks.bare.contains(&slot)
+                && let Some(entry) = self.ipam.get(slot).cloned()
+            {
+                self.ipam.forget_leak(slot, &entry);
             }
         }
     }
@@ -143,42 +249,43 @@ impl NodeMap {
         all: bool,
     ) -> Option<BootNs> {
         let leaks = &mut self.ipam.leaks;
-        let mut again = None;
-        if leaks.changed || all {
-            let soonest = leaks.reviewed.plus(if leaks.bare.len() > MANY { REVIEW } else { 0 });
-            if now >= soonest {
-                (leaks.changed, leaks.reviewed) = (false, now);
-                leaks.fresh = leaks.bare.clone();
-            } else {
-                leaks.changed = true;
-                again = Some(soonest);
-            }
-        }
-        let fresh = std::mem::take(&mut leaks.fresh);
-        let found: Vec<(u32, Option<BootNs>)> = fresh
+        leaks.changed |= all;
+        let again = leaks.plan(now);
+        let taken = leaks.take();
+        let more = !leaks.fresh.is_empty() || !leaks.rest.is_empty();
+        let mounted = OnceCell::new();
+        let found: Vec<(u32, Option<BootNs>)> = taken
             .into_iter()
-            .filter_map(|slot| Some((slot, self.lost_from(self.ipam.get(slot)?, policy))))
+            .filter_map(|slot| Some((slot, self.lost_from(self.ipam.get(slot)?, policy, &mounted))))
             .collect();
         for (slot, from) in found {
-            self.ipam.leaks.set(slot, from);
+            if self.ipam.leaks.gone.get(&slot).copied() != from
+                && let Some(entry) = self.ipam.get(slot).cloned()
+            {
+                self.ipam.set_leak(slot, &entry, from);
+            }
         }
-        let next = self.ipam.leaks.promote(now);
-        [next, again].into_iter().flatten().min()
+        let next = self.ipam.promote_leaks(now);
+        [next, again, more.then(|| now.plus(PAUSE))].into_iter().flatten().min()
     }
 
     /// The moment from which a reservation whose IP nobody has is a leak, if its container is gone.
-    fn lost_from(&self, entry: &ReservationEntry, policy: &Policy) -> Option<BootNs> {
+    fn lost_from<'a>(
+        &'a self,
+        entry: &ReservationEntry,
+        policy: &Policy,
+        mounted: &OnceCell<HashSet<&'a str>>,
+    ) -> Option<BootNs> {
         let id = entry.container_id.as_deref()?;
         let mut netns = self.owners.netns_of(id).take(LOOKED_AT);
-        if netns.any(|id| self.netns.contains_key(&id)) || self.has_mount_of(id) {
+        if netns.any(|id| self.netns.contains_key(&id)) || self.has_mount_of(id, mounted) {
             return None;
         }
         let quick = self.surely_gone_from(entry, policy);
+        let grace = grace(entry, policy);
         let from = match self.word_on(id) {
             Word::Lives | Word::Dead(_) => None,
-            Word::Gone(sandbox) => {
-                Some(sandbox.gone.unwrap_or_default().plus(policy.sandbox_grace))
-            }
+            Word::Gone(sandbox) => Some(sandbox.gone.unwrap_or_default().plus(grace)),
             Word::Denied(first) => {
                 Some(quick.unwrap_or_else(|| self.made(entry).plus(policy.leak_age)).max(first))
             }
@@ -188,23 +295,21 @@ impl NodeMap {
                 quick.filter(|_| self.runtimes().next().is_some() && self.runtimes_answer())
             }
         }?;
-        let called = self.call_history(id).map(|history| {
-            let went = [history.add, history.del];
-            let running = went.iter().any(|went| went.running > 0);
-            let ended = went.iter().filter_map(|went| went.ended).max();
-            (running, ended.unwrap_or_default().plus(policy.sandbox_grace))
+        let Some(history) = self.call_history(id) else { return Some(from) };
+        let ended = |end: BootNs| end.plus(grace);
+        let went = [history.add, history.del];
+        // Of one that seems to run for ever the end was not seen, or will not come.
+        let calls = went.iter().flat_map(|went| {
+            let newest = went.last.filter(|_| went.running > 0);
+            [went.ended.map(ended), newest.map(|began| began.plus(HUNG))]
         });
-        match called {
-            Some((true, _)) => None,
-            Some((_, ended)) => Some(from.max(ended)),
-            None => Some(from),
-        }
+        Some(calls.flatten().fold(from, BootNs::max))
     }
 
     /// The same by what cannot be otherwise, whatever runtimes know.
     fn surely_gone_from(&self, entry: &ReservationEntry, policy: &Policy) -> Option<BootNs> {
         if let Some(bereft) = entry.bereft {
-            return Some(bereft.plus(policy.sandbox_grace));
+            return Some(bereft.plus(grace(entry, policy)));
         }
         // Runtimes clean up after a boot what they find; they are given the time.
         self.is_before_boot(entry)
@@ -224,13 +329,20 @@ impl NodeMap {
         since.map_or(entry.first_seen, |since| since.min(entry.first_seen))
     }
 
-    /// Whether a netns is mounted where this container's was.
-    fn has_mount_of(&self, id: &str) -> bool {
+    /// Whether a netns is mounted where this container's was. `mounted`: where any is, once it was asked.
+    fn has_mount_of<'a>(&'a self, id: &str, mounted: &OnceCell<HashSet<&'a str>>) -> bool {
         let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
         let called = self.call_history(id).and_then(|known| known.netns_path.as_deref());
-        let paths: Vec<&str> = [cached, called].into_iter().flatten().collect();
-        !paths.is_empty()
-            && self.netns.values().any(|netns| paths.iter().any(|path| is_mounted_at(netns, path)))
+        let all = || {
+            let holders = self.netns.values().flat_map(super::Netns::holders);
+            let path = |holder: &'a Holder| match holder {
+                Holder::Mount { path, .. } => Some(strip_var(path)),
+                _ => None,
+            };
+            holders.filter_map(path).collect()
+        };
+        let mut paths = [cached, called].into_iter().flatten();
+        paths.any(|path| mounted.get_or_init(all).contains(strip_var(path)))
     }
 
     /// Why nobody gave it back.
@@ -250,46 +362,63 @@ impl NodeMap {
         LeakCause::Unknown
     }
 
-    /// Reservations whose containers are gone, as many as are told one by one.
+    /// Reservations whose containers are gone, of each network as many as are told one by one, the oldest.
     pub fn leaks(&self) -> impl Iterator<Item = Leak<'_>> {
-        self.ipam.leaks.due.iter().take(TOLD).filter_map(|slot| {
+        let told = self.ipam.leaks.places.values().flat_map(|here| here.iter().take(TOLD));
+        told.take(TOLD_OF_ALL).filter_map(|(from, slot)| {
             let entry = self.ipam.get(*slot)?;
-            let from = *self.ipam.leaks.gone.get(slot)?;
-            Some(Leak { entry, cause: self.leak_cause(entry), from })
+            Some(Leak { entry, cause: self.leak_cause(entry), from: *from })
         })
     }
 
     /// Whether a reservation's container is gone.
     #[must_use]
     pub fn is_leaked(&self, store: &str, key: &str) -> bool {
-        self.ipam.slot(store, key).is_some_and(|slot| self.ipam.leaks.due.contains(&slot))
+        self.ipam.slot(store, key).is_some_and(|slot| self.ipam.leaks.is_due(slot))
     }
 
     /// Reserved IPs of a range that no living container has: their containers are gone, or what is left of
     /// these is only a netns.
     #[must_use]
-    pub fn leaked_in(&self, range: &RangeEntry, now: BootNs, policy: &Policy) -> Vec<IpAddr> {
-        let due = self.ipam.leaks.due.iter().filter_map(|slot| self.ipam.get(*slot));
-        let mut leaked: Vec<IpAddr> = due
-            .filter(|entry| range.is_of(entry) && range.contains(entry.ip))
-            .map(|entry| entry.ip)
-            .collect();
+    pub fn leaked_in<'a>(&self, range: &'a RangeEntry, now: BootNs, policy: &Policy) -> Leaked<'a> {
         let left = self.taskless().filter(|netns| {
             netns.dying.is_none() && self.leaked_from(netns, policy).is_some_and(|from| from <= now)
         });
+        let mut held = BTreeSet::new();
         for netns in left {
             for (key, _) in netns.routable() {
-                let mut reserved = self.reservations_of(key.local);
-                if reserved
-                    .any(|entry| range.is_of(entry) && self.belongs(netns, entry) == Match::Same)
-                    && range.contains(key.local)
+                let ip = key.local;
+                let own = |entry: &ReservationEntry| {
+                    range.is_of(entry) && self.belongs(netns, entry) == Match::Same
+                };
+                if range.contains(ip)
+                    && !range.leaked.contains_key(&ip)
+                    && self.reservations_of(ip).any(own)
                 {
-                    leaked.push(key.local);
+                    held.insert(ip);
                 }
             }
         }
-        leaked.sort_unstable();
-        leaked.dedup();
+        Leaked { reserved: &range.leaked, held }
+    }
+
+    /// Counts the leaks of a range that has just become known.
+    pub(super) fn leaked_of(&self, range: &RangeEntry) -> BTreeMap<IpAddr, u32> {
+        let mut leaked = BTreeMap::new();
+        let places = self.ipam.leaks.places.iter();
+        let own = places.filter(|((store, _), _)| **store == *range.range.store);
+        for (_, slot) in own.flat_map(|(_, here)| here) {
+            let entry = self.ipam.get(*slot).filter(|entry| range.hands_out(entry));
+            if let Some(entry) = entry {
+                *leaked.entry(entry.ip).or_default() += 1;
+            }
+        }
         leaked
     }
+}
+
+/// How long after its container is gone a reservation may stand.
+fn grace(entry: &ReservationEntry, policy: &Policy) -> u64 {
+    let (store, sticky) = STICKY;
+    if *entry.store == *store { sticky.max(policy.sandbox_grace) } else { policy.sandbox_grace }
 }

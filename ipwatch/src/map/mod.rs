@@ -55,12 +55,12 @@ pub use dispute::{Dispute, Grounds, Match};
 pub use identity::{Identity, NetnsId};
 pub use ipam::{Release, ReservationEntry, UnreadableEntry};
 pub use late::{LateDel, Lost, LostWhat};
-pub use leaks::{Leak, LeakCause};
+pub use leaks::{Leak, LeakCause, Leaked};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
 pub use owner::{Owner, Told};
-pub use ranges::{RangeEntry, Usage};
+pub use ranges::{Level, RangeEntry, Usage};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;
@@ -146,7 +146,10 @@ impl NodeMap {
                 self.sources.remove(name);
                 self.runtime_renamed(name);
             }
-            What::Lost { .. } => self.lost = Some(at),
+            What::Lost { .. } => {
+                self.lost = Some(at);
+                self.calls_lost(at);
+            }
             What::Began(scope) => self.dump_began(scope, at),
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
 

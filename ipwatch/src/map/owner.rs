@@ -1,8 +1,9 @@
 //! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
 //!
 //! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
-//! it, the path it is mounted at, by the runtime's word, the cache's or a CNI call's) holds for as long as the netns lives; the cgroups of those in it tell
-//! less, for others may visit; an IP alone only gives it a name.
+//! it, the path it is mounted at, by the runtime's word, an ADD's or the cache's) holds for as long as the
+//! netns lives; the cgroups of those in it tell less, for others may visit; an IP alone only gives it a
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,8 +82,11 @@ impl Owners {
 
 /// What names a netns's sandbox without looking into it.
 struct Signs<'a> {
+    /// By the runtimes' word.
     paths: BTreeMap<&'a str, &'a str>,
     pids: BTreeMap<u32, &'a str>,
+    /// By the result cache, or of sandboxes that are gone: the path may be another's by now.
+    past: BTreeMap<&'a str, &'a str>,
 }
 
 impl NodeMap {
@@ -119,19 +123,17 @@ impl NodeMap {
     }
 
     fn signs(&self) -> Signs<'_> {
-        let mut signs = Signs { paths: BTreeMap::new(), pids: BTreeMap::new() };
+        let mut signs =
+            Signs { paths: BTreeMap::new(), pids: BTreeMap::new(), past: BTreeMap::new() };
         for ((id, _), (attachment, _)) in &self.attachments {
-            signs
-                .paths
-                .extend(attachment.netns_path.as_deref().map(|path| (strip_var(path), &**id)));
+            let path = attachment.netns_path.as_deref();
+            signs.past.extend(path.map(|path| (strip_var(path), &**id)));
         }
-        let called = self.call_histories();
-        let called = called.filter_map(|(id, history)| Some((history.netns_path.as_deref()?, id)));
-        signs.paths.extend(called.map(|(path, id)| (strip_var(path), id)));
         for entry in self.runtimes.sandboxes().filter(|entry| !entry.sandbox.host_network) {
             let sandbox = &entry.sandbox;
             let path = sandbox.netns_path.as_deref();
-            signs.paths.extend(path.map(|path| (strip_var(path), sandbox.id.as_str())));
+            let paths = if entry.gone.is_none() { &mut signs.paths } else { &mut signs.past };
+            paths.extend(path.map(|path| (strip_var(path), sandbox.id.as_str())));
             // The pid of one that has ended may be another's by now.
             let pid = sandbox.pid.filter(|_| entry.gone.is_none() && sandbox.life == Life::Alive);
             signs.pids.extend(pid.map(|pid| (pid, sandbox.id.as_str())));
@@ -146,13 +148,18 @@ impl NodeMap {
             told,
         };
         let pid = entry.tasks.iter().find_map(|task| signs.pids.get(&task.pid));
+        let at = |path: &str| {
+            let path = strip_var(path);
+            let told = signs.paths.get(path).copied().or_else(|| self.calls.container_at(path));
+            told.or_else(|| signs.past.get(path).copied())
+        };
         let path = || {
             entry.holders.keys().find_map(|holder| match holder {
-                Holder::Mount { path, .. } => signs.paths.get(strip_var(path)),
+                Holder::Mount { path, .. } => at(path),
                 _ => None,
             })
         };
-        if let Some(id) = pid.or_else(path) {
+        if let Some(id) = pid.copied().or_else(path) {
             return Some(owner(id, Told::Surely, false));
         }
         // What was known once is better than a guess.

@@ -17,6 +17,23 @@ const SAMPLES: usize = 61;
 /// Growth over less than this says nothing: pods are started in bursts.
 const LEAST_SPAN: u64 = 300_000_000_000;
 
+/// Time left that is little, in ns.
+const SOON: u64 = 3_600_000_000_000;
+/// Time left that is next to nothing, in ns.
+const AT_ONCE: u64 = 1_800_000_000_000;
+
+/// How near a range is to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Level {
+    /// There is enough.
+    #[default]
+    Enough,
+    /// Little is left, or will be soon.
+    Low,
+    /// Nothing is left, or will be at once.
+    Out,
+}
+
 /// A range and how much of it is taken.
 #[derive(Debug, Clone)]
 pub struct RangeEntry {
@@ -26,9 +43,12 @@ pub struct RangeEntry {
     pub told: BootNs,
     /// IPs of each set that are reserved.
     used: Vec<u64>,
+    /// IPs whose reservations are leaks, and by how many each is reserved.
+    pub(super) leaked: BTreeMap<IpAddr, u32>,
     /// How many were taken, now and then, the oldest first.
     samples: VecDeque<(BootNs, u64)>,
-    /// Since when hardly anything has been left of it.
+    /// How near it is to its end, by what it was before too, and since when it is not far from it.
+    level: Level,
     low: Option<BootNs>,
 }
 
@@ -72,6 +92,11 @@ impl RangeEntry {
         }
     }
 
+    /// Whether it has handed out what is reserved.
+    pub(super) fn hands_out(&self, entry: &ReservationEntry) -> bool {
+        self.is_of(entry) && self.contains(entry.ip)
+    }
+
     /// Whether the IP is one that it hands out.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
@@ -93,6 +118,12 @@ impl RangeEntry {
         Some(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
+    /// How near it is to its end.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
     /// `10.0.0.2-10.0.0.254`, the sets apart by `; `, the parts of one by `, `.
     #[must_use]
     pub fn text(&self) -> String {
@@ -107,6 +138,32 @@ impl RangeEntry {
         let sets = self.range.sets.iter().enumerate();
         sets.filter(move |(_, parts)| within(parts)).map(|(set, _)| set)
     }
+}
+
+/// How near a range is to its end. What was near stays so until there is a step more than that takes: a pod
+/// that comes and goes is no news.
+fn level(usage: Usage, left: Option<u64>, before: Level) -> Level {
+    let Usage { usable, free, .. } = usage;
+    // One IP for one container is a fixed address: it is meant to be taken.
+    if usable <= 1 {
+        return Level::Enough;
+    }
+    let within = |most: u64, level: Level| {
+        let step = if before >= level { (most / 4).max(1) } else { 0 };
+        // What is wholly free is never near its end.
+        free <= most || free <= (most + step).min(usable - 1)
+    };
+    // Growth on a range that is half empty is a rollout, and what is not near its end is no emergency.
+    let soon = |limit: u64, share: u64, level: Level| {
+        let limit = if before >= level { limit + limit / 4 } else { limit };
+        within(usable / share, level) && left.is_some_and(|left| left < limit)
+    };
+    if within(0, Level::Out) || soon(AT_ONCE, 4, Level::Out) {
+        return Level::Out;
+    }
+    // A tenth; of small ranges two, or half of what there is.
+    let little = (usable / 10).max((usable / 2).min(2));
+    if within(little, Level::Low) || soon(SOON, 2, Level::Low) { Level::Low } else { Level::Enough }
 }
 
 /// What the parts of a set have together. Parts that overlap hand out an IP once.
@@ -167,6 +224,24 @@ impl Ranges {
         self.count(entry, others, |used| *used = used.saturating_sub(1));
     }
 
+    /// A reservation is a leak.
+    pub(super) fn leaked(&mut self, entry: &ReservationEntry) {
+        for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
+            *range.leaked.entry(entry.ip).or_default() += 1;
+        }
+    }
+
+    /// A reservation is no leak any more.
+    pub(super) fn unleaked(&mut self, entry: &ReservationEntry) {
+        for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
+            let Some(count) = range.leaked.get_mut(&entry.ip) else { continue };
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                range.leaked.remove(&entry.ip);
+            }
+        }
+    }
+
     /// An IP that two keys reserve is taken once.
     fn count<'a>(
         &mut self,
@@ -190,8 +265,8 @@ impl Ranges {
     /// Notes how much is taken, now and then.
     pub(super) fn sample(&mut self, now: BootNs) {
         for range in self.all.values_mut() {
-            let usage = range.usage();
-            let low = usage.free <= usage.usable / 2;
+            range.level = level(range.usage(), range.time_left(now), range.level);
+            let low = range.level > Level::Enough;
             range.low = low.then(|| range.low.unwrap_or(now));
         }
         if now.since(self.sampled) < SAMPLE {
@@ -226,10 +301,13 @@ impl NodeMap {
             range: range.clone(),
             told: at,
             used: Vec::new(),
+            leaked: BTreeMap::new(),
             samples: VecDeque::new(),
+            level: Level::Enough,
             low: None,
         };
         entry.used = range.sets.iter().map(|parts| self.used_of(&entry, parts)).collect();
+        entry.leaked = self.leaked_of(&entry);
         self.ipam.ranges.all.insert(key, entry);
         self.ipam.touch_all();
     }
@@ -251,7 +329,7 @@ impl NodeMap {
         self.ipam.ranges.all.retain(|(own, ..), entry| own != store || entry.told >= began);
     }
 
-    /// Since when less than half of it has been left.
+    /// Since when it has been near its end.
     #[must_use]
     pub fn range_low_since(&self, range: &RangeEntry) -> Option<BootNs> {
         range.low
@@ -273,5 +351,64 @@ impl NodeMap {
             within.filter(|(_, entry)| part.contains(entry.ip))
         });
         taken.map(|(_, entry)| entry).filter(|entry| range.is_of(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn usage(usable: u64, free: u64) -> Usage {
+        Usage { usable, used: usable - free, free }
+    }
+
+    #[test]
+    fn what_is_left_decides() {
+        let minutes = |n: u64| Some(n * MINUTE);
+        for (usage, left, expected) in [
+            (usage(253, 253), None, Level::Enough),
+            (usage(253, 26), None, Level::Enough),
+            (usage(253, 25), None, Level::Low),
+            (usage(253, 0), None, Level::Out),
+            (usage(5, 3), None, Level::Enough),
+            (usage(5, 2), None, Level::Low),
+            (usage(2, 1), None, Level::Low),
+            (usage(2, 0), None, Level::Out),
+            (usage(253, 200), minutes(5), Level::Enough),
+            (usage(253, 100), minutes(61), Level::Enough),
+            (usage(253, 100), minutes(59), Level::Low),
+            (usage(253, 0), minutes(5), Level::Out),
+        ] {
+            assert_eq!(level(usage, left, Level::Enough), expected, "{usage:?} {left:?}");
+        }
+    }
+
+    #[test]
+    fn one_ip_for_one_container_is_meant_to_be_taken() {
+        for usage in [usage(1, 0), usage(1, 1), usage(0, 0)] {
+            assert_eq!(level(usage, Some(1), Level::Enough), Level::Enough, "{usage:?}");
+        }
+    }
+
+    #[test]
+    fn growth_alone_is_no_emergency_while_a_quarter_is_left() {
+        // 140 pods of a /24 within some minutes.
+        assert_eq!(level(usage(253, 113), Some(17 * MINUTE), Level::Enough), Level::Low);
+        assert_eq!(level(usage(253, 64), Some(17 * MINUTE), Level::Enough), Level::Low);
+        assert_eq!(level(usage(253, 63), Some(17 * MINUTE), Level::Enough), Level::Out);
+    }
+
+    #[test]
+    fn a_pod_that_comes_and_goes_is_no_news() {
+        assert_eq!(level(usage(5, 3), None, Level::Low), Level::Low);
+        assert_eq!(level(usage(5, 4), None, Level::Low), Level::Enough);
+        assert_eq!(level(usage(253, 31), None, Level::Low), Level::Low);
+        assert_eq!(level(usage(253, 32), None, Level::Low), Level::Enough);
+        assert_eq!(level(usage(253, 1), None, Level::Out), Level::Out);
+        assert_eq!(level(usage(253, 2), None, Level::Out), Level::Low);
+        assert_eq!(level(usage(2, 2), None, Level::Low), Level::Enough, "nothing is taken");
+        assert_eq!(level(usage(253, 100), Some(70 * MINUTE), Level::Low), Level::Low);
     }
 }

@@ -4,8 +4,10 @@
 mod calls;
 mod detail;
 mod ipam;
+mod leaks;
 mod model;
 mod order;
+mod runs;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -91,6 +93,10 @@ impl Feed {
         self.at = self.at.plus(after_ms * MS);
         self.map.agenda(self.at, &Policy::default()).wants
     }
+}
+
+fn mounted_at(path: &str) -> Holder {
+    Holder::Mount { mount_ns: 1, path: path.into(), pid: 1, comm: None, cgroup: None }
 }
 
 const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };

@@ -368,6 +368,36 @@ fn a_reservation_that_no_runtime_knows_is_given_time() {
     assert_eq!(case.codes_at(302_001), [], "it is being given back");
 }
 
+#[test]
+fn a_del_whose_end_was_lost_hides_no_leak() {
+    let mut case = Case::reserved();
+    case.call(900, 500, CniCommand::Del, ID);
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(2_000, other());
+    case.list(120_000, other());
+    assert_eq!(case.codes_at(120_001), [], "it runs");
+    case.list(121_000, other());
+    assert_eq!(case.codes_at(121_001), [Code::IpamReservationLeaked]);
+}
+
+#[test]
+fn an_ip_that_terway_keeps_for_a_pod_that_may_come_back_is_no_leak() {
+    let mut case = Case::with_runtime();
+    case.at(1, What::Sight(SEEN));
+    case.source("terway", SourceStatus::Active);
+    case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    let (store, network) = ("terway".into(), "eni-1".into());
+    case.at(12, What::Reservation(Reservation { store, network, ..reservation(5, ID) }));
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(2_000, other());
+    case.list(600_000, other());
+    assert_eq!(case.codes_at(600_001), []);
+    case.list(663_000, other());
+    assert_eq!(case.codes_at(663_001), [Code::IpamReservationLeaked]);
+}
+
 /// Without any runtime.
 fn alone() -> Case {
     let mut case = Case::pod();
@@ -455,6 +485,22 @@ fn a_range_that_leaks_run_out_by_is_told_under_them() {
     assert_eq!(leaks[1].caused_by, Some((leaks[0].code, leaks[0].key.clone())));
     assert_eq!(range.caused_by, leaks[1].caused_by);
     assert!(text(range).contains("10.0.0.2: leaked"), "{}", text(range));
+}
+
+#[test]
+fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
+    let mut case = Case::reserved();
+    case.range(13, 2, 6);
+    case.reserve(1_000, 2, NEW);
+    case.reserve(1_000, 3, NEW);
+    assert_eq!(case.codes_at(1_001), [Code::IpamRangeExhausting], "two are left");
+    case.release(2_000, 3);
+    assert_eq!(case.codes_at(2_001), [Code::IpamRangeExhausting], "three are");
+    case.release(3_000, 2);
+    assert_eq!(case.codes_at(3_001), []);
+    let mut case = Case::reserved();
+    case.range(13, 5, 5);
+    assert_eq!(case.codes_at(14), [], "a fixed address is meant to be taken");
 }
 
 #[test]

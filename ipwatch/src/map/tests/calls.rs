@@ -81,8 +81,8 @@ fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
     feed.tell(What::Lost { count: Some(1) });
     let is_called =
         |feed: &Feed, after| feed.map.is_called(CniCommand::Del, "c1", began.plus(after), MINUTE);
-    assert!(is_called(&feed, 10 * MINUTE));
-    assert!(!is_called(&feed, 31 * MINUTE));
+    assert!(is_called(&feed, MINUTE));
+    assert!(!is_called(&feed, 3 * MINUTE));
     // The next one is the occasion to forget it.
     feed.at = began.plus(31 * MINUTE);
     feed.tell(del(run(11, 2), 1, "bridge"));

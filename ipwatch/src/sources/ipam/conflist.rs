@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::subnet::{self, Written};
-use super::{Trouble, host_local, read_whole};
+use super::{Trouble, host_local, whole};
+use crate::bounded;
 use crate::fact::{Range, RangePart};
 use crate::sources::json::{self, Few, Name};
 
@@ -35,6 +36,12 @@ const REFUSED: &str = "host-local refuses every ADD to this network";
 pub(super) fn is_config(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("conf" | "conflist" | "json"))
+}
+
+/// Whether what the configurations are links to hangs on an entry of this name: a projected volume is changed
+/// by replacing it.
+pub(super) fn is_behind(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "..data")
 }
 
 /// What the configurations of some directories name besides networks.
@@ -96,7 +103,9 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
 
 fn read_networks(path: &Path) -> Result<Vec<Network>, Trouble> {
     let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect: Some(effect) };
-    let read = read_whole(path, LONGEST, None)?;
+    // libcni follows links, which some systems and every projected volume put here; who may write in this
+    // directory may run what he likes as root.
+    let read = whole(bounded::read_linked(path, LONGEST), LONGEST, None)?;
     parse(&read.bytes).map_err(|wrong| match wrong {
         Wrong::Json(_) => unreadable(wrong.to_string(), SKIPPED),
         Wrong::Range(_) => unreadable(wrong.to_string(), REFUSED),

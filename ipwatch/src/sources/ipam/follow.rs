@@ -13,7 +13,7 @@ use tokio::io::Interest;
 
 use super::known::{Known, Out};
 use super::trouble::Troubles;
-use super::{Directory, Store, Trouble};
+use super::{Content, Directory, Store, Trouble};
 use crate::clock;
 use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
 use crate::sources::ready::ready;
@@ -34,6 +34,12 @@ const MOST_DIRECTORIES: usize = 4_096;
 
 /// Entries of one directory.
 const MOST_ENTRIES: usize = 262_144;
+
+/// Files that are read before what they say is told.
+const AT_ONCE: usize = 8_192;
+
+/// Of so many half are read by a thread of their own.
+const MANY: usize = 1_024;
 
 /// How long a directory must be gone before its files are: some stores replace one by two renames.
 const GONE_AFTER: u64 = 200_000_000;
@@ -206,9 +212,11 @@ impl Follower {
                 let nested = roots.iter().any(|root| root.nested && root.path == directory);
                 if nested && (is_dir || troubles.contains(&path)) {
                     asked.directories.insert(path);
-                } else if !nested && store.is_part(&path) {
+                } else if !nested {
                     asked.anew |= store.governs(&path);
-                    asked.files.insert(path);
+                    if store.is_part(&path) {
+                        asked.files.insert(path);
+                    }
                 }
             }
         })?;
@@ -422,10 +430,11 @@ impl Follower {
                 self.troubles.clear(&file, &mut self.out)?;
             }
         }
-        for (name, _) in entries {
-            let path = directory.join(name);
-            if self.store.is_part(&path) {
-                self.file(&path, dump, at)?;
+        let paths = entries.iter().map(|(name, _)| directory.join(name));
+        let paths: Vec<PathBuf> = paths.filter(|path| self.store.is_part(path)).collect();
+        for paths in paths.chunks(AT_ONCE) {
+            for (path, said) in paths.iter().zip(read_all(&*self.store, paths)) {
+                self.says(path, said, dump, at)?;
             }
         }
         Ok(())
@@ -433,7 +442,18 @@ impl Follower {
 
     /// Reads one file, or finds it gone.
     fn file(&mut self, path: &Path, all: bool, at: BootNs) -> Result<(), Stopped> {
-        match self.store.read(path) {
+        let said = self.store.read(path);
+        self.says(path, said, all, at)
+    }
+
+    fn says(
+        &mut self,
+        path: &Path,
+        said: Result<Content, Trouble>,
+        all: bool,
+        at: BootNs,
+    ) -> Result<(), Stopped> {
+        match said {
             Ok(content) => {
                 self.troubles.clear(path, &mut self.out)?;
                 self.known.says(path, content, all, at, &mut self.out)?;
@@ -476,6 +496,25 @@ impl Follower {
         self.told = Some(state);
         self.out.push(clock::now(), What::Source(Source { name, status, detail }))
     }
+}
+
+/// Reads files: many of them in two threads, for what takes the time is the kernel's.
+fn read_all(store: &dyn Store, paths: &[PathBuf]) -> Vec<Result<Content, Trouble>> {
+    let read = |paths: &[PathBuf]| paths.iter().map(|path| store.read(path)).collect::<Vec<_>>();
+    if paths.len() < MANY {
+        return read(paths);
+    }
+    let (first, second) = paths.split_at(paths.len() / 2);
+    std::thread::scope(|scope| {
+        let other = std::thread::Builder::new().spawn_scoped(scope, || read(second));
+        let mut all = read(first);
+        match other.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(more)) => all.extend(more),
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => all.extend(read(second)), // there is no room for a thread
+        }
+        all
+    })
 }
 
 /// A directory that may not be watched may not be read either, and is told of then; any other error ends

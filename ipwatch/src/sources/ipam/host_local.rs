@@ -40,8 +40,12 @@ impl HostLocal {
 
     fn is_config(&self, path: &Path) -> bool {
         // The name first: there may be 65,000 that have none of these.
-        conflist::is_config(path)
-            && path.parent().is_some_and(|above| self.conf_dirs.iter().any(|known| known == above))
+        conflist::is_config(path) && self.is_configured(path)
+    }
+
+    /// Whether it is in a directory of configurations.
+    fn is_configured(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|above| self.conf_dirs.iter().any(|known| known == above))
     }
 }
 
@@ -70,11 +74,13 @@ impl Store for HostLocal {
     }
 
     fn governs(&self, path: &Path) -> bool {
-        self.is_config(path) || is_flannel(path)
+        self.is_config(path)
+            || is_flannel(path)
+            || (conflist::is_behind(path) && self.is_configured(path))
     }
 
     fn is_part(&self, path: &Path) -> bool {
-        ip_of(path).is_some() || self.governs(path)
+        ip_of(path).is_some() || self.is_config(path) || is_flannel(path)
     }
 
     fn read(&self, path: &Path) -> Result<Content, Trouble> {

@@ -119,7 +119,7 @@ fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
 }
 
 /// One kind of store.
-pub(crate) trait Store: Send + 'static {
+pub(crate) trait Store: Send + Sync + 'static {
     /// Its name, and its source's.
     fn name(&self) -> &'static str;
 
@@ -142,8 +142,8 @@ pub(crate) trait Store: Send + 'static {
         true
     }
 
-    /// Whether the directories, or what other files say, hang on this file: when it changes, everything
-    /// is read anew.
+    /// Whether the directories, or what other files say, hang on this entry, which need be no part: when it
+    /// changes, everything is read anew.
     fn governs(&self, path: &Path) -> bool {
         let _ = path;
         false
@@ -172,8 +172,17 @@ pub(crate) fn read_whole(
     limit: usize,
     effect: Option<&'static str>,
 ) -> Result<Bytes, Trouble> {
+    whole(bounded::read_regular(path, limit), limit, effect)
+}
+
+/// What was read of a file, if it is all of it.
+fn whole(
+    read: io::Result<Bytes>,
+    limit: usize,
+    effect: Option<&'static str>,
+) -> Result<Bytes, Trouble> {
     let unreadable = |reason: String| Trouble::Unreadable { reason, effect };
-    let read = bounded::read_regular(path, limit).map_err(|error| match error.kind() {
+    let read = read.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Trouble::Gone,
         // Its owner holds a lease on it.
         io::ErrorKind::WouldBlock => Trouble::Busy(error.to_string()),

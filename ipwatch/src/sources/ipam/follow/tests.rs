@@ -461,3 +461,53 @@ fn it_runs_by_itself() {
     });
     runtime.shutdown_background();
 }
+
+#[test]
+fn a_configuration_may_be_a_link() {
+    let mut following = Following::new(|dir| {
+        network(dir);
+        for (version, subnet) in [("..1", "10.1.0.0/24"), ("..2", "10.1.0.0/25")] {
+            fs::create_dir_all(dir.join("net.d").join(version)).unwrap();
+            let text = format!(
+                r#"{{"name": "cbr0", "type": "bridge",
+                    "ipam": {{"type": "host-local", "subnet": "{subnet}"}}}}"#
+            );
+            fs::write(dir.join("net.d").join(version).join("10.conf"), text).unwrap();
+        }
+        symlink("..1", dir.join("net.d/..data")).unwrap();
+        symlink("..data/10.conf", dir.join("net.d/10.conf")).unwrap();
+        symlink("../nowhere", dir.join("net.d/20.conf")).unwrap();
+    });
+    let words = following.settle();
+    assert!(words.contains(&"cbr0 [253]".to_owned()), "{words:?}");
+    assert!(words.ends_with(&["Active".into()]), "{words:?}");
+    // As a projected volume is changed.
+    let at = |name: &str| following.dir.path().join("net.d").join(name);
+    symlink("..2", at("..data_tmp")).unwrap();
+    fs::rename(at("..data_tmp"), at("..data")).unwrap();
+    assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "end"]);
+}
+
+#[test]
+fn many_files_are_read_in_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let networks = dir.path().join("networks/cbr0");
+    fs::create_dir_all(&networks).unwrap();
+    let paths: Vec<PathBuf> =
+        (0..3 * MANY).map(|n| networks.join(format!("10.0.{}.{}", n / 256, n % 256))).collect();
+    for (n, path) in paths.iter().enumerate().filter(|(n, _)| n % 7 > 0) {
+        fs::write(path, format!("c{n}")).unwrap();
+    }
+    let store = HostLocal::new(&settings(dir.path()));
+    let said = read_all(&store, &paths);
+    assert_eq!(said.len(), paths.len());
+    for (n, said) in said.into_iter().enumerate() {
+        match said {
+            Ok(content) => {
+                let id = content.reservations[0].container_id.as_deref();
+                assert_eq!(id, Some(format!("c{n}").as_str()));
+            }
+            Err(trouble) => assert!(n % 7 == 0 && trouble == Trouble::Gone),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What is kept of the runs of plugins, and for how long.
+
+use super::*;
+use crate::fact::{CniCall, CniCommand};
+
+const PATH: &str = "/run/netns/test";
+const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+
+fn key(pid: u32) -> TaskKey {
+    TaskKey { pid, tid: pid, start: 1 }
+}
+
+fn began(pid: u32, command: CniCommand, id: &str) -> What {
+    What::CniBegan(CniCall {
+        task: key(pid),
+        parent: 1,
+        plugin: "/opt/cni/bin/bridge".into(),
+        command,
+        container_id: Some(id.into()),
+        netns_path: Some(PATH.into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+    })
+}
+
+fn ended(pid: u32) -> What {
+    What::CniEnded { task: key(pid), status: Some(0), signal: None }
+}
+
+fn owner(feed: &mut Feed) -> Option<String> {
+    feed.wants(1);
+    let id = feed.map.find(&POD).unwrap();
+    feed.map.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
+}
+
+#[test]
+fn a_path_that_is_used_again_is_the_newest_ones() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(began(500, CniCommand::Add, "z-old"));
+    feed.tell(ended(500));
+    feed.tell(began(501, CniCommand::Add, "a-new"));
+    feed.tell(ended(501));
+    let holder = mounted_at(PATH);
+    feed.tell(What::Holder { netns: POD, holder });
+    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"));
+    feed.tell(began(502, CniCommand::Del, "z-old"));
+    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
+    feed.tell(ended(502));
+    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "a late DEL");
+    feed.tell(began(503, CniCommand::Del, "a-new"));
+    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
+    feed.tell(ended(503));
+    assert_eq!(feed.map.calls.container_at(PATH), None, "given up");
+    assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "what was once sure");
+}
+
+#[test]
+fn a_path_is_forgotten_in_time() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(began(500, CniCommand::Add, "one"));
+    feed.tell(ended(500));
+    feed.wants(500_000);
+    assert_eq!(feed.map.calls.container_at(PATH), Some("one"));
+    feed.wants(200_000);
+    assert_eq!(feed.map.calls.container_at(PATH), None);
+}
+
+#[test]
+fn a_run_that_was_not_seen_to_end_is_forgotten_in_time() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(began(500, CniCommand::Del, "one"));
+    feed.wants(119_000);
+    assert!(feed.map.is_called(CniCommand::Del, "one", feed.at, 0));
+    feed.wants(2_000);
+    assert!(!feed.map.is_called(CniCommand::Del, "one", feed.at, 0), "it hangs");
+    assert_eq!(feed.map.running_calls().count(), 1);
+    feed.wants(1_800_000);
+    assert_eq!(feed.map.running_calls().count(), 0);
+    assert_eq!(feed.map.call_history("one").unwrap().del.running, 0);
+    assert_eq!(feed.map.call_history("one").unwrap().del.running_since, None);
+}
+
+#[test]
+fn what_was_lost_may_have_been_calls() {
+    let mut feed = Feed::new(ALL);
+    let before = feed.map.calls_seen_since().unwrap();
+    let lost = feed.tell(What::Lost { count: None });
+    assert!(before < lost);
+    assert_eq!(feed.map.calls_seen_since(), Some(lost));
+    let mut feed = Feed::new(NONE);
+    feed.tell(What::Lost { count: None });
+    assert_eq!(feed.map.calls_seen_since(), None);
+}
+
+#[test]
+fn one_whose_add_runs_is_not_forgotten_for_others() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(began(1, CniCommand::Add, "under-way"));
+    for n in 2..9_000 {
+        feed.tell(began(n, CniCommand::Add, &format!("c{n}")));
+        feed.tell(ended(n));
+    }
+    assert!(feed.map.call_histories().count() <= 8192);
+    assert!(feed.map.call_history("under-way").is_some());
+}
