@@ -275,6 +275,53 @@ fn a_snapshot_that_was_refused_says_so() {
     assert!(matches!(snapshots.tasks(), Err(SnapshotError::Refused(_))));
 }
 
+/// An end that finds no room waits elsewhere: of a run whose beginning was told, it always is.
+#[test]
+fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
+    let name = "the_end_of_a_call_is_told_whether_or_not_there_was_room";
+    if probes(name, &[]).is_none() {
+        return;
+    }
+    const RUNS: usize = 100;
+    let dir = std::env::temp_dir().join(format!("ipwatch-calls-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let plugin = dir.join("plugin");
+    std::fs::copy("/bin/true", &plugin).unwrap();
+    let plugin_dirs = vec![dir.clone()];
+    // Room for some 25 of them.
+    let settings = Settings { ring_bytes: 1 << 16, plugin_dirs, ..Settings::default() };
+    let mut probes = Probes::load(&settings).unwrap();
+    let losses = probes.losses();
+    for _ in 0..RUNS {
+        let mut command = Command::new(&plugin);
+        command.env_clear().env("CNI_COMMAND", "DEL").env("CNI_CONTAINERID", "c1");
+        assert!(command.status().unwrap().success());
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+    block_on(async {
+        let events = probes.events().unwrap().unwrap();
+        let (emit, mut facts) = Emit::channel(64);
+        let reader = tokio::spawn(events.run(emit));
+        let (mut began, mut ended) = (0, 0);
+        let all = async {
+            while ended < RUNS {
+                for fact in facts.recv().await.unwrap() {
+                    match fact.what {
+                        What::CniBegan(call) if call.plugin.ends_with("/plugin") => began += 1,
+                        What::CniEnded { status, .. } => ended += usize::from(status == Some(0)),
+                        _ => {}
+                    }
+                }
+            }
+        };
+        let all = tokio::time::timeout(Duration::from_secs(30), all).await;
+        assert!(all.is_ok(), "{began} began and {ended} of {RUNS} ended");
+        assert_eq!(losses.borrow().calls, (RUNS - began) as u64, "what was lost is told");
+        assert!(began > 0 && began < RUNS, "{began}");
+        reader.abort();
+    });
+}
+
 /// A reader that is too slow loses events, and hears that it did.
 #[test]
 fn what_does_not_fit_is_counted() {

@@ -345,8 +345,8 @@ fn create(
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
-    // Twice the usual 512 KiB hold 15 s of 50 calls a second.
-    loader.map_max_entries("CALLS", 2 * ring_bytes);
+    // What is read of it waits elsewhere (`ring.rs`): it need not hold much.
+    loader.map_max_entries("CALLS", ring_bytes / 2);
     // The least that a ring buffer can be: a line or two in a daemon's life.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);

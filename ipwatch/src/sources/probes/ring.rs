@@ -7,15 +7,19 @@ use std::sync::Arc;
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::events::{self, Counters};
 use crate::fact::Fact;
-use crate::sources::Emit;
+use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 
 /// Facts handed over at a time: the map is never held up for long, and memory is bounded.
 const BATCH: usize = 512;
+
+/// Facts about calls that wait while the map is busy, which costs memory only then: a minute of 50 calls
+/// a second.
+const WAITING: usize = 8192;
 
 /// Events that were lost because nobody read them in time. Each number only ever grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,7 +76,10 @@ impl Events {
     /// # Errors
     /// A ring buffer cannot be polled.
     pub async fn run(self, emit: Emit) -> io::Result<()> {
-        tokio::try_join!(self.events.run(emit.clone()), self.calls.run(emit))?;
+        let (sender, waiting) = mpsc::channel(WAITING);
+        let events = self.events.run(Out::Map(emit.clone()));
+        let calls = self.calls.run(Out::Waiting(sender));
+        tokio::try_join!(events, calls, hand_over(waiting, emit))?;
         Ok(())
     }
 }
@@ -88,6 +95,35 @@ pub(super) struct Rings {
 /// Ends of runs that the ring buffer had no room for.
 pub(super) type Untold = HashMap<MapData, CallKey, [u8; CallEndRecord::SIZE]>;
 
+/// Where facts go.
+enum Out {
+    Map(Emit),
+    Waiting(mpsc::Sender<Fact>),
+}
+
+impl Out {
+    async fn tell(&self, facts: Vec<Fact>) -> Result<(), Closed> {
+        match self {
+            Self::Map(emit) => emit.send(facts).await,
+            Self::Waiting(sender) => {
+                for fact in facts {
+                    sender.send(fact).await.map_err(|_| Closed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: Emit) -> io::Result<()> {
+    loop {
+        let mut facts = Vec::new();
+        if waiting.recv_many(&mut facts, BATCH).await == 0 || emit.send(facts).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
 /// One ring buffer.
 struct Reader {
     ring: AsyncFd<RingBuf<MapData>>,
@@ -99,7 +135,8 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, emit: Emit) -> io::Result<()> {
+    /// Reads it until nobody listens.
+    async fn run(mut self, out: Out) -> io::Result<()> {
         // Ends that were found beside the ring buffer: theirs is the place after all that is in it.
         let mut late = Vec::new();
         loop {
@@ -125,7 +162,7 @@ impl Reader {
             if empty && late.is_empty() {
                 guard.clear_ready();
             }
-            if emit.send(facts).await.is_err() {
+            if out.tell(facts).await.is_err() {
                 return Ok(());
             }
         }
