@@ -147,7 +147,13 @@ impl NodeMap {
             sandbox: sandbox.to_owned(),
             told,
         };
-        let pid = entry.tasks.iter().find_map(|task| signs.pids.get(&task.pid));
+        // While it is made, a sandbox's first process is still in its runtime's netns.
+        let elsewhere = |id: &str| {
+            let path = self.runtimes.sandbox(id).and_then(|known| known.sandbox.netns_path.as_deref());
+            path.is_some_and(|path| is_mounted_only_elsewhere(entry, path))
+        };
+        let pids = entry.tasks.iter().filter_map(|task| signs.pids.get(&task.pid));
+        let pid = pids.into_iter().find(|id| !elsewhere(id));
         let at = |path: &str| {
             let path = strip_var(path);
             let told = signs.paths.get(path).copied().or_else(|| self.calls.container_at(path));
@@ -351,6 +357,19 @@ impl NodeMap {
         let sure = from.plus(policy.second_look);
         (at < sure).then(|| at.plus(policy.second_look).max(sure))
     }
+}
+
+/// Whether a netns is mounted under some name and never under that of this path: agents see the same file
+/// below another directory.
+fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
+    let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
+    let mut mounts = entry.holders.keys().filter_map(|holder| match holder {
+        Holder::Mount { path, .. } => Some(path),
+        _ => None,
+    });
+    let first = mounts.next();
+    first.is_some_and(|first| name(first) != name(path))
+        && mounts.all(|other| name(other) != name(path))
 }
 
 /// A pod of this node's own kubelet, not one of a cluster within a container.

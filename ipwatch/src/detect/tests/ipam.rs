@@ -172,8 +172,8 @@ fn while_the_holders_del_runs_nothing_is_said() {
     case.release(2_000, 5);
     assert_eq!(case.codes_at(10_000), [], "macvlan frees the IP first");
     case.call_ended(11_000, 500, 0);
-    assert_eq!(case.codes_at(11_450), [], "its word may come a little later");
-    assert_eq!(case.codes_at(11_501), [Code::IpReleasedButHeld], "what has tasks stays");
+    assert_eq!(case.codes_at(12_950), [], "its word may come a little later");
+    assert_eq!(case.codes_at(13_001), [Code::IpReleasedButHeld]);
     case.at(14_000, What::NetnsDying { netns: POD });
     assert_eq!(case.codes_at(14_001), [], "now it goes");
 }

@@ -88,6 +88,14 @@ fn two_looks_too_close_are_one() {
     let [change] =
         life.observe(BootNs(511), &CALENDAR, &[candidate("a", 510)], &none).try_into().unwrap();
     assert_eq!(change.finding.status, Status::Firing);
+
+    // Where no third look comes, it fires all the same once it has stood for longer.
+    life.observe(BootNs(600), &CALENDAR, &[candidate("a", 510), candidate("b", 600)], &none);
+    let both = [candidate("a", 510), candidate("b", 603)];
+    assert_eq!(life.observe(BootNs(1_100), &CALENDAR, &both, &none), []);
+    assert_eq!(life.due(BootNs(1_100)), Some(BootNs(1_600)));
+    let [change] = life.observe(BootNs(1_600), &CALENDAR, &both, &none).try_into().unwrap();
+    assert_eq!(change.finding.status, Status::Firing);
 }
 
 #[test]
