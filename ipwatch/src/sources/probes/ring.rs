@@ -38,10 +38,25 @@ pub struct Losses {
     pub suppressed: u64,
 }
 
+impl Losses {
+    /// Takes over what is more. Whether anything was.
+    fn raise(&mut self, other: Self) -> bool {
+        let before = *self;
+        let Self { netns, tasks, addresses, neighbours, calls, suppressed } = self;
+        *netns = other.netns.max(*netns);
+        *tasks = other.tasks.max(*tasks);
+        *addresses = other.addresses.max(*addresses);
+        *neighbours = other.neighbours.max(*neighbours);
+        *calls = other.calls.max(*calls);
+        *suppressed = other.suppressed.max(*suppressed);
+        *self != before
+    }
+}
+
 /// The live end of the probes.
 pub struct Events {
     events: Reader,
-    calls: Reader,
+    calls: Unregistered,
 }
 
 impl fmt::Debug for Events {
@@ -58,15 +73,12 @@ impl Events {
     ) -> io::Result<Self> {
         let lost = Arc::new(Lost { counts: rings.counts, losses });
         let reader = |ring, untold| {
-            // SAFETY: the ring buffer owns its map's fd, gives the same one whenever it is asked, and
-            // closes it no sooner than it is dropped, which is after its registration.
-            let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
-            let counters = Arc::clone(counters);
-            io::Result::Ok(Reader { ring, untold, counters, lost: Arc::clone(&lost), drops: 0 })
+            let (counters, lost) = (Arc::clone(counters), Arc::clone(&lost));
+            Unregistered { ring, untold, counters, lost }
         };
         Ok(Self {
-            events: reader(rings.events, None)?,
-            calls: reader(rings.calls, Some(rings.untold))?,
+            events: reader(rings.events, None).register()?,
+            calls: reader(rings.calls, Some(rings.untold)),
         })
     }
 
@@ -78,8 +90,8 @@ impl Events {
     pub async fn run(self, emit: Emit) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = self.events.run(Out::Map(emit.clone()));
-        let calls = self.calls.run(Out::Waiting(sender));
-        tokio::try_join!(events, calls, hand_over(waiting, emit))?;
+        on_a_thread(self.calls, sender)?;
+        tokio::try_join!(events, hand_over(waiting, emit))?;
         Ok(())
     }
 }
@@ -115,12 +127,50 @@ impl Out {
     }
 }
 
+/// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's one
+/// thread, and on a busy node that may take longer than the ring buffer holds.
+fn on_a_thread(calls: Unregistered, sender: mpsc::Sender<Fact>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let read = async move {
+        let closed = sender.clone();
+        tokio::select! {
+            read = async { calls.register()?.run(Out::Waiting(sender)).await } => read,
+            () = closed.closed() => Ok(()),
+        }
+    };
+    let work = move || {
+        if let Err(error) = runtime.block_on(read) {
+            tracing::error!(%error, "probes: the runs of CNI plugins cannot be read");
+        }
+    };
+    let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
+    thread.stack_size(512 * 1024).spawn(work).map(|_| ())
+}
+
 async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: Emit) -> io::Result<()> {
     loop {
         let mut facts = Vec::new();
         if waiting.recv_many(&mut facts, BATCH).await == 0 || emit.send(facts).await.is_err() {
             return Ok(());
         }
+    }
+}
+
+/// One ring buffer, before there is an async runtime to register with.
+struct Unregistered {
+    ring: RingBuf<MapData>,
+    untold: Option<Untold>,
+    counters: Arc<Counters>,
+    lost: Arc<Lost>,
+}
+
+impl Unregistered {
+    fn register(self) -> io::Result<Reader> {
+        let Self { ring, untold, counters, lost } = self;
+        // SAFETY: the ring buffer owns its map's fd, gives the same one whenever it is asked, and closes
+        // it no sooner than it is dropped, which is after its registration.
+        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
+        Ok(Reader { ring, untold, counters, lost, drops: 0 })
     }
 }
 
@@ -206,11 +256,8 @@ impl Lost {
         }
         match self.counts.read() {
             Ok(losses) => {
-                self.losses.send_if_modified(|told| {
-                    let more = *told != losses;
-                    *told = losses;
-                    more
-                });
+                // Two threads tell: the numbers only grow, and an older reading is no news.
+                self.losses.send_if_modified(|told| told.raise(losses));
             }
             Err(error) => tracing::warn!(%error, "probes: the loss counters cannot be read"),
         }
