@@ -106,9 +106,8 @@ impl Life {
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
         let pending = self.open.values().filter(|one| one.finding.status == Status::Pending);
         let once = self.second_look;
-        let due = pending.flat_map(|one| {
-            [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]
-        });
+        let due = pending
+            .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
         due.filter(|due| *due > now).min()
     }
 
@@ -260,8 +259,7 @@ fn update(
     // Answers may come closer together than they were asked for. Then what was seen twice must at least
     // stand for longer: nobody may ask a third time.
     let stood = now.since(record.observed) >= second_look.saturating_mul(2);
-    let fires =
-        finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
+    let fires = finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
     let changed = fires
         || finding.severity != candidate.severity
         || finding.subject != candidate.subject

@@ -149,7 +149,8 @@ impl NodeMap {
         };
         // While it is made, a sandbox's first process is still in its runtime's netns.
         let elsewhere = |id: &str| {
-            let path = self.runtimes.sandbox(id).and_then(|known| known.sandbox.netns_path.as_deref());
+            let path =
+                self.runtimes.sandbox(id).and_then(|known| known.sandbox.netns_path.as_deref());
             path.is_some_and(|path| is_mounted_only_elsewhere(entry, path))
         };
         let pids = entry.tasks.iter().filter_map(|task| signs.pids.get(&task.pid));
