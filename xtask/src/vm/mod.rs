@@ -17,8 +17,18 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 8] =
-    ["--without", "Containerd", "--without", "Dockerd", "--without", "Rotel", "--skip", "scale::"];
+const NOT_IN_A_VM: [&str; 10] = [
+    "--without",
+    "Containerd",
+    "--without",
+    "Dockerd",
+    "--without",
+    "Podman",
+    "--without",
+    "Rotel",
+    "--skip",
+    "scale::",
+];
 
 /// One run of the test binary inside.
 #[derive(Debug)]
