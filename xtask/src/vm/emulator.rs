@@ -2,7 +2,7 @@
 //! something (its packages of another release, say), Debian's is unpacked in the cache.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -27,11 +27,16 @@ impl Emulator {
         if own.runs() {
             return Ok(own);
         }
+        let dir = place::cache("qemu")?.join(PACKAGE);
+        let unpacked = Self::at(&dir);
+        if unpacked.runs() {
+            return Ok(unpacked);
+        }
         let Err(error) = setup::packages(&[PACKAGE]) else { return Ok(own) };
         println!("{error:#}\nso it is unpacked in the cache instead");
-        let unpacked = Self::unpacked()?;
+        unpack(&dir)?;
         if !unpacked.runs() {
-            bail!("the QEMU in {} does not run", unpacked.binary.display());
+            bail!("the QEMU in {} does not run", dir.display());
         }
         Ok(unpacked)
     }
@@ -48,38 +53,43 @@ impl Emulator {
         succeeds(&mut command(&[&*binary, "--version"]))
     }
 
-    /// Its own packages unpacked, what they depend on installed.
-    fn unpacked() -> Result<Self> {
-        let _lock = place::lock()?;
-        let simulated = output(setup::apt("apt-get").args([
-            "install",
-            "--simulate",
-            "--no-install-recommends",
-            PACKAGE,
-        ]))?;
-        let names = simulated.lines().filter_map(|line| line.strip_prefix("Inst "));
-        let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
-        let (own, libraries): (Vec<&str>, Vec<&str>) =
-            names.iter().partition(|name| name.starts_with("qemu-"));
-        setup::packages(&libraries)?;
-        let dir = place::cache("qemu")?.join(PACKAGE);
-        if !dir.exists() {
-            let part = dir.with_extension("part");
-            let _ = std::fs::remove_dir_all(&part);
-            std::fs::create_dir_all(&part)?;
-            for package in own {
-                println!("downloading by apt: {package}");
-                setup::unpack(package, &part)?;
-            }
-            std::fs::rename(&part, &dir)?;
-        }
-        Ok(Self {
+    /// The one that is unpacked there, or will be.
+    fn at(dir: &Path) -> Self {
+        Self {
             binary: dir.join("usr/bin").join(BINARY),
             firmware: vec![
                 dir.join("usr/share/qemu"),
                 "/usr/share/seabios".into(),
                 "/usr/lib/ipxe/qemu".into(),
             ],
-        })
+        }
     }
+}
+
+/// Unpacks its own packages, and installs what they depend on.
+fn unpack(dir: &Path) -> Result<()> {
+    let _lock = place::lock()?;
+    let simulated = output(setup::apt("apt-get").args([
+        "install",
+        "--simulate",
+        "--no-install-recommends",
+        PACKAGE,
+    ]))?;
+    let names = simulated.lines().filter_map(|line| line.strip_prefix("Inst "));
+    let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
+    let (own, libraries): (Vec<&str>, Vec<&str>) =
+        names.iter().partition(|name| name.starts_with("qemu-"));
+    setup::packages(&libraries)?;
+    if dir.exists() {
+        return Ok(());
+    }
+    let part = dir.with_extension("part");
+    let _ = std::fs::remove_dir_all(&part);
+    std::fs::create_dir_all(&part)?;
+    for package in own {
+        println!("downloading by apt: {package}");
+        setup::unpack(package, &part)?;
+    }
+    std::fs::rename(&part, dir)?;
+    Ok(())
 }
