@@ -365,20 +365,6 @@ fn end(task: Addr) {
     }
 }
 
-/// `sched_process_free(task)`: the end of a run whose exit went unseen (the kernel skips a program, or
-/// refuses it a lock) is told late. A thread that ran a new program has its leader's ids and start, and
-/// the old leader its.
-#[inline(always)]
-pub fn free(task: Addr) {
-    let pid: u32 = field(task, &TASK_TGID);
-    // SAFETY: copied at once.
-    let Some(start) = unsafe { RUNNING.get(&pid) }.copied() else { return };
-    if field::<u32>(task, &TASK_PID) == pid && field::<u64>(task, &TASK_START) == start {
-        let _ = RUNNING.remove(&pid);
-        tell_end(task, field(task, &TASK_SIGNAL), pid, start);
-    }
-}
-
 #[inline(always)]
 fn tell_end(leader: Addr, signal: Addr, pid: u32, start: u64) {
     let group = field::<u32>(signal, &SIGNAL_FLAGS) & SIGNAL_GROUP_EXIT != 0;

@@ -16,7 +16,6 @@ use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext};
 use ipwatch_common::{Netns, SignalRecord, TaskRecord, kind};
 
-use crate::calls;
 use crate::emit::{emit, header};
 use crate::offsets::{
     NSPROXY_NET, SIGNAL_LIVE, SIGNAL_SHARED_PENDING, SIGNAL_THREAD_HEAD, TASK_COMM,
@@ -204,7 +203,6 @@ fn release(task: Addr) {
 /// `sched_process_free(task)`: the last word on a task whose exit was told.
 #[inline(always)]
 fn free(task: Addr) {
-    calls::free(task);
     let Some(told) = recall(task) else { return };
     let _ = TOLD.remove(task);
     let none = Netns { cookie: 0, inode: 0, refs: ipwatch_common::MISSING };
