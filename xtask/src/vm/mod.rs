@@ -88,10 +88,23 @@ pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str]) -> Tall
             return Tally::skip();
         }
     };
-    boot(&emulator, kernel, &fetched, binaries, &runs(filters)).unwrap_or_else(|error| {
-        println!("FAILED  Linux {}: {error:#}", kernel.name);
-        Tally::failure()
-    })
+    let boot = || boot(&emulator, kernel, &fetched, binaries, &runs(filters));
+    let again = || {
+        // As with a test that fails: in CI it has a second try, and is named.
+        if !setup::in_ci() {
+            return Ok(None);
+        }
+        println!("unsteady: Linux {} ended in the middle and is booted once more", kernel.name);
+        boot()
+    };
+    match boot().and_then(|tally| tally.map_or_else(again, |tally| Ok(Some(tally)))) {
+        Ok(Some(tally)) => tally,
+        Ok(None) => Tally::failure(),
+        Err(error) => {
+            println!("FAILED  Linux {}: {error:#}", kernel.name);
+            Tally::failure()
+        }
+    }
 }
 
 /// First all tests on the highest rung, then what a rung changes on the next one.
@@ -106,7 +119,7 @@ fn boot(
     fetched: &kernel::Fetched,
     binaries: &Binaries,
     runs: &[Run],
-) -> Result<Tally> {
+) -> Result<Option<Tally>> {
     let dir = place::target().join("vm").join(kernel.name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let image = initramfs::make(&dir, fetched, binaries, runs)?;
