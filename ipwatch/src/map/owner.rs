@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Holder, Life, TaskKey};
 
+use super::calls::HUNG;
 use super::cgroup::attribution;
 use super::runtime::Word;
 use super::sandbox::strip_var;
@@ -288,7 +289,7 @@ impl NodeMap {
                 Some(self.denied_from(entry, first, policy).max(idle))
             }
             Word::NobodyToAsk if owner.kubelet => {
-                Some(self.born(entry).plus(policy.leak_age).max(idle))
+                Some(self.ready(entry).plus(policy.leak_age).max(idle))
             }
             _ => None,
         }
@@ -297,7 +298,18 @@ impl NodeMap {
     /// The moment from which the denial of a sandbox that no runtime ever told of counts. While it is made
     /// (its network, its image, its first process) none tells of it, and that may take minutes.
     pub(crate) fn denied_from(&self, entry: &Netns, first: BootNs, policy: &Policy) -> BootNs {
-        self.born(entry).plus(policy.leak_age).max(first)
+        self.ready(entry).plus(policy.leak_age).max(first)
+    }
+
+    /// When its sandbox could begin to use it: it is old enough, and no ADD for it runs or has just ended. Its
+    /// first process comes after that.
+    fn ready(&self, entry: &Netns) -> BootNs {
+        let history = entry.owner.as_ref().and_then(|owner| self.call_history(&owner.sandbox));
+        let add = history.map(|history| history.add);
+        let running = add.filter(|add| add.running > 0).and_then(|add| add.last);
+        let ended = add.and_then(|add| add.ended);
+        let busy = running.map(|began| began.plus(HUNG)).max(ended);
+        busy.unwrap_or_default().max(self.born(entry))
     }
 
     /// When a netns was made, as far as is known: it was there when its ADD ended and when the oldest task

@@ -3,8 +3,8 @@
 use super::*;
 use crate::contract::HolderKind;
 use crate::fact::{
-    Attachment, Cleanup, Container, ContainerMount, Holder, Life, Parent, PodName, Process,
-    Sandbox, Scope,
+    Attachment, Cleanup, CniCommand, Container, ContainerMount, Holder, Life, Parent, PodName,
+    Process, Sandbox, Scope,
 };
 use crate::finding::Severity;
 
@@ -388,6 +388,24 @@ fn where_no_runtime_can_be_asked_only_age_tells() {
     };
     assert_eq!(case(Some(pod_name())), [Code::NetnsLeaked]);
     assert_eq!(case(None), [], "BuildKit's pools are in the cache too");
+}
+
+#[test]
+fn what_is_still_being_made_is_not_leaked_however_long_it_takes() {
+    let mut case = Case::pod();
+    case.source("runtime", SourceStatus::Disabled);
+    case.at(3, attachment(Some(pod_name())));
+    case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+    case.call(250_000, 500, CniCommand::Add, ID);
+    case.empty(250_001);
+    case.searched(301_000, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), [], "its ADD runs");
+    case.call_ended(302_000, 500, 0);
+    case.searched(303_000, &[mount_of(PATH, 1, 1)]);
+    case.searched(600_000, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), [], "its pause is slow to start");
+    case.searched(603_000, &[mount_of(PATH, 1, 1)]);
+    assert_eq!(case.codes(), [Code::NetnsLeaked]);
 }
 
 #[test]
