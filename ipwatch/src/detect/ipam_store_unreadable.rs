@@ -114,7 +114,7 @@ mod tests {
 
     fn text(store: &str, path: &str, reason: &str) -> String {
         let (store, path, reason) = (store.into(), path.into(), reason.into());
-        remediation(&Unreadable { store, path, reason, effect: None }).join("\n")
+        remediation(&Unreadable { store, path, reason, effect: None, takes: None }).join("\n")
     }
 
     #[test]

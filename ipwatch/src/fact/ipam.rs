@@ -98,4 +98,7 @@ pub struct Unreadable {
     /// tries for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
+    /// The IP that its owner does not hand out for it all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes: Option<IpAddr>,
 }

@@ -333,10 +333,16 @@ impl NodeMap {
         }
         let since = unreadable.get(&key).map_or(at, |known| known.since);
         unreadable.insert(key, UnreadableEntry { file: file.clone(), since, told: at });
+        if let Some(ip) = file.takes {
+            self.recount_ranges(ip);
+        }
     }
 
     pub(super) fn set_readable(&mut self, store: &str, path: &str) {
-        self.ipam.unreadable.remove(&(store.to_owned(), path.to_owned()));
+        let entry = self.ipam.unreadable.remove(&(store.to_owned(), path.to_owned()));
+        if let Some(ip) = entry.and_then(|entry| entry.file.takes) {
+            self.recount_ranges(ip);
+        }
     }
 
     /// The netns of a sandbox has ended: what is reserved for it is bereft.

@@ -84,12 +84,17 @@ impl RangeEntry {
             return false;
         }
         match &self.range.data_dir {
-            Some(dir) => entry
-                .key
-                .strip_prefix(dir.trim_end_matches('/'))
-                .is_some_and(|rest| rest.starts_with('/')),
+            Some(_) => self.has_file(&entry.key),
             None => self.range.network == *entry.network,
         }
+    }
+
+    /// Whether a file is in the directory of its network's reservations.
+    fn has_file(&self, path: &str) -> bool {
+        self.range.data_dir.as_deref().is_some_and(|dir| {
+            let rest = path.strip_prefix(dir.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        })
     }
 
     /// Whether it has handed out what is reserved.
@@ -320,9 +325,30 @@ impl NodeMap {
             let taken = taken.filter(|(_, entry)| part.contains(entry.ip) && range.is_of(entry));
             ips.extend(taken.map(|(_, entry)| entry.ip));
         }
+        let torn = self.unreadable().map(|entry| &entry.file);
+        let torn =
+            torn.filter(|file| file.store == range.range.store && range.has_file(&file.path));
+        let torn = torn.filter_map(|file| file.takes);
+        ips.extend(torn.filter(|ip| parts.iter().any(|part| part.contains(*ip))));
         ips.sort_unstable();
         ips.dedup();
         ips.len() as u64
+    }
+
+    /// Counts the ranges of an IP anew: a file that takes it has become unreadable, or readable.
+    pub(super) fn recount_ranges(&mut self, ip: IpAddr) {
+        let all = self.ipam.ranges.all.iter().filter(|(_, range)| range.contains(ip));
+        let counted: Vec<_> = all
+            .map(|(key, range)| {
+                let sets = range.range.sets.iter();
+                (key.clone(), sets.map(|parts| self.used_of(range, parts)).collect())
+            })
+            .collect();
+        for (key, used) in counted {
+            if let Some(range) = self.ipam.ranges.all.get_mut(&key) {
+                range.used = used;
+            }
+        }
     }
 
     pub(super) fn sweep_ranges(&mut self, store: &str, began: BootNs) {

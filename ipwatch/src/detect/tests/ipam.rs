@@ -511,6 +511,7 @@ fn a_file_that_stays_unreadable_is_told() {
         path: "/var/lib/cni/results/x".into(),
         reason: "torn: 0 bytes".into(),
         effect: Some("kubelet tries KillPodSandbox for ever".into()),
+        takes: None,
     };
     case.at(1_000, What::StoreUnreadable(file.clone()));
     assert_eq!(case.codes_at(1_500), [], "it is being written");

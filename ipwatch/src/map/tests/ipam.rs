@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fact::{Range, RangePart, Reservation};
+use crate::fact::{Range, RangePart, Reservation, Unreadable};
 
 fn reservation(last: u8, id: u8) -> Reservation {
     Reservation {
@@ -53,6 +53,29 @@ fn a_pod_takes_one_of_each_set_and_the_tightest_decides() {
     let of_v6 = Reservation { ip: v6(9), key: "/net/fd00::9".into(), ..reservation(9, 9) };
     feed.tell(What::Reservation(of_v6));
     assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
+}
+
+#[test]
+fn a_torn_file_takes_its_ip_all_the_same() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1])]])));
+    let used = |feed: &Feed| feed.map.ranges().next().unwrap().usage().used;
+    let torn = |last: u8, path: String| Unreadable {
+        store: "host-local".into(),
+        path,
+        reason: "it is empty".into(),
+        effect: None,
+        takes: Some(ip(last)),
+    };
+    feed.tell(What::StoreUnreadable(torn(3, reservation(3, 0).key)));
+    feed.tell(What::StoreUnreadable(torn(4, format!("/other/{}", ip(4)))));
+    assert_eq!(used(&feed), 1, "the other one is of another network");
+    let (store, path) = ("host-local".into(), reservation(3, 0).key);
+    feed.tell(What::StoreReadable { store, path });
+    assert_eq!(used(&feed), 0);
+    feed.tell(What::Reservation(reservation(3, 1)));
+    feed.tell(What::StoreUnreadable(torn(3, reservation(3, 0).key)));
+    assert_eq!(used(&feed), 1, "what it said before stands, and counts once");
 }
 
 #[test]

@@ -203,6 +203,7 @@ impl Cache {
                 path: name(path),
                 reason: reason.clone(),
                 effect: effect.map(str::to_owned),
+                takes: None,
             };
             facts.push(fact(at, What::StoreUnreadable(file)));
         }

@@ -411,7 +411,7 @@ impl Follower {
     /// What its files said stands.
     fn unlisted(&mut self, path: &Path, error: &io::Error) -> Result<(), Stopped> {
         let trouble = Trouble::Unreadable { reason: error.to_string(), effect: None };
-        self.troubles.note(path, &trouble, clock::now(), &mut self.out)?;
+        self.troubles.note(path, &trouble, None, clock::now(), &mut self.out)?;
         Ok(())
     }
 
@@ -463,7 +463,10 @@ impl Follower {
                 self.known.gone(path, &mut self.out)?;
             }
             // What it said before stands.
-            Err(trouble) => self.troubles.note(path, &trouble, clock::now(), &mut self.out)?,
+            Err(trouble) => {
+                let takes = self.store.takes(path);
+                self.troubles.note(path, &trouble, takes, clock::now(), &mut self.out)?;
+            }
         }
         Ok(())
     }

@@ -83,6 +83,10 @@ impl Store for HostLocal {
         ip_of(path).is_some() || self.is_config(path) || is_flannel(path)
     }
 
+    fn takes(&self, path: &Path) -> Option<IpAddr> {
+        ip_of(path)
+    }
+
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
         if self.is_config(path) {
             let default = self.data_dirs.first().map_or(Path::new(DEFAULT), PathBuf::as_path);

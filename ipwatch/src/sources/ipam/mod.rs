@@ -27,6 +27,7 @@ mod terway;
 mod trouble;
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -135,6 +136,12 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// # Errors
     /// It says nothing that can be relied upon. What it said before stands.
     fn read(&self, path: &Path) -> Result<Content, Trouble>;
+
+    /// The IP that this file keeps from being handed out even when it says nothing.
+    fn takes(&self, path: &Path) -> Option<IpAddr> {
+        let _ = path;
+        None
+    }
 
     /// Whether this directory shows, by being there, that the store is in use.
     fn shows_use(&self, directory: &Directory) -> bool {

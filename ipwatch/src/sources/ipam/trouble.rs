@@ -2,6 +2,7 @@
 //! written looks the same for a moment.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
@@ -77,11 +78,12 @@ impl Troubles {
         self.files.keys().filter(|path| path.parent() == Some(directory)).cloned().collect()
     }
 
-    /// A file says nothing now.
+    /// A file says nothing now; `takes` is the IP that it keeps from being handed out.
     pub(super) fn note(
         &mut self,
         path: &Path,
         trouble: &Trouble,
+        takes: Option<IpAddr>,
         now: BootNs,
         out: &mut Out,
     ) -> Result<(), Closed> {
@@ -116,6 +118,7 @@ impl Troubles {
             path: path.display().to_string(),
             reason,
             effect: effect.map(str::to_owned),
+            takes,
         };
         out.push(clock::now(), What::StoreUnreadable(unreadable))
     }
