@@ -137,6 +137,7 @@ impl Desk {
             Want::Adopt { netns, doors } => {
                 self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok()
             }
+            Want::Host => self.netns.try_send(NetnsJob::Host).is_ok(),
             Want::Look { task } => self.looks.try_send(LookJob::Look(task)).is_ok(),
             Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),

@@ -144,6 +144,12 @@ impl Pending {
         self.search.hasten(id, at.plus(SEARCH_AFTER_BIRTH));
     }
 
+    /// What is known of it may be wrong.
+    pub(super) fn doubted(&mut self, id: NetnsId, at: BootNs) {
+        self.adopt_tries.remove(&id);
+        self.adopt.hasten(id, at);
+    }
+
     pub(super) fn adopted(&mut self, id: NetnsId) {
         self.adopt.cancel(&id);
         self.adopt_tries.remove(&id);
@@ -275,6 +281,7 @@ impl NodeMap {
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
+        let doubts = self.settle_doubts(now, &mut wants);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
         self.want_looks(now, &mut wants);
@@ -296,6 +303,7 @@ impl NodeMap {
             self.teardowns.due(),
             calls,
             ipam,
+            doubts,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }

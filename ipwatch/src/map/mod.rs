@@ -6,7 +6,7 @@
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
-//!   must not bring back.
+//!   must not bring back. `doubt`: what netlink says and no probe has told.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -23,6 +23,7 @@ mod agenda;
 mod calls;
 pub mod cgroup;
 mod dispute;
+mod doubt;
 mod graves;
 mod holder;
 mod identity;
@@ -93,6 +94,7 @@ pub struct NodeMap {
     /// Every address of every netns, in IP order.
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
     graves: graves::Graves,
+    doubts: doubt::Doubts,
 
     tasks: task::Tasks,
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,

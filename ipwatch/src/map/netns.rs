@@ -436,6 +436,9 @@ impl NodeMap {
             return;
         }
         if buried || (echo && entry.dumped) {
+            if !buried {
+                self.doubts.raise(id, address.key, true, at);
+            }
             return;
         }
         if entry.addresses.len() >= MAX_ADDRESSES {
@@ -465,10 +468,13 @@ impl NodeMap {
         let Some(id) = self.find(netns) else { return };
         // In the kernel's own order the deletion was told already, or will be; netlink's echo of it may
         // come after the address has been added again.
+        let known = self.netns.get(&id).and_then(|entry| entry.addresses.get(key));
         if self.hearsay(origin) {
+            if known.is_some() {
+                self.doubts.raise(id, *key, false, at);
+            }
             return;
         }
-        let known = self.netns.get(&id).and_then(|entry| entry.addresses.get(key));
         self.graves.dig(Grave::Address(id, *key), at);
         if known.is_some_and(|known| known.touched <= at) {
             self.end_address(id, key, at, "address-deleted");

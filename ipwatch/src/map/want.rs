@@ -17,6 +17,8 @@ pub enum Want {
         /// Ways in, the cheapest first.
         doors: Vec<Door>,
     },
+    /// Dump the host's links, addresses and neighbours once more.
+    Host,
     /// Search every mount namespace, fd and socket for what holds these netns: no task is seen in
     /// them.
     Holders {

@@ -211,3 +211,54 @@ fn a_runtime_that_says_its_name_is_not_waited_for_under_the_former_one() {
     assert!(map.runtimes_answer());
     assert_eq!(map.sources().len(), 1);
 }
+
+fn adoptions(feed: &mut Feed, after_ms: u64) -> usize {
+    feed.wants(after_ms).iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+}
+
+#[test]
+fn what_netlink_says_and_no_probe_told_has_the_netns_read_anew() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    adoptions(&mut feed, 1);
+    feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+    assert_eq!(adoptions(&mut feed, 400), 0, "the probe's word may be on its way");
+    assert_eq!(adoptions(&mut feed, 200), 1);
+
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    adoptions(&mut feed, 1);
+    feed.tell(What::Address { netns, address: address(1) });
+    assert_eq!(adoptions(&mut feed, 2_000), 0);
+    feed.tell_from(Origin::Netlink, What::AddressGone { netns, key: key(1) });
+    assert_eq!(adoptions(&mut feed, 600), 1, "its end was missed");
+
+    let mut feed = Feed::new(ALL);
+    dump(&mut feed, HOST, &[]);
+    feed.tell_from(Origin::Netlink, What::AddressGone { netns: HOST, key: key(1) });
+    assert!(!feed.wants(600).contains(&Want::Host), "nobody knows that one");
+    feed.tell_from(Origin::Netlink, What::Address { netns: HOST, address: address(1) });
+    assert!(feed.wants(600).contains(&Want::Host));
+}
+
+#[test]
+fn what_netlink_repeats_raises_no_doubt_whoever_is_first() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    adoptions(&mut feed, 1);
+    let there = What::Address { netns, address: address(1) };
+    let gone = What::AddressGone { netns, key: key(1) };
+    for _ in 0..3 {
+        feed.tell_from(Origin::Netlink, there.clone());
+        feed.tell(there.clone());
+        feed.tell_from(Origin::Netlink, gone.clone());
+        feed.tell(gone.clone());
+        feed.tell(there.clone());
+        feed.tell_from(Origin::Netlink, there.clone());
+        feed.tell(gone.clone());
+        feed.tell_from(Origin::Netlink, gone.clone());
+    }
+    feed.tell(there.clone());
+    feed.tell_from(Origin::Netlink, there);
+    assert_eq!(adoptions(&mut feed, 5_000), 0);
+}
