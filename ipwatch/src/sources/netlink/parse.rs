@@ -108,15 +108,9 @@ fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
     }
     let mut link = Link {
         ifindex: header.index,
-        name: String::new(),
-        mac: None,
-        kind: None,
-        master: None,
-        peer: None,
-        peer_nsid: None,
         up: header.flags.contains(LinkFlags::Up),
         loopback: header.flags.contains(LinkFlags::Loopback),
-        parent: None,
+        ..Link::default()
     };
     let (mut bus, mut parent) = (None, None);
     for attribute in attributes(payload, LINK_HEADER) {
