@@ -186,9 +186,12 @@ impl NodeMap {
             }
 
             What::PeerNetns { netns, nsid, peer } => self.set_peer_netns(netns, *nsid, peer, at),
+            What::Port { netns, ifindex, isolated } => {
+                self.set_isolated(netns, *ifindex, *isolated, at);
+            }
             What::Vlans { netns, ifindex, vlans } => self.set_vlans(netns, *ifindex, vlans, at),
             What::Route { netns, route } => self.set_route(netns, route, at),
-            What::RouteGone { netns, key } => self.drop_route(netns, key, at),
+            What::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
             What::Claimed { netns, claim } => self.set_claim(netns, claim, at),
 
             What::Task(task) => self.set_task(task, at, fact.origin),

@@ -22,7 +22,7 @@ use super::requests::request_socket;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{BootNs, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -264,15 +264,12 @@ impl Reader<'_> {
         let at = clock::now();
         for message in parse::messages(bytes) {
             self.counters.messages.fetch_add(1, Relaxed);
-            let told = message.and_then(|message| self.message(kind, message, received.nsid, at));
-            match told {
-                Ok(what) => {
-                    facts.extend(what.map(|what| Fact { at, origin: Origin::Netlink, what }));
-                }
-                Err(error) => {
-                    self.counters.malformed.fetch_add(1, Relaxed);
-                    tracing::debug!(?kind, ?received, %error, "malformed message");
-                }
+            let mut put = |what| facts.push(Fact { at, origin: Origin::Netlink, what });
+            let told =
+                message.and_then(|message| self.message(kind, message, received.nsid, &mut put));
+            if let Err(error) = told {
+                self.counters.malformed.fetch_add(1, Relaxed);
+                tracing::debug!(?kind, ?received, %error, "malformed message");
             }
         }
     }
@@ -282,23 +279,24 @@ impl Reader<'_> {
         kind: Lost,
         message: parse::Message<'_>,
         from: Option<i32>,
-        at: BootNs,
-    ) -> Result<Option<What>, netlink_packet_core::DecodeError> {
+        put: &mut impl FnMut(What),
+    ) -> Result<(), netlink_packet_core::DecodeError> {
         let netns = self.own.netns(from);
         if matches!(message.kind, libc::RTM_NEWNSID | libc::RTM_DELNSID) {
             // Another netns's numbering is none of ours: an nsid within an nsid.
             if netns != self.own.host {
-                return Ok(None);
+                return Ok(());
             }
             let id = parse::nsid(message.payload)?;
-            return Ok(id.and_then(|id| self.numbered(kind, message.kind, id)));
+            id.and_then(|id| self.numbered(kind, message.kind, id)).into_iter().for_each(put);
+            return Ok(());
         }
         // Neighbours of a netns whose death only one of the sockets has read of.
         if kind == Lost::Neighbours && from.is_some_and(|nsid| self.lag.disagree(nsid)) {
-            tracing::trace!(?netns, ?at, "neighbour of a netns that changed its nsid");
-            return Ok(None);
+            tracing::trace!(?netns, "neighbour of a netns that changed its nsid");
+            return Ok(());
         }
-        parse::what(message.kind, message.payload, netns)
+        parse::tell(message.kind, message.payload, netns, put)
     }
 
     /// An nsid was given or taken. Only the first socket tells it: the second one's copy, read later,

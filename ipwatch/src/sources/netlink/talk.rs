@@ -153,11 +153,12 @@ impl Talk<'_> {
                     _ => {}
                 }
                 count += 1;
-                match parse::what(message.kind, message.payload, netns) {
-                    Ok(Some(what)) if count <= MOST => put(what),
-                    Ok(None) => {}
-                    Ok(Some(_)) | Err(_) => cut = true,
-                }
+                let mut put = |what| match count <= MOST {
+                    true => put(what),
+                    false => cut = true,
+                };
+                let told = parse::tell(message.kind, message.payload, netns, &mut put);
+                cut |= told.is_err();
             }
         }
     }
