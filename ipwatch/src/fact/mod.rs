@@ -546,7 +546,7 @@ pub struct Sight {
 /// The state of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
+    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
     /// there is none.
     pub name: String,
     /// Its state.

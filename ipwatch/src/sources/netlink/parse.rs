@@ -92,15 +92,28 @@ fn one(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<What>, Decod
 
 /// The nsid that an `RTM_NEWNSID` or `RTM_DELNSID` names; `None` when the netns has none (-1).
 pub(super) fn nsid(payload: &[u8]) -> Result<Option<i32>, DecodeError> {
+    Ok(numbered(payload)?.0)
+}
+
+/// Both nsids of an answer about another netns's numbering: the number there, and the number here.
+pub(super) fn nsids(payload: &[u8]) -> Result<Option<(i32, i32)>, DecodeError> {
+    let (there, here) = numbered(payload)?;
+    Ok(there.zip(here))
+}
+
+fn numbered(payload: &[u8]) -> Result<(Option<i32>, Option<i32>), DecodeError> {
     const RTGENMSG: usize = 4; // struct rtgenmsg, padded
-    let mut id = None;
+    let (mut id, mut current) = (None, None);
     for attribute in attributes(payload, RTGENMSG) {
         let attribute = attribute?;
-        if attribute.kind() == NETNSA_NSID {
-            id = number(&attribute);
+        match attribute.kind() {
+            NETNSA_NSID => id = number(&attribute),
+            NETNSA_CURRENT_NSID => current = number(&attribute),
+            _ => {}
         }
     }
-    Ok(id.filter(|&id| id >= 0))
+    let known = |id: Option<i32>| id.filter(|&id| id >= 0);
+    Ok((known(id), known(current)))
 }
 
 fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
@@ -166,6 +179,7 @@ const ADDRESS_HEADER: usize = 8; // struct ifaddrmsg
 const NEIGHBOUR_HEADER: usize = 12; // struct ndmsg
 const IFA_FLAGS: u16 = 8;
 const NETNSA_NSID: u16 = 1;
+const NETNSA_CURRENT_NSID: u16 = 5;
 
 fn attributes(
     payload: &[u8],
