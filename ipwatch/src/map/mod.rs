@@ -8,6 +8,7 @@
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back.
 //! - `wiring`: what else of a netns says who can reach whom. `claims`: who was heard to claim an IP.
+//!   `strangers`: links to netns that nobody has named yet.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -39,6 +40,7 @@ mod owner;
 mod ranges;
 mod runtime;
 mod sandbox;
+mod strangers;
 mod task;
 mod teardown;
 mod tenure;
@@ -109,6 +111,7 @@ pub struct NodeMap {
     late: late::Late,
 
     agenda: agenda::Pending,
+    strangers: strangers::Strangers,
     /// As of the newest agenda.
     policy: Policy,
     tenures: tenure::Outbox,

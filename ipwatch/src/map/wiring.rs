@@ -90,7 +90,14 @@ impl NodeMap {
         let peers = &mut entry.wiring.peers;
         if peers.len() < MAX_PEERS || peers.contains_key(&nsid) {
             peers.insert(nsid, peer);
+            self.strangers.named(id, nsid);
         }
+    }
+
+    /// Two entries turned out to be one netns.
+    pub(super) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
+        let peers = self.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
+        peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
     }
 
     /// A bridge's port is kept from the other isolated ones, or no longer.

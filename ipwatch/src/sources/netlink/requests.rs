@@ -153,7 +153,8 @@ impl Requests {
         if unknown.is_empty() {
             return;
         }
-        let host = self.host;
+        // As old as the question: a peer that dies meanwhile must not come to life by the answer.
+        let (host, at) = (self.host, clock::now());
         let mut talk =
             Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         let mut known = Vec::new();
@@ -171,8 +172,10 @@ impl Requests {
                 Err(error) => tracing::debug!(?netns, %error, "its numbers for other netns"),
             }
         }
-        let peer = |(nsid, peer)| seen(What::PeerNetns { netns, nsid, peer });
-        facts.extend(known.into_iter().map(peer));
+        facts.extend(known.into_iter().map(|(nsid, peer)| {
+            let what = What::PeerNetns { netns, nsid, peer };
+            Fact { at, origin: Origin::Netlink, what }
+        }));
     }
 
     /// Dumps links and addresses of a netns once more by its nsid alone, without a door. Neighbours

@@ -202,7 +202,8 @@ fn isolated(port: &[u8]) -> Option<bool> {
 fn vlans(spec: &[u8]) -> Option<Vec<Vlans>> {
     const FLAGS: u16 = 0; // IFLA_BRIDGE_*, linux/if_bridge.h
     const VLAN_INFO: u16 = 2;
-    let (mut vlans, mut begun, mut any) = (Vec::new(), None, false);
+    let (mut vlans, mut begun) = (Vec::new(), None);
+    let (mut any, mut other) = (false, false);
     for (kind, value) in nested(spec) {
         match kind {
             FLAGS => return None,
@@ -211,10 +212,10 @@ fn vlans(spec: &[u8]) -> Option<Vec<Vlans>> {
                 let told = fixed(value).and_then(|info| range(info, &mut begun));
                 vlans.extend(told.filter(|_| vlans.len() < MAX_VLANS));
             }
-            _ => {}
+            _ => other = true,
         }
     }
-    any.then_some(vlans)
+    (any || !other).then_some(vlans)
 }
 
 /// `struct bridge_vlan_info`: a VLAN, or one end of a range.

@@ -194,8 +194,8 @@ fn what_is_set_on_devices_is_heard() {
                 let told = heard.until(|what| link(what, "l0").is_some()).await;
                 assert_eq!(link(&told, "l0").unwrap().detail, Some(LinkDetail::Vlan { id: 77 }));
             }
-            if has_device("link v0 type ipvlan mode l3") {
-                ip("link add i0 link v0 type ipvlan mode l3 private");
+            if has_device("link other type ipvlan mode l3") {
+                ip("link add i0 link other type ipvlan mode l3 private");
                 let told = heard.until(|what| link(what, "i0").is_some()).await;
                 let ipvlan = LinkDetail::Ipvlan { mode: 1, flags: 1 };
                 assert_eq!(link(&told, "i0").unwrap().detail, Some(ipvlan));

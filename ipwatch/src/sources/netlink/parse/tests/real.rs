@@ -234,6 +234,7 @@ fn ranges_of_vlans() {
     let hardware = 2_u16.to_ne_bytes();
     assert_eq!(port(&[(0, &hardware), infos[0]]), [], "a network card's own");
     assert_eq!(port(&[(4, &[])]), [], "MRP");
+    assert_eq!(port(&[]), [What::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]);
     assert_eq!(port(&[(2, &[1, 2, 3])]), [What::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]);
 }
 
