@@ -47,6 +47,14 @@ pub enum Code {
     CniDelFailing,
     /// A pod's device on the node leads nowhere.
     VethOrphaned,
+    /// Two netns that can reach each other have one IP.
+    IpDuplicate,
+    /// Two MACs answer for one IP on a link.
+    NeighbourConflict,
+    /// A pod's IP does not answer on the node's side of its link.
+    NeighbourFailed,
+    /// A pod's default next hop does not answer.
+    GatewayNeighbourLost,
 }
 
 impl Code {
@@ -67,6 +75,10 @@ impl Code {
         Code::CniDelHitsSuccessor,
         Code::CniDelFailing,
         Code::VethOrphaned,
+        Code::IpDuplicate,
+        Code::NeighbourConflict,
+        Code::NeighbourFailed,
+        Code::GatewayNeighbourLost,
     ];
 
     /// The name as JSON, logs, metrics and docs spell it.
@@ -88,6 +100,10 @@ impl Code {
             Code::CniDelHitsSuccessor => "cni-del-hits-successor",
             Code::CniDelFailing => "cni-del-failing",
             Code::VethOrphaned => "veth-orphaned",
+            Code::IpDuplicate => "ip-duplicate",
+            Code::NeighbourConflict => "neighbour-conflict",
+            Code::NeighbourFailed => "neighbour-failed",
+            Code::GatewayNeighbourLost => "gateway-neighbour-lost",
         }
     }
 
@@ -126,6 +142,12 @@ impl Code {
             }
             Code::CniDelFailing => include_str!("../../docs/findings/cni-del-failing.md"),
             Code::VethOrphaned => include_str!("../../docs/findings/veth-orphaned.md"),
+            Code::IpDuplicate => include_str!("../../docs/findings/ip-duplicate.md"),
+            Code::NeighbourConflict => include_str!("../../docs/findings/neighbour-conflict.md"),
+            Code::NeighbourFailed => include_str!("../../docs/findings/neighbour-failed.md"),
+            Code::GatewayNeighbourLost => {
+                include_str!("../../docs/findings/gateway-neighbour-lost.md")
+            }
         }
     }
 }

@@ -8,7 +8,9 @@ mod cni_del_failing;
 mod cni_del_hits_successor;
 mod device_held_by_dead_sandbox;
 mod fold;
+mod gateway_neighbour_lost;
 mod ip_conflict_imminent;
+mod ip_duplicate;
 mod ip_held_by_dead_sandbox;
 mod ip_held_by_stuck_process;
 mod ip_released_but_held;
@@ -16,6 +18,8 @@ mod ipam_range_exhausting;
 mod ipam_reservation_leaked;
 mod ipam_store_unreadable;
 mod mount_leak_blocks_removal;
+mod neighbour_conflict;
+mod neighbour_failed;
 mod netns_leaked;
 mod netns_teardown_stuck;
 mod sandbox_crash_loop;
@@ -67,6 +71,10 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         cni_del_hits_successor::detect,
         cni_del_failing::detect,
         veth_orphaned::detect,
+        ip_duplicate::detect,
+        neighbour_conflict::detect,
+        neighbour_failed::detect,
+        gateway_neighbour_lost::detect,
     ];
     let mut found: Vec<Candidate> =
         DETECTORS.iter().flat_map(|detect| detect(map, now, policy)).collect();

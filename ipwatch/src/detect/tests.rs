@@ -204,7 +204,7 @@ fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
         peer_nsid: None,
         up: true,
         loopback: true,
-        parent: None,
+        ..Link::default()
     };
     assert_eq!(case.found().len(), 1);
     case.at(4, What::Link { netns: POD, link });

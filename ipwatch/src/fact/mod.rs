@@ -8,6 +8,7 @@
 mod cni;
 mod hang;
 mod ipam;
+mod link;
 mod network;
 mod runtime;
 mod sandbox;
@@ -21,7 +22,8 @@ use serde::{Deserialize, Serialize};
 pub use cni::{CniCall, CniCommand};
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
 pub use ipam::{Range, RangePart, Reservation, Unreadable};
-pub use network::{Address, AddressKey, Link, Mac, Neighbour, Parent};
+pub use link::{Link, LinkDetail, Parent, Vlans};
+pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use runtime::{Container, Life, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
@@ -80,6 +82,8 @@ pub enum Origin {
     Runtime,
     /// An IPAM plugin's store.
     Ipam,
+    /// ARP packets on the node's own links.
+    Wire,
     /// The daemon itself.
     Daemon,
 }
@@ -94,6 +98,7 @@ impl fmt::Display for Origin {
             Origin::Cni => "cni",
             Origin::Runtime => "runtime",
             Origin::Ipam => "ipam",
+            Origin::Wire => "wire",
             Origin::Daemon => "daemon",
         })
     }
@@ -156,6 +161,11 @@ pub enum Scope {
     },
     /// The neighbours of one netns.
     Neighbours {
+        /// Which netns.
+        netns: NetnsRef,
+    },
+    /// The default routes of one netns and those to single IPs.
+    Routes {
         /// Which netns.
         netns: NetnsRef,
     },
@@ -257,6 +267,33 @@ pub enum What {
         /// Which.
         ifindex: u32,
     },
+    /// What a netns calls another one: an nsid of its own for a netns that is known here.
+    PeerNetns {
+        /// Whose nsid it is.
+        netns: NetnsRef,
+        /// The nsid there.
+        nsid: i32,
+        /// Which netns that is.
+        peer: NetnsRef,
+    },
+    /// A bridge's port has other settings: a link of which no more was told.
+    Port {
+        /// Where.
+        netns: NetnsRef,
+        /// Which device.
+        ifindex: u32,
+        /// As [`Link::isolated`].
+        isolated: bool,
+    },
+    /// The VLANs of a bridge's port, or of the bridge: all of them.
+    Vlans {
+        /// Where.
+        netns: NetnsRef,
+        /// Which device.
+        ifindex: u32,
+        /// None means none: nothing passes where VLANs are filtered.
+        vlans: Vec<Vlans>,
+    },
     /// An address is there.
     Address {
         /// Where.
@@ -298,6 +335,33 @@ pub enum What {
         ifindex: u32,
         /// For which IP.
         ip: IpAddr,
+    },
+
+    /// Somebody claims an IP. Told when it is new for that device or another MAC than before, and again now
+    /// and then while it goes on.
+    Claimed {
+        /// Where it was heard.
+        netns: NetnsRef,
+        /// The claim.
+        claim: Claim,
+    },
+    /// A route is there, or has changed.
+    Route {
+        /// Where.
+        netns: NetnsRef,
+        /// The route.
+        route: Route,
+    },
+    /// A route is gone, or one of several to the same place. Those of a device that goes down or away are
+    /// not told of one by one.
+    RouteGone {
+        /// Where.
+        netns: NetnsRef,
+        /// Which.
+        key: RouteKey,
+        /// The next hops that it had: others of the same key stay. Absent for all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hops: Vec<Hop>,
     },
 
     /// A task is there, in this netns.
@@ -482,7 +546,7 @@ pub struct Sight {
 /// The state of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
+    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
     /// there is none.
     pub name: String,
     /// Its state.

@@ -1,4 +1,5 @@
-//! What is in a netns: links, addresses, neighbours.
+//! What is in a netns: addresses, routes, neighbours, and who was heard to claim an IP. Its links are in
+//! `link.rs`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -55,51 +56,6 @@ impl<'de> Deserialize<'de> for Mac {
     }
 }
 
-/// A network device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
-    /// Its index in its netns.
-    pub ifindex: u32,
-    /// Its name.
-    pub name: String,
-    /// Its MAC, where it has one of six bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Mac>,
-    /// `veth`, `bridge`, `macvlan`, …; absent for physical devices and `lo`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Index of its master (bridge, bond, vrf) in the same netns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub master: Option<u32>,
-    /// `IFLA_LINK`: the veth's peer, the macvlan's parent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the netns of `peer`, as an nsid **of the netns this link is in**.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer_nsid: Option<i32>,
-    /// `IFF_UP` is set.
-    #[serde(default)]
-    pub up: bool,
-    /// `IFF_LOOPBACK` is set.
-    #[serde(default)]
-    pub loopback: bool,
-    /// The hardware behind it, where there is any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Parent>,
-}
-
-/// The device on a bus that a network device belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parent {
-    /// `pci`, `virtio`, … (`IFLA_PARENT_DEV_BUS_NAME`, 5.14+).
-    pub bus: String,
-    /// Its address there, `0000:00:05.0` (`IFLA_PARENT_DEV_NAME`).
-    pub address: String,
-    /// Its driver, when it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub driver: Option<String>,
-}
-
 /// What makes an address one address (`inet_insert_ifa`, `ipv6_add_addr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AddressKey {
@@ -149,4 +105,64 @@ pub struct Neighbour {
     /// Somebody set it by hand (`NEIGH_UPDATE_F_ADMIN`).
     #[serde(default)]
     pub admin: bool,
+}
+
+/// What identifies a route (`fib_table_insert`, `fib6_add_rt2node`; the type of service is left out).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RouteKey {
+    /// Where it leads; the unspecified address for the default route.
+    pub to: IpAddr,
+    /// 0, 32 or 128: only default routes and those to single IPs are told of.
+    pub prefix_len: u8,
+    /// Its table: 254 is `main`. Those of table 255, `local`, are not told of.
+    pub table: u32,
+    /// Its metric.
+    #[serde(default)]
+    pub priority: u32,
+}
+
+/// A unicast route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// What identifies it.
+    #[serde(flatten)]
+    pub key: RouteKey,
+    /// Where to, one or more; bounded.
+    pub hops: Vec<Hop>,
+}
+
+/// One next hop of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Hop {
+    /// The device, in the same netns.
+    pub ifindex: u32,
+    /// The router to send it to; absent where the destination itself is on the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// Somebody on a link said that an IP is theirs: what an ARP packet or a neighbour advertisement said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Claim {
+    /// The device that heard it.
+    pub ifindex: u32,
+    /// The IP.
+    pub ip: IpAddr,
+    /// Whose it is to be.
+    pub mac: Mac,
+    /// By which kind of packet.
+    pub kind: ClaimKind,
+}
+
+/// The packets that claim an IP. RFC 5227's probes, whose sender IP is 0.0.0.0, claim none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimKind {
+    /// A request of somebody who has the IP.
+    Request,
+    /// An answer.
+    Reply,
+    /// Sender and target are the same IP: RFC 5227's announcement, gratuitous ARP, an unsolicited
+    /// advertisement.
+    Announcement,
 }

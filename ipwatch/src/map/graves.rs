@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use crate::fact::{AddressKey, BootNs, NetnsRef, TaskKey};
+use crate::fact::{AddressKey, BootNs, NetnsRef, RouteKey, TaskKey};
 
 use super::{NetnsId, Table};
 
@@ -24,6 +24,7 @@ pub(super) enum Grave {
     Link(NetnsId, u32),
     Address(NetnsId, AddressKey),
     Neighbour(NetnsId, u32, IpAddr),
+    Route(NetnsId, RouteKey),
     Task(TaskKey),
 }
 
@@ -96,6 +97,7 @@ impl Grave {
             Grave::Link(id, ifindex) if id == from => Grave::Link(to, ifindex),
             Grave::Address(id, key) if id == from => Grave::Address(to, key),
             Grave::Neighbour(id, ifindex, ip) if id == from => Grave::Neighbour(to, ifindex, ip),
+            Grave::Route(id, key) if id == from => Grave::Route(to, key),
             _ => return None,
         })
     }

@@ -7,6 +7,8 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back. `doubt`: what netlink says and no probe has told.
+//! - `wiring`: what else of a netns says who can reach whom. `claims`: who was heard to claim an IP.
+//!   `strangers`: links to netns that nobody has named yet.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -22,6 +24,7 @@
 mod agenda;
 mod calls;
 pub mod cgroup;
+mod claims;
 mod dispute;
 mod doubt;
 mod graves;
@@ -38,11 +41,13 @@ mod owner;
 mod ranges;
 mod runtime;
 mod sandbox;
+mod strangers;
 mod task;
 mod teardown;
 mod tenure;
 mod view;
 pub mod want;
+mod wiring;
 
 #[cfg(test)]
 mod tests;
@@ -108,6 +113,7 @@ pub struct NodeMap {
     late: late::Late,
 
     agenda: agenda::Pending,
+    strangers: strangers::Strangers,
     /// As of the newest agenda.
     policy: Policy,
     tenures: tenure::Outbox,
@@ -184,6 +190,15 @@ impl NodeMap {
                 self.drop_neighbour(netns, *ifindex, *ip, at);
             }
 
+            What::PeerNetns { netns, nsid, peer } => self.set_peer_netns(netns, *nsid, peer, at),
+            What::Port { netns, ifindex, isolated } => {
+                self.set_isolated(netns, *ifindex, *isolated, at);
+            }
+            What::Vlans { netns, ifindex, vlans } => self.set_vlans(netns, *ifindex, vlans, at),
+            What::Route { netns, route } => self.set_route(netns, route, at),
+            What::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
+            What::Claimed { netns, claim } => self.set_claim(netns, claim, at),
+
             What::Task(task) => self.set_task(task, at, fact.origin),
             What::TaskExiting { task } => self.task_exiting(*task, at),
             What::TaskReleased { task } => self.task_released(*task, at),
@@ -256,6 +271,7 @@ impl NodeMap {
             Scope::Links { netns } => self.sweep_links(netns, began),
             Scope::Addresses { netns } => self.sweep_addresses(netns, began),
             Scope::Neighbours { netns } => self.sweep_neighbours(netns, began),
+            Scope::Routes { netns } => self.sweep_routes(netns, began),
             Scope::Mounts { mount_ns } => self.sweep_holders(
                 began,
                 |holder| matches!(holder, Holder::Mount { mount_ns: own, .. } if own == mount_ns),

@@ -12,6 +12,7 @@ use crate::fact::{
 };
 
 use super::graves::Grave;
+use super::wiring::Wiring;
 use super::{Identity, NetnsId, NodeMap, Owner};
 
 /// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
@@ -49,6 +50,7 @@ pub struct Netns {
     pub(super) links: BTreeMap<u32, LinkEntry>,
     pub(super) addresses: BTreeMap<AddressKey, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
+    pub(super) wiring: Wiring,
     pub(super) tasks: BTreeSet<TaskKey>,
     pub(super) holders: BTreeMap<Holder, BootNs>,
     /// When a search for holders last ended, and whether it was complete.
@@ -121,6 +123,7 @@ impl Netns {
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             neighbours: BTreeMap::new(),
+            wiring: Wiring::default(),
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
             searched: None,
@@ -148,6 +151,7 @@ impl Netns {
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
         absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
+        self.wiring.absorb(std::mem::take(&mut other.wiring));
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());
         self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
@@ -373,6 +377,10 @@ impl NodeMap {
                 entry.links.insert(link.ifindex, new);
             }
         }
+        if !link.up {
+            entry.wiring.forget_routes(link.ifindex, at);
+        }
+        self.met(id, link, at);
     }
 
     pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {
@@ -385,6 +393,7 @@ impl NodeMap {
         }
         entry.links.remove(&ifindex);
         entry.neighbours.retain(|(on, _), _| *on != ifindex);
+        entry.wiring.forget_device(ifindex, at);
         // Where probes tell of addresses they tell of these too, and in order.
         if hearsay {
             return;

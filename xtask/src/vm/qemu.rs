@@ -39,7 +39,11 @@ pub(crate) fn boot(
     // A NIC that can be moved into a netns. It leads nowhere.
     command.args(["-nic", "user,model=virtio-net-pci,restrict=on"]);
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
-    command.args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"]);
+    // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
+    command.args([
+        "-append",
+        "console=ttyS0 panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1",
+    ]);
     command.stdin(std::process::Stdio::null());
     let mut tally = Tally::default();
     let mut end = None;

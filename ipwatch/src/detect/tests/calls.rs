@@ -144,7 +144,7 @@ fn end(ifindex: u32, name: &str, peer: u32) -> What {
         peer_nsid: None,
         up: true,
         loopback: false,
-        parent: None,
+        ..Link::default()
     };
     What::Link { netns: HOST, link }
 }

@@ -128,7 +128,7 @@ fn device(ifindex: u32, kind: &str, (peer, peer_nsid): (u32, Option<i32>)) -> Li
         peer_nsid,
         up: true,
         loopback: false,
-        parent: None,
+        ..Link::default()
     }
 }
 

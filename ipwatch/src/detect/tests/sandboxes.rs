@@ -284,6 +284,7 @@ fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
         up: true,
         loopback: false,
         parent,
+        ..Link::default()
     };
     case.at(20, What::Link { netns: POD, link: link(Some(parent("pci"))) });
     case.list(1_000, not_ready());

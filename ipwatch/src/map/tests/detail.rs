@@ -14,7 +14,7 @@ fn eth0() -> Link {
         peer_nsid: None,
         up: true,
         loopback: false,
-        parent: None,
+        ..Link::default()
     }
 }
 

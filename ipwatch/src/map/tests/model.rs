@@ -67,8 +67,7 @@ proptest! {
                 }
                 Step::Link(n) => {
                     let link = Link {
-                        ifindex: 2, name: "eth0".into(), mac: None, kind: None, master: None,
-                        peer: None, peer_nsid: None, up: true, loopback: false, parent: None,
+                        ifindex: 2, name: "eth0".into(), up: true, ..Link::default()
                     };
                     feed.tell(What::Link { netns: name(n, &life), link });
                 }

@@ -1,0 +1,9 @@
+//! `neighbour-conflict`: two MACs answer for one IP on a link.
+
+use crate::fact::BootNs;
+use crate::finding::Candidate;
+use crate::map::{NodeMap, Policy};
+
+pub(super) fn detect(_map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    Vec::new()
+}
