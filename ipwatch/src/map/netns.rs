@@ -83,6 +83,8 @@ pub struct AddressEntry {
     pub flags: Option<u32>,
     /// First seen.
     pub since: BootNs,
+    /// It was seen to come, and not read in a dump.
+    pub seen_to_come: bool,
     /// Time of the newest fact.
     pub touched: BootNs,
     /// It was told as a tenure.
@@ -466,6 +468,7 @@ impl NodeMap {
             scope: address.scope,
             flags: address.flags,
             since: at,
+            seen_to_come: entry.dumping != Some(at),
             touched: at,
             told: false,
         };

@@ -20,8 +20,10 @@ const SILENT: u32 = 0x40 | 0x08;
 pub struct Holding {
     /// On which device.
     pub at: Endpoint,
-    /// Since when.
+    /// Since when it is known.
     pub since: BootNs,
+    /// It was seen to come then; else it may have been there for long.
+    pub seen_to_come: bool,
 }
 
 /// Two who have one IP and meet.
@@ -31,7 +33,7 @@ pub struct Duplicate {
     pub ip: IpAddr,
     /// Who has had it for longer. Where more than two meet: the first of all whom the other meets.
     pub first: Holding,
-    /// Who came later, as far as that is known: what was there at the start came at one time.
+    /// Who came later, as far as that is known.
     pub second: Holding,
     /// By what.
     pub meeting: Meeting,
@@ -86,9 +88,9 @@ fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
             let own = netns.addresses().filter(move |(key, known)| {
                 key.local == ip && netns.is_routable(key) && answers(known)
             });
-            own.map(move |(key, known)| (netns, key.ifindex, known.since))
+            own.map(move |(key, known)| (netns, key.ifindex, known))
         })
-        .filter_map(|(netns, ifindex, since)| candidate(map, plan, netns, ifindex, since))
+        .filter_map(|(netns, ifindex, known)| candidate(map, plan, netns, ifindex, known))
         .collect();
     all.sort_by_key(|one| (one.rank, one.holding.at.ifindex));
     all
@@ -99,13 +101,16 @@ fn candidate(
     plan: &Plan,
     netns: &Netns,
     ifindex: u32,
-    since: BootNs,
+    known: &AddressEntry,
 ) -> Option<Candidate> {
     let at = Endpoint { netns: netns.id, ifindex };
     let dev = plan.find(at)?;
+    let AddressEntry { since, seen_to_come, .. } = *known;
+    // What was read in a dump may be older than that.
+    let came = if seen_to_come { since } else { BootNs::default() };
     Some(Candidate {
-        holding: Holding { at, since },
-        rank: (since, rank(&netns.identity)),
+        holding: Holding { at, since, seen_to_come },
+        rank: (came, rank(&netns.identity)),
         dev,
         island: plan.devs[dev].island(),
         port: router::port(map, plan, dev),
