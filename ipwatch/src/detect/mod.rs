@@ -132,6 +132,6 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
         blind.insert(Code::CniDelFailing);
     }
     if !map.answers("netlink") {
-        blind.insert(Code::VethOrphaned);
+        blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
     }
 }

@@ -1,9 +1,10 @@
 //! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
 //! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
-//! a difference counts in `dispute`, runs of CNI plugins in `calls`.
+//! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`.
 
 mod calls;
 mod dispute;
+mod duplicate;
 mod ipam;
 mod sandboxes;
 

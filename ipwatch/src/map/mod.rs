@@ -7,8 +7,8 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back. `doubt`: what netlink says and no probe has told.
-//! - `wiring`: what else of a netns says who can reach whom. `claims`: who was heard to claim an IP.
-//!   `strangers`: links to netns that nobody has named yet.
+//! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
+//!   meet. `strangers`: links to netns that nobody has named yet. `claims`: who was heard to claim an IP.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -39,6 +39,7 @@ mod loops;
 mod netns;
 mod owner;
 mod ranges;
+mod reach;
 mod runtime;
 mod sandbox;
 mod strangers;
@@ -67,6 +68,7 @@ pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
 pub use owner::{Owner, Told};
 pub use ranges::{Level, RangeEntry, Usage};
+pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;
@@ -98,6 +100,7 @@ pub struct NodeMap {
     netns: Table<NetnsId, Netns>,
     /// Every address of every netns, in IP order.
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
+    reach: reach::Reachability,
     graves: graves::Graves,
     doubts: doubt::Doubts,
 
@@ -245,6 +248,7 @@ impl NodeMap {
         let host = boot.host;
         self.boot = Some(boot);
         self.names.set_host(host);
+        self.reach.rewired();
         self.resolve(&host, at);
     }
 
