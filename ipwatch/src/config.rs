@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::bounded;
 use crate::map::Policy;
+use crate::sources::arp::Watch;
 use crate::sources::cni;
 use crate::sources::ipam;
 use crate::sources::probes::Rung;
@@ -42,6 +43,8 @@ pub struct Config {
     pub holders: Holders,
     /// `[probes]`
     pub probes: Probes,
+    /// `[neighbours]`
+    pub neighbours: Neighbours,
     /// `[identity]`
     pub identity: Identity,
     /// `[cni]`
@@ -92,6 +95,15 @@ pub struct Probes {
     pub enabled: bool,
     /// Rungs of the attach ladder that must not be used.
     pub forbid: Vec<Rung>,
+}
+
+/// Who claims which IP on a link.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Neighbours {
+    /// Whether a socket listens for ARP on the links of the host's netns: `"auto"` (where no probe hears
+    /// it), `"always"` or `"off"`.
+    pub watch: Watch,
 }
 
 /// How netns are told apart.
@@ -158,6 +170,7 @@ impl Default for Config {
             stuck: Stuck::default(),
             holders: Holders::default(),
             probes: Probes::default(),
+            neighbours: Neighbours::default(),
             identity: Identity::default(),
             cni: Cni::default(),
             ipam: ipam::Settings::default(),
@@ -401,6 +414,7 @@ mod tests {
         // A day is no fixed span of time to jiff.
         assert!(parse("[retention]\nmax_age = \"30d\"").unwrap_err().contains("days as hours"));
         assert!(parse("[probes]\nforbid = [\"fentri\"]").unwrap_err().contains("fentry"));
+        assert!(parse("[neighbours]\nwatch = \"on\"").unwrap_err().contains("always"));
         assert!(parse("[retention]\nmax_mib = 0").unwrap_err().contains("max_mib"));
     }
 
@@ -463,6 +477,7 @@ mod tests {
             "[stuck]",
             "[holders]",
             "[probes]",
+            "[neighbours]",
             "[cni]",
             "[ipam]",
             "[runtime]",
