@@ -33,6 +33,9 @@ const PACKET_OTHERHOST: u32 = 3;
 
 /// An IP that two quarrel about is told again this long after it was last told of the same one.
 const AGAIN: u64 = 5_000_000_000;
+/// The other one of them was not told for this long: it has given the IP up, as when a pod is given that of
+/// one before it.
+const SETTLED: u64 = 60_000_000_000;
 /// Turns from one of two MACs to the other that are told in that time.
 const TURNS: u32 = 8;
 /// Addresses of a device that are looked through for one of its own.
@@ -166,7 +169,8 @@ fn is_news(owners: &Owners, mac: [u8; 6], now: u64) -> bool {
         return false;
     }
     let turns = if now.wrapping_sub(owners.since) > AGAIN { 0 } else { owners.turns };
-    now.wrapping_sub(told) > AGAIN || (told < other && turns < TURNS)
+    let goes_on = now.wrapping_sub(told) > AGAIN && now.wrapping_sub(other) < SETTLED;
+    goes_on || (told < other && turns < TURNS)
 }
 
 /// Keeps that `mac` was told.

@@ -148,6 +148,42 @@ fn a_quarrel_is_told_turn_by_turn_but_not_for_ever() {
 }
 
 #[test]
+fn while_two_go_on_each_is_told_again() {
+    if !root() {
+        return;
+    }
+    in_new_netns(|| {
+        let mut link = Link::new();
+        let (emit, mut facts) = Emit::channel(64);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
+            let mut claims = [0; 2];
+            link.send(&frame(REPLY, A, IP, TARGET));
+            let again = async {
+                // The first of them claims no more, the second goes on.
+                while claims[1] < 3 {
+                    link.send(&frame(REPLY, B, IP, TARGET));
+                    let pause = Duration::from_millis(200);
+                    let Ok(batch) = tokio::time::timeout(pause, facts.recv()).await else {
+                        continue;
+                    };
+                    for fact in batch.unwrap() {
+                        if let What::Claimed { claim, .. } = fact.what {
+                            claims[usize::from(claim.mac == Mac(B))] += 1;
+                        }
+                    }
+                }
+            };
+            let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+            assert!(again.is_ok(), "{claims:?}");
+            assert_eq!(claims[0], 1);
+            reader.abort();
+        });
+    });
+}
+
+#[test]
 fn what_announces_an_ip_says_so() {
     let other = [10, 0, 0, 8];
     let frames = vec![frame(REQUEST, A, IP, IP), frame(REPLY, B, other, other)];
