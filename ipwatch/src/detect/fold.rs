@@ -63,6 +63,7 @@ pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
             });
     }
     fold_conflicts(found);
+    fold_neighbours(found);
     fold_ranges(map, found);
 }
 
@@ -91,6 +92,19 @@ fn fold_conflicts(found: &mut [Candidate]) {
         if let Some(key) = release {
             candidate.caused_by = Some((Code::IpReleasedButHeld, key.clone()));
         }
+    }
+}
+
+/// Two that answer for one IP do so because both have it.
+fn fold_neighbours(found: &mut [Candidate]) {
+    let duplicates: BTreeMap<Option<IpAddr>, String> = found
+        .iter()
+        .filter(|one| one.code == Code::IpDuplicate)
+        .map(|one| (one.subject.ip, one.key.clone()))
+        .collect();
+    for candidate in found.iter_mut().filter(|one| one.code == Code::NeighbourConflict) {
+        let root = duplicates.get(&candidate.subject.ip);
+        candidate.caused_by = root.map(|key| (Code::IpDuplicate, key.clone()));
     }
 }
 

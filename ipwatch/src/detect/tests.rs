@@ -39,7 +39,7 @@ impl Case {
             host: HOST,
         };
         case.at(1, What::Boot(boot));
-        for name in ["procfs", "netlink"] {
+        for name in ["procfs", "netlink", "neighbours"] {
             case.source(name, SourceStatus::Active);
         }
         case.address([10, 0, 0, 5]);

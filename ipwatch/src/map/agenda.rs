@@ -283,6 +283,8 @@ impl NodeMap {
         self.want_cleanup(now, &mut wants);
         let calls = self.tidy_calls(now);
         let ipam = self.settle_ipam(now, policy);
+        let claims = self.settle_claims(now);
+        let silence = self.silence.settle(now);
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
@@ -296,6 +298,8 @@ impl NodeMap {
             self.teardowns.due(),
             calls,
             ipam,
+            claims,
+            silence,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }

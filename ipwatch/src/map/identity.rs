@@ -272,6 +272,7 @@ impl NodeMap {
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
         self.owners.forget(other, gone.owner.as_ref());
+        self.forget_netns_neighbours(other);
         gone.owner = None;
         self.owners.ask(id);
         for key in gone.addresses.keys() {
@@ -308,6 +309,7 @@ impl NodeMap {
             self.drop_task(task);
         }
         self.agenda.forget_netns(id);
+        self.forget_netns_neighbours(id);
         self.owners.forget(id, entry.owner.as_ref());
         self.graves.netns(&entry.names, at);
     }
