@@ -57,7 +57,7 @@ fn candidate(map: &NodeMap, group: &[Conflict], now: BootNs) -> Option<Candidate
     let names: Vec<String> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
     let stands = group.iter().any(|one| one.stands);
     let heard = group.iter().map(|one| one.heard).max()?;
-    let device = device(map.netns(first.netns)?, first.ifindex);
+    let device = words::device(map.netns(first.netns)?, first.ifindex);
     Some(Candidate {
         code: Code::NeighbourConflict,
         key: format!("{}/{ip}/{}", boot.boot_id, names.join("/")),
@@ -99,7 +99,7 @@ fn impact(conflict: &Conflict, names: &[String]) -> String {
 fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     let Some(entry) = map.netns(conflict.netns) else { return };
     let ip = conflict.ip;
-    let on = format!("{} of {}", device(entry, conflict.ifindex), words::netns_text(entry));
+    let on = format!("{} of {}", words::device(entry, conflict.ifindex), words::netns_text(entry));
     for side in conflict.parties.iter().filter_map(|party| party.heard.as_ref()) {
         let mac = side.mac;
         let heard = [
@@ -133,10 +133,6 @@ fn mac_text(mac: Option<Mac>) -> String {
     mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string())
 }
 
-fn device(entry: &Netns, ifindex: u32) -> String {
-    entry.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
-}
-
 /// Where a MAC is.
 fn whose(map: &NodeMap, party: &Party) -> String {
     let home = party.home.and_then(|home| Some((home, map.netns(home.netns)?)));
@@ -145,5 +141,9 @@ fn whose(map: &NodeMap, party: &Party) -> String {
     let nobody = if entry.host { "the node itself" } else { "a netns of its own" };
     let owner = words::owner(pod.as_ref(), container.as_ref(), nobody);
     let has = if home.holds { "which has the IP" } else { "which does not have the IP" };
-    format!("{} of {} ({owner}), {has}", device(entry, home.ifindex), words::netns_text(entry))
+    format!(
+        "{} of {} ({owner}), {has}",
+        words::device(entry, home.ifindex),
+        words::netns_text(entry)
+    )
 }

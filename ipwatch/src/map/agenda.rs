@@ -285,6 +285,7 @@ impl NodeMap {
         let ipam = self.settle_ipam(now, policy);
         let claims = self.settle_claims(now);
         let silence = self.silence.settle(now);
+        let orphans = self.settle_orphans(now, policy);
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
@@ -300,6 +301,7 @@ impl NodeMap {
             ipam,
             claims,
             silence,
+            orphans,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }

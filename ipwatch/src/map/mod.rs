@@ -7,8 +7,9 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
-//! - `wiring`: what else of a netns says who can reach whom. `claims`: who was heard to claim an IP;
-//!   `conflict`: which claims cannot both be right.
+//! - `wiring`: what else of a netns says who can reach whom; `ways`: which device leads to a pod;
+//!   `orphans`: routes that lead to nobody.
+//! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -40,6 +41,7 @@ mod neighbour_view;
 mod neighbours;
 mod netns;
 mod news;
+mod orphans;
 mod owner;
 mod ranges;
 mod runtime;
@@ -50,6 +52,7 @@ mod teardown;
 mod tenure;
 mod view;
 pub mod want;
+mod ways;
 mod wiring;
 
 #[cfg(test)]
@@ -72,6 +75,7 @@ pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use neighbours::NeighbourEntry;
 pub use netns::{AddressEntry, LinkEntry, Netns};
 pub use news::NeighbourNews;
+pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
 pub use ranges::{Level, RangeEntry, Usage};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
@@ -121,6 +125,7 @@ pub struct NodeMap {
     claims: claims::Claims,
     silence: silence::Silences,
     news: news::News,
+    orphans: orphans::Orphans,
 
     agenda: agenda::Pending,
     /// As of the newest agenda.

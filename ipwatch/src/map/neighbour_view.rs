@@ -54,7 +54,7 @@ impl NodeMap {
             state: entry.map_or_else(|| "GONE".to_owned(), |e| state_name(e.neighbour.state)),
             netns: self.netns_view(netns),
             interface: interface_view(netns, ifindex),
-            since: entry.map(|entry| self.calendar().date(entry.changed)),
+            since: Some(self.calendar().date(entry.map_or(self.now, |entry| entry.changed))),
             holders: self.ip_holders(ip),
             mac_of: place.and_then(|(id, ifindex)| self.device_view(*id, *ifindex)),
             conflict: conflict.map(|conflict| self.claimants(conflict)).unwrap_or_default(),
