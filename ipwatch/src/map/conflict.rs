@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Link, Mac, NetnsRef};
 
-use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, Side};
+use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, Side, Turn};
 use super::{Netns, NetnsId, NodeMap};
 
 const SEC: u64 = 1_000_000_000;
@@ -314,16 +314,20 @@ fn is_shared(mac: Mac) -> bool {
     matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _])
 }
 
-/// One MAC, the other, and the first one again, within a minute. Who announces takes over; if the first one
-/// does no more than go on for a moment, or announces in turn, that is a fail-over and one back.
+/// One MAC, the other, and the first one again, within a minute. Whoever announces takes over: that the other
+/// one goes on for a moment is no turn, and if it announces in turn, that is a fail-over and one back.
 fn in_turns(contest: &Contest, one: Mac, other: Mac) -> bool {
-    let turns: Vec<_> =
-        contest.turns.iter().filter(|turn| turn.mac == one || turn.mac == other).collect();
+    let mut turns: Vec<Turn> = Vec::new();
+    for turn in contest.turns.iter().filter(|turn| turn.mac == one || turn.mac == other) {
+        match turns.last_mut() {
+            Some(last) if last.mac == turn.mac => last.until = turn.until,
+            Some(last) if last.announced && turn.until.since(last.from) < SEC => {}
+            _ => turns.push(*turn),
+        }
+    }
     turns.windows(3).any(|three| {
         let [first, between, again] = three else { return false };
-        let close = again.from.since(first.until) < FORGOTTEN;
-        let lingers = between.announced && again.until.since(between.from) < SEC;
         let back = between.announced && again.announced;
-        first.mac == again.mac && first.mac != between.mac && close && !lingers && !back
+        again.from.since(first.until) < FORGOTTEN && !back
     })
 }

@@ -264,11 +264,12 @@ fn an_announcement_of_ours_counts_if_we_keep_the_ip() {
     wire.address(4, POD, IP);
     wire.packet(1_000, IP, B, ClaimKind::Announcement);
     wire.none(1_500, "it may be handed over");
-    assert_eq!(
-        wire.0.0.agenda(BootNs(1_500 * MS), &Policy::default()).next,
-        Some(BootNs(3_000 * MS))
-    );
-    assert_eq!(wire.found(3_000).len(), 1);
+    // The daemon looks again when it says so.
+    let mut now = BootNs(1_500 * MS);
+    while wire.found(now.0 / MS).is_empty() && now < BootNs(10_000 * MS) {
+        now = wire.0.0.agenda(now, &Policy::default()).next.unwrap();
+    }
+    assert_eq!(now, BootNs(3_000 * MS));
 }
 
 #[test]
