@@ -271,6 +271,8 @@ impl NodeMap {
     fn merge(&mut self, id: NetnsId, other: NetnsId, at: BootNs) {
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
+        self.strangers.forget(other);
+        self.rename_peer(other, id);
         self.owners.forget(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
         gone.owner = None;
@@ -310,6 +312,7 @@ impl NodeMap {
         }
         self.agenda.forget_netns(id);
         self.forget_netns_neighbours(id);
+        self.strangers.forget(id);
         self.owners.forget(id, entry.owner.as_ref());
         self.graves.netns(&entry.names, at);
     }

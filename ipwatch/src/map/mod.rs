@@ -10,6 +10,7 @@
 //! - `wiring`: what else of a netns says who can reach whom; `ways`: which device leads to a pod;
 //!   `orphans`: routes that lead to nobody.
 //! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
+//! - `strangers`: links to netns that nobody has named yet.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -47,6 +48,7 @@ mod ranges;
 mod runtime;
 mod sandbox;
 mod silence;
+mod strangers;
 mod task;
 mod teardown;
 mod tenure;
@@ -128,6 +130,7 @@ pub struct NodeMap {
     orphans: orphans::Orphans,
 
     agenda: agenda::Pending,
+    strangers: strangers::Strangers,
     /// As of the newest agenda.
     policy: Policy,
     tenures: tenure::Outbox,
@@ -209,9 +212,12 @@ impl NodeMap {
             }
 
             What::PeerNetns { netns, nsid, peer } => self.set_peer_netns(netns, *nsid, peer, at),
+            What::Port { netns, ifindex, isolated } => {
+                self.set_isolated(netns, *ifindex, *isolated, at);
+            }
             What::Vlans { netns, ifindex, vlans } => self.set_vlans(netns, *ifindex, vlans, at),
             What::Route { netns, route } => self.set_route(netns, route, at),
-            What::RouteGone { netns, key } => self.drop_route(netns, key, at),
+            What::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
             What::Claimed { netns, claim } => self.set_claim(netns, claim, at),
 
             What::Task(task) => self.set_task(task, at, fact.origin),

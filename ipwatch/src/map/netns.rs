@@ -389,6 +389,7 @@ impl NodeMap {
         if !link.up {
             entry.wiring.forget_routes(link.ifindex, at);
         }
+        self.met(id, link, at);
     }
 
     pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {

@@ -1,5 +1,5 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
-//! out of order in `order`, random lives in `model`.
+//! out of order in `order`, random lives in `model`, links and routes in `wiring`.
 
 mod calls;
 mod detail;
@@ -8,6 +8,7 @@ mod leaks;
 mod model;
 mod order;
 mod runs;
+mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -90,6 +90,27 @@ impl NodeMap {
         let peers = &mut entry.wiring.peers;
         if peers.len() < MAX_PEERS || peers.contains_key(&nsid) {
             peers.insert(nsid, peer);
+            self.strangers.named(id, nsid);
+        }
+    }
+
+    /// Two entries turned out to be one netns.
+    pub(super) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
+        let peers = self.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
+        peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+    }
+
+    /// A bridge's port is kept from the other isolated ones, or no longer.
+    pub(super) fn set_isolated(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        isolated: bool,
+        at: BootNs,
+    ) {
+        let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
+        if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
+            known.link.isolated = isolated;
         }
     }
 
@@ -123,16 +144,36 @@ impl NodeMap {
             return;
         }
         let known = routes.entry(route.key).or_default();
-        if known.1 <= at {
-            *known = (route.hops.iter().take(MAX_HOPS).copied().collect(), at);
+        if known.1 < at {
+            *known = (Vec::new(), at);
+        }
+        // Of the same moment: a dump tells one by one of routes that have the same key.
+        if known.1 == at {
+            for hop in route.hops.iter().take(MAX_HOPS) {
+                if known.0.len() < MAX_HOPS && !known.0.contains(hop) {
+                    known.0.push(*hop);
+                }
+            }
         }
     }
 
-    pub(super) fn drop_route(&mut self, netns: &NetnsRef, key: &RouteKey, at: BootNs) {
+    /// Gone with these next hops, or with all.
+    pub(super) fn drop_route(
+        &mut self,
+        netns: &NetnsRef,
+        key: &RouteKey,
+        hops: &[Hop],
+        at: BootNs,
+    ) {
         let Some(id) = self.find(netns) else { return };
         self.graves.dig(Grave::Route(id, *key), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.wiring.routes.get(key).is_some_and(|(_, told)| *told <= at) {
+        let Some((known, told)) = entry.wiring.routes.get_mut(key) else { return };
+        if *told > at {
+            return;
+        }
+        known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
+        if known.is_empty() {
             entry.wiring.routes.remove(key);
         }
     }
