@@ -391,7 +391,7 @@ pub struct Neighbour {
     /// Its MAC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// `REACHABLE`, `STALE`, …, as `ip neigh` spells them.
+    /// `REACHABLE`, `STALE`, …, as `ip neigh` spells them; `GONE` of an entry that was just removed.
     pub state: String,
     /// Where the entry stands.
     pub netns: Netns,
@@ -400,6 +400,29 @@ pub struct Neighbour {
     /// When it last changed, as far as ipwatch saw it, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// Who has the IP on this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<IpamHolder>,
+    /// Whose device on this node has the MAC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac_of: Option<IpamHolder>,
+    /// Every MAC that has the IP, where that is more than one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflict: Vec<Claimant>,
+}
+
+/// One of several MACs that have one IP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimant {
+    /// The MAC; absent where only duplicate address detection told that there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// Whose device on this node has it. Absent: it is not on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<IpamHolder>,
+    /// When it was last heard, RFC 3339. Absent: it has the IP on this node, and was not heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<String>,
 }
 
 /// Who had an IP, from when to when.

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Ask, Event, route};
+use super::{Ask, Event, Stream, route};
 use crate::contract::{Document, SCHEMA};
 
 /// Longest answer that is taken.
@@ -121,8 +121,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub async fn watch(&self) -> Result<Watch, ClientError> {
-        let connection = self.get(route::WATCH).await?;
+    pub async fn watch(&self, stream: Stream) -> Result<Watch, ClientError> {
+        let connection = self.get(route::watch(stream)).await?;
         if connection.response.status() != StatusCode::OK {
             return Err(self.refusal(connection).await);
         }

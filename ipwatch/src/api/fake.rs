@@ -1,16 +1,16 @@
 //! A daemon for tests: the real server on a socket of its own, and a function for a core.
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use super::client::Client;
 use super::server::{Options, Server};
-use super::{Ask, AskError, Event, Request};
+use super::{Ask, AskError, Request, Streams};
 use crate::contract::Document;
 
 /// Goes with the runtime it was started in.
 pub(crate) struct Fake {
     pub(crate) client: Client,
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: Streams,
     _dir: tempfile::TempDir,
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn daemon(answer: impl Fn(&Ask) -> Result<Document, AskError> + Send 
     let options = Options { group: "ipwatch-no-such-group".into(), ..Options::default() };
     let server = Server::bind(&path, options).unwrap();
     let (sender, mut requests) = mpsc::channel::<Request>(4);
-    let (events, _) = broadcast::channel(16);
+    let events = Streams::new(16);
     tokio::spawn(server.run(sender, events.clone(), std::future::pending()));
     tokio::spawn(async move {
         while let Some(Request { ask, reply }) = requests.recv().await {

@@ -13,11 +13,11 @@ pub mod server;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast, oneshot};
 
-use crate::contract::{Document, Tenure};
+use crate::contract::{Document, Neighbour, Tenure};
 pub use crate::contract::{Prefix, Selector};
-use crate::finding::Change;
+use crate::finding::{Change, Code};
 
 /// A question to the daemon's core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,72 @@ pub struct Request {
     pub reply: oneshot::Sender<Result<Document, AskError>>,
 }
 
+/// Where events are put for those who follow: two streams, so that neighbours, which may be many, cost no
+/// follower of the other one an event.
+#[derive(Debug, Clone)]
+pub struct Streams {
+    events: broadcast::Sender<Event>,
+    neighbours: broadcast::Sender<Event>,
+}
+
+impl Streams {
+    /// Two streams; a follower may be this far behind.
+    #[must_use]
+    pub fn new(lag: usize) -> Self {
+        Self { events: broadcast::channel(lag).0, neighbours: broadcast::channel(lag).0 }
+    }
+
+    /// Tells everybody who follows. Findings about neighbours go to both streams.
+    pub fn send(&self, event: Event) {
+        let about_neighbours = match &event {
+            Event::Neighbour(_) => true,
+            Event::Finding(change) => NEIGHBOURS.contains(&change.finding.code),
+            _ => false,
+        };
+        // Nobody may be following.
+        if about_neighbours {
+            let _ = self.neighbours.send(event.clone());
+        }
+        if !matches!(event, Event::Neighbour(_)) {
+            let _ = self.events.send(event);
+        }
+    }
+
+    /// Tells those who follow neighbours that so many of them are not told of.
+    pub fn neighbours_lagged(&self, dropped: u64) {
+        if dropped > 0 {
+            let _ = self.neighbours.send(Event::Lagged { dropped });
+        }
+    }
+
+    /// Whether anybody follows neighbours.
+    #[must_use]
+    pub fn wants_neighbours(&self) -> bool {
+        self.neighbours.receiver_count() > 0
+    }
+
+    /// Follows one of them from now on.
+    pub(crate) fn follow(&self, stream: Stream) -> broadcast::Receiver<Event> {
+        match stream {
+            Stream::Events => self.events.subscribe(),
+            Stream::Neighbours => self.neighbours.subscribe(),
+        }
+    }
+}
+
+/// Which stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Findings and addresses.
+    Events,
+    /// Neighbour entries, and findings about them.
+    Neighbours,
+}
+
+/// Findings that whoever follows neighbours is told of.
+const NEIGHBOURS: [Code; 4] =
+    [Code::IpDuplicate, Code::NeighbourConflict, Code::NeighbourFailed, Code::GatewayNeighbourLost];
+
 /// What `watch` follows: one JSON document a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase", tag = "event")]
@@ -88,8 +154,10 @@ pub enum Event {
     Held(Tenure),
     /// An address went.
     Released(Tenure),
-    /// The follower did not read fast enough: this many events before this line are missing. Written
-    /// by the server into one follower's stream, never sent by the core.
+    /// A neighbour entry changed, or one more MAC claims its IP: how it is now.
+    Neighbour(Box<Neighbour>),
+    /// This many events before this line are missing: the follower did not read fast enough, or, of
+    /// neighbours, there were too many at once.
     Lagged {
         /// How many.
         dropped: u64,

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::{Ask, Prefix, Selector};
+use super::{Ask, Prefix, Selector, Stream};
 
 /// Every route, as an error about an unknown one lists them.
 pub const ROUTES: &[&str] = &[
@@ -16,12 +16,12 @@ pub const ROUTES: &[&str] = &[
     "/v1/ipam?ip=IP|CIDR&network=NAME",
     "/v1/check?ip=IP&container=ID",
     "/v1/doctor",
-    "/v1/watch",
+    "/v1/watch?what=neigh",
     "/v1/health",
 ];
 
-/// Path of the stream of events.
-pub const WATCH: &str = "/v1/watch";
+/// Path of the streams of events.
+const WATCH: &str = "/v1/watch";
 /// Path of the question whether the daemon answers.
 pub const HEALTH: &str = "/v1/health";
 
@@ -33,8 +33,8 @@ const LONGEST_VALUE: usize = 4096;
 pub enum Route {
     /// A question to the core.
     Ask(Ask),
-    /// The stream of events.
-    Watch,
+    /// A stream of events.
+    Watch(Stream),
     /// Does the daemon answer?
     Health,
 }
@@ -73,7 +73,7 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             container: parameters.take("container").filter(|id| !id.is_empty()),
         }),
         "/v1/doctor" => Route::Ask(Ask::Doctor),
-        WATCH => Route::Watch,
+        WATCH => Route::Watch(stream(&mut parameters)?),
         HEALTH => Route::Health,
         other => return Err(BadTarget::NoRoute(other.to_owned())),
     };
@@ -121,6 +121,23 @@ pub fn target(ask: &Ask) -> String {
         Ask::Doctor => target.path("/v1/doctor"),
     }
     target.0
+}
+
+/// The request target that follows this stream.
+#[must_use]
+pub fn watch(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Events => WATCH,
+        Stream::Neighbours => "/v1/watch?what=neigh",
+    }
+}
+
+fn stream(parameters: &mut Parameters) -> Result<Stream, BadTarget> {
+    match parameters.take("what").as_deref() {
+        None => Ok(Stream::Events),
+        Some("neigh") => Ok(Stream::Neighbours),
+        Some(_) => Err(BadTarget::Parameter("what must be neigh, or absent".into())),
+    }
 }
 
 fn selector(parameters: &mut Parameters) -> Result<Selector, BadTarget> {
@@ -299,7 +316,10 @@ mod tests {
             asked("/v1/findings?what=k3f9"),
             Ask::Findings { all: false, what: Some("k3f9".into()) }
         );
-        assert_eq!(read("/v1/watch"), Ok(Route::Watch));
+        for stream in [Stream::Events, Stream::Neighbours] {
+            assert_eq!(read(watch(stream)), Ok(Route::Watch(stream)));
+        }
+        assert!(read("/v1/watch?what=pods").is_err());
         assert_eq!(read("/v1/health"), Ok(Route::Health));
     }
 

@@ -112,7 +112,7 @@ pub(super) enum Command {
     /// May this IP be given to a new container on this node? Exit code 1: no, with who has it
     Check(Check),
     /// Follow findings and addresses as they come and go
-    Watch,
+    Watch(Watched),
     /// What happened, what will break and what to do
     Explain(Explain),
     /// What can be seen on this node, and why not more
@@ -221,6 +221,18 @@ pub(super) struct Check {
     /// What this container already has of it does not count: its id, whole
     #[arg(long, value_name = "ID")]
     pub(super) container: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Watched {
+    #[command(subcommand)]
+    pub(super) what: Option<Followed>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub(super) enum Followed {
+    /// ARP and NDP entries as they change, and findings about them
+    Neigh,
 }
 
 #[derive(Debug, Args)]

@@ -100,7 +100,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Scan(scan) => scan::scan(&global, &out, scan),
         Command::Query(query) => wait_for(query::query(&global, &out, query))?,
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
-        Command::Watch => wait_for(watch::watch(&global, &out))?,
+        Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
         Command::Record(record) => daemon::record(&global, record),

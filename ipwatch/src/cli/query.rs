@@ -9,7 +9,7 @@ use super::output::{Out, View};
 use super::show::card::{self, Around};
 use super::{Failure, Outcome, show, text};
 use crate::api::client::{Client, ClientError, Watch};
-use crate::api::{Ask, Prefix, Selector};
+use crate::api::{Ask, Prefix, Selector, Stream};
 use crate::contract::{Address, Body, Document};
 use crate::escape::escape;
 use crate::finding::Finding;
@@ -90,7 +90,11 @@ fn ask(what: What) -> Ask {
 /// Asks again whenever the daemon saw something, and shows the answer when it is another one.
 async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failure> {
     // Follow first, then ask: nothing that happens in between is lost.
-    let mut watch = client.watch().await?;
+    let stream = match ask {
+        Ask::Neighbours(_) => Stream::Neighbours,
+        _ => Stream::Events,
+    };
+    let mut watch = client.watch(stream).await?;
     let mut shown: Option<Body> = None;
     loop {
         let (document, missing) = look(client, ask).await?;
@@ -330,9 +334,9 @@ mod tests {
     #[tokio::test]
     async fn a_burst_of_events_is_one_change() {
         let fake = fake::daemon(|_| Ok(sample("doctor.json")));
-        let mut watch = fake.client.watch().await.unwrap();
+        let mut watch = fake.client.watch(Stream::Events).await.unwrap();
         for _ in 0..3 {
-            fake.events.send(Event::Lagged { dropped: 1 }).unwrap();
+            fake.events.send(Event::Lagged { dropped: 1 });
         }
         assert!(settled(&mut watch).await.unwrap());
         let more = tokio::time::timeout(Duration::from_millis(50), watch.next_line()).await;

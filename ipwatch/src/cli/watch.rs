@@ -1,14 +1,19 @@
 //! `ipwatch watch`: what comes and goes, as it does.
 
-use super::args::{Format, Global};
+use super::args::{Followed, Format, Global, Watched};
 use super::output::{self, Out};
 use super::show::event;
 use super::{Failure, Outcome};
+use crate::api::Stream;
 use crate::api::client::Client;
 
-pub(super) async fn watch(global: &Global, out: &Out) -> Result<Outcome, Failure> {
+pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<Outcome, Failure> {
     let client = Client::new(global.socket());
-    let mut watch = client.watch().await?;
+    let stream = match what.what {
+        None => Stream::Events,
+        Some(Followed::Neigh) => Stream::Neighbours,
+    };
+    let mut watch = client.watch(stream).await?;
     while let Some(line) = watch.next_line().await? {
         match out.format {
             // As the daemon wrote it, so that what a newer one adds is not lost.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use super::answer;
 use super::calls::Calls;
@@ -14,7 +14,7 @@ use super::desk::Desk;
 use super::latency::Latency;
 use super::memory::Housekeeper;
 use super::start::Eyes;
-use crate::api::{Event, Request};
+use crate::api::{Event, Request, Streams};
 use crate::clock;
 use crate::contract::{Body, Document, SCHEMA, SourceState};
 use crate::detect;
@@ -65,7 +65,7 @@ pub(super) struct Core {
     unanswered: Vec<First>,
     /// How the sources stood whose thread was found hanging.
     hanging: Vec<Source>,
-    events: broadcast::Sender<Event>,
+    events: Streams,
     started: BootNs,
     ready: Option<BootNs>,
     /// The open tenures of an earlier run were compared with what is there.
@@ -88,7 +88,7 @@ pub(super) struct Parts {
     pub(super) policy: Policy,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     pub(super) first: Vec<First>,
-    pub(super) events: broadcast::Sender<Event>,
+    pub(super) events: Streams,
 }
 
 impl Core {
@@ -229,6 +229,7 @@ impl Core {
         self.watch_threads(now);
         self.consider_ready(now);
         self.tell_tenures();
+        self.tell_neighbours();
         self.calls.tell(&mut self.map);
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
@@ -287,7 +288,7 @@ impl Core {
             let alive = self.map.tenure_keys();
             self.tell_tenures();
             for ended in self.ledger.settle(&alive, now) {
-                let _ = self.events.send(Event::Released(ended));
+                self.events.send(Event::Released(ended));
             }
             self.ledger.prune(now);
         }
@@ -318,7 +319,7 @@ impl Core {
             match event {
                 TenureEvent::Held { key, tenure } => {
                     if self.ledger.held(&key, tenure.clone()) {
-                        let _ = self.events.send(Event::Held(tenure));
+                        self.events.send(Event::Held(tenure));
                     }
                 }
                 TenureEvent::Named { key, container, pod } => {
@@ -326,16 +327,23 @@ impl Core {
                 }
                 TenureEvent::Released { key, at, ended_by } => {
                     if let Some(tenure) = self.ledger.released(&key, at, ended_by) {
-                        let _ = self.events.send(Event::Released(tenure));
+                        self.events.send(Event::Released(tenure));
                     }
                 }
             }
         }
     }
 
+    fn tell_neighbours(&mut self) {
+        let news = self.map.take_neighbour_news(self.events.wants_neighbours());
+        for entry in news.entries {
+            self.events.send(Event::Neighbour(Box::new(entry)));
+        }
+        self.events.neighbours_lagged(news.more);
+    }
+
     fn tell(&mut self, change: Change) {
-        // Nobody may be following.
-        let _ = self.events.send(Event::Finding(Box::new(change.clone())));
+        self.events.send(Event::Finding(Box::new(change.clone())));
         self.sinks.publish(&change);
     }
 
@@ -379,9 +387,12 @@ impl Core {
             let (name, status) = ("otlp".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
-        let beyond = self.map.beyond_bounds();
-        if beyond > 0 {
-            let detail = format!("{beyond} links or addresses are more than is kept of one netns");
+        let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
+        if beyond + claims > 0 {
+            let detail = format!(
+                "{beyond} links or addresses are more than is kept of one netns, {claims} claims of IPs were \
+                 forgotten for want of room"
+            );
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }

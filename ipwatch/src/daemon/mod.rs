@@ -22,11 +22,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
 use self::core::{Core, Parts};
 use self::start::{Sight, Started};
 pub use self::tape::{record, replay};
+use crate::api::Streams;
 use crate::api::server::{Options, Server};
 use crate::clock;
 use crate::config::Config;
@@ -47,7 +48,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     memory::one_heap();
     let server = Server::bind(&config.socket, Options::default())?;
     on_runtime(async move {
-        let (events, _) = broadcast::channel(FOLLOWERS_LAG);
+        let events = Streams::new(FOLLOWERS_LAG);
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
         let (mut core, requests) = core(&config, started, ledger, &events)?;
@@ -127,7 +128,7 @@ fn core(
     config: &Config,
     started: Started,
     ledger: Ledger,
-    events: &broadcast::Sender<crate::api::Event>,
+    events: &Streams,
 ) -> anyhow::Result<(Core, tokio::sync::mpsc::Sender<crate::api::Request>)> {
     let otlp = config.otlp_endpoint().map(|endpoint| sinks::otlp::Settings {
         endpoint,
@@ -198,7 +199,7 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
     // about to clean up.
     config.holders.grace = config.holders.grace.min(SCAN_GRACE);
     on_runtime(async {
-        let (events, _) = broadcast::channel(1);
+        let events = Streams::new(1);
         let started = start::start(&config, sight).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;

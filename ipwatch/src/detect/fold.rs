@@ -68,6 +68,7 @@ pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
     }
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
+    fold_neighbours(found);
     fold_ranges(map, found);
 }
 
@@ -131,6 +132,19 @@ fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize,
             })
         });
         found[*place].caused_by = cause;
+    }
+}
+
+/// Two that answer for one IP do so because both have it.
+fn fold_neighbours(found: &mut [Candidate]) {
+    let duplicates: BTreeMap<Option<IpAddr>, String> = found
+        .iter()
+        .filter(|one| one.code == Code::IpDuplicate)
+        .map(|one| (one.subject.ip, one.key.clone()))
+        .collect();
+    for candidate in found.iter_mut().filter(|one| one.code == Code::NeighbourConflict) {
+        let root = duplicates.get(&candidate.subject.ip);
+        candidate.caused_by = root.map(|key| (Code::IpDuplicate, key.clone()));
     }
 }
 

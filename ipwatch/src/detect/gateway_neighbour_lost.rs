@@ -1,9 +1,116 @@
-//! `gateway-neighbour-lost`: a pod's default next hop does not answer.
+//! `gateway-neighbour-lost`: a pod's default next hop does not answer, or the permanent entry for it is gone or
+//! names another MAC (the AWS VPC CNI sets one).
+//!
+//! Calico's 169.254.1.1 is answered by proxy ARP and has an ordinary entry that comes and goes: a missing one
+//! says nothing.
 
+use std::net::IpAddr;
+
+use super::neighbour_failed::{YOUNG, is_pod, tell_silence};
+use super::words::{self, Proof};
 use crate::fact::BootNs;
-use crate::finding::Candidate;
-use crate::map::{NodeMap, Policy};
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{Fixed, Netns, NodeMap, Policy};
 
-pub(super) fn detect(_map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    Vec::new()
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let silent = map.silent(now).filter_map(|((id, ifindex, ip), silence)| {
+        let pod = pod(map, *id, *ifindex, *ip, silence.changed)?;
+        let mut proof = Proof::new(map);
+        tell_silence(&mut proof, &words::device(pod, *ifindex), *ip, silence);
+        let (since, observed) = (silence.since, silence.changed);
+        candidate(map, pod, (*ifindex, *ip), proof, (since, observed))
+    });
+    let unfixed = map.unfixed(now).filter_map(|((id, ifindex, ip), fixed)| {
+        let lost = fixed.lost?;
+        let pod = pod(map, *id, *ifindex, *ip, lost)?;
+        let mut proof = Proof::new(map);
+        proof.tell("neighbours", lost, missing(map, pod, (*ifindex, *ip), fixed)?);
+        candidate(map, pod, (*ifindex, *ip), proof, (lost, now))
+    });
+    silent.chain(unfixed).collect()
+}
+
+/// The pod whose default route goes to this IP by this device.
+fn pod(
+    map: &NodeMap,
+    id: crate::map::NetnsId,
+    ifindex: u32,
+    ip: IpAddr,
+    at: BootNs,
+) -> Option<&Netns> {
+    let pod = map.netns(id).filter(|entry| is_pod(map, entry))?;
+    let up = pod.link(ifindex).is_some_and(|link| link.up);
+    let mut own = pod.addresses().filter(|(key, _)| key.ifindex == ifindex);
+    let settled = own.any(|(_, known)| known.is_used() && at >= known.since.plus(YOUNG));
+    (up && settled && pod.gateways().any(|hop| hop == (ip, ifindex))).then_some(pod)
+}
+
+/// What became of a permanent entry; nothing when what stands there works.
+fn missing(
+    map: &NodeMap,
+    pod: &Netns,
+    (ifindex, ip): (u32, IpAddr),
+    fixed: &Fixed,
+) -> Option<String> {
+    let device = words::device(pod, ifindex);
+    let mac = fixed.mac;
+    let Some(other) = fixed.other else {
+        // It has been asked for since, and answered.
+        let answers = pod.neighbours().any(|entry| {
+            let own = (entry.neighbour.ifindex, entry.neighbour.ip) == (ifindex, ip);
+            own && entry.neighbour.mac.is_some()
+        });
+        let text = format!("the permanent entry for {ip} on {device} is gone; it was {mac}");
+        return (!answers).then_some(text);
+    };
+    // Whoever sets it anew to what the node's end has now repairs it.
+    if map.other_end(pod.id, ifindex).is_some_and(|end| end.mac == Some(other)) {
+        return None;
+    }
+    Some(format!("the permanent entry for {ip} on {device} names {other}; it was {mac}"))
+}
+
+fn candidate(
+    map: &NodeMap,
+    pod: &Netns,
+    (ifindex, ip): (u32, IpAddr),
+    mut proof: Proof<'_>,
+    (since, observed): (BootNs, BootNs),
+) -> Option<Candidate> {
+    let boot = map.boot()?;
+    let device = words::device(pod, ifindex);
+    let text = format!("the default route of {} is via {ip} on {device}", words::netns_text(pod));
+    proof.tell("netlink", observed, text);
+    if let Some(end) = map.other_end(pod.id, ifindex) {
+        let mac = end.mac.map(|mac| format!(", {mac}")).unwrap_or_default();
+        let state = if end.up { "up" } else { "down" };
+        let text = format!("the node's end of {device} is {} ({state}{mac})", end.name);
+        proof.tell("netlink", observed, text);
+    }
+    let subject: Subject = words::subject(map, pod);
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "it");
+    Some(Candidate {
+        code: Code::GatewayNeighbourLost,
+        key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
+        severity: Severity::Warning,
+        holders: map.holder_views(pod.id),
+        evidence: proof.done(),
+        since,
+        observed,
+        impact: format!(
+            "{whose} reaches nothing beyond its own link: its default next hop {ip} does not answer."
+        ),
+        remediation: vec![
+            "See it from inside: nsenter -t PID -n ip neigh; nsenter -t PID -n ip route".to_owned(),
+            "See the node's end: ip -d link; with Calico also cat /proc/sys/net/ipv4/conf/DEVICE/proxy_arp \
+             (1) and ip route show IP (there)"
+                .to_owned(),
+            "If the node's end or its route is gone, its CNI has taken it: delete the pod; its controller \
+             makes another"
+                .to_owned(),
+        ],
+        caused_by: None,
+        preexisting: false,
+        subject,
+    })
 }

@@ -36,7 +36,7 @@ use crate::map::{NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-pub const SLOW: [Code; 10] = [
+pub const SLOW: [Code; 13] = [
     Code::IpHeldByDeadSandbox,
     Code::DeviceHeldByDeadSandbox,
     Code::NetnsLeaked,
@@ -47,6 +47,9 @@ pub const SLOW: [Code; 10] = [
     Code::IpamReservationLeaked,
     Code::CniDelFailing,
     Code::VethOrphaned,
+    Code::NeighbourConflict,
+    Code::NeighbourFailed,
+    Code::GatewayNeighbourLost,
 ];
 
 /// What every detector is.
@@ -133,5 +136,9 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     }
     if !map.answers("netlink") {
         blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
+    }
+    // What is silent is not at peace.
+    if !neighbour_conflict::SOURCES.iter().all(|source| map.answers(source)) {
+        blind.extend([Code::NeighbourConflict, Code::NeighbourFailed, Code::GatewayNeighbourLost]);
     }
 }

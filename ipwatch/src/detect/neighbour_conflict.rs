@@ -1,9 +1,149 @@
-//! `neighbour-conflict`: two MACs answer for one IP on a link.
+//! `neighbour-conflict`: two MACs answer for one IP on a link. What is a conflict and what only looks like one
+//! is decided in `map/conflict.rs`; here every device that heard it becomes one finding.
 
-use crate::fact::BootNs;
-use crate::finding::Candidate;
-use crate::map::{NodeMap, Policy};
+use std::collections::BTreeSet;
 
-pub(super) fn detect(_map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    Vec::new()
+use super::words::{self, Proof};
+use crate::fact::{BootNs, Mac};
+use crate::finding::{Candidate, Code, Severity};
+use crate::map::{Conflict, ConflictGrounds, Netns, NodeMap, Party, Policy};
+
+/// Whose word it rests on.
+pub(super) const SOURCES: &[&str] = &["netlink", "neighbours"];
+/// Devices that heard it and are quoted.
+const QUOTED: usize = 4;
+/// Holders that are named of each netns.
+const HOLDERS: usize = 8;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let mut groups: Vec<Vec<Conflict>> = Vec::new();
+    for conflict in map.conflicts(now) {
+        // One conflict, heard in many netns.
+        let same = |group: &&mut Vec<Conflict>| {
+            group[0].ip == conflict.ip
+                && macs(&conflict).iter().all(|mac| group.iter().any(|one| macs(one).contains(mac)))
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(conflict),
+            None => groups.push(vec![conflict]),
+        }
+    }
+    groups.iter().filter_map(|group| candidate(map, group, now)).collect()
+}
+
+fn macs(conflict: &Conflict) -> BTreeSet<Mac> {
+    conflict.parties.iter().filter_map(|party| party.mac).collect()
+}
+
+fn candidate(map: &NodeMap, group: &[Conflict], now: BootNs) -> Option<Candidate> {
+    // What is known best speaks for the others.
+    let first = group.iter().min_by_key(|one| (one.grounds, one.since))?;
+    let boot = map.boot()?;
+    let ip = first.ip;
+    let mut proof = Proof::new(map);
+    for conflict in group.iter().take(QUOTED) {
+        tell(map, conflict, &mut proof);
+    }
+    for party in &first.parties {
+        let text = format!("{} is {}", mac_text(party.mac), whose(map, party));
+        proof.tell("netlink", now, text);
+    }
+    let homes = first.parties.iter().filter_map(|party| map.netns(party.home?.netns));
+    let pods: Vec<&Netns> = homes.filter(|entry| !entry.host).collect();
+    let about = pods.first().copied().or_else(|| map.netns(first.netns))?;
+    let mut subject = words::subject(map, about);
+    subject.ip = Some(ip);
+    let holders = pods.iter().flat_map(|pod| map.holder_views(pod.id).into_iter().take(HOLDERS));
+    let names: Vec<String> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
+    let stands = group.iter().any(|one| one.stands);
+    let heard = group.iter().map(|one| one.heard).max()?;
+    let device = words::device(map.netns(first.netns)?, first.ifindex);
+    Some(Candidate {
+        code: Code::NeighbourConflict,
+        key: format!("{}/{ip}/{}", boot.boot_id, names.join("/")),
+        severity: Severity::Warning,
+        subject,
+        holders: holders.collect(),
+        evidence: proof.done(),
+        since: group.iter().map(|one| one.since).min()?,
+        observed: if stands { now } else { heard },
+        impact: impact(first, &names),
+        remediation: vec![
+            format!("See both, and whose they are: ipwatch query neigh {ip} -o json"),
+            format!("Ask the link itself: arping -D -I {} -c 3 {ip}", super::cause::quoted(&device)),
+            "Take the IP from one of them: delete the pod that came later; its controller makes another"
+                .to_owned(),
+            "Do not: flush neighbour entries, the next answer brings it back".to_owned(),
+        ],
+        caused_by: None,
+        preexisting: false,
+    })
+}
+
+fn impact(conflict: &Conflict, names: &[String]) -> String {
+    let ip = conflict.ip;
+    match conflict.grounds {
+        ConflictGrounds::Dad => format!(
+            "{ip} is not usable where duplicate address detection gave it up, until it is removed and added \
+             again."
+        ),
+        _ => format!(
+            "Traffic to {ip} goes to {} by turns, as each neighbour last heard: connections break and \
+             requests reach the wrong one.",
+            names.join(" and ")
+        ),
+    }
+}
+
+/// What one device heard.
+fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
+    let Some(entry) = map.netns(conflict.netns) else { return };
+    let ip = conflict.ip;
+    let on = format!("{} of {}", words::device(entry, conflict.ifindex), words::netns_text(entry));
+    for side in conflict.parties.iter().filter_map(|party| party.heard.as_ref()) {
+        let mac = side.mac;
+        let heard = [
+            ("wire", side.replied, format!("{mac} answered for {ip} on {on}")),
+            ("wire", side.requested, format!("{mac} asked as {ip} on {on}")),
+            ("wire", side.announced, format!("{mac} announced {ip} on {on}")),
+            ("neighbours", side.taken, format!("{on} took {mac} for {ip}")),
+            ("probe", side.lost, format!("{on} refused {mac}, which answered for {ip} too")),
+            ("probe", side.dad, format!("{mac} answered when {on} tried {ip} out")),
+        ];
+        for (source, at, text) in heard {
+            if let Some(at) = at {
+                proof.tell(source, at, text);
+            }
+        }
+    }
+    match conflict.grounds {
+        ConflictGrounds::Dad => {
+            let text = format!("{ip} on {on} is dadfailed: another one on the link has it");
+            proof.tell("netlink", conflict.heard, text);
+        }
+        ConflictGrounds::InTurns => {
+            let text = format!("{on} heard one, the other, and the first one again");
+            proof.tell("neighbours", conflict.heard, text);
+        }
+        _ => {}
+    }
+}
+
+fn mac_text(mac: Option<Mac>) -> String {
+    mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string())
+}
+
+/// Where a MAC is.
+fn whose(map: &NodeMap, party: &Party) -> String {
+    let home = party.home.and_then(|home| Some((home, map.netns(home.netns)?)));
+    let Some((home, entry)) = home else { return "not on this node".to_owned() };
+    let (container, pod) = map.sandbox_of(entry.id);
+    let nobody = if entry.host { "the node itself" } else { "a netns of its own" };
+    let owner = words::owner(pod.as_ref(), container.as_ref(), nobody);
+    let has = if home.holds { "which has the IP" } else { "which does not have the IP" };
+    format!(
+        "{} of {} ({owner}), {has}",
+        words::device(entry, home.ifindex),
+        words::netns_text(entry)
+    )
 }

@@ -1,9 +1,113 @@
 //! `neighbour-failed`: a pod's IP does not answer on the node's side of its link.
+//!
+//! Only what failed while the pod had the IP counts, and only on the device that leads to it. An entry that
+//! is missing says nothing: nobody may have asked, or the table was full.
 
+use super::words::{self, Proof};
 use crate::fact::BootNs;
-use crate::finding::Candidate;
-use crate::map::{NodeMap, Policy};
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{Netns, NetnsId, NodeMap, Policy, Silence};
 
-pub(super) fn detect(_map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    Vec::new()
+use std::net::IpAddr;
+
+/// A pod's link may come up after its address; asking takes three seconds.
+pub(super) const YOUNG: u64 = 3_000_000_000;
+/// Whoever sends makes the kernel ask again after each failure.
+const TRAFFIC: u32 = 2;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let host = map.host().and_then(|id| map.netns(id));
+    let Some(host) = host else { return Vec::new() };
+    let silent = map.silent(now).filter(|((netns, ..), _)| *netns == host.id);
+    silent
+        .filter_map(|((_, ifindex, ip), silence)| {
+            let pod = map.with_ip(*ip).find_map(|id| pod(map, id, *ip, *ifindex, silence))?;
+            candidate(map, (host, *ifindex), pod, *ip, silence)
+        })
+        .collect()
+}
+
+/// The pod that should have answered on this device.
+fn pod<'a>(
+    map: &'a NodeMap,
+    id: NetnsId,
+    ip: IpAddr,
+    ifindex: u32,
+    silence: &Silence,
+) -> Option<&'a Netns> {
+    let pod = map.netns(id).filter(|entry| is_pod(map, entry))?;
+    let mut own = pod.routable().filter(|(key, _)| key.local == ip);
+    let (key, address) = own.next().filter(|(_, address)| address.is_used())?;
+    let there = map.leads_to(ifindex, ip, pod.id, key.ifindex);
+    (there && silence.changed >= address.since.plus(YOUNG)).then_some(pod)
+}
+
+/// A container's netns that is alive, not the host's and not of people.
+pub(super) fn is_pod(map: &NodeMap, entry: &Netns) -> bool {
+    let known = || map.sandbox_of(entry.id) != (None, None);
+    !entry.host && entry.dying.is_none() && known()
+}
+
+fn candidate(
+    map: &NodeMap,
+    (host, ifindex): (&Netns, u32),
+    pod: &Netns,
+    ip: IpAddr,
+    silence: &Silence,
+) -> Option<Candidate> {
+    let boot = map.boot()?;
+    let device = words::device(host, ifindex);
+    let mut proof = Proof::new(map);
+    tell_silence(&mut proof, &device, ip, silence);
+    for text in map.routes_to(ip) {
+        proof.tell("netlink", silence.changed, text);
+    }
+    for (key, _) in pod.routable().filter(|(key, _)| key.local == ip) {
+        let down = pod.link(key.ifindex).is_some_and(|link| !link.up);
+        let state = if down { ", which is down" } else { "" };
+        let name = words::device(pod, key.ifindex);
+        let text = format!("{ip} is on {name} of {}{state}", words::netns_text(pod));
+        proof.tell("netlink", silence.changed, text);
+    }
+    let subject = Subject { ip: Some(ip), ..words::subject(map, pod) };
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "its netns");
+    let traffic = silence.failures >= TRAFFIC;
+    let name = super::cause::quoted(&device);
+    Some(Candidate {
+        code: Code::NeighbourFailed,
+        key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
+        severity: if traffic { Severity::Warning } else { Severity::Info },
+        holders: map.holder_views(pod.id),
+        evidence: proof.done(),
+        since: silence.since,
+        observed: silence.changed,
+        impact: format!(
+            "The node cannot reach {ip}, which {whose} has: {device} asks for it and nobody answers. Its \
+             probes fail, and so does what comes from other nodes."
+        ),
+        remediation: vec![
+            format!("See the entry and the route: ip neigh show {ip}; ip route get {ip}"),
+            format!("See whether the link is up at both ends: ip -d link show {name}"),
+            "If its end in the pod is down or gone: delete the pod; its controller makes another"
+                .to_owned(),
+        ],
+        caused_by: None,
+        preexisting: false,
+        subject,
+    })
+}
+
+/// How often and since when an entry has had no answer.
+pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Silence) {
+    if let Some(confirmed) = silence.confirmed {
+        proof.tell("neighbours", confirmed, format!("{ip} last answered on {device}"));
+    }
+    let text = match silence.failures {
+        0 => format!("{device} asks for {ip} and has had no answer for 3 s (INCOMPLETE)"),
+        n => format!(
+            "{device} asked for {ip} and had no answer (FAILED), {}",
+            words::count(n as usize, "time")
+        ),
+    };
+    proof.tell("neighbours", silence.changed, text);
 }

@@ -1,12 +1,15 @@
 //! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
 //! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
-//! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`.
+//! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
+//! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`.
 
 mod calls;
 mod dispute;
 mod duplicate;
 mod ipam;
+mod neighbours;
 mod sandboxes;
+mod silence;
 
 use std::net::Ipv4Addr;
 
@@ -40,7 +43,7 @@ impl Case {
             host: HOST,
         };
         case.at(1, What::Boot(boot));
-        for name in ["procfs", "netlink"] {
+        for name in ["procfs", "netlink", "neighbours"] {
             case.source(name, SourceStatus::Active);
         }
         case.address([10, 0, 0, 5]);

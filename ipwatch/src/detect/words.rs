@@ -124,11 +124,14 @@ pub(super) fn netns_text(netns: &Netns) -> String {
     }
 }
 
+/// A device's name.
+pub(super) fn device(netns: &Netns, ifindex: u32) -> String {
+    netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
+}
+
 /// Its addresses, each with its device.
 pub(super) fn addresses(netns: &Netns) -> Vec<String> {
-    let text = |ifindex: u32| {
-        netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
-    };
+    let text = |ifindex: u32| device(netns, ifindex);
     netns
         .routable()
         .map(|(key, _)| format!("{}/{} on {}", key.local, key.prefix_len, text(key.ifindex)))

@@ -308,6 +308,9 @@ impl NodeMap {
         self.want_cleanup(now, &mut wants);
         let calls = self.tidy_calls(now);
         let ipam = self.settle_ipam(now, policy);
+        let claims = self.settle_claims(now);
+        let silence = self.silence.settle(now);
+        let orphans = self.settle_orphans(now, policy);
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
@@ -323,6 +326,9 @@ impl NodeMap {
             calls,
             ipam,
             doubts,
+            claims,
+            silence,
+            orphans,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }

@@ -276,6 +276,7 @@ impl NodeMap {
         self.strangers.forget(other);
         self.rename_peer(other, id);
         self.owners.forget(other, gone.owner.as_ref());
+        self.forget_netns_neighbours(other);
         gone.owner = None;
         self.owners.ask(id);
         self.reach.rewired();
@@ -319,6 +320,7 @@ impl NodeMap {
             self.drop_task(task);
         }
         self.agenda.forget_netns(id);
+        self.forget_netns_neighbours(id);
         self.strangers.forget(id);
         self.owners.forget(id, entry.owner.as_ref());
         self.graves.netns(&entry.names, at);

@@ -118,7 +118,7 @@ impl NodeMap {
     }
 
     /// Everybody on this node who has an IP, the node itself included.
-    fn ip_holders(&self, ip: IpAddr) -> Vec<IpamHolder> {
+    pub(super) fn ip_holders(&self, ip: IpAddr) -> Vec<IpamHolder> {
         let all = self.with_ip(ip).filter_map(|id| self.netns.get(&id)).take(LISTED);
         let view = |netns: &Netns| {
             let (container, pod) = self.sandbox_of(netns.id);

@@ -5,10 +5,13 @@
 //! in the same order give the same map, which is what makes a recording a test.
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
-//!   must not bring back. `doubt`: what netlink says and no probe has told.
+//! - `netns`: links, addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
+//!   `doubt`: what netlink says and no probe has told.
+//! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
-//!   meet. `strangers`: links to netns that nobody has named yet. `claims`: who was heard to claim an IP.
+//!   meet; `ways`: which device leads to a pod; `orphans`: routes that lead to nobody; `strangers`: links to
+//!   netns that nobody has named yet.
+//! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -19,12 +22,13 @@
 //! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
-//! - `view`, `ipam_view`: answers in the words of the JSON contract.
+//! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
 mod agenda;
 mod calls;
 pub mod cgroup;
 mod claims;
+mod conflict;
 mod dispute;
 mod doubt;
 mod graves;
@@ -36,18 +40,24 @@ mod late;
 mod leaks;
 mod leftovers;
 mod loops;
+mod neighbour_view;
+mod neighbours;
 mod netns;
+mod news;
+mod orphans;
 mod owner;
 mod ranges;
 mod reach;
 mod runtime;
 mod sandbox;
+mod silence;
 mod strangers;
 mod task;
 mod teardown;
 mod tenure;
 mod view;
 pub mod want;
+mod ways;
 mod wiring;
 
 #[cfg(test)]
@@ -58,6 +68,8 @@ use std::net::IpAddr;
 
 pub use agenda::{Agenda, Policy};
 pub use calls::{CallEnd, CallEntry, CallHistory, Went};
+pub use claims::Side;
+pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub use dispute::{Dispute, Grounds, Match};
 pub use identity::{Identity, NetnsId};
 pub use ipam::{Release, ReservationEntry, UnreadableEntry};
@@ -65,11 +77,15 @@ pub use late::{LateDel, Lost, LostWhat};
 pub use leaks::{Leak, LeakCause, Leaked};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
-pub use netns::{AddressEntry, LinkEntry, NeighbourEntry, Netns};
+pub use neighbours::NeighbourEntry;
+pub use netns::{AddressEntry, LinkEntry, Netns};
+pub use news::NeighbourNews;
+pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
 pub use ranges::{Level, RangeEntry, Usage};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
+pub use silence::{Fixed, Silence};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::Teardown;
 pub use tenure::TenureEvent;
@@ -114,6 +130,10 @@ pub struct NodeMap {
     ipam: ipam::Ipam,
     calls: calls::Calls,
     late: late::Late,
+    claims: claims::Claims,
+    silence: silence::Silences,
+    news: news::News,
+    orphans: orphans::Orphans,
 
     agenda: agenda::Pending,
     strangers: strangers::Strangers,
@@ -187,8 +207,12 @@ impl NodeMap {
                 self.set_address(netns, address, at, fact.origin);
             }
             What::AddressGone { netns, key } => self.drop_address(netns, key, at, fact.origin),
-            What::DadFailed { netns, ifindex, ip, .. } => self.dad_failed(netns, *ifindex, *ip, at),
-            What::Neighbour { netns, neighbour } => self.set_neighbour(netns, neighbour, at),
+            What::DadFailed { netns, ifindex, ip, offender } => {
+                self.dad_failed(netns, *ifindex, *ip, *offender, at);
+            }
+            What::Neighbour { netns, neighbour } => {
+                self.set_neighbour(netns, neighbour, at, fact.origin);
+            }
             What::NeighbourGone { netns, ifindex, ip } => {
                 self.drop_neighbour(netns, *ifindex, *ip, at);
             }

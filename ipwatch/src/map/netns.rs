@@ -8,16 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::fact::{
-    Address, AddressKey, BootNs, Holder, Link, Neighbour, NetnsRef, Origin, Scope, TaskKey,
+    Address, AddressKey, BootNs, Holder, Link, Mac, NetnsRef, Origin, Scope, TaskKey,
 };
 
+use super::claims::How;
 use super::graves::Grave;
+use super::neighbours::NeighbourEntry;
 use super::wiring::Wiring;
 use super::{Identity, NetnsId, NodeMap, Owner};
 
-/// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
-/// (`gc_thresh3`) is 1024.
-const MAX_NEIGHBOURS: usize = 4096;
 /// Addresses kept per netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
 /// Links kept per netns. The host has one for each pod.
@@ -42,6 +41,8 @@ pub struct Netns {
     pub dumped: bool,
     /// When the dump of its addresses began that is being applied.
     dumping: Option<BootNs>,
+    /// The same of its neighbours.
+    pub(super) dumping_neighbours: Option<BootNs>,
     /// Links and addresses that were beyond the bounds.
     pub(super) more: u64,
     /// Its addresses have been told as tenures.
@@ -91,15 +92,22 @@ pub struct AddressEntry {
     pub(super) told: bool,
 }
 
-/// A neighbour entry and when it last changed.
-#[derive(Debug, Clone)]
-pub struct NeighbourEntry {
-    /// The entry.
-    pub neighbour: Neighbour,
-    /// Last change of MAC or state.
-    pub changed: BootNs,
-    /// Time of the newest fact.
-    pub touched: BootNs,
+/// `include/uapi/linux/if_addr.h`.
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
+
+impl AddressEntry {
+    /// Another one on the link answered for it (IPv6).
+    #[must_use]
+    pub fn dad_failed(&self) -> bool {
+        self.flags.is_some_and(|flags| flags & IFA_F_DADFAILED != 0)
+    }
+
+    /// It is in use: neither given up nor still being tried out.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.flags.is_none_or(|flags| flags & (IFA_F_DADFAILED | IFA_F_TENTATIVE) == 0)
+    }
 }
 
 impl Netns {
@@ -119,6 +127,7 @@ impl Netns {
             dying: None,
             dumped: false,
             dumping: None,
+            dumping_neighbours: None,
             more: 0,
             announced: false,
             touched: at,
@@ -402,9 +411,10 @@ impl NodeMap {
             return;
         }
         entry.links.remove(&ifindex);
-        entry.neighbours.retain(|(on, _), _| *on != ifindex);
         entry.wiring.forget_device(ifindex, at);
         self.reach.rewired();
+        self.forget_device_neighbours(id, ifindex);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
         // Where probes tell of addresses they tell of these too, and in order.
         if hearsay {
             return;
@@ -456,6 +466,9 @@ impl NodeMap {
             if !echo {
                 known.touched = known.touched.max(at);
             }
+            if known.dad_failed() {
+                self.claims.dad_failed(id, address.key.ifindex, address.key.local);
+            }
             return;
         }
         if buried || (echo && entry.dumped) {
@@ -476,7 +489,12 @@ impl NodeMap {
             touched: at,
             told: false,
         };
+        let dad_failed = new.dad_failed();
         entry.addresses.insert(address.key, new);
+        if dad_failed {
+            self.claims.dad_failed(id, address.key.ifindex, address.key.local);
+        }
+        self.claims.touch(address.key.local);
         self.by_ip.insert((address.key.local, id));
         self.count_holders(address.key.local);
         self.ipam.touch(address.key.local);
@@ -538,9 +556,19 @@ impl NodeMap {
     }
 
     /// IFA_F_DADFAILED, for whoever asks before netlink repeats it.
-    pub(super) fn dad_failed(&mut self, netns: &NetnsRef, ifindex: u32, ip: IpAddr, at: BootNs) {
-        const IFA_F_DADFAILED: u32 = 0x08;
+    pub(super) fn dad_failed(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        ip: IpAddr,
+        offender: Option<Mac>,
+        at: BootNs,
+    ) {
         let Some(id) = self.find(netns) else { return };
+        if let Some(mac) = offender {
+            self.hear(id, ifindex, ip, mac, How::Dad, at);
+        }
+        self.claims.dad_failed(id, ifindex, ip);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         for (key, known) in &mut entry.addresses {
             if key.ifindex == ifindex && key.local == ip {
@@ -551,63 +579,14 @@ impl NodeMap {
         }
     }
 
-    pub(super) fn set_neighbour(&mut self, netns: &NetnsRef, new: &Neighbour, at: BootNs) {
-        let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Neighbour(id, new.ifindex, new.ip), at) {
-            return;
-        }
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        let key = (new.ifindex, new.ip);
-        if let Some(known) = entry.neighbours.get_mut(&key) {
-            if known.touched > at {
-                return;
-            }
-            if known.neighbour.mac != new.mac || known.neighbour.state != new.state {
-                known.changed = at;
-            }
-            known.neighbour = new.clone();
-            known.touched = at;
-            return;
-        }
-        if entry.neighbours.len() >= MAX_NEIGHBOURS {
-            let oldest = entry.neighbours.iter().min_by_key(|(_, known)| known.touched);
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                entry.neighbours.remove(&oldest);
-            }
-        }
-        let new = NeighbourEntry { neighbour: new.clone(), changed: at, touched: at };
-        entry.neighbours.insert(key, new);
-    }
-
-    pub(super) fn drop_neighbour(
-        &mut self,
-        netns: &NetnsRef,
-        ifindex: u32,
-        ip: IpAddr,
-        at: BootNs,
-    ) {
-        let Some(id) = self.find(netns) else { return };
-        self.graves.dig(Grave::Neighbour(id, ifindex, ip), at);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
-            entry.neighbours.remove(&(ifindex, ip));
-        }
-    }
-
-    pub(super) fn sweep_neighbours(&mut self, netns: &NetnsRef, began: BootNs) {
-        let Some(id) = self.find(netns) else { return };
-        if let Some(entry) = self.netns.get_mut(&id) {
-            entry.neighbours.retain(|_, known| known.touched >= began);
-        }
-    }
-
     /// What is told with the time `at` from now on is this dump's.
     pub(super) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
-        if let Scope::Addresses { netns } = scope
-            && let Some(id) = self.resolve(netns, at)
-            && let Some(entry) = self.netns.get_mut(&id)
-        {
-            entry.dumping = Some(at);
+        let (Scope::Addresses { netns } | Scope::Neighbours { netns }) = scope else { return };
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        match scope {
+            Scope::Addresses { .. } => entry.dumping = Some(at),
+            _ => entry.dumping_neighbours = Some(at),
         }
     }
 

@@ -99,29 +99,6 @@ impl NodeMap {
         self.netns.values().filter(matches).map(|entry| entry.id).collect()
     }
 
-    /// Neighbour entries, of all IPs or of those within one prefix.
-    #[must_use]
-    pub fn neighbours(&self, prefix: Option<&Prefix>) -> Vec<contract::Neighbour> {
-        let range = prefix.map(prefix_range);
-        let within = |ip: IpAddr| range.is_none_or(|(first, last)| first <= ip && ip <= last);
-        let mut views: Vec<contract::Neighbour> = Vec::new();
-        for netns in self.netns.values() {
-            for entry in netns.neighbours().filter(|entry| within(entry.neighbour.ip)) {
-                let neighbour = &entry.neighbour;
-                views.push(contract::Neighbour {
-                    ip: neighbour.ip,
-                    mac: neighbour.mac,
-                    state: state_name(neighbour.state),
-                    netns: self.netns_view(netns),
-                    interface: interface_view(netns, neighbour.ifindex),
-                    since: Some(self.calendar().date(entry.changed)),
-                });
-            }
-        }
-        views.sort_by_key(|view| (view.ip, view.netns.inode));
-        views
-    }
-
     /// A netns by its names.
     #[must_use]
     pub fn netns_view(&self, entry: &Netns) -> contract::Netns {

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 use tokio::time::timeout;
 
 use crate::api::route::{self, BadTarget, ROUTES, Route};
-use crate::api::{Ask, AskError, Event, Request};
+use crate::api::{Ask, AskError, Event, Request, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
 
@@ -25,7 +25,7 @@ pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 #[derive(Clone)]
 pub(super) struct Answerer {
     pub(super) requests: mpsc::Sender<Request>,
-    pub(super) events: broadcast::Sender<Event>,
+    pub(super) events: Streams,
     /// Turns true when the server goes down.
     pub(super) closed: watch::Receiver<bool>,
     pub(super) watchers: Arc<Semaphore>,
@@ -51,7 +51,7 @@ impl Answerer {
         match route::parse(uri.path(), uri.query())? {
             Route::Ask(ask) => json(StatusCode::OK, self.ask(ask).await?).await,
             Route::Health => self.health().await,
-            Route::Watch => self.watch(),
+            Route::Watch(stream) => self.watch(stream),
         }
     }
 
@@ -89,7 +89,7 @@ impl Answerer {
     }
 
     /// Events from now on, one JSON document a line, until either side goes.
-    fn watch(&self) -> Result<Answer, Problem> {
+    fn watch(&self, stream: Stream) -> Result<Answer, Problem> {
         let place = Arc::clone(&self.watchers).try_acquire_owned().map_err(|_| {
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -98,7 +98,7 @@ impl Answerer {
             )
         })?;
         let follower = Follower {
-            events: self.events.subscribe(),
+            events: self.events.follow(stream),
             closed: self.closed.clone(),
             _place: place,
         };

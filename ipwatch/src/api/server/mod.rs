@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -28,7 +28,7 @@ use self::answer::{Answerer, Problem};
 use self::bind::Bound;
 use self::peer::{Access, Peer};
 use self::stall::Impatient;
-use super::{Event, Request};
+use super::{Request, Streams};
 
 pub use self::bind::BindError;
 
@@ -101,7 +101,7 @@ impl Server {
     pub async fn run(
         self,
         requests: mpsc::Sender<Request>,
-        events: broadcast::Sender<Event>,
+        events: Streams,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let listener = UnixListener::from_std(self.bound.listener.try_clone()?)?;

@@ -8,14 +8,14 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::api::client::{Client, ClientError};
-use crate::api::{Ask, AskError, Event, Selector};
+use crate::api::{Ask, AskError, Event, Selector, Stream};
 use crate::contract::{self, Body, Document, SCHEMA, Tenure};
 
 /// A server with a core of our own, in a directory of our own.
 struct Rig {
     path: PathBuf,
     requests: mpsc::Receiver<Request>,
-    events: broadcast::Sender<Event>,
+    events: Streams,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<io::Result<()>>,
     _dir: tempfile::TempDir,
@@ -27,7 +27,7 @@ impl Rig {
         let path = dir.path().join("ipwatch.sock");
         let server = Server::bind(&path, options).unwrap();
         let (sender, requests) = mpsc::channel(4);
-        let (events, _) = broadcast::channel(4);
+        let events = Streams::new(4);
         let (stop, stopped) = oneshot::channel::<()>();
         let running = server.run(sender, events.clone(), async move {
             let _ = stopped.await;
@@ -169,9 +169,9 @@ async fn health_tells_how_the_sources_stand() {
 #[tokio::test]
 async fn a_follower_sees_events_in_order() {
     let rig = Rig::start(options());
-    let mut watch = rig.client().watch().await.unwrap();
+    let mut watch = rig.client().watch(Stream::Events).await.unwrap();
     for last in 1..=3 {
-        rig.events.send(held(last)).unwrap();
+        rig.events.send(held(last));
         assert_eq!(watch.next().await.unwrap(), Some(held(last)));
     }
     rig.stop().await;
@@ -181,10 +181,10 @@ async fn a_follower_sees_events_in_order() {
 #[tokio::test]
 async fn a_follower_that_was_overtaken_is_told_by_how_much() {
     let rig = Rig::start(options());
-    let mut watch = rig.client().watch().await.unwrap();
+    let mut watch = rig.client().watch(Stream::Events).await.unwrap();
     // The channel holds four. Nothing is read in between: sending does not yield.
     for last in 1..=10 {
-        rig.events.send(held(last)).unwrap();
+        rig.events.send(held(last));
     }
     assert_eq!(watch.next().await.unwrap(), Some(Event::Lagged { dropped: 6 }));
     assert_eq!(watch.next().await.unwrap(), Some(held(7)));
@@ -194,15 +194,17 @@ async fn a_follower_that_was_overtaken_is_told_by_how_much() {
 #[tokio::test]
 async fn followers_are_few_and_one_that_left_makes_room() {
     let rig = Rig::start(Options { watchers: 1, ..options() });
-    let first = rig.client().watch().await.unwrap();
-    let Err(ClientError::Refused { status: 503, hint, .. }) = rig.client().watch().await else {
+    let first = rig.client().watch(Stream::Events).await.unwrap();
+    let Err(ClientError::Refused { status: 503, hint, .. }) =
+        rig.client().watch(Stream::Events).await
+    else {
         panic!("a second follower was let in")
     };
     assert!(hint.contains("ipwatch watch"));
     drop(first);
     // The server learns of it without an event to write.
     let again = async {
-        while rig.client().watch().await.is_err() {
+        while rig.client().watch(Stream::Events).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
@@ -239,7 +241,7 @@ async fn a_follower_that_never_reads_is_let_go_and_nobody_waits_for_it() {
     let flooding = Arc::clone(&flood);
     let flooder = tokio::spawn(async move {
         while flooding.load(std::sync::atomic::Ordering::Relaxed) {
-            let _ = events.send(held(1));
+            events.send(held(1));
             tokio::task::yield_now().await;
         }
     });
@@ -249,7 +251,7 @@ async fn a_follower_that_never_reads_is_let_go_and_nobody_waits_for_it() {
     let (_, answered) = tokio::join!(rig.reply(Ok(answer)), client.ask(&Ask::Doctor));
     answered.unwrap();
     let freed = async {
-        while rig.client().watch().await.is_err() {
+        while rig.client().watch(Stream::Events).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

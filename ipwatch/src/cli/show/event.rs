@@ -1,10 +1,10 @@
 //! One event of the live stream, one line.
 
-use super::findings;
+use super::{findings, lists};
 use crate::api::Event;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, Now};
-use crate::contract::Tenure;
+use crate::contract::{Neighbour, Tenure};
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Severity};
 
@@ -22,6 +22,11 @@ pub(in crate::cli) fn line(event: &Event, paint: Paint, wide: bool) -> String {
             let by = tenure.ended_by.as_deref().unwrap_or("unknown");
             (at, "released", Style::Dim, format!("{}, {by}, after {lasted}", held(tenure, wide)))
         }
+        Event::Neighbour(entry) => {
+            let trouble = !entry.conflict.is_empty() || lists::is_lost(entry);
+            let style = if trouble { Style::Yellow } else { Style::Dim };
+            (entry.since.as_deref().unwrap_or_default(), "neigh", style, neighbour(entry))
+        }
         Event::Lagged { dropped } => {
             return format!(
                 "{}\n",
@@ -38,6 +43,7 @@ pub(in crate::cli) fn name(event: &Event) -> String {
     let name = match event {
         Event::Finding(change) => change.finding.id.clone(),
         Event::Held(tenure) | Event::Released(tenure) => tenure.ip.to_string(),
+        Event::Neighbour(entry) => entry.ip.to_string(),
         Event::Lagged { .. } => return String::new(),
     };
     format!("{}\n", escape(&name))
@@ -73,6 +79,20 @@ fn finding(change: &Change, wide: bool) -> (&str, &'static str, Style, String) {
     (at, verb, style, rest.join("  "))
 }
 
+fn neighbour(entry: &Neighbour) -> String {
+    let device = entry.interface.name.clone();
+    let device = device.unwrap_or_else(|| format!("device {}", entry.interface.index));
+    let mut parts = vec![entry.ip.to_string(), entry.state.clone()];
+    parts.extend(entry.mac.map(|mac| mac.to_string()));
+    parts.push(format!("on {device} of netns {}", text::netns(&entry.netns)));
+    parts.push(lists::owner_of_ip(entry));
+    if !entry.conflict.is_empty() {
+        parts.push(format!("conflict: {}", lists::conflict(entry)));
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join("  ")
+}
+
 fn held(tenure: &Tenure, wide: bool) -> String {
     let mut parts = vec![tenure.ip.to_string(), format!("netns {}", text::netns(&tenure.netns))];
     parts.push(text::owner(tenure.pod.as_ref(), tenure.container.as_ref()));
@@ -102,6 +122,7 @@ mod tests {
 03:10:09Z  opened    WARN  k3f9q2  firing  10.0.3.17  ip-held-by-stuck-process  shop/api-0  pid 812 java
 03:05:00Z  released  10.0.3.23  netns 4026532290, netns-gone, after 6m
 03:20:00Z  resolved  WARN  k3f9q2  resolved  10.0.3.17  ip-held-by-stuck-process  shop/api-0  pid 812 java
+03:21:00Z  neigh     10.0.3.17  REACHABLE  0a:58:0a:00:03:11  on cni0 of netns host  shop/api-0  conflict: 0a:58:0a:00:03:11 (shop/api-0), 0a:58:0a:00:03:2a (elsewhere)
 -- 12 events are missing here --
 "
         );

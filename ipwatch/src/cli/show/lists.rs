@@ -3,17 +3,19 @@
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
-use crate::contract::{Neighbour, Tenure};
+use crate::contract::{Claimant, IpamHolder, Neighbour, Tenure};
 
 pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
     let mut table = if view.wide {
-        Table::new(&["IP", "MAC", "STATE", "DEV", "NETNS", "AGE", "COOKIE", "NSID"])
+        Table::new(&[
+            "IP", "MAC", "STATE", "DEV", "NETNS", "AGE", "POD", "MAC OF", "CONFLICT", "COOKIE",
+            "NSID",
+        ])
     } else {
-        Table::new(&["IP", "MAC", "STATE", "DEV", "NETNS", "AGE"])
+        Table::new(&["IP", "MAC", "STATE", "DEV", "NETNS", "AGE", "POD", "MAC OF", "CONFLICT"])
     };
     for neighbour in neighbours {
-        let lost = matches!(neighbour.state.as_str(), "FAILED" | "INCOMPLETE");
-        let style = if lost { Style::Yellow } else { Style::Plain };
+        let style = if is_lost(neighbour) { Style::Yellow } else { Style::Plain };
         let device = neighbour.interface.name.clone();
         let mut row = vec![
             Cell::new(neighbour.ip.to_string()),
@@ -22,6 +24,9 @@ pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
             Cell::new(device.unwrap_or_else(|| neighbour.interface.index.to_string())),
             Cell::new(text::netns(&neighbour.netns)),
             Cell::new(view.now.age(neighbour.since.as_deref())),
+            Cell::new(owner_of_ip(neighbour)),
+            Cell::new(neighbour.mac_of.as_ref().map(owner).unwrap_or_default()),
+            Cell::styled(conflict(neighbour), Style::Red),
         ];
         if view.wide {
             row.extend([Cell::known(neighbour.netns.cookie), Cell::known(neighbour.netns.nsid)]);
@@ -29,6 +34,32 @@ pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
         table.row(row);
     }
     table.render(view.headers, view.paint)
+}
+
+/// Whether it has no answer.
+pub(super) fn is_lost(neighbour: &Neighbour) -> bool {
+    matches!(neighbour.state.as_str(), "FAILED" | "INCOMPLETE")
+}
+
+/// Who has the IP on this node.
+pub(super) fn owner_of_ip(neighbour: &Neighbour) -> String {
+    neighbour.holders.iter().map(owner).collect::<Vec<_>>().join(", ")
+}
+
+/// Every MAC that has the IP, and whose it is.
+pub(super) fn conflict(neighbour: &Neighbour) -> String {
+    let one = |claimant: &Claimant| {
+        let mac = claimant.mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
+        let of = claimant.of.as_ref().map_or_else(|| "elsewhere".to_owned(), owner);
+        format!("{mac} ({of})")
+    };
+    neighbour.conflict.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The pod, else the container, else the netns.
+fn owner(holder: &IpamHolder) -> String {
+    let name = text::owner(holder.pod.as_ref(), holder.container.as_ref());
+    if name.is_empty() { format!("netns {}", text::netns(&holder.netns)) } else { name }
 }
 
 pub(super) fn history(history: &[Tenure], view: View) -> String {
@@ -85,9 +116,9 @@ mod tests {
         assert_eq!(
             text,
             "\
-IP         MAC                STATE      DEV   NETNS       AGE
-10.0.3.17  0a:58:0a:00:03:11  REACHABLE  cni0  host        30s
-10.0.3.23  -                  FAILED     eth0  4026532177  9m
+IP         MAC                STATE      DEV   NETNS       AGE  POD         MAC OF      CONFLICT
+10.0.3.17  0a:58:0a:00:03:11  REACHABLE  cni0  host        30s  shop/api-0  shop/api-0  0a:58:0a:00:03:11 (shop/api-0), 0a:58:0a:00:03:2a (elsewhere)
+10.0.3.23  -                  FAILED     eth0  4026532177  9m   -           -           -
 "
         );
     }

@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(serde_json::to_value(event).unwrap(), file);
             seen += 1;
         }
-        assert_eq!(seen, 5);
+        assert_eq!(seen, 6);
     }
 
     #[test]

@@ -1,0 +1,427 @@
+//! Two MACs for one IP: which are in conflict, and which only look like it.
+
+use super::*;
+use crate::fact::{Claim, ClaimKind, Mac, Neighbour};
+use crate::finding::Severity;
+
+pub(super) const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
+pub(super) const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
+const C: Mac = Mac([2, 0, 0, 0, 0, 0xc]);
+/// The MAC of the node's bridge.
+const BRIDGE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OTHER: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+const THIRD: NetnsRef = NetnsRef { cookie: Some(9), inode: Some(90), nsid: Some(5) };
+const IP: [u8; 4] = [10, 0, 0, 5];
+pub(super) const REACHABLE: u16 = 0x02;
+const STALE: u16 = 0x04;
+const PERMANENT: u16 = 0x80;
+const CNI0: u32 = 4;
+
+pub(super) fn link(ifindex: u32, kind: &str, mac: Mac) -> Link {
+    Link {
+        ifindex,
+        name: format!("{kind}{ifindex}"),
+        mac: Some(mac),
+        kind: Some(kind.into()),
+        up: true,
+        ..Link::default()
+    }
+}
+
+pub(super) fn neighbour(ifindex: u32, ip: [u8; 4], mac: Option<Mac>, state: u16) -> Neighbour {
+    let ip = Ipv4Addr::from(ip).into();
+    Neighbour { ifindex, ip, mac, state, claimed: None, admin: false }
+}
+
+/// Facts about the host's bridge `cni0`, on which the pod is by a veth, with MAC A, and has the IP.
+struct Wire(Case);
+
+impl Wire {
+    /// The pod has MAC A and no address; nobody has the IP.
+    fn bare() -> Self {
+        let mut case = Case(NodeMap::new(false));
+        let boot = Boot {
+            boot_id: "boot".into(),
+            node: "node".into(),
+            kernel: String::new(),
+            wall_offset: 0,
+            host: HOST,
+        };
+        case.at(1, What::Boot(boot));
+        for name in ["procfs", "netlink", "neighbours"] {
+            case.source(name, SourceStatus::Active);
+        }
+        case.at(2, What::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
+        Self(case)
+    }
+
+    /// A pod on the bridge with this MAC; its device is number 2.
+    fn pod(&mut self, ms: u64, netns: NetnsRef, mac: Mac) {
+        let port = netns.inode.unwrap();
+        let end = Link {
+            peer: Some(2),
+            peer_nsid: netns.nsid,
+            master: Some(CNI0),
+            ..link(port, "veth", Mac([2, 0, 0, 0, 1, 1]))
+        };
+        self.0.at(ms, What::Link { netns: HOST, link: end });
+        let eth0 = Link { peer: Some(port), peer_nsid: Some(0), ..link(2, "veth", mac) };
+        self.0.at(ms, What::Link { netns, link: eth0 });
+    }
+
+    fn address(&mut self, ms: u64, netns: NetnsRef, ip: [u8; 4]) {
+        let address = Address { key: key(ip), scope: Some(0), flags: Some(0) };
+        self.0.at(ms, What::Address { netns, address });
+    }
+
+    /// Two pods that both have the IP.
+    fn two() -> Self {
+        let mut wire = Self::bare();
+        wire.pod(3, POD, A);
+        wire.pod(3, OTHER, B);
+        wire.address(4, POD, IP);
+        wire.address(4, OTHER, IP);
+        wire
+    }
+
+    fn entry(&mut self, ms: u64, neighbour: Neighbour) {
+        self.0.at(ms, What::Neighbour { netns: HOST, neighbour });
+    }
+
+    /// The bridge's entry for the IP takes this MAC.
+    fn takes(&mut self, ms: u64, mac: Mac) {
+        self.entry(ms, neighbour(CNI0, IP, Some(mac), REACHABLE));
+    }
+
+    /// It refuses this one, and stays with the other.
+    fn refuses(&mut self, ms: u64, mac: Mac, stays: Mac) {
+        let lost = Neighbour { claimed: Some(mac), ..neighbour(CNI0, IP, Some(stays), REACHABLE) };
+        self.entry(ms, lost);
+    }
+
+    fn packet(&mut self, ms: u64, ip: [u8; 4], mac: Mac, kind: ClaimKind) {
+        let claim = Claim { ifindex: CNI0, ip: Ipv4Addr::from(ip).into(), mac, kind };
+        self.0.at(ms, What::Claimed { netns: HOST, claim });
+    }
+
+    fn found(&mut self, ms: u64) -> Vec<Candidate> {
+        self.0.wants(ms);
+        let mut found = detect(&self.0.0, BootNs(ms * MS), &Policy::default());
+        found.retain(|one| one.code == Code::NeighbourConflict);
+        found
+    }
+
+    #[track_caller]
+    fn only(&mut self, ms: u64) -> Candidate {
+        let found = self.found(ms);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        found.into_iter().next().unwrap()
+    }
+
+    #[track_caller]
+    fn none(&mut self, ms: u64, why: &str) {
+        assert_eq!(self.found(ms), [], "{why}");
+    }
+}
+
+fn key(ip: [u8; 4]) -> AddressKey {
+    AddressKey { ifindex: 2, local: Ipv4Addr::from(ip).into(), prefix_len: 24, peer: None }
+}
+
+fn proof(found: &Candidate) -> String {
+    found.evidence.iter().map(|item| format!("{}: {}\n", item.source, item.text)).collect()
+}
+
+#[test]
+fn a_refused_answer_is_a_conflict_and_both_are_named() {
+    let mut wire = Wire::two();
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    let found = wire.only(1_002);
+    assert_eq!((found.severity, found.since), (Severity::Warning, BootNs(1_001 * MS)));
+    assert_eq!(found.subject.ip, Some(Ipv4Addr::from(IP).into()));
+    assert_eq!(found.key, format!("boot/10.0.0.5/{A}/{B}"));
+    let text = proof(&found);
+    for part in [
+        "neighbours: bridge4 of net:[1] (cookie 1) took 02:00:00:00:00:0a for 10.0.0.5",
+        "probe: bridge4 of net:[1] (cookie 1) refused 02:00:00:00:00:0b",
+        "02:00:00:00:00:0a is veth2 of net:[70]",
+        "02:00:00:00:00:0b is veth2 of net:[80]",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert_eq!(found.observed, BootNs(1_002 * MS), "both still have it");
+}
+
+#[test]
+fn it_is_over_at_once_when_one_leaves() {
+    for gone in [What::NetnsGone { netns: OTHER }, What::AddressGone { netns: OTHER, key: key(IP) }]
+    {
+        let mut wire = Wire::two();
+        wire.takes(1_000, A);
+        wire.refuses(1_001, B, A);
+        assert_eq!(wire.found(1_002).len(), 1);
+        wire.0.at(2_000, gone.clone());
+        wire.none(2_001, &format!("{gone:?}"));
+    }
+}
+
+#[test]
+fn one_that_is_not_on_this_node_is_said_to_be_elsewhere_and_heard_again_or_forgotten() {
+    let mut wire = Wire::two();
+    wire.0.at(5, What::NetnsGone { netns: OTHER });
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    let found = wire.only(1_500);
+    assert!(proof(&found).contains(&format!("{B} is not on this node")), "{found:#?}");
+    assert_eq!(found.observed, BootNs(1_001 * MS), "nothing was heard since");
+    wire.refuses(5_000, B, A);
+    assert_eq!(wire.only(5_001).observed, BootNs(5_000 * MS));
+    assert_eq!(wire.found(64_000).len(), 1);
+    wire.none(65_001, "not heard for a minute");
+}
+
+#[test]
+fn a_refused_answer_alone_is_the_next_owner_of_the_ip() {
+    let mut wire = Wire::bare();
+    wire.takes(1_000, A);
+    // A is gone; its entry changes by itself for the last time, and B asks for somebody else.
+    wire.refuses(6_000, B, A);
+    wire.none(6_001, "A was not heard for seconds");
+    wire.takes(8_000, B);
+    wire.none(8_001, "B took over");
+    wire.takes(9_000, A);
+    assert_eq!(wire.found(9_001).len(), 1, "A, B, and A again");
+}
+
+#[test]
+fn a_later_pod_with_the_ip_is_no_conflict() {
+    let mut wire = Wire::two();
+    wire.0.at(5, What::AddressGone { netns: OTHER, key: key(IP) });
+    wire.takes(1_000, A);
+    wire.0.at(1_100, What::NetnsGone { netns: POD });
+    wire.address(1_200, OTHER, IP);
+    wire.packet(1_300, IP, B, ClaimKind::Announcement);
+    wire.takes(1_301, B);
+    wire.none(1_400, "the new one has it now");
+    wire.packet(1_500, IP, B, ClaimKind::Reply);
+    wire.none(5_000, "and uses it");
+}
+
+#[test]
+fn fail_over_is_no_conflict_and_flapping_is() {
+    let mut wire = Wire::bare();
+    wire.takes(1_000, A);
+    wire.packet(5_000, IP, B, ClaimKind::Announcement);
+    wire.takes(5_000, B);
+    wire.none(5_001, "one announced move");
+    wire.packet(5_200, IP, A, ClaimKind::Request);
+    wire.none(5_201, "A has not noticed yet");
+    wire.packet(5_300, IP, B, ClaimKind::Announcement);
+    wire.packet(20_000, IP, A, ClaimKind::Announcement);
+    wire.takes(20_000, A);
+    wire.none(20_001, "and one back");
+    wire.packet(25_000, IP, B, ClaimKind::Reply);
+    assert_eq!(wire.found(25_001).len(), 1, "B answers although A took it back");
+}
+
+#[test]
+fn two_answers_at_once_are_a_conflict() {
+    let mut wire = Wire::bare();
+    wire.packet(1_000, IP, A, ClaimKind::Reply);
+    wire.packet(1_500, IP, B, ClaimKind::Reply);
+    let found = wire.only(1_501);
+    assert!(proof(&found).contains("wire: 02:00:00:00:00:0b answered for 10.0.0.5"));
+    let mut wire = Wire::bare();
+    wire.packet(1_000, IP, A, ClaimKind::Reply);
+    wire.packet(3_000, IP, B, ClaimKind::Reply);
+    wire.none(3_001, "the one after the other");
+}
+
+#[test]
+fn a_packet_for_an_ip_of_ours_is_a_conflict() {
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    wire.address(4, POD, IP);
+    wire.packet(1_000, IP, A, ClaimKind::Request);
+    wire.none(1_001, "its own");
+    wire.packet(2_000, IP, B, ClaimKind::Request);
+    let found = wire.only(2_001);
+    assert!(proof(&found).contains(&format!("{A} is veth2 of net:[70]")), "{found:#?}");
+    // The node's own IP.
+    let mut wire = Wire::bare();
+    let address =
+        Address { key: AddressKey { ifindex: CNI0, ..key(IP) }, scope: None, flags: None };
+    wire.0.at(3, What::Address { netns: HOST, address });
+    wire.packet(2_000, IP, B, ClaimKind::Reply);
+    assert_eq!(wire.found(2_001).len(), 1);
+}
+
+#[test]
+fn an_announcement_of_ours_counts_if_we_keep_the_ip() {
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    wire.address(4, POD, IP);
+    wire.packet(1_000, IP, B, ClaimKind::Announcement);
+    wire.none(1_500, "it may be handed over");
+    // The daemon looks again when it says so.
+    let mut now = BootNs(1_500 * MS);
+    while wire.found(now.0 / MS).is_empty() && now < BootNs(10_000 * MS) {
+        now = wire.0.0.agenda(now, &Policy::default()).next.unwrap();
+    }
+    assert_eq!(now, BootNs(3_000 * MS));
+}
+
+#[test]
+fn a_claim_from_before_the_address_is_the_former_owner() {
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    wire.packet(1_000, IP, B, ClaimKind::Reply);
+    wire.address(1_500, POD, IP);
+    wire.none(1_600, "B had it before");
+    wire.packet(2_000, IP, B, ClaimKind::Reply);
+    assert_eq!(wire.found(2_001).len(), 1, "and has it still");
+}
+
+#[test]
+fn the_same_ip_on_another_link_is_no_conflict() {
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    wire.address(4, POD, IP);
+    wire.0.at(5, What::Link { netns: HOST, link: link(5, "bridge", C) });
+    let claim = Claim { ifindex: 5, ip: Ipv4Addr::from(IP).into(), mac: B, kind: ClaimKind::Reply };
+    wire.0.at(1_000, What::Claimed { netns: HOST, claim });
+    wire.none(5_000, "another bridge");
+}
+
+#[test]
+fn what_is_set_by_hand_is_no_claim() {
+    let mut wire = Wire::bare();
+    for (ms, mac) in [(1_000, A), (2_000, B), (3_000, A)] {
+        let set = neighbour(CNI0, IP, Some(mac), PERMANENT);
+        wire.entry(ms, Neighbour { admin: true, ..set });
+    }
+    wire.none(3_001, "permanent entries");
+    for (ms, mac) in [(4_000, A), (5_000, B), (6_000, A)] {
+        let set = neighbour(CNI0, IP, Some(mac), STALE);
+        wire.entry(ms, Neighbour { admin: true, ..set });
+    }
+    wire.none(6_001, "others that a hand sets");
+    let fixed = neighbour(CNI0, IP, Some(A), PERMANENT);
+    wire.entry(7_000, Neighbour { claimed: Some(B), ..fixed });
+    wire.none(7_001, "a hand says one thing, one packet another");
+}
+
+#[test]
+fn a_device_and_what_is_made_of_it_are_one() {
+    let mut wire = Wire::bare();
+    wire.0.at(3, What::Link { netns: HOST, link: link(9, "veth", B) });
+    let child = Link { peer: Some(9), peer_nsid: Some(0), ..link(2, "macvlan", A) };
+    wire.0.at(3, What::Link { netns: POD, link: child });
+    wire.address(4, POD, IP);
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    wire.none(1_002, "the parent speaks for its child");
+    // Two devices of one netns answer for each other.
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    wire.0.at(3, What::Link { netns: POD, link: link(3, "veth", B) });
+    wire.address(4, POD, IP);
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    wire.none(1_002, "one netns");
+}
+
+#[test]
+fn proxies_and_virtual_routers_answer_for_others() {
+    let mut wire = Wire::bare();
+    for last in 5..9 {
+        wire.packet(1_000, [10, 0, 0, last], B, ClaimKind::Reply);
+    }
+    wire.packet(1_001, IP, A, ClaimKind::Reply);
+    wire.none(1_002, "B answers for everybody");
+    wire.packet(1_003, IP, B, ClaimKind::Request);
+    assert_eq!(wire.found(1_004).len(), 1, "B uses the IP itself");
+    let mut wire = Wire::bare();
+    wire.packet(1_000, IP, A, ClaimKind::Reply);
+    wire.packet(1_001, IP, Mac([0, 0, 0x5e, 0, 1, 7]), ClaimKind::Reply);
+    wire.none(1_002, "VRRP");
+    let mut wire = Wire::two();
+    wire.0.at(5, What::AddressGone { netns: OTHER, key: key(IP) });
+    wire.packet(1_000, IP, A, ClaimKind::Reply);
+    wire.packet(1_001, IP, BRIDGE, ClaimKind::Reply);
+    wire.none(1_002, "the node's own proxy ARP");
+    wire.packet(1_003, [169, 254, 1, 1], A, ClaimKind::Reply);
+    wire.packet(1_004, [169, 254, 1, 1], B, ClaimKind::Reply);
+    wire.none(1_005, "link-local");
+}
+
+#[test]
+fn many_that_hear_one_conflict_are_one_finding() {
+    let mut wire = Wire::two();
+    wire.pod(3, THIRD, C);
+    for netns in [HOST, THIRD] {
+        let ifindex = if netns == HOST { CNI0 } else { 2 };
+        let took = neighbour(ifindex, IP, Some(A), REACHABLE);
+        let lost = Neighbour { claimed: Some(B), ..took.clone() };
+        wire.0.at(1_000, What::Neighbour { netns, neighbour: took });
+        wire.0.at(1_001, What::Neighbour { netns, neighbour: lost });
+    }
+    let found = wire.only(1_002);
+    assert!(proof(&found).contains("net:[90]") && proof(&found).contains("net:[1]"));
+}
+
+#[test]
+fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes() {
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    let ip: std::net::IpAddr = "fd00::5".parse().unwrap();
+    let key = AddressKey { ifindex: 2, local: ip, prefix_len: 64, peer: None };
+    let address = Address { key, scope: Some(0), flags: Some(0x40) };
+    wire.0.at(4, What::Address { netns: POD, address });
+    wire.none(5, "being tried out");
+    let failed = |offender| What::DadFailed { netns: POD, ifindex: 2, ip, offender };
+    wire.0.at(1_000, failed(Some(A)));
+    wire.none(1_001, "its own question came back");
+    wire.0.at(2_000, failed(Some(B)));
+    let found = wire.only(2_001);
+    assert!(proof(&found).contains(&format!("{B} answered when veth2")), "{found:#?}");
+    assert_eq!(wire.only(500_000).observed, BootNs(500_000 * MS), "it stands");
+    wire.0.at(500_001, What::AddressGone { netns: POD, key });
+    wire.none(500_002, "gone");
+    // By netlink's flag alone.
+    let mut wire = Wire::bare();
+    wire.pod(3, POD, A);
+    let address = Address { key, scope: Some(0), flags: Some(0x48) };
+    wire.0.at(4, What::Address { netns: POD, address });
+    assert!(proof(&wire.only(5)).contains("unknown is not on this node"));
+}
+
+#[test]
+fn what_netlink_repeats_late_is_nobodys_turn() {
+    let mut wire = Wire::bare();
+    wire.takes(1_000, A);
+    wire.takes(2_000, B);
+    let late = neighbour(CNI0, IP, Some(A), REACHABLE);
+    let what = What::Neighbour { netns: HOST, neighbour: late };
+    wire.0.0.apply(&Fact { at: BootNs(2_001 * MS), origin: Origin::Netlink, what });
+    wire.takes(2_002, B);
+    wire.none(2_003, "an echo");
+}
+
+#[test]
+fn claims_are_bounded_and_counted() {
+    let mut wire = Wire::bare();
+    for n in 0..5_000u32 {
+        let [_, _, c, d] = n.to_be_bytes();
+        wire.packet(1_000 + u64::from(n), [10, 1, c, d], A, ClaimKind::Reply);
+    }
+    assert_eq!(wire.0.0.forgotten_claims(), 5_000 - 4_096);
+}
+
+#[test]
+fn without_the_neighbours_nothing_is_over() {
+    let mut wire = Wire::two();
+    wire.0.source("neighbours", SourceStatus::Down);
+    assert!(blind(&wire.0.0, &Policy::default()).contains(&Code::NeighbourConflict));
+}

@@ -1,0 +1,177 @@
+//! Neighbour entries: what netlink and the probe say of them, and what of it is a claim.
+
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Mac, Neighbour, NetnsRef, Origin};
+
+use super::claims::How;
+use super::graves::Grave;
+use super::silence::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
+use super::{NetnsId, NodeMap};
+
+/// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
+/// (`gc_thresh3`) is 1024.
+const MAX_NEIGHBOURS: usize = 4096;
+
+/// `NUD_*`, `include/uapi/linux/neighbour.h` and `include/net/neighbour.h`.
+const NUD_REACHABLE: u16 = 0x02;
+const NUD_NOARP: u16 = 0x40;
+const NUD_VALID: u16 = 0xde;
+
+/// A neighbour entry and when it last changed.
+#[derive(Debug, Clone)]
+pub struct NeighbourEntry {
+    /// The entry.
+    pub neighbour: Neighbour,
+    /// Last change of MAC or state.
+    pub changed: BootNs,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+    /// When it last became reachable.
+    pub confirmed: Option<BootNs>,
+}
+
+impl NeighbourEntry {
+    fn new(neighbour: &Neighbour, at: BootNs) -> Self {
+        let confirmed = is_reachable(neighbour).then_some(at);
+        Self { neighbour: neighbour.clone(), changed: at, touched: at, confirmed }
+    }
+}
+
+fn is_reachable(neighbour: &Neighbour) -> bool {
+    neighbour.state & NUD_REACHABLE != 0
+}
+
+/// Set by hand, or one that no packet changes.
+fn is_fixed(neighbour: &Neighbour) -> bool {
+    neighbour.admin || neighbour.state & (PERMANENT | NUD_NOARP) != 0
+}
+
+/// The MAC of which this word says that it was just heard for the IP. A dump tells of entries that were
+/// there; of them only what is reachable was heard, and within the last minute.
+fn heard(known: Option<&Neighbour>, new: &Neighbour, dumped: bool) -> Option<Mac> {
+    let mac = new.mac.filter(|_| new.state & NUD_VALID != 0 && !is_fixed(new))?;
+    let other = known.is_none_or(|known| known.mac != Some(mac));
+    let confirmed = is_reachable(new) && known.is_none_or(|known| !is_reachable(known));
+    (confirmed || other && (known.is_some() || !dumped)).then_some(mac)
+}
+
+impl NodeMap {
+    pub(super) fn set_neighbour(
+        &mut self,
+        netns: &NetnsRef,
+        new: &Neighbour,
+        at: BootNs,
+        origin: Origin,
+    ) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.graves.covers(Grave::Neighbour(id, new.ifindex, new.ip), at) {
+            return;
+        }
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let (host, dumped) = (entry.host, entry.dumping_neighbours == Some(at));
+        let key = (new.ifindex, new.ip);
+        let known = entry.neighbours.get(&key);
+        if known.is_some_and(|known| known.touched > at) {
+            return;
+        }
+        let before = known.map(|known| known.neighbour.clone());
+        match entry.neighbours.get_mut(&key) {
+            Some(known) => {
+                if known.neighbour.mac != new.mac || known.neighbour.state != new.state {
+                    known.changed = at;
+                    known.confirmed = Some(at).filter(|_| is_reachable(new)).or(known.confirmed);
+                }
+                known.neighbour = new.clone();
+                known.touched = at;
+            }
+            None => {
+                if entry.neighbours.len() >= MAX_NEIGHBOURS {
+                    let oldest = entry.neighbours.iter().min_by_key(|(_, known)| known.touched);
+                    if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                        entry.neighbours.remove(&oldest);
+                    }
+                }
+                entry.neighbours.insert(key, NeighbourEntry::new(new, at));
+            }
+        }
+        let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
+        self.silence.told(id, new, Place { confirmed, host, dumped }, at);
+        self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
+        if before.is_none_or(|before| (before.mac, before.state) != (new.mac, new.state)) {
+            self.news.changed(id, new.ifindex, new.ip);
+        }
+    }
+
+    /// What an entry's change says of who claims the IP.
+    fn hear_neighbour(
+        &mut self,
+        id: NetnsId,
+        new: &Neighbour,
+        before: Option<&Neighbour>,
+        at: BootNs,
+        (first_hand, dumped): (bool, bool),
+    ) {
+        self.claims.by_probe |= first_hand;
+        if let Some(mac) = new.mac.filter(|_| new.admin) {
+            self.claims.set_by_hand(id, new.ifindex, new.ip, mac, at);
+        }
+        // Beside the probe netlink is late: what it repeats of another MAC may be older than what is known.
+        let same = |before: &Neighbour| before.mac == new.mac;
+        let late = self.claims.by_probe && !first_hand && !before.is_some_and(same);
+        if let Some(mac) = heard(before, new, dumped).filter(|_| !late) {
+            self.hear(id, new.ifindex, new.ip, mac, How::Taken, at);
+        }
+        if let Some(mac) = new.claimed {
+            self.hear(id, new.ifindex, new.ip, mac, How::Lost, at);
+        }
+    }
+
+    pub(super) fn drop_neighbour(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        ip: IpAddr,
+        at: BootNs,
+    ) {
+        let Some(id) = self.find(netns) else { return };
+        self.graves.dig(Grave::Neighbour(id, ifindex, ip), at);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
+            entry.neighbours.remove(&(ifindex, ip));
+            self.silence.gone(id, ifindex, ip, at);
+            self.news.changed(id, ifindex, ip);
+        }
+    }
+
+    pub(super) fn sweep_neighbours(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let stale = entry.neighbours.extract_if(.., |_, known| known.touched < began);
+        let stale: Vec<(u32, IpAddr)> = stale.map(|(key, _)| key).collect();
+        for (ifindex, ip) in stale {
+            self.silence.gone(id, ifindex, ip, began);
+            self.news.changed(id, ifindex, ip);
+        }
+    }
+
+    /// A device is gone, and with it what its entries said.
+    pub(super) fn forget_device_neighbours(&mut self, id: NetnsId, ifindex: u32) {
+        if let Some(entry) = self.netns.get_mut(&id) {
+            entry.neighbours.retain(|(on, _), _| *on != ifindex);
+        }
+        self.silence.forget_device(id, ifindex);
+        self.claims.forget_device(id, ifindex);
+    }
+
+    /// The same of a whole netns.
+    pub(super) fn forget_netns_neighbours(&mut self, id: NetnsId) {
+        self.silence.forget_netns(id);
+        self.claims.forget_netns(id);
+    }
+}
+
+/// Whether an entry of this state has no answer.
+pub(super) fn is_silent(state: u16) -> bool {
+    state & NUD_VALID == 0 && state & INCOMPLETE_OR_FAILED != 0
+}

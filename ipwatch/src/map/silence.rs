@@ -1,0 +1,213 @@
+//! Neighbours that do not answer, and permanent entries that are not what they were.
+//!
+//! A failed entry is remembered a while after the kernel dropped it: the table's limit (`gc_thresh3`) is the
+//! whole machine's, and a full table drops failed entries first (`neigh_forced_gc`). A full table makes no
+//! entry fail by itself: without room for one there is no question (`neigh_alloc`).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Mac, Neighbour};
+
+use super::neighbours::is_silent;
+use super::{NetnsId, NodeMap};
+
+/// `NUD_*`, `include/uapi/linux/neighbour.h`.
+const INCOMPLETE: u16 = 0x01;
+const FAILED: u16 = 0x20;
+pub(super) const PERMANENT: u16 = 0x80;
+pub(super) const INCOMPLETE_OR_FAILED: u16 = INCOMPLETE | FAILED;
+
+const SEC: u64 = 1_000_000_000;
+/// The kernel asks three times, a second apart (`mcast_solicit`, `retrans_time`).
+const UNANSWERED: u64 = 3 * SEC;
+/// A failure that nobody has tried to end for so long says nothing about now.
+const STALE: u64 = 120 * SEC;
+/// Two ways tell of one failure, the probe and netlink.
+const TWICE_TOLD: u64 = SEC / 2;
+/// A netns that goes takes its devices down first, and with them their entries.
+const MISSED: u64 = 3 * SEC;
+/// Failures, and permanent entries, that are remembered; the oldest go first.
+const MAX: usize = 4096;
+
+type Key = (NetnsId, u32, IpAddr);
+
+/// An entry without an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silence {
+    /// Since when.
+    pub since: BootNs,
+    /// Last time that the entry changed.
+    pub changed: BootNs,
+    /// How often it failed: whoever sends has the kernel try again.
+    pub failures: u32,
+    /// It is being asked for, since.
+    pub asked: Option<BootNs>,
+    /// When it last answered, if that was seen.
+    pub confirmed: Option<BootNs>,
+}
+
+/// A permanent entry that is gone, or names another MAC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fixed {
+    /// Its MAC.
+    pub mac: Mac,
+    /// When it was first seen.
+    pub since: BootNs,
+    /// When it went or changed.
+    pub lost: Option<BootNs>,
+    /// The MAC that stands there instead.
+    pub other: Option<Mac>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Silences {
+    silent: BTreeMap<Key, Silence>,
+    fixed: BTreeMap<Key, Fixed>,
+}
+
+/// What else is known of the entry that is told of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// When it last answered.
+    pub(super) confirmed: Option<BootNs>,
+    /// It is the host's.
+    pub(super) host: bool,
+    /// A dump tells of it: it may be as it is since long.
+    pub(super) dumped: bool,
+}
+
+impl Silence {
+    /// From when on it is no answer that is late.
+    fn counts_from(&self) -> BootNs {
+        match self.asked {
+            Some(asked) if self.failures == 0 => asked.plus(UNANSWERED),
+            _ => self.changed,
+        }
+    }
+}
+
+impl Silences {
+    pub(super) fn told(&mut self, id: NetnsId, new: &Neighbour, place: Place, at: BootNs) {
+        let Place { confirmed, host, dumped } = place;
+        let key = (id, new.ifindex, new.ip);
+        if is_silent(new.state) {
+            self.silent_again(key, new.state, dumped, confirmed, at);
+        } else if new.mac.is_some() {
+            self.silent.remove(&key);
+        }
+        // The host's are flannel's, one for each node, and come and go with them.
+        if !host {
+            self.fixed_told(key, new, at);
+        }
+    }
+
+    fn silent_again(
+        &mut self,
+        key: Key,
+        state: u16,
+        dumped: bool,
+        confirmed: Option<BootNs>,
+        at: BootNs,
+    ) {
+        // Only failures are announced, one by one and without the question before (`neigh_timer_handler`):
+        // the same word again is another failure, unless it comes from a dump or twice by two ways.
+        let known = self.silent.get(&key);
+        let (asked, failed) = (state & INCOMPLETE != 0, state & FAILED != 0);
+        if known.is_some_and(|known| {
+            dumped
+                || failed && known.failures > 0 && at.since(known.changed) < TWICE_TOLD
+                || asked && known.asked.is_some()
+        }) {
+            return;
+        }
+        if self.silent.len() >= MAX && !self.silent.contains_key(&key) {
+            let oldest = self.silent.iter().min_by_key(|(_, known)| known.changed);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.silent.remove(&oldest);
+            }
+        }
+        let known = self.silent.entry(key).or_insert(Silence {
+            since: at,
+            changed: at,
+            failures: 0,
+            asked: None,
+            confirmed,
+        });
+        if at.since(known.changed) > STALE {
+            (known.since, known.failures) = (at, 0);
+        }
+        known.changed = at;
+        known.asked = asked.then_some(at);
+        known.failures = known.failures.saturating_add(u32::from(failed));
+    }
+
+    fn fixed_told(&mut self, key: Key, new: &Neighbour, at: BootNs) {
+        let permanent = new.mac.filter(|_| new.state & PERMANENT != 0);
+        match (self.fixed.get_mut(&key), permanent) {
+            (Some(known), Some(mac)) if known.mac == mac => {
+                (known.lost, known.other) = (None, None);
+            }
+            (Some(known), other) => {
+                known.lost.get_or_insert(at);
+                known.other = other;
+            }
+            (None, Some(mac)) => {
+                if self.fixed.len() >= MAX {
+                    let oldest = self.fixed.iter().min_by_key(|(_, known)| known.since);
+                    if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                        self.fixed.remove(&oldest);
+                    }
+                }
+                self.fixed.insert(key, Fixed { mac, since: at, lost: None, other: None });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The entry is gone.
+    pub(super) fn gone(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
+        let key = (id, ifindex, ip);
+        if self.silent.get(&key).is_some_and(|known| known.failures == 0) {
+            self.silent.remove(&key);
+        }
+        if let Some(known) = self.fixed.get_mut(&key) {
+            known.lost.get_or_insert(at);
+            known.other = None;
+        }
+    }
+
+    pub(super) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
+        self.silent.retain(|(netns, on, _), _| (*netns, *on) != (id, ifindex));
+        self.fixed.retain(|(netns, on, _), _| (*netns, *on) != (id, ifindex));
+    }
+
+    pub(super) fn forget_netns(&mut self, id: NetnsId) {
+        self.silent.retain(|(netns, ..), _| *netns != id);
+        self.fixed.retain(|(netns, ..), _| *netns != id);
+    }
+
+    /// Forgets what says nothing any more. Says when the next one begins to count, or to be stale.
+    pub(super) fn settle(&mut self, now: BootNs) -> Option<BootNs> {
+        self.silent.retain(|_, known| now.since(known.changed) < STALE);
+        let counts = self.silent.values().map(Silence::counts_from);
+        let stale = self.silent.values().map(|known| known.changed.plus(STALE));
+        let missed = self.fixed.values().filter_map(|known| Some(known.lost?.plus(MISSED)));
+        counts.chain(stale).chain(missed).filter(|due| *due > now).min()
+    }
+}
+
+impl NodeMap {
+    /// Entries that had no answer, in any netns: its id, the device, the IP.
+    pub fn silent(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Silence)> {
+        let counts =
+            move |known: &Silence| known.counts_from() <= now && now.since(known.changed) < STALE;
+        self.silence.silent.iter().filter(move |(_, known)| counts(known))
+    }
+
+    /// Permanent entries of pods that are gone, or name another MAC.
+    pub fn unfixed(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Fixed)> {
+        let missed = move |known: &Fixed| known.lost.is_some_and(|lost| lost.plus(MISSED) <= now);
+        self.silence.fixed.iter().filter(move |(_, known)| missed(known))
+    }
+}

@@ -1,0 +1,57 @@
+//! Which device of the node leads to a pod, and what a pod's default routes go through.
+
+use std::net::IpAddr;
+
+use crate::fact::{Link, RouteKey};
+
+use super::{Netns, NetnsId, NodeMap};
+
+impl Netns {
+    /// The next hops of its default routes, each with its device.
+    pub fn gateways(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        let default = self.wiring.routes().filter(|(key, ..)| key.prefix_len == 0);
+        let hops = default.flat_map(|(_, hops, _)| hops);
+        hops.filter_map(|hop| Some((hop.gateway?, hop.ifindex)))
+    }
+
+    /// Its routes to one single IP, each with its devices.
+    pub(super) fn routes_for(&self, ip: IpAddr) -> impl Iterator<Item = (&RouteKey, Vec<u32>)> {
+        let to = self.wiring.routes().filter(move |(key, ..)| key.prefix_len > 0 && key.to == ip);
+        to.map(|(key, hops, _)| (key, hops.iter().map(|hop| hop.ifindex).collect()))
+    }
+}
+
+impl NodeMap {
+    /// Whether a device of the host leads to an IP on a device of a netns: they share a link, or the host has a
+    /// route to the IP by it.
+    #[must_use]
+    pub fn leads_to(&self, ifindex: u32, ip: IpAddr, netns: NetnsId, on: u32) -> bool {
+        let Some(host) = self.host().and_then(|id| self.netns.get(&id)) else { return false };
+        self.segment(host.id, ifindex) == self.segment(netns, on)
+            || host.routes_for(ip).any(|(_, devices)| devices.contains(&ifindex))
+    }
+
+    /// The host's routes to one IP, in words.
+    #[must_use]
+    pub fn routes_to(&self, ip: IpAddr) -> Vec<String> {
+        let host = self.host().and_then(|id| self.netns.get(&id));
+        let Some(host) = host else { return Vec::new() };
+        let name = |ifindex: &u32| {
+            host.link(*ifindex).map_or_else(|| ifindex.to_string(), |link| link.name.clone())
+        };
+        let text = |(key, devices): (&RouteKey, Vec<u32>)| {
+            let devices: Vec<String> = devices.iter().map(name).collect();
+            format!("the node's route to {ip}/{} is by {}", key.prefix_len, devices.join(", "))
+        };
+        host.routes_for(ip).map(text).collect()
+    }
+
+    /// The other end of a veth, wherever it is.
+    #[must_use]
+    pub fn other_end(&self, netns: NetnsId, ifindex: u32) -> Option<&Link> {
+        let entry = self.netns.get(&netns)?;
+        let link = entry.link(ifindex).filter(|link| link.kind.as_deref() == Some("veth"))?;
+        let other = self.netns.get(&self.peer_netns(entry, link)?)?.link(link.peer?)?;
+        (other.peer == Some(ifindex)).then_some(other)
+    }
+}
