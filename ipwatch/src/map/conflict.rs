@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, Link, Mac, NetnsRef};
+use crate::fact::{BootNs, Link, Mac};
 
 use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, Side, Turn};
 use super::{Netns, NetnsId, NodeMap};
@@ -235,17 +235,14 @@ impl NodeMap {
         };
         is_upper(link)
             && link.peer == Some(parent.ifindex)
-            && self.peer_netns(entry, link).is_none_or(|netns| netns == parent.netns)
+            && self.netns_beyond(entry, link).is_none_or(|netns| netns == parent.netns)
     }
 
     /// The netns that the other end of a device is in, or its parent, as far as it is known.
-    pub(super) fn peer_netns(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
+    pub(super) fn netns_beyond(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
         let Some(nsid) = link.peer_nsid else { return Some(entry.id) };
-        if let Some(known) = entry.wiring.peer(nsid) {
+        if let Some(known) = self.peer_netns(entry.id, nsid) {
             return Some(known);
-        }
-        if entry.host {
-            return self.find(&NetnsRef::nsid(nsid));
         }
         // Indexes are small numbers, the same ones in every netns: the host's end says of whom it is.
         let host = self.netns.get(&self.host()?)?;
@@ -271,7 +268,7 @@ impl NodeMap {
             else {
                 return at;
             };
-            let Some(there) = self.peer_netns(entry, link) else { return at };
+            let Some(there) = self.netns_beyond(entry, link) else { return at };
             if is_upper(link) {
                 at = (there, other);
                 continue;

@@ -14,7 +14,17 @@ use tokio::sync::Notify;
 pub(super) const NONE: &str = "runtime";
 /// Sources of others: no runtime may take their names.
 const TAKEN: [&str; 11] = [
-    "arp", "cni", "ledger", "map", "neighbours", "netlink", "otlp", "probes", "procfs", "routes", NONE,
+    "arp",
+    "cni",
+    "ledger",
+    "map",
+    "neighbours",
+    "netlink",
+    "otlp",
+    "probes",
+    "procfs",
+    "routes",
+    NONE,
 ];
 /// Longest name that a runtime may give itself.
 const LONGEST: usize = 32;
