@@ -362,10 +362,12 @@ impl NodeMap {
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let full = entry.links.len() >= MAX_LINKS;
+        let mut went_down = false;
         match entry.links.get_mut(&link.ifindex) {
             Some(known) if known.touched > at => {}
             Some(known) => {
                 let driver = same_driver(&known.link, link);
+                went_down = known.link.up && !link.up;
                 *known = LinkEntry { link: link.clone(), touched: at, ..*known };
                 if let Some(parent) = &mut known.link.parent {
                     parent.driver = parent.driver.take().or(driver);
@@ -377,7 +379,8 @@ impl NodeMap {
                 entry.links.insert(link.ifindex, new);
             }
         }
-        if !link.up {
+        // Not of one that never was up: its first route may be told before its birth, by another socket.
+        if went_down {
             entry.wiring.forget_routes(link.ifindex, at);
         }
         self.met(id, link, at);
