@@ -31,7 +31,7 @@ const BATCHES: usize = 64;
 /// The first snapshot is taken for complete after this, whatever is still missing.
 const READY_AFTER: Duration = Duration::from_secs(5);
 /// Who must have said how it stands before the first snapshot is complete.
-const SOURCES: [&str; 5] = ["cni", "neighbours", "netlink", "probes", "procfs"];
+const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", "routes"];
 /// After a loss everything is read again, but not more often than this.
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.

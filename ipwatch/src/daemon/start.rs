@@ -241,7 +241,7 @@ async fn listen(listener: Listener, emit: Emit) {
     });
     if let Err(error) = listener.run(emit.clone(), lost).await {
         let detail = error.to_string();
-        for name in ["netlink", "neighbours"] {
+        for name in ["netlink", "neighbours", "routes"] {
             let _ = tell_source(&emit, name, SourceStatus::Down, detail.clone()).await;
         }
     }

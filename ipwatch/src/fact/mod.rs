@@ -276,6 +276,15 @@ pub enum What {
         /// Which netns that is.
         peer: NetnsRef,
     },
+    /// A bridge's port has other settings: a link of which no more was told.
+    Port {
+        /// Where.
+        netns: NetnsRef,
+        /// Which device.
+        ifindex: u32,
+        /// As [`Link::isolated`].
+        isolated: bool,
+    },
     /// The VLANs of a bridge's port, or of the bridge: all of them.
     Vlans {
         /// Where.
@@ -343,12 +352,16 @@ pub enum What {
         /// The route.
         route: Route,
     },
-    /// A route is gone. Those of a device that goes down or away are not told of one by one.
+    /// A route is gone, or one of several to the same place. Those of a device that goes down or away are
+    /// not told of one by one.
     RouteGone {
         /// Where.
         netns: NetnsRef,
         /// Which.
         key: RouteKey,
+        /// The next hops that it had: others of the same key stay. Absent for all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hops: Vec<Hop>,
     },
 
     /// A task is there, in this netns.
@@ -533,7 +546,7 @@ pub struct Sight {
 /// The state of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
+    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
     /// there is none.
     pub name: String,
     /// Its state.

@@ -134,6 +134,8 @@ pub(super) struct Pending {
     to_plan: Vec<(TaskKey, Option<BootNs>)>,
     threads: Queue<TaskKey>,
     fresh_leavers: Vec<(TaskKey, BootNs)>,
+    /// Netns with links to others that are not known.
+    strangers: Queue<NetnsId>,
     unnamed: Queue<TaskKey>,
     unnamed_tries: Table<TaskKey, usize>,
 }
@@ -147,6 +149,20 @@ impl Pending {
     pub(super) fn adopted(&mut self, id: NetnsId) {
         self.adopt.cancel(&id);
         self.adopt_tries.remove(&id);
+    }
+
+    /// It is opened once more, for something new in it.
+    pub(super) fn open_again(&mut self, id: NetnsId, at: BootNs) {
+        self.adopt.hasten(id, at);
+    }
+
+    /// A link of it leads to a netns that is not known by then, perhaps.
+    pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
+        self.strangers.hasten(id, due);
+    }
+
+    pub(super) fn next_stranger(&mut self, now: BootNs) -> Option<NetnsId> {
+        self.strangers.pop(now)
     }
 
     pub(super) fn holder_appeared(&mut self, id: NetnsId, at: BootNs) {
@@ -203,6 +219,7 @@ impl Pending {
         self.adopted(id);
         self.search.cancel(&id);
         self.search_tries.remove(&id);
+        self.strangers.cancel(&id);
     }
 
     pub(super) fn unnamed(&mut self, task: TaskKey, at: BootNs) {
@@ -275,6 +292,7 @@ impl NodeMap {
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
+        self.want_strangers(now);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
         self.want_looks(now, &mut wants);
@@ -291,6 +309,7 @@ impl NodeMap {
             pending.threads.next(),
             pending.walk,
             pending.unnamed.next(),
+            pending.strangers.next(),
             runtimes,
             mounts,
             self.teardowns.due(),

@@ -273,6 +273,8 @@ impl NodeMap {
     fn merge(&mut self, id: NetnsId, other: NetnsId, at: BootNs) {
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
+        self.strangers.forget(other);
+        self.rename_peer(other, id);
         self.owners.forget(other, gone.owner.as_ref());
         gone.owner = None;
         self.owners.ask(id);
@@ -317,6 +319,7 @@ impl NodeMap {
             self.drop_task(task);
         }
         self.agenda.forget_netns(id);
+        self.strangers.forget(id);
         self.owners.forget(id, entry.owner.as_ref());
         self.graves.netns(&entry.names, at);
     }

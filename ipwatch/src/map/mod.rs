@@ -8,7 +8,7 @@
 //! - `netns`: links, addresses, neighbours; what a dump may and may not overwrite. `graves`: what it
 //!   must not bring back.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
-//!   meet. `claims`: who was heard to claim an IP.
+//!   meet. `strangers`: links to netns that nobody has named yet. `claims`: who was heard to claim an IP.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
@@ -41,6 +41,7 @@ mod ranges;
 mod reach;
 mod runtime;
 mod sandbox;
+mod strangers;
 mod task;
 mod teardown;
 mod tenure;
@@ -113,6 +114,7 @@ pub struct NodeMap {
     late: late::Late,
 
     agenda: agenda::Pending,
+    strangers: strangers::Strangers,
     /// As of the newest agenda.
     policy: Policy,
     tenures: tenure::Outbox,
@@ -190,9 +192,12 @@ impl NodeMap {
             }
 
             What::PeerNetns { netns, nsid, peer } => self.set_peer_netns(netns, *nsid, peer, at),
+            What::Port { netns, ifindex, isolated } => {
+                self.set_isolated(netns, *ifindex, *isolated, at);
+            }
             What::Vlans { netns, ifindex, vlans } => self.set_vlans(netns, *ifindex, vlans, at),
             What::Route { netns, route } => self.set_route(netns, route, at),
-            What::RouteGone { netns, key } => self.drop_route(netns, key, at),
+            What::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
             What::Claimed { netns, claim } => self.set_claim(netns, claim, at),
 
             What::Task(task) => self.set_task(task, at, fact.origin),

@@ -390,6 +390,7 @@ impl NodeMap {
             entry.wiring.forget_routes(link.ifindex, at);
             self.reach.readdressed();
         }
+        self.met(id, link, at);
     }
 
     pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {

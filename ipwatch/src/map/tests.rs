@@ -1,5 +1,5 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
-//! out of order in `order`, random lives in `model`, who meets whom in `reach`.
+//! out of order in `order`, random lives in `model`, links and routes in `wiring`, who meets whom in `reach`.
 
 mod calls;
 mod detail;
@@ -9,6 +9,7 @@ mod model;
 mod order;
 mod reach;
 mod runs;
+mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
 

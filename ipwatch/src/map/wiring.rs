@@ -101,6 +101,30 @@ impl NodeMap {
         {
             peers.insert(nsid, peer);
             self.reach.rewired();
+            self.strangers.named(id, nsid);
+        }
+    }
+
+    /// Two entries turned out to be one netns.
+    pub(super) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
+        let peers = self.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
+        peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+        self.reach.rewired();
+    }
+
+    /// A bridge's port is kept from the other isolated ones, or no longer.
+    pub(super) fn set_isolated(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        isolated: bool,
+        at: BootNs,
+    ) {
+        let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
+        if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
+            if std::mem::replace(&mut known.link.isolated, isolated) != isolated {
+                self.reach.rewired();
+            }
         }
     }
 
@@ -118,8 +142,11 @@ impl NodeMap {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let known = entry.wiring.vlans.entry(ifindex).or_default();
         if known.1 <= at {
-            *known = (vlans.iter().take(MAX_VLANS).copied().collect(), at);
-            self.reach.rewired();
+            let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
+            if known.0 != new || known.1 == BootNs::default() {
+                self.reach.rewired();
+            }
+            *known = (new, at);
         }
     }
 
@@ -135,19 +162,39 @@ impl NodeMap {
             return;
         }
         let known = routes.entry(route.key).or_default();
-        if known.1 <= at {
+        if known.1 < at {
+            *known = (Vec::new(), at);
+        }
+        // Of the same moment: a dump tells one by one of routes that have the same key.
+        if known.1 == at {
             self.reach.readdressed();
-            *known = (route.hops.iter().take(MAX_HOPS).copied().collect(), at);
+            for hop in route.hops.iter().take(MAX_HOPS) {
+                if known.0.len() < MAX_HOPS && !known.0.contains(hop) {
+                    known.0.push(*hop);
+                }
+            }
         }
     }
 
-    pub(super) fn drop_route(&mut self, netns: &NetnsRef, key: &RouteKey, at: BootNs) {
+    /// Gone with these next hops, or with all.
+    pub(super) fn drop_route(
+        &mut self,
+        netns: &NetnsRef,
+        key: &RouteKey,
+        hops: &[Hop],
+        at: BootNs,
+    ) {
         let Some(id) = self.find(netns) else { return };
         self.graves.dig(Grave::Route(id, *key), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.wiring.routes.get(key).is_some_and(|(_, told)| *told <= at) {
+        let Some((known, told)) = entry.wiring.routes.get_mut(key) else { return };
+        if *told > at {
+            return;
+        }
+        known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
+        self.reach.readdressed();
+        if known.is_empty() {
             entry.wiring.routes.remove(key);
-            self.reach.readdressed();
         }
     }
 

@@ -7,8 +7,8 @@ use crate::fact::NetnsRef;
 pub fn netlink(bytes: &[u8]) {
     let netns = NetnsRef::default();
     for message in parse::messages(bytes).map_while(Result::ok) {
-        let _ = parse::what(message.kind, message.payload, netns);
-        let _ = parse::nsid(message.payload);
+        let _ = parse::tell(message.kind, message.payload, netns, &mut |_| {});
+        let _ = parse::nsids(message.payload);
         let _ = diag::orphan(message.payload);
     }
 }

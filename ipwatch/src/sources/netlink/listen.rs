@@ -1,9 +1,9 @@
 //! Hearing every netns at once.
 //!
-//! Two sockets, so that a neighbour storm cannot cost an address event: one for links, addresses and
-//! nsids, one for neighbours. The second joins NSID too, because nsids are used again at once: the
-//! sockets are read at different speeds, and a neighbour entry must not go to the netns that has its
-//! nsid *now* (see [`Lag`]).
+//! Three sockets, so that neither a neighbour storm nor a router's can cost an address event: one for
+//! links, addresses and nsids, one for neighbours, one for routes. The second and the third join NSID too,
+//! because nsids are used again at once: the sockets are read at different speeds, and what is told must
+//! not go to the netns that has its nsid *now* (see [`Lag`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,11 @@ use tokio::sync::mpsc;
 use super::door;
 use super::parse;
 use super::requests::request_socket;
+use super::sieve;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{BootNs, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -35,7 +36,9 @@ const BATCH: usize = 512;
 const LINK: u32 = 1; // RTNLGRP_*, linux/rtnetlink.h
 const NEIGH: u32 = 3;
 const IPV4_IFADDR: u32 = 5;
+const IPV4_ROUTE: u32 = 7;
 const IPV6_IFADDR: u32 = 9;
+const IPV6_ROUTE: u32 = 11;
 const NSID: u32 = 28;
 
 /// The kernel dropped messages: what they said must be dumped again. Told after everything that was
@@ -46,6 +49,8 @@ pub enum Lost {
     Links,
     /// Neighbours.
     Neighbours,
+    /// Routes.
+    Routes,
 }
 
 /// What the sockets have gone through since the start.
@@ -66,6 +71,7 @@ pub struct Counters {
 pub struct Listener {
     links: Channel,
     neighbours: Channel,
+    routes: Channel,
     own: Own,
     lag: Lag,
     counters: Arc<Counters>,
@@ -79,9 +85,12 @@ impl Listener {
     /// # Errors
     /// No netlink socket. A missing capability is no error but a degraded source.
     pub fn open(host: NetnsRef) -> io::Result<Self> {
+        let links = [LINK, IPV4_IFADDR, IPV6_IFADDR, NSID];
+        let routes = [IPV4_ROUTE, IPV6_ROUTE, NSID];
         Ok(Self {
-            links: Channel::open("netlink", Lost::Links, &[LINK, IPV4_IFADDR, IPV6_IFADDR, NSID])?,
-            neighbours: Channel::open("neighbours", Lost::Neighbours, &[NEIGH, NSID])?,
+            links: Channel::open("netlink", Lost::Links, &links, None)?,
+            neighbours: Channel::open("neighbours", Lost::Neighbours, &[NEIGH, NSID], None)?,
+            routes: Channel::open("routes", Lost::Routes, &routes, Some(&sieve::ROUTES))?,
             own: Own::of(host)?,
             lag: Lag::default(),
             counters: Arc::default(),
@@ -99,16 +108,19 @@ impl Listener {
     /// # Errors
     /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when a socket breaks.
     pub async fn run(self, emit: Emit, lost: mpsc::Sender<Lost>) -> Result<(), Stopped> {
-        let Self { mut links, mut neighbours, mut own, mut lag, counters } = self;
-        emit.send(vec![links.state(&counters), neighbours.state(&counters)]).await?;
+        let Self { mut links, mut neighbours, mut routes, mut own, mut lag, counters } = self;
+        let states = [&links, &neighbours, &routes].map(|channel| channel.state(&counters));
+        emit.send(states.into()).await?;
         let (link_ready, neigh_ready) = (links.ready()?, neighbours.ready()?);
+        let route_ready = routes.ready()?;
         let mut buffer = vec![0; BUFFER];
         loop {
-            // In this order: addresses before neighbours, always.
+            // In this order: addresses before all else, always.
             let (channel, ready) = tokio::select! {
                 biased;
                 ready = link_ready.readable() => (&mut links, ready?),
                 ready = neigh_ready.readable() => (&mut neighbours, ready?),
+                ready = route_ready.readable() => (&mut routes, ready?),
             };
             let mut reader = Reader { own: &mut own, lag: &mut lag, counters: &counters };
             let (facts, empty) = channel.read(&mut buffer, &mut reader)?;
@@ -160,8 +172,16 @@ struct Channel {
 }
 
 impl Channel {
-    fn open(name: &'static str, kind: Lost, groups: &[u32]) -> io::Result<Self> {
+    fn open(
+        name: &'static str,
+        kind: Lost,
+        groups: &[u32],
+        sieve: Option<&[libc::sock_filter]>,
+    ) -> io::Result<Self> {
         let socket = Socket::open(SocketFlags::NONBLOCK)?;
+        if let Some(sieve) = sieve {
+            socket.filter(sieve)?;
+        }
         let mut degraded = None;
         if !socket.receive_buffer(QUEUE)? {
             degraded = Some("small receive buffer: CAP_NET_ADMIN is missing".to_owned());
@@ -264,15 +284,12 @@ impl Reader<'_> {
         let at = clock::now();
         for message in parse::messages(bytes) {
             self.counters.messages.fetch_add(1, Relaxed);
-            let told = message.and_then(|message| self.message(kind, message, received.nsid, at));
-            match told {
-                Ok(what) => {
-                    facts.extend(what.map(|what| Fact { at, origin: Origin::Netlink, what }));
-                }
-                Err(error) => {
-                    self.counters.malformed.fetch_add(1, Relaxed);
-                    tracing::debug!(?kind, ?received, %error, "malformed message");
-                }
+            let mut put = |what| facts.push(Fact { at, origin: Origin::Netlink, what });
+            let told =
+                message.and_then(|message| self.message(kind, message, received.nsid, &mut put));
+            if let Err(error) = told {
+                self.counters.malformed.fetch_add(1, Relaxed);
+                tracing::debug!(?kind, ?received, %error, "malformed message");
             }
         }
     }
@@ -282,34 +299,35 @@ impl Reader<'_> {
         kind: Lost,
         message: parse::Message<'_>,
         from: Option<i32>,
-        at: BootNs,
-    ) -> Result<Option<What>, netlink_packet_core::DecodeError> {
+        put: &mut impl FnMut(What),
+    ) -> Result<(), netlink_packet_core::DecodeError> {
         let netns = self.own.netns(from);
         if matches!(message.kind, libc::RTM_NEWNSID | libc::RTM_DELNSID) {
             // Another netns's numbering is none of ours: an nsid within an nsid.
             if netns != self.own.host {
-                return Ok(None);
+                return Ok(());
             }
             let id = parse::nsid(message.payload)?;
-            return Ok(id.and_then(|id| self.numbered(kind, message.kind, id)));
+            id.and_then(|id| self.numbered(kind, message.kind, id)).into_iter().for_each(put);
+            return Ok(());
         }
-        // Neighbours of a netns whose death only one of the sockets has read of.
-        if kind == Lost::Neighbours && from.is_some_and(|nsid| self.lag.disagree(nsid)) {
-            tracing::trace!(?netns, ?at, "neighbour of a netns that changed its nsid");
-            return Ok(None);
+        // Of a netns whose death only one of the two sockets has read of.
+        if from.is_some_and(|nsid| self.lag.disagree(kind, nsid)) {
+            tracing::trace!(?netns, ?kind, "a netns that changed its nsid");
+            return Ok(());
         }
-        parse::what(message.kind, message.payload, netns)
+        parse::tell(message.kind, message.payload, netns, put)
     }
 
-    /// An nsid was given or taken. Only the first socket tells it: the second one's copy, read later,
-    /// would end the next netns of that nsid.
+    /// An nsid was given or taken. Only the first socket tells it: another one's copy, read later, would
+    /// end the next netns of that nsid.
     fn numbered(&mut self, kind: Lost, message: u16, nsid: i32) -> Option<What> {
         let dying = message == libc::RTM_DELNSID;
         if dying {
             self.lag.ended(kind, nsid);
         }
         match (kind, dying) {
-            (Lost::Neighbours, _) => None,
+            (Lost::Neighbours | Lost::Routes, _) => None,
             (Lost::Links, true) => Some(What::NetnsDying { netns: NetnsRef::nsid(nsid) }),
             (Lost::Links, false) => {
                 let netns = match self.own.learn(nsid) {
@@ -374,24 +392,34 @@ impl Own {
     }
 }
 
-/// For each nsid, how many more ends of it the first socket has read than the second.
+/// For each nsid, how many more ends of it the first socket has read than the second or the third.
 ///
-/// While that is not 0, a neighbour entry of that nsid may be the dead netns's or the next one's: it
+/// While that is not 0, what the latter tells of that nsid may be the dead netns's or the next one's: it
 /// is dropped. Nothing is lost by it: the next one is dumped after the first socket told of it.
 #[derive(Debug, Default)]
-struct Lag(HashMap<i32, i32>);
+struct Lag(HashMap<(Lost, i32), i32>);
 
 impl Lag {
     fn ended(&mut self, read_by: Lost, nsid: i32) {
-        let lead = self.0.entry(nsid).or_default();
-        *lead += if read_by == Lost::Links { 1 } else { -1 };
-        if *lead == 0 {
-            self.0.remove(&nsid);
+        match read_by {
+            Lost::Links => {
+                self.lead(Lost::Neighbours, nsid, 1);
+                self.lead(Lost::Routes, nsid, 1);
+            }
+            behind => self.lead(behind, nsid, -1),
         }
     }
 
-    fn disagree(&self, nsid: i32) -> bool {
-        self.0.contains_key(&nsid)
+    fn lead(&mut self, over: Lost, nsid: i32, by: i32) {
+        let lead = self.0.entry((over, nsid)).or_default();
+        *lead += by;
+        if *lead == 0 {
+            self.0.remove(&(over, nsid));
+        }
+    }
+
+    fn disagree(&self, reader: Lost, nsid: i32) -> bool {
+        self.0.contains_key(&(reader, nsid))
     }
 
     /// An overrun may have lost an end; the dumps that follow put everything right.

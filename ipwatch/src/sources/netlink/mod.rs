@@ -1,4 +1,4 @@
-//! rtnetlink: links, addresses, neighbours and nsids of every netns.
+//! rtnetlink: links, addresses, neighbours, routes and nsids of every netns.
 //!
 //! - [`Listener`] hears what changes, everywhere at once: `NETLINK_LISTEN_ALL_NSID`.
 //! - [`Requests`] asks: the names of a netns, what is in it, and which TCP connections the kernel still
@@ -15,6 +15,7 @@ pub(crate) mod fuzz;
 mod listen;
 mod parse;
 mod requests;
+mod sieve;
 mod socket;
 mod talk;
 

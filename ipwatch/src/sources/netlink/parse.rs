@@ -5,15 +5,17 @@
 //! when one of them surprises them: a container that names its device in bytes that are not UTF-8
 //! would make it, and its IPs, invisible.
 
+mod link;
+mod route;
+
 use std::net::IpAddr;
 
 use netlink_packet_core::{DecodeError, NetlinkBuffer, NlaBuffer, NlasIterator};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::AddressHeader;
-use netlink_packet_route::link::{LinkFlags, LinkHeader};
 use netlink_packet_route::neighbour::NeighbourHeader;
 
-use crate::fact::{Address, AddressKey, Link, Mac, Neighbour, NetnsRef, Parent, What};
+use crate::fact::{Address, AddressKey, Mac, Neighbour, NetnsRef, What};
 
 /// One netlink message within a datagram.
 #[derive(Debug, Clone, Copy)]
@@ -53,16 +55,24 @@ pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Result<Message<'
 
 const HEADER: usize = 16;
 
-/// What a link, address or neighbour message of `netns` says; `None` for those that say nothing about
-/// these three, NSID messages among them ([`nsid`]).
-pub(super) fn what(
+/// What a link, address, neighbour or route message of `netns` says, often one thing; nothing for those
+/// that say nothing about these, NSID messages among them ([`nsid`]).
+pub(super) fn tell(
     kind: u16,
     payload: &[u8],
     netns: NetnsRef,
-) -> Result<Option<What>, DecodeError> {
+    put: &mut impl FnMut(What),
+) -> Result<(), DecodeError> {
     match kind {
-        libc::RTM_NEWLINK => Ok(link(payload)?.map(|link| What::Link { netns, link })),
-        libc::RTM_DELLINK => link_gone(payload, netns),
+        libc::RTM_NEWLINK => return link::tell(payload, netns, put),
+        libc::RTM_DELLINK => return link::tell_gone(payload, netns, put),
+        _ => {}
+    }
+    one(kind, payload, netns).map(|told| told.into_iter().for_each(put))
+}
+
+fn one(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<What>, DecodeError> {
+    match kind {
         libc::RTM_NEWADDR => Ok(address(payload)?.map(|address| What::Address { netns, address })),
         libc::RTM_DELADDR => {
             Ok(address(payload)?.map(|gone| What::AddressGone { netns, key: gone.key }))
@@ -75,84 +85,35 @@ pub(super) fn what(
             ifindex: gone.ifindex,
             ip: gone.ip,
         })),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => route::what(kind, payload, netns),
         _ => Ok(None),
     }
 }
 
 /// The nsid that an `RTM_NEWNSID` or `RTM_DELNSID` names; `None` when the netns has none (-1).
 pub(super) fn nsid(payload: &[u8]) -> Result<Option<i32>, DecodeError> {
+    Ok(numbered(payload)?.0)
+}
+
+/// Both nsids of an answer about another netns's numbering: the number there, and the number here.
+pub(super) fn nsids(payload: &[u8]) -> Result<Option<(i32, i32)>, DecodeError> {
+    let (there, here) = numbered(payload)?;
+    Ok(there.zip(here))
+}
+
+fn numbered(payload: &[u8]) -> Result<(Option<i32>, Option<i32>), DecodeError> {
     const RTGENMSG: usize = 4; // struct rtgenmsg, padded
-    let mut id = None;
+    let (mut id, mut current) = (None, None);
     for attribute in attributes(payload, RTGENMSG) {
         let attribute = attribute?;
-        if attribute.kind() == NETNSA_NSID {
-            id = number(&attribute);
-        }
-    }
-    Ok(id.filter(|&id| id >= 0))
-}
-
-/// A message about the device itself, not about one side of it.
-///
-/// The bridge sends RTM_NEWLINK of family AF_BRIDGE when a port's bridge settings change and
-/// RTM_DELLINK of that family when a port *leaves* its bridge (`br_ifinfo_notify`, br_netlink.c): the
-/// device lives on.
-fn about_the_device(header: &LinkHeader) -> bool {
-    header.interface_family == AddressFamily::Unspec
-}
-
-fn link(payload: &[u8]) -> Result<Option<Link>, DecodeError> {
-    let header = LinkHeader::parse(payload)?;
-    if !about_the_device(&header) {
-        return Ok(None);
-    }
-    let mut link = Link {
-        ifindex: header.index,
-        up: header.flags.contains(LinkFlags::Up),
-        loopback: header.flags.contains(LinkFlags::Loopback),
-        ..Link::default()
-    };
-    let (mut bus, mut parent) = (None, None);
-    for attribute in attributes(payload, LINK_HEADER) {
-        let attribute = attribute?;
         match attribute.kind() {
-            libc::IFLA_IFNAME => link.name = text(attribute.value()),
-            libc::IFLA_ADDRESS => link.mac = mac(attribute.value()),
-            libc::IFLA_MASTER => link.master = number(&attribute).and_then(index),
-            libc::IFLA_LINK => link.peer = number(&attribute).and_then(index),
-            libc::IFLA_LINK_NETNSID => link.peer_nsid = number(&attribute).filter(|&id| id >= 0),
-            libc::IFLA_LINKINFO => link.kind = link_kind(attribute.value())?,
-            IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(attribute.value())),
-            IFLA_PARENT_DEV_NAME => parent = Some(text(attribute.value())),
-            // A wireless extension's event borrows RTM_NEWLINK and carries nothing of the link but
-            // its name (`rtnetlink_ifinfo_prep`, wext-core.c).
-            libc::IFLA_WIRELESS => return Ok(None),
+            NETNSA_NSID => id = number(&attribute),
+            NETNSA_CURRENT_NSID => current = number(&attribute),
             _ => {}
         }
     }
-    if link.name.is_empty() {
-        return Err(DecodeError::from("a link without a name"));
-    }
-    // Both or neither (`rtnl_fill_ifinfo`: of a device whose parent is on a bus).
-    link.parent = bus.zip(parent).map(|(bus, address)| Parent { bus, address, driver: None });
-    Ok(Some(link))
-}
-
-fn link_gone(payload: &[u8], netns: NetnsRef) -> Result<Option<What>, DecodeError> {
-    let header = LinkHeader::parse(payload)?;
-    let gone = What::LinkGone { netns, ifindex: header.index };
-    Ok(about_the_device(&header).then_some(gone))
-}
-
-fn link_kind(info: &[u8]) -> Result<Option<String>, DecodeError> {
-    const IFLA_INFO_KIND: u16 = 1;
-    for attribute in NlasIterator::new(info) {
-        let attribute = attribute?;
-        if attribute.kind() == IFLA_INFO_KIND {
-            return Ok(Some(text(attribute.value())));
-        }
-    }
-    Ok(None)
+    let known = |id: Option<i32>| id.filter(|&id| id >= 0);
+    Ok((known(id), known(current)))
 }
 
 fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
@@ -214,13 +175,11 @@ fn neighbour(payload: &[u8]) -> Result<Option<Neighbour>, DecodeError> {
     }))
 }
 
-const LINK_HEADER: usize = 16; // struct ifinfomsg
 const ADDRESS_HEADER: usize = 8; // struct ifaddrmsg
 const NEIGHBOUR_HEADER: usize = 12; // struct ndmsg
-const IFLA_PARENT_DEV_NAME: u16 = 56;
-const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 const IFA_FLAGS: u16 = 8;
 const NETNSA_NSID: u16 = 1;
+const NETNSA_CURRENT_NSID: u16 = 5;
 
 fn attributes(
     payload: &[u8],
@@ -249,7 +208,21 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 fn number(attribute: &NlaBuffer<&[u8]>) -> Option<i32> {
-    attribute.value().try_into().ok().map(i32::from_ne_bytes)
+    fixed(attribute.value()).map(i32::from_ne_bytes)
+}
+
+/// A value, when it is as long as it should be.
+fn fixed<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
+    value.try_into().ok()
+}
+
+/// The attributes within an attribute, as far as they can be read: their kinds and values.
+fn nested(value: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(value).map_while(|attribute| {
+        let attribute = attribute.ok()?;
+        let (kind, len) = (attribute.kind(), attribute.length().into());
+        Some((kind, attribute.into_inner().get(4..len)?))
+    })
 }
 
 /// A device index; 0 is "none".

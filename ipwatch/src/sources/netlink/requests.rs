@@ -1,5 +1,7 @@
-//! Learning a netns: its names, then its links, addresses and neighbours.
+//! Learning a netns: its names, then its links, addresses, neighbours and routes, and what it calls the
+//! netns at the other ends of its links.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,7 +98,7 @@ impl Requests {
         self.host
     }
 
-    /// The links, addresses and neighbours of the host.
+    /// The links, addresses, neighbours and routes of the host.
     ///
     /// # Errors
     /// [`AdoptError::Stranded`]; what else goes wrong makes a dump incomplete.
@@ -112,7 +114,7 @@ impl Requests {
 
     /// Opens a netns by the first door that works and agrees with every name of `netns`; learns its
     /// other names, with an nsid given to it where it has none (unless `observe_only`), so that its
-    /// events are heard from then on; and only then dumps its links, addresses and neighbours.
+    /// events are heard from then on; and only then dumps what is in it.
     ///
     /// # Errors
     /// No door opens it. A dump that fails is no error but an [`What::Ended`] that is not complete.
@@ -135,8 +137,45 @@ impl Requests {
         let mut talk =
             Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         dump_all(&mut talk, found, &mut facts);
+        // Still held by `socket`: its nsid is no other's.
+        self.tell_peers(found, &mut facts);
         driver::name_all(&mut facts);
         Ok(facts)
+    }
+
+    /// Tells which netns are meant by the numbers that the links of `netns` name their peers' netns by.
+    ///
+    /// It is nearly always the host, about which one question is enough; it need not have a number for
+    /// itself. Else all that the netns has numbers for are asked for at once (`rtnl_net_dumpid`).
+    fn tell_peers(&mut self, netns: NetnsRef, facts: &mut Vec<Fact>) {
+        let Some(nsid) = netns.nsid else { return };
+        let mut unknown: BTreeSet<i32> = facts.iter().filter_map(peer_nsid).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        // As old as the question: a peer that dies meanwhile must not come to life by the answer.
+        let (host, at) = (self.host, clock::now());
+        let mut talk =
+            Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
+        let mut known = Vec::new();
+        match talk.nsid_in(nsid, self.own.as_fd()) {
+            Ok(Some(there)) if unknown.remove(&there) => known.push((there, host)),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(?netns, %error, "the host's number there"),
+        }
+        if !unknown.is_empty() {
+            match talk.numbers(nsid) {
+                Ok(pairs) => {
+                    let wanted = pairs.into_iter().filter(|(there, _)| unknown.contains(there));
+                    known.extend(wanted.map(|(there, here)| (there, NetnsRef::nsid(here))));
+                }
+                Err(error) => tracing::debug!(?netns, %error, "its numbers for other netns"),
+            }
+        }
+        facts.extend(known.into_iter().map(|(nsid, peer)| {
+            let what = What::PeerNetns { netns, nsid, peer };
+            Fact { at, origin: Origin::Netlink, what }
+        }));
     }
 
     /// Dumps links and addresses of a netns once more by its nsid alone, without a door. Neighbours
@@ -297,10 +336,28 @@ fn enter_netns(netns: BorrowedFd<'_>) -> rustix::io::Result<()> {
 }
 
 fn dump_all(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
-    for table in [Table::Links, Table::Addresses, Table::Neighbours] {
+    let mut dump = |table, facts: &mut Vec<Fact>| {
         if let Err(error) = talk.dump(table, netns, None, facts) {
             tracing::debug!(?netns, ?table, %error, "dump");
         }
+    };
+    dump(Table::Links, facts);
+    if facts.iter().any(is_bridge) {
+        dump(Table::Ports, facts);
+    }
+    for table in [Table::Addresses, Table::Neighbours, Table::Routes] {
+        dump(table, facts);
+    }
+}
+
+fn is_bridge(fact: &Fact) -> bool {
+    matches!(&fact.what, What::Link { link, .. } if link.kind.as_deref() == Some("bridge"))
+}
+
+fn peer_nsid(fact: &Fact) -> Option<i32> {
+    match &fact.what {
+        What::Link { link, .. } => link.peer_nsid,
+        _ => None,
     }
 }
 

@@ -74,6 +74,24 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group as libc::c_int)
     }
 
+    /// Keeps only the datagrams that this classic BPF program lets pass: the others are never queued.
+    pub(super) fn filter(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // The kernel only reads it.
+        let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+        // SAFETY: a live sock_fprog whose `len` instructions are live too.
+        let rc = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of::<libc::sock_fprog>() as libc::socklen_t,
+            )
+        };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Asks for a receive buffer of `bytes`, past `net.core.rmem_max` if allowed (CAP_NET_ADMIN).
     /// Returns whether it was.
     pub(super) fn receive_buffer(&self, bytes: usize) -> io::Result<bool> {

@@ -4,18 +4,19 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use netlink_packet_route::route::{RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::parse;
 use super::socket::Socket;
 use crate::clock;
 use crate::fact::{Fact, NetnsRef, Origin, Scope, What};
 
-/// Entries that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
+/// Facts that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
 /// told as incomplete.
 const MOST: usize = 65_536;
 
@@ -35,35 +36,58 @@ pub(super) enum Table {
     Links,
     Addresses,
     Neighbours,
+    /// What bridges say of their ports: their VLANs.
+    Ports,
+    /// Unicast ones, default routes and those to single IPs; the kernel leaves the others' types out.
+    Routes,
 }
 
 impl Table {
-    fn scope(self, netns: NetnsRef) -> Scope {
+    /// What it enumerates whole. Of ports only what each says of itself counts.
+    fn scope(self, netns: NetnsRef) -> Option<Scope> {
         match self {
-            Table::Links => Scope::Links { netns },
-            Table::Addresses => Scope::Addresses { netns },
-            Table::Neighbours => Scope::Neighbours { netns },
+            Table::Links => Some(Scope::Links { netns }),
+            Table::Addresses => Some(Scope::Addresses { netns }),
+            Table::Neighbours => Some(Scope::Neighbours { netns }),
+            Table::Ports => None,
+            Table::Routes => Some(Scope::Routes { netns }),
         }
     }
 
-    /// The request, of another netns than the socket's when `of` names one. Neighbours cannot be
-    /// asked so: `neigh_valid_dump_req` knows no target netns.
-    fn request(self, of: Option<i32>) -> RouteNetlinkMessage {
+    /// The requests, of another netns than the socket's when `of` names one. Only links and addresses can
+    /// be asked so: `neigh_valid_dump_req`, for one, knows no target netns.
+    fn requests(self, of: Option<i32>) -> Vec<RouteNetlinkMessage> {
+        let mut link = LinkMessage::default();
         match self {
             Table::Links => {
-                let mut message = LinkMessage::default();
-                message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-                message.attributes.extend(of.map(LinkAttribute::IfNetnsId));
-                RouteNetlinkMessage::GetLink(message)
+                link.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+                link.attributes.extend(of.map(LinkAttribute::IfNetnsId));
+                vec![RouteNetlinkMessage::GetLink(link)]
             }
             Table::Addresses => {
                 let mut message = AddressMessage::default();
                 message.attributes.extend(of.map(AddressAttribute::TargetNetNsId));
-                RouteNetlinkMessage::GetAddress(message)
+                vec![RouteNetlinkMessage::GetAddress(message)]
             }
-            Table::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+            Table::Neighbours => {
+                vec![RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default())]
+            }
+            Table::Ports => {
+                let vlans = LinkExtentMask::BrvlanCompressed;
+                link.header.interface_family = AddressFamily::Bridge;
+                link.attributes.push(LinkAttribute::ExtMask(vec![vlans]));
+                vec![RouteNetlinkMessage::GetLink(link)]
+            }
+            Table::Routes => [AddressFamily::Inet, AddressFamily::Inet6].map(routes).into(),
         }
     }
+}
+
+fn routes(family: AddressFamily) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    message.header.kind = RouteType::Unicast;
+    RouteNetlinkMessage::GetRoute(message)
 }
 
 /// How one walk through a table ended.
@@ -86,6 +110,12 @@ impl Talk<'_> {
         self.ask_nsid(vec![NsidAttribute::Id(nsid), NsidAttribute::TargetNsid(seen_from)])
     }
 
+    /// What the netns that is `nsid` here calls another one, if it has a name for it (4.20+).
+    pub(super) fn nsid_in(&mut self, nsid: i32, of: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+        let of = NsidAttribute::Fd(of.as_raw_fd().cast_unsigned());
+        self.ask_nsid(vec![of, NsidAttribute::TargetNsid(nsid)])
+    }
+
     /// Gives a netns an nsid here; the kernel picks the lowest free one. EEXIST: it has one by now.
     pub(super) fn assign_nsid(&mut self, netns: BorrowedFd<'_>) -> io::Result<()> {
         let mut message = NsidMessage::default();
@@ -93,6 +123,19 @@ impl Talk<'_> {
         message.attributes.push(NsidAttribute::Id(-1));
         self.send(RouteNetlinkMessage::NewNsId(message), NLM_F_ACK)?;
         self.answer(|_| Ok(()))
+    }
+
+    /// What the netns that is `nsid` here calls others, and what these are called here.
+    pub(super) fn numbers(&mut self, nsid: i32) -> io::Result<Vec<(i32, i32)>> {
+        let mut message = NsidMessage::default();
+        message.attributes.push(NsidAttribute::TargetNsid(nsid));
+        let mut pairs = Vec::new();
+        self.each(RouteNetlinkMessage::GetNsId(message), |message| {
+            // One that makes no sense names nobody.
+            let pair = parse::nsids(message.payload).ok().flatten();
+            pairs.extend(pair.filter(|_| pairs.len() < MOST));
+        })?;
+        Ok(pairs)
     }
 
     /// Dumps a table into `facts`, bracketed, and tells what stopped it, if anything did: the bracket
@@ -113,26 +156,55 @@ impl Talk<'_> {
             facts.truncate(start);
             began = clock::now();
             let mut put = |what| facts.push(Fact { at: began, origin: Origin::Netlink, what });
-            put(What::Began(scope.clone()));
-            outcome = self.walk(table.request(ask_of), netns, &mut put);
+            scope.clone().map(What::Began).into_iter().for_each(&mut put);
+            outcome = self.walk(table.requests(ask_of), netns, &mut put);
             if !matches!(outcome, Ok(Walk::Interrupted)) {
                 break;
             }
         }
         let complete = matches!(outcome, Ok(Walk::Complete));
-        let ended = What::Ended { scope, began, complete };
-        facts.push(Fact { at: clock::now(), origin: Origin::Netlink, what: ended });
+        if let Some(scope) = scope {
+            let ended = What::Ended { scope, began, complete };
+            facts.push(Fact { at: clock::now(), origin: Origin::Netlink, what: ended });
+        }
         outcome.map(|_| ())
     }
 
     fn walk(
         &mut self,
-        request: RouteNetlinkMessage,
+        requests: Vec<RouteNetlinkMessage>,
         netns: NetnsRef,
         put: &mut impl FnMut(What),
     ) -> io::Result<Walk> {
-        self.send(request, NLM_F_DUMP)?;
         let (mut interrupted, mut cut, mut count) = (false, false, 0);
+        for request in requests {
+            interrupted |= self.each(request, |message| {
+                let mut put = |what| {
+                    count += 1;
+                    match count <= MOST {
+                        true => put(what),
+                        false => cut = true,
+                    }
+                };
+                let told = parse::tell(message.kind, message.payload, netns, &mut put);
+                cut |= told.is_err();
+            })?;
+        }
+        Ok(match (interrupted, cut) {
+            (true, _) => Walk::Interrupted,
+            (_, true) => Walk::Cut,
+            _ => Walk::Complete,
+        })
+    }
+
+    /// Asks for a dump and hands on its messages; returns whether it was interrupted.
+    fn each(
+        &mut self,
+        request: RouteNetlinkMessage,
+        mut take: impl FnMut(parse::Message<'_>),
+    ) -> io::Result<bool> {
+        self.send(request, NLM_F_DUMP)?;
+        let mut interrupted = false;
         loop {
             let received = self.receive()?;
             for message in parse::messages(&self.buffer[..received]) {
@@ -144,19 +216,9 @@ impl Talk<'_> {
                 match libc::c_int::from(message.kind) {
                     libc::NLMSG_DONE | libc::NLMSG_ERROR => {
                         errno(message.payload)?;
-                        return Ok(match (interrupted, cut) {
-                            (true, _) => Walk::Interrupted,
-                            (_, true) => Walk::Cut,
-                            _ => Walk::Complete,
-                        });
+                        return Ok(interrupted);
                     }
-                    _ => {}
-                }
-                count += 1;
-                match parse::what(message.kind, message.payload, netns) {
-                    Ok(Some(what)) if count <= MOST => put(what),
-                    Ok(None) => {}
-                    Ok(Some(_)) | Err(_) => cut = true,
+                    _ => take(message),
                 }
             }
         }

@@ -65,6 +65,23 @@ impl Drop for Netns {
     }
 }
 
+/// Whether this kernel has devices of a kind; it says so when not. Needs a netns of the test's own.
+pub(in crate::sources) fn has_device(words: &str) -> bool {
+    let add = ["link", "add", "probe"].into_iter().chain(words.split_whitespace());
+    let has = Command::new("ip").args(add).output().expect("ip").status.success();
+    if has {
+        ip("link del probe");
+    } else {
+        eprintln!("skipped: this kernel has no {words}");
+    }
+    has
+}
+
+/// Runs `ip` with these words in the calling thread's netns.
+pub(in crate::sources) fn ip(words: &str) {
+    run(Command::new("ip").args(words.split_whitespace()));
+}
+
 pub(in crate::sources) fn run(command: &mut Command) {
     let output = command.output().expect("to start it");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,10 +1,11 @@
-use std::process::Command;
 use std::time::Duration;
 
 use super::*;
 use crate::map::want::Door;
 use crate::sources::netlink::Requests;
-use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
+use crate::sources::netlink::testing::{Netns, in_new_netns, ip, root};
+
+mod wire;
 
 /// The facts of a running listener.
 struct Heard {
@@ -58,10 +59,6 @@ fn listening(
             running.abort();
         });
     });
-}
-
-fn ip(words: &str) {
-    run(Command::new("ip").args(words.split_whitespace()));
 }
 
 fn holds(what: &What, ip: &str) -> bool {
@@ -232,13 +229,17 @@ fn an_overrun_is_told_after_what_was_still_queued() {
 }
 
 #[test]
-fn neighbours_wait_for_the_sockets_to_agree() {
+fn the_others_wait_for_the_first_socket_each_on_its_own() {
     let mut lag = Lag::default();
     lag.ended(Lost::Neighbours, 5);
-    assert!(lag.disagree(5) && !lag.disagree(6));
+    assert!(lag.disagree(Lost::Neighbours, 5) && !lag.disagree(Lost::Neighbours, 6));
+    assert!(!lag.disagree(Lost::Routes, 5) && !lag.disagree(Lost::Links, 5));
     lag.ended(Lost::Links, 5);
+    assert!(!lag.disagree(Lost::Neighbours, 5) && lag.disagree(Lost::Routes, 5));
     lag.ended(Lost::Links, 5);
-    assert!(lag.disagree(5));
+    assert!(lag.disagree(Lost::Neighbours, 5));
     lag.ended(Lost::Neighbours, 5);
-    assert!(!lag.disagree(5) && lag.0.is_empty());
+    lag.ended(Lost::Routes, 5);
+    lag.ended(Lost::Routes, 5);
+    assert!(!lag.disagree(Lost::Neighbours, 5) && lag.0.is_empty());
 }

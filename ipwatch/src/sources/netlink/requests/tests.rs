@@ -7,6 +7,8 @@ use super::*;
 use crate::fact::{Link, Scope};
 use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
 
+mod wire;
+
 fn door(netns: &Netns) -> Vec<Door> {
     vec![Door::Task { pid: netns.pid(), tid: netns.pid() }]
 }
@@ -79,6 +81,7 @@ fn adopts_a_netns_with_all_its_names_and_all_that_is_in_it() {
         Scope::Links { netns: found },
         Scope::Addresses { netns: found },
         Scope::Neighbours { netns: found },
+        Scope::Routes { netns: found },
     ];
     assert_eq!(ended(&facts), scopes.map(|scope| (scope, true)));
     assert_eq!(own_inode(), before, "the thread is home again");
@@ -134,7 +137,7 @@ fn the_host_is_dumped_under_its_own_name() {
         assert_eq!(link.parent.as_ref().and_then(|parent| parent.driver.clone()), driver);
     }
     assert!(ended(&facts).contains(&(Scope::Addresses { netns: host }, true)));
-    assert_eq!((ended(&facts).len(), host.nsid), (3, None));
+    assert_eq!((ended(&facts).len(), host.nsid), (4, None));
 }
 
 #[test]

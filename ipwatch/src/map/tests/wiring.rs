@@ -1,0 +1,173 @@
+//! Routes, ports and what netns call each other.
+
+use super::*;
+use crate::fact::{Hop, Route, RouteKey};
+
+const A: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(1) };
+const B: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(2) };
+
+fn hop(ifindex: u32, last: u8) -> Hop {
+    Hop { ifindex, gateway: Some(ip(last)) }
+}
+
+const DEFAULT: RouteKey =
+    RouteKey { to: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix_len: 0, table: 254, priority: 0 };
+
+fn route(hops: &[Hop]) -> What {
+    What::Route { netns: A, route: Route { key: DEFAULT, hops: hops.to_vec() } }
+}
+
+fn gone(hops: &[Hop]) -> What {
+    What::RouteGone { netns: A, key: DEFAULT, hops: hops.to_vec() }
+}
+
+fn link(ifindex: u32) -> Link {
+    Link { ifindex, name: format!("d{ifindex}"), up: true, ..Link::default() }
+}
+
+fn hops(feed: &Feed) -> Vec<Hop> {
+    let entry = feed.map.netns(feed.map.find(&A).unwrap()).unwrap();
+    entry.wiring.routes().flat_map(|(_, hops, _)| hops.to_vec()).collect()
+}
+
+#[test]
+fn a_route_changes_and_goes_hop_by_hop() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(route(&[hop(2, 1)]));
+    feed.tell(route(&[hop(2, 2), hop(3, 3)]));
+    assert_eq!(hops(&feed), [hop(2, 2), hop(3, 3)], "replaced");
+    feed.tell(gone(&[hop(2, 2)]));
+    assert_eq!(hops(&feed), [hop(3, 3)]);
+    feed.tell(gone(&[hop(9, 9)]));
+    assert_eq!(hops(&feed), [hop(3, 3)], "another of the same key");
+    feed.tell(gone(&[hop(3, 3)]));
+    assert_eq!(hops(&feed), []);
+    feed.tell(route(&[hop(2, 1)]));
+    feed.tell(gone(&[]));
+    assert_eq!(hops(&feed), []);
+}
+
+#[test]
+fn a_dump_tells_of_routes_with_one_key_one_by_one() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(route(&[hop(2, 9)]));
+    let at = feed.at.plus(MS);
+    for last in [1, 2, 1] {
+        feed.tell_at(at, Origin::Netlink, route(&[hop(2, last)]));
+    }
+    assert_eq!(hops(&feed), [hop(2, 1), hop(2, 2)]);
+}
+
+#[test]
+fn a_device_that_goes_down_takes_its_routes_along() {
+    let mut feed = Feed::new(ALL);
+    for ifindex in [2, 3] {
+        feed.tell(What::Link { netns: A, link: link(ifindex) });
+    }
+    feed.tell(route(&[hop(2, 1), hop(3, 2)]));
+    feed.tell(What::Link { netns: A, link: Link { up: false, ..link(2) } });
+    assert_eq!(hops(&feed), [hop(3, 2)]);
+    feed.tell(What::LinkGone { netns: A, ifindex: 3 });
+    assert_eq!(hops(&feed), []);
+}
+
+#[test]
+fn a_port_is_isolated_until_more_is_told_of_its_link() {
+    let mut feed = Feed::new(ALL);
+    let isolated = |feed: &Feed| {
+        let entry = feed.map.netns(feed.map.find(&A).unwrap()).unwrap();
+        entry.link(2).map(|link| link.isolated)
+    };
+    let port = |isolated| What::Port { netns: A, ifindex: 2, isolated };
+    feed.tell(port(true)); // of nobody
+    feed.tell(What::Link { netns: A, link: link(2) });
+    assert_eq!(isolated(&feed), Some(false));
+    feed.tell(port(true));
+    assert_eq!(isolated(&feed), Some(true));
+    feed.tell_at(BootNs(1), Origin::Netlink, port(false));
+    assert_eq!(isolated(&feed), Some(true), "old news");
+    feed.tell(What::Link { netns: A, link: link(2) });
+    assert_eq!(isolated(&feed), Some(false));
+}
+
+/// A netns that is known and was dumped.
+fn known(feed: &mut Feed, netns: NetnsRef) {
+    feed.tell(What::Netns { netns });
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell_from(Origin::Netlink, What::Began(scope.clone()));
+    feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+}
+
+fn adopts(feed: &mut Feed, after_ms: u64) -> usize {
+    let wants = feed.wants(after_ms);
+    wants.iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+}
+
+fn macvlan() -> What {
+    let kind = Some("macvlan".to_owned());
+    What::Link { netns: A, link: Link { peer: Some(9), peer_nsid: Some(4), kind, ..link(2) } }
+}
+
+#[test]
+fn a_link_to_a_netns_without_a_name_has_its_own_opened_again() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    known(&mut feed, B);
+    assert_eq!(adopts(&mut feed, 1_000), 0);
+    feed.tell(macvlan());
+    assert_eq!(adopts(&mut feed, 50), 0, "the answer may be on its way");
+    assert_eq!(adopts(&mut feed, 100), 1);
+    known(&mut feed, A);
+    feed.tell(What::PeerNetns { netns: A, nsid: 4, peer: B });
+    let id = feed.map.find(&A).unwrap();
+    assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
+    feed.tell(macvlan());
+    assert_eq!(adopts(&mut feed, 100_000), 0, "it is known now");
+
+    // Its peer dies, and another has its number.
+    feed.tell(What::NetnsGone { netns: B });
+    assert_eq!(feed.map.peer_netns(id, 4), None);
+    feed.tell(macvlan());
+    assert_eq!(adopts(&mut feed, 200), 1);
+}
+
+#[test]
+fn nobody_is_asked_for_ever_for_a_name_that_never_comes() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    let mut asked = 0;
+    for _ in 0..200 {
+        feed.tell(macvlan());
+        asked += adopts(&mut feed, 1_000);
+        known(&mut feed, A);
+    }
+    assert_eq!(asked, 4);
+}
+
+#[test]
+fn a_veth_that_the_host_names_needs_no_name() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    let end = Link { peer: Some(2), peer_nsid: Some(1), ..link(9) };
+    feed.tell(What::Link { netns: HOST, link: end.clone() });
+    feed.tell(macvlan()); // as far as this goes, a veth
+    assert_eq!(adopts(&mut feed, 1_000), 0);
+    let host = feed.map.host().unwrap();
+    assert_eq!(feed.map.peer_netns(host, 1), feed.map.find(&A));
+    // Index and number were given again, to another's end.
+    feed.tell(What::Link { netns: HOST, link: Link { peer: Some(3), ..end } });
+    feed.tell(macvlan());
+    assert_eq!(adopts(&mut feed, 1_000), 1);
+}
+
+#[test]
+fn a_name_for_a_netns_known_by_half_stays_when_the_other_half_comes() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    feed.tell(What::Netns { netns: NetnsRef { nsid: None, ..B } });
+    feed.tell(What::PeerNetns { netns: A, nsid: 4, peer: NetnsRef::nsid(2) });
+    feed.tell(What::Netns { netns: B });
+    let id = feed.map.find(&A).unwrap();
+    assert!(feed.map.find(&B).is_some());
+    assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
+}
