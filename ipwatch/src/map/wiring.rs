@@ -109,6 +109,7 @@ impl NodeMap {
     pub(super) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
         let peers = self.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
         peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+        self.reach.rewired();
     }
 
     /// A bridge's port is kept from the other isolated ones, or no longer.
@@ -121,8 +122,9 @@ impl NodeMap {
     ) {
         let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
         if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
-            known.link.isolated = isolated;
-            self.reach.rewired();
+            if std::mem::replace(&mut known.link.isolated, isolated) != isolated {
+                self.reach.rewired();
+            }
         }
     }
 
@@ -140,8 +142,11 @@ impl NodeMap {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let known = entry.wiring.vlans.entry(ifindex).or_default();
         if known.1 <= at {
-            *known = (vlans.iter().take(MAX_VLANS).copied().collect(), at);
-            self.reach.rewired();
+            let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
+            if known.0 != new || known.1 == BootNs::default() {
+                self.reach.rewired();
+            }
+            *known = (new, at);
         }
     }
 
@@ -187,9 +192,9 @@ impl NodeMap {
             return;
         }
         known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
+        self.reach.readdressed();
         if known.is_empty() {
             entry.wiring.routes.remove(key);
-            self.reach.readdressed();
         }
     }
 
