@@ -38,33 +38,36 @@ fn every_event_says_where_it_stands(lab: &Lab) {
     }
 }
 
-/// What is asked from a pod's netns on a link to the host is heard there.
+/// A node, where the daemon runs, and a pod that asks for it: the node hears the request, and where every
+/// netns is heard, the pod's hears the reply.
 fn who_claims_an_ip_is_heard(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let (node, pod) = (Netns::new(lab, "node"), Netns::new(lab, "pod"));
+    let daemon = node.run(|| Daemon::start(lab, &Config::default()));
     let document = daemon.document(&["doctor"]).expect("a document");
     let sources = document["sources"].as_array().unwrap();
     let arp = sources.iter().find(|source| source["name"] == "arp").expect("told");
-    if daemon::probes() == "off" {
-        assert_eq!(arp["status"], "down");
-        return;
-    }
-    assert_ne!(arp["status"], "down", "{arp}");
-    let seen = || {
+    let probe = || {
         let probes = daemon.list("probes", &["doctor"]);
-        let probe = probes.into_iter().find(|probe| probe["event"] == "arp-claim").unwrap();
-        println!("{probe}");
-        probe["seen"].as_u64().expect("a rung of its own")
+        probes.into_iter().find(|probe| probe["event"] == "arp-claim").expect("it is listed")
     };
-    let before = seen();
-    let netns = Netns::new(lab, "n");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(7), "eth0");
-    netns.run(|| {
+    let hears = match probe()["rung"].as_str().unwrap() {
+        "fentry" | "kprobe" => 2,
+        "socket" => 1,
+        rung => {
+            assert_eq!((rung, daemon::probes().as_str()), ("netlink", "off"));
+            assert_eq!(arp["status"], "down");
+            return;
+        }
+    };
+    assert_eq!(arp["status"], if hears == 2 { "active" } else { "degraded" }, "{arp}");
+    pod.veth_to("eth0", &node, "pod0");
+    pod.add_address(&lab.cidr(7), "eth0");
+    node.add_address(&lab.cidr(1), "pod0");
+    pod.run(|| {
         let socket = std::net::UdpSocket::bind((lab.ip(7), 0)).unwrap();
-        // Nobody has it, so that everybody is asked.
-        socket.send_to(b"?", (lab.ip(9), 9)).unwrap();
+        socket.send_to(b"?", (lab.ip(1), 9)).unwrap();
     });
-    support::poll::until("the request is heard", 10, || seen() > before);
+    support::poll::until("the claims are told", 10, || probe()["seen"].as_u64() >= Some(hears));
 }
 
 fn without_bpf_the_rest_goes_on(lab: &Lab) {
