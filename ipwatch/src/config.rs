@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use serde::Deserialize;
 
 use crate::bounded;
+use crate::contract::Prefix;
 use crate::map::Policy;
 use crate::sources::cni;
 use crate::sources::ipam;
@@ -42,6 +43,8 @@ pub struct Config {
     pub holders: Holders,
     /// `[probes]`
     pub probes: Probes,
+    /// `[addresses]`
+    pub addresses: Addresses,
     /// `[identity]`
     pub identity: Identity,
     /// `[cni]`
@@ -102,6 +105,15 @@ pub struct Identity {
     pub provisional: bool,
 }
 
+/// What is known of addresses beforehand.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Addresses {
+    /// IPs, or prefixes of them, that several may have on one link on purpose: anycast, VIPs that move.
+    #[serde(deserialize_with = "prefixes")]
+    pub shared: Vec<Prefix>,
+}
+
 /// CNI: its result cache, and runs of its plugins.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -158,6 +170,7 @@ impl Default for Config {
             stuck: Stuck::default(),
             holders: Holders::default(),
             probes: Probes::default(),
+            addresses: Addresses::default(),
             identity: Identity::default(),
             cni: Cni::default(),
             ipam: ipam::Settings::default(),
@@ -357,6 +370,15 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SignedD
     })
 }
 
+/// IPs and prefixes as people write them.
+fn prefixes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Prefix>, D::Error> {
+    let prefix = |text: String| {
+        let help = "is neither an IP nor a prefix: write it as \"10.0.0.1\" or \"10.0.0.0/24\"";
+        text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} {help}")))
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(prefix).collect()
+}
+
 /// Nanoseconds of a duration that `validate` found positive.
 fn nanoseconds(duration: SignedDuration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -439,6 +461,18 @@ mod tests {
         assert!(wrong.contains("cri") && wrong.contains("docker"), "{wrong}");
         assert!(sockets(r#"[{ kind = "cri" }]"#).unwrap_err().contains("path"));
         assert!(sockets(r#"[{ path = "/a", port = 1 }]"#).unwrap_err().contains("port"));
+    }
+
+    #[test]
+    fn what_is_shared_is_an_ip_or_a_prefix() {
+        let shared = parse(
+            r#"[addresses]
+            shared = ["10.0.0.1", "192.0.2.0/24", "2001:db8::/64"]"#,
+        );
+        let shared = shared.unwrap().addresses.shared;
+        assert_eq!((shared[0].len, shared[1].len, shared[2].len), (32, 24, 64));
+        let wrong = parse("[addresses]\nshared = [\"ten\"]").unwrap_err();
+        assert!(wrong.contains("\"ten\" is neither"), "{wrong}");
     }
 
     #[test]

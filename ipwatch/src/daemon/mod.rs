@@ -142,8 +142,10 @@ fn core(
     let sinks = Sinks::start(otlp, &node).context("the configuration is wrong: otlp")?;
     let mut calls = started.calls;
     calls.export_to(sinks.calls().filter(|_| config.otlp.cni_calls));
+    let mut map = NodeMap::new(config.identity.provisional);
+    map.share(config.addresses.shared.clone());
     Ok(Core::new(Parts {
-        map: NodeMap::new(config.identity.provisional),
+        map,
         ledger,
         desk: started.desk,
         eyes: started.eyes,

@@ -5,15 +5,18 @@
 //! these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far as anybody can
 //! tell, and pages a person.
 //!
+//! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
+//!
 //! An IP that is held and free to hand out, or handed out already, makes its root a matter for tonight. Leaks
 //! are why a range runs out: they are as urgent as that is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use super::ip_duplicate;
 use crate::contract;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{NodeMap, RangeEntry};
+use crate::map::{Holding, NodeMap, RangeEntry};
 
 /// Codes that can be the root of what else is wrong with the same netns, the deepest first.
 const ROOTS: [Code; 3] = [Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked];
@@ -33,8 +36,9 @@ const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 /// Fills in `caused_by`, and raises what has become worse by it.
 pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
     raise(found);
-    raise_held(found);
-    let mut roots: BTreeMap<NetnsKey, (usize, Code, String)> = BTreeMap::new();
+    let duplicates = duplicates(map, found);
+    raise_held(found, &duplicates);
+    let mut roots: Roots = BTreeMap::new();
     let mut agents: BTreeMap<u64, String> = BTreeMap::new();
     for candidate in found.iter() {
         if candidate.code == Code::MountLeakBlocksRemoval {
@@ -63,14 +67,16 @@ pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
             });
     }
     fold_conflicts(found);
+    fold_duplicates(found, &roots, &duplicates);
     fold_neighbours(found);
     fold_ranges(map, found);
 }
 
 /// What is held and can be had by others, or is given to them already, pages a person.
-fn raise_held(found: &mut [Candidate]) {
+fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
     let free = found.iter().filter(|one| FREE.contains(&one.code)).filter_map(netns_key);
-    let free: BTreeSet<NetnsKey> = free.collect();
+    let twice = duplicates.iter().flat_map(|(_, both)| *both);
+    let free: BTreeSet<NetnsKey> = free.chain(twice).collect();
     for candidate in found.iter_mut().filter(|one| ROOTS.contains(&one.code)) {
         if netns_key(candidate).is_some_and(|netns| free.contains(&netns)) {
             candidate.severity = Severity::Critical;
@@ -92,6 +98,40 @@ fn fold_conflicts(found: &mut [Candidate]) {
         if let Some(key) = release {
             candidate.caused_by = Some((Code::IpReleasedButHeld, key.clone()));
         }
+    }
+}
+
+/// The candidates that are about two who have one IP, and those two: the older one first.
+fn duplicates(map: &NodeMap, found: &[Candidate]) -> Vec<(usize, [NetnsKey; 2])> {
+    let view = |holding: &Holding| Some(key_of(&map.netns_view(map.netns(holding.at.netns)?)));
+    let keys: BTreeMap<String, [NetnsKey; 2]> = map
+        .duplicates()
+        .iter()
+        .filter_map(|one| {
+            Some((ip_duplicate::key(map, one)?, [view(&one.first)?, view(&one.second)?]))
+        })
+        .collect();
+    let all = found.iter().enumerate().filter(|(_, one)| one.code == Code::IpDuplicate);
+    all.filter_map(|(place, one)| Some((place, *keys.get(&one.key)?))).collect()
+}
+
+/// Two have an IP because the one does not let go of it, or because it was handed out while he had it.
+fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize, [NetnsKey; 2])]) {
+    for (place, both) in duplicates {
+        let ip = found[*place].subject.ip;
+        let deep = both.iter().find_map(|netns| roots.get(netns));
+        let deep = deep.map(|(_, code, key)| (*code, key.clone()));
+        let cause = deep.or_else(|| {
+            FREE.iter().find_map(|code| {
+                let about = |one: &&Candidate| {
+                    one.code == *code
+                        && one.subject.ip == ip
+                        && netns_key(one).is_some_and(|netns| both.contains(&netns))
+                };
+                found.iter().find(about).map(|one| (one.code, one.key.clone()))
+            })
+        });
+        found[*place].caused_by = cause;
     }
 }
 
@@ -155,8 +195,13 @@ fn raise(found: &mut [Candidate]) {
 }
 
 type NetnsKey = (Option<u64>, Option<u32>, Option<i32>);
+/// The deepest finding about each netns, and how deep that is.
+type Roots = BTreeMap<NetnsKey, (usize, Code, String)>;
 
 fn netns_key(candidate: &Candidate) -> Option<NetnsKey> {
-    let contract::Netns { cookie, inode, nsid, .. } = candidate.subject.netns.as_ref()?;
-    Some((*cookie, *inode, *nsid))
+    candidate.subject.netns.as_ref().map(key_of)
+}
+
+fn key_of(netns: &contract::Netns) -> NetnsKey {
+    (netns.cookie, netns.inode, netns.nsid)
 }

@@ -135,7 +135,7 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
         blind.insert(Code::CniDelFailing);
     }
     if !map.answers("netlink") {
-        blind.insert(Code::VethOrphaned);
+        blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
     }
     // What is silent is not at peace.
     if !neighbour_conflict::SOURCES.iter().all(|source| map.answers(source)) {

@@ -235,6 +235,7 @@ impl NodeMap {
     fn learn(&mut self, id: NetnsId, names: &NetnsRef, at: BootNs) {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         entry.learn_names(names);
+        self.reach.rewired();
         let identity = self.names.identity(&entry.names);
         // The cookie is stronger than any provisional identity; a provisional one is kept as it was
         // when it was made, for it must not change with the names learned later.
@@ -260,6 +261,7 @@ impl NodeMap {
             && entry.names.nsid == names.nsid
         {
             entry.names.nsid = None;
+            self.reach.rewired();
             self.names.free_nsid(id, nsid);
             if !host {
                 self.mark_dying(id, at);
@@ -277,6 +279,7 @@ impl NodeMap {
         self.forget_netns_neighbours(other);
         gone.owner = None;
         self.owners.ask(id);
+        self.reach.rewired();
         for key in gone.addresses.keys() {
             self.by_ip.remove(&(key.local, other));
         }
@@ -286,11 +289,15 @@ impl NodeMap {
         let names = gone.names;
         entry.absorb(&mut gone);
         let ips: Vec<_> = entry.addresses.keys().map(|key| key.local).collect();
-        self.by_ip.extend(ips.into_iter().map(|ip| (ip, id)));
+        for ip in ips {
+            self.by_ip.insert((ip, id));
+            self.count_holders(ip);
+        }
         self.learn(id, &names, at);
     }
 
     pub(super) fn unbind_nsid(&mut self, id: NetnsId, nsid: i32) {
+        self.reach.rewired();
         self.names.free_nsid(id, nsid);
     }
 
@@ -298,9 +305,11 @@ impl NodeMap {
     pub(super) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
         self.end_all_tenures(id, at, ended_by);
         let Some(entry) = self.netns.remove(&id) else { return };
+        self.reach.rewired();
         self.names.unbind(id, &entry.names);
         for key in entry.addresses.keys() {
             self.by_ip.remove(&(key.local, id));
+            self.count_holders(key.local);
             self.ipam.touch(key.local);
         }
         // A guess by the IP may be its next holder.

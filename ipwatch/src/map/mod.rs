@@ -7,8 +7,8 @@
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: links, addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
-//! - `wiring`: what else of a netns says who can reach whom; `ways`: which device leads to a pod;
-//!   `orphans`: routes that lead to nobody.
+//! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
+//!   meet; `ways`: which device leads to a pod; `orphans`: routes that lead to nobody.
 //! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `strangers`: links to netns that nobody has named yet.
 //! - `holder`: what else holds a netns.
@@ -45,6 +45,7 @@ mod news;
 mod orphans;
 mod owner;
 mod ranges;
+mod reach;
 mod runtime;
 mod sandbox;
 mod silence;
@@ -80,6 +81,7 @@ pub use news::NeighbourNews;
 pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
 pub use ranges::{Level, RangeEntry, Usage};
+pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use silence::{Fixed, Silence};
 pub use task::{Kill, LookEntry, TaskEntry};
@@ -112,6 +114,7 @@ pub struct NodeMap {
     netns: Table<NetnsId, Netns>,
     /// Every address of every netns, in IP order.
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
+    reach: reach::Reachability,
     graves: graves::Graves,
 
     tasks: task::Tasks,
@@ -266,6 +269,7 @@ impl NodeMap {
         let host = boot.host;
         self.boot = Some(boot);
         self.names.set_host(host);
+        self.reach.rewired();
         self.resolve(&host, at);
     }
 

@@ -84,6 +84,8 @@ pub struct AddressEntry {
     pub flags: Option<u32>,
     /// First seen.
     pub since: BootNs,
+    /// It was seen to come, and not read in a dump.
+    pub seen_to_come: bool,
     /// Time of the newest fact.
     pub touched: BootNs,
     /// It was told as a tenure.
@@ -279,6 +281,7 @@ impl NodeMap {
         // On `net->list` after all: it was called dying by a torn walk.
         if entry.dying.is_some_and(|since| since < at) {
             entry.dying = None;
+            self.reach.rewired();
             self.agenda.netns_appeared(id, at);
         }
     }
@@ -315,6 +318,7 @@ impl NodeMap {
             return;
         }
         entry.dying.get_or_insert(at);
+        self.reach.rewired();
         for key in entry.addresses.keys() {
             self.ipam.touch(key.local);
         }
@@ -375,19 +379,25 @@ impl NodeMap {
             Some(known) if known.touched > at => {}
             Some(known) => {
                 let driver = same_driver(&known.link, link);
-                *known = LinkEntry { link: link.clone(), touched: at, ..*known };
+                let was = std::mem::replace(&mut known.link, link.clone());
+                known.touched = at;
                 if let Some(parent) = &mut known.link.parent {
                     parent.driver = parent.driver.take().or(driver);
+                }
+                if was != known.link {
+                    self.reach.rewired();
                 }
             }
             None if full => entry.more += 1,
             None => {
                 let new = LinkEntry { link: link.clone(), since: at, touched: at };
                 entry.links.insert(link.ifindex, new);
+                self.reach.rewired();
             }
         }
         if !link.up {
             entry.wiring.forget_routes(link.ifindex, at);
+            self.reach.readdressed();
         }
         self.met(id, link, at);
     }
@@ -402,6 +412,7 @@ impl NodeMap {
         }
         entry.links.remove(&ifindex);
         entry.wiring.forget_device(ifindex, at);
+        self.reach.rewired();
         self.forget_device_neighbours(id, ifindex);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         // Where probes tell of addresses they tell of these too, and in order.
@@ -447,7 +458,10 @@ impl NodeMap {
         if let Some(known) = entry.addresses.get_mut(&address.key) {
             if known.touched <= at || echo {
                 known.scope = address.scope.or(known.scope);
-                known.flags = address.flags.or(known.flags);
+                let flags = address.flags.or(known.flags);
+                if std::mem::replace(&mut known.flags, flags) != flags {
+                    self.reach.readdressed();
+                }
             }
             if !echo {
                 known.touched = known.touched.max(at);
@@ -468,6 +482,7 @@ impl NodeMap {
             scope: address.scope,
             flags: address.flags,
             since: at,
+            seen_to_come: entry.dumping != Some(at),
             touched: at,
             told: false,
         };
@@ -478,6 +493,7 @@ impl NodeMap {
         }
         self.claims.touch(address.key.local);
         self.by_ip.insert((address.key.local, id));
+        self.count_holders(address.key.local);
         self.ipam.touch(address.key.local);
         self.announce_address(id, &address.key, at);
     }
@@ -509,9 +525,11 @@ impl NodeMap {
         if entry.addresses.remove(key).is_none() {
             return;
         }
+        self.reach.readdressed();
         // The same IP may stand on another device or with another prefix.
         if !entry.addresses.keys().any(|other| other.local == key.local) {
             self.by_ip.remove(&(key.local, id));
+            self.count_holders(key.local);
             self.ipam.touch(key.local);
             self.note_address_lost(id, key.local, ended_by, at);
         }
@@ -549,6 +567,7 @@ impl NodeMap {
         for (key, known) in &mut entry.addresses {
             if key.ifindex == ifindex && key.local == ip {
                 known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
+                self.reach.readdressed();
                 known.touched = known.touched.max(at);
             }
         }

@@ -1,5 +1,5 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
-//! out of order in `order`, random lives in `model`, links and routes in `wiring`.
+//! out of order in `order`, random lives in `model`, links and routes in `wiring`, who meets whom in `reach`.
 
 mod calls;
 mod detail;
@@ -7,6 +7,7 @@ mod ipam;
 mod leaks;
 mod model;
 mod order;
+mod reach;
 mod runs;
 mod wiring;
 

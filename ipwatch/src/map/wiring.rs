@@ -2,6 +2,7 @@
 //! bridges' ports, its default routes and those to single IPs.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::fact::{BootNs, Hop, NetnsRef, Route, RouteKey, Vlans};
 
@@ -35,6 +36,14 @@ impl Wiring {
     /// The VLANs of a device; `None` when they were never told of.
     pub(super) fn vlans(&self, ifindex: u32) -> Option<&[Vlans]> {
         self.vlans.get(&ifindex).map(|(vlans, _)| vlans.as_slice())
+    }
+
+    /// Where packets for one IP go by a route of its own in this table.
+    pub(super) fn hops_to(&self, ip: IpAddr, table: u32) -> impl Iterator<Item = &Hop> {
+        let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
+        let first = RouteKey { to: ip, prefix_len, table, priority: 0 };
+        let last = RouteKey { priority: u32::MAX, ..first };
+        self.routes.range(first..=last).flat_map(|(_, (hops, _))| hops)
     }
 
     /// Its routes, each with its next hops and the time of the newest word on it.
@@ -88,8 +97,10 @@ impl NodeMap {
         let Some(peer) = self.resolve(peer, at) else { return };
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let peers = &mut entry.wiring.peers;
-        if peers.len() < MAX_PEERS || peers.contains_key(&nsid) {
+        if peers.get(&nsid) != Some(&peer) && (peers.len() < MAX_PEERS || peers.contains_key(&nsid))
+        {
             peers.insert(nsid, peer);
+            self.reach.rewired();
             self.strangers.named(id, nsid);
         }
     }
@@ -98,6 +109,7 @@ impl NodeMap {
     pub(super) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
         let peers = self.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
         peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+        self.reach.rewired();
     }
 
     /// A bridge's port is kept from the other isolated ones, or no longer.
@@ -111,6 +123,7 @@ impl NodeMap {
         let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
         if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
             known.link.isolated = isolated;
+            self.reach.rewired();
         }
     }
 
@@ -129,6 +142,7 @@ impl NodeMap {
         let known = entry.wiring.vlans.entry(ifindex).or_default();
         if known.1 <= at {
             *known = (vlans.iter().take(MAX_VLANS).copied().collect(), at);
+            self.reach.rewired();
         }
     }
 
@@ -144,6 +158,7 @@ impl NodeMap {
             return;
         }
         let known = routes.entry(route.key).or_default();
+        self.reach.readdressed();
         if known.1 < at {
             *known = (Vec::new(), at);
         }
@@ -175,6 +190,7 @@ impl NodeMap {
         known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
         if known.is_empty() {
             entry.wiring.routes.remove(key);
+            self.reach.readdressed();
         }
     }
 
@@ -182,6 +198,7 @@ impl NodeMap {
         let Some(id) = self.find(netns) else { return };
         if let Some(entry) = self.netns.get_mut(&id) {
             entry.wiring.routes.retain(|_, (_, told)| *told >= began);
+            self.reach.readdressed();
         }
     }
 }

@@ -1,0 +1,339 @@
+//! One IP in two netns: told where they meet, and nowhere else.
+
+use super::ipam::{NEW, ip};
+use super::*;
+use crate::contract::Prefix;
+use crate::fact::{Hop, LinkDetail, Mac, Route, RouteKey, Vlans};
+use crate::finding::Severity;
+
+/// The netns of container `n`. The host calls it 10 + n, and its end of its pair is 100 + n.
+fn netns(n: u32) -> NetnsRef {
+    NetnsRef { cookie: Some(100 + u64::from(n)), inode: Some(1_000 + n), nsid: Some(10 + n as i32) }
+}
+
+fn link(ifindex: u32, kind: &str) -> Link {
+    let (name, kind) = (format!("dev{ifindex}"), Some(kind.to_owned()));
+    Link { ifindex, name, kind, up: true, ..Link::default() }
+}
+
+fn veth(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
+    Link { peer: Some(peer), peer_nsid, ..link(ifindex, "veth") }
+}
+
+fn bridge(ifindex: u32, vlan_filtering: bool) -> Link {
+    Link { detail: Some(LinkDetail::Bridge { vlan_filtering }), ..link(ifindex, "bridge") }
+}
+
+impl Case {
+    fn there(&mut self, netns: NetnsRef, link: Link) {
+        self.at(1, What::Link { netns, link });
+    }
+
+    /// Containers, each with a pair to the host; `master` of the host's end.
+    fn containers(all: impl IntoIterator<Item = (u32, Option<u32>)>) -> Self {
+        let mut case = Self::pod();
+        for master in [5, 6] {
+            case.there(HOST, bridge(master, false));
+        }
+        for (n, master) in all {
+            case.there(netns(n), veth(2, 100 + n, Some(0)));
+            case.there(HOST, Link { master, ..veth(100 + n, 2, netns(n).nsid) });
+        }
+        case
+    }
+
+    fn on_one_bridge() -> Self {
+        Self::containers([(1, Some(5)), (2, Some(5))])
+    }
+
+    fn has(&mut self, ms: u64, n: u32, last: u8, prefix_len: u8) {
+        let key = AddressKey { ifindex: 2, local: ip(last), prefix_len, peer: None };
+        self.at(
+            ms,
+            What::Address { netns: netns(n), address: Address { key, scope: None, flags: None } },
+        );
+    }
+
+    /// Both have 10.0.0.9.
+    fn both(mut self) -> Self {
+        self.has(1_000, 1, 9, 24);
+        self.has(2_000, 2, 9, 24);
+        self
+    }
+
+    fn twice(&self) -> Vec<Candidate> {
+        let mut found = self.found();
+        found.retain(|one| one.code == Code::IpDuplicate);
+        found
+    }
+}
+
+#[test]
+fn two_on_one_bridge_are_told_at_once() {
+    let mut case = Case::on_one_bridge();
+    case.has(1_000, 1, 9, 24);
+    assert_eq!(case.found(), []);
+    case.has(2_000, 2, 9, 24);
+    let [found] = case.twice().try_into().unwrap();
+    assert_eq!((found.severity, found.since), (Severity::Critical, BootNs(2_000 * MS)));
+    assert_eq!((found.subject.ip, found.preexisting), (Some(ip(9)), false));
+    assert_eq!(found.subject.netns.unwrap().cookie, netns(2).cookie);
+    let proof: Vec<String> = found.evidence.into_iter().map(|item| item.text).collect();
+    let proof = proof.join("\n");
+    for part in ["net:[1001]", "net:[1002]", "bridge dev5 of the host", "came up on dev2"] {
+        assert!(proof.contains(part), "{part} is not in\n{proof}");
+    }
+    assert!(
+        found.impact.contains("net:[1002] (cookie 102), which came second"),
+        "{}",
+        found.impact
+    );
+    // After a restart they are found in the other order.
+    let mut again = Case::on_one_bridge();
+    again.has(1_000, 2, 9, 24);
+    again.has(2_000, 1, 9, 24);
+    assert_eq!(again.twice()[0].key, found.key);
+    let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
+    case.at(3_000, What::AddressGone { netns: netns(1), key });
+    assert_eq!(case.found(), []);
+}
+
+#[test]
+fn which_came_second_is_not_said_when_nobody_saw() {
+    let mut case = Case::on_one_bridge();
+    for n in [1, 2] {
+        let scope = crate::fact::Scope::Addresses { netns: netns(n) };
+        case.at(900, What::Began(scope.clone()));
+        case.has(900, n, 9, 24);
+        case.at(900, What::Ended { scope, began: BootNs(900 * MS), complete: true });
+    }
+    let [found] = case.twice().try_into().unwrap();
+    assert!(found.impact.contains("came at an unknown time"), "{}", found.impact);
+    let mut seen = Case::on_one_bridge();
+    seen.has(500, 1, 9, 24);
+    let scope = crate::fact::Scope::Addresses { netns: netns(2) };
+    seen.at(900, What::Began(scope));
+    seen.has(900, 2, 9, 24);
+    let [found] = seen.twice().try_into().unwrap();
+    assert_eq!(found.subject.netns.unwrap().cookie, netns(1).cookie, "it was seen to come");
+}
+
+#[test]
+fn of_more_than_two_each_that_came_later_is_told() {
+    let mut case = Case::containers((1..=4).map(|n| (n, Some(5))));
+    for n in 1..=4 {
+        case.has(1_000 + u64::from(n), n, 9, 24);
+    }
+    let found = case.twice();
+    let second: Vec<_> = found.iter().map(|one| one.subject.netns.as_ref()?.cookie).collect();
+    assert_eq!(second, [Some(102), Some(103), Some(104)]);
+}
+
+#[test]
+fn where_they_do_not_meet_nothing_is_told() {
+    let apart = Case::containers([(1, Some(5)), (2, Some(6))]).both();
+    assert_eq!(apart.found(), [], "two bridges");
+    let mut isolated = Case::on_one_bridge().both();
+    assert_eq!(isolated.twice().len(), 1);
+    for n in [1, 2] {
+        let port = veth(100 + n, 2, netns(n).nsid);
+        isolated.there(HOST, Link { master: Some(5), isolated: true, ..port });
+    }
+    assert_eq!(isolated.found(), [], "isolated ports");
+    let mut down = Case::on_one_bridge().both();
+    down.there(HOST, Link { up: false, ..bridge(5, false) });
+    assert_eq!(down.found(), [], "a bridge that is down");
+    let mut unknown = Case::on_one_bridge().both();
+    unknown.there(HOST, link(5, "bridge"));
+    assert_eq!(unknown.found(), [], "a bridge of which nothing is known");
+}
+
+#[test]
+fn vlans_keep_them_apart_or_not() {
+    let mut case = Case::on_one_bridge().both();
+    case.there(HOST, bridge(5, true));
+    assert_eq!(case.found(), [], "not told of");
+    let vlan = |case: &mut Case, n: u32, id: u16| {
+        let vlans = vec![Vlans { first: id, last: id, pvid: true, untagged: true }];
+        case.at(3_000, What::Vlans { netns: HOST, ifindex: 100 + n, vlans });
+    };
+    vlan(&mut case, 1, 10);
+    vlan(&mut case, 2, 20);
+    assert_eq!(case.found(), []);
+    vlan(&mut case, 2, 10);
+    assert_eq!(case.twice().len(), 1);
+}
+
+#[test]
+fn addresses_that_nobody_gets_an_answer_from_do_not_count() {
+    for (flags, count) in [(0x80, 1), (0xc0, 0), (0x88, 0)] {
+        let mut case = Case::on_one_bridge();
+        for n in [1, 2] {
+            let local = "2001:db8::9".parse().unwrap();
+            let key = AddressKey { ifindex: 2, local, prefix_len: 64, peer: None };
+            let flags = Some(if n == 1 { 0x80 } else { flags });
+            let address = Address { key, scope: Some(0), flags };
+            case.at(1_000 + u64::from(n), What::Address { netns: netns(n), address });
+        }
+        assert_eq!(case.twice().len(), count, "{flags:x}");
+    }
+    let mut case = Case::on_one_bridge().both();
+    case.at(2_500, What::NetnsDying { netns: netns(1) });
+    assert_eq!(case.found(), [], "it is being torn down");
+}
+
+#[test]
+fn link_local_addresses_and_far_ends_are_nobodys() {
+    let mut case = Case::on_one_bridge();
+    for n in [1, 2] {
+        for (local, peer) in [
+            ("169.254.1.1", None),
+            ("fe80::1", None),
+            (["10.0.0.21", "10.0.0.22"][n as usize - 1], Some(ip(1))),
+        ] {
+            let local = local.parse().unwrap();
+            let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer };
+            let address = Address { key, scope: Some(0), flags: Some(0x80) };
+            case.at(1_000, What::Address { netns: netns(n), address });
+        }
+    }
+    assert_eq!(case.found(), []);
+}
+
+#[test]
+fn what_is_shared_on_purpose_is_not_told() {
+    let mut case = Case::on_one_bridge().both();
+    case.0.share(vec!["192.0.2.0/24".parse::<Prefix>().unwrap()]);
+    assert_eq!(case.twice().len(), 1);
+    case.0.share(vec!["10.0.0.8/30".parse::<Prefix>().unwrap()]);
+    assert_eq!(case.found(), []);
+}
+
+#[test]
+fn a_gateway_that_is_the_same_on_every_bridge_is_one() {
+    for (other, count) in [(1, 0), (2, 1)] {
+        let mut case = Case::on_one_bridge();
+        for (n, mac) in [(1, 1), (2, other)] {
+            let mac = Some(Mac([2, 0, 0, 0, 0, mac]));
+            case.there(netns(n), Link { mac, ..bridge(7, false) });
+            case.there(netns(n), Link { master: Some(7), ..veth(2, 100 + n, Some(0)) });
+            let key = AddressKey { ifindex: 7, local: ip(1), prefix_len: 24, peer: None };
+            let address = Address { key, scope: Some(0), flags: Some(0x80) };
+            case.at(1_000, What::Address { netns: netns(n), address });
+        }
+        assert_eq!(case.twice().len(), count);
+    }
+}
+
+fn route(last: u8, table: u32, ifindex: u32) -> What {
+    let key = RouteKey { to: ip(last), prefix_len: 32, table, priority: 0 };
+    What::Route { netns: HOST, route: Route { key, hops: vec![Hop { ifindex, gateway: None }] } }
+}
+
+#[test]
+fn pairs_to_one_router_meet_there() {
+    let two = || Case::containers([(1, None), (2, None)]);
+    let mut single = two();
+    single.has(1_000, 1, 9, 32);
+    single.has(1_001, 2, 9, 32);
+    let [found] = single.twice().try_into().unwrap();
+    assert!(found.impact.contains("the router that is the host"), "{}", found.impact);
+    let mut routed = two().both();
+    assert_eq!(routed.found(), [], "no route says that it is one network");
+    routed.at(3_000, route(8, 254, 101));
+    routed.at(3_000, route(9, 100, 101));
+    routed.at(3_000, route(9, 254, 55));
+    assert_eq!(routed.found(), [], "another IP, another table, elsewhere");
+    routed.at(3_001, route(9, 254, 102));
+    assert_eq!(routed.twice().len(), 1);
+    routed.there(HOST, Link { master: Some(5), ..veth(101, 2, netns(1).nsid) });
+    assert_eq!(routed.found(), [], "a bridge's port is no router's");
+}
+
+#[test]
+fn another_vrf_is_another_router() {
+    let mut case = Case::containers([(1, None), (2, Some(50))]);
+    case.has(1_000, 1, 9, 32);
+    case.has(1_001, 2, 9, 32);
+    assert_eq!(case.found(), [], "what its master is, is not known");
+    case.there(HOST, Link { detail: Some(LinkDetail::Vrf { table: 100 }), ..link(50, "vrf") });
+    assert_eq!(case.found(), []);
+    case.there(HOST, Link { master: Some(50), ..veth(101, 2, netns(1).nsid) });
+    assert_eq!(case.twice().len(), 1, "both in one");
+}
+
+/// Docker in docker: each has a bridge of its own, and the same range on it.
+#[test]
+fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
+    let mut case = Case::pod();
+    case.there(HOST, bridge(5, false));
+    for n in 1..=500u32 {
+        let (outer, inner) = (netns(n), netns(1_000 + n));
+        case.there(HOST, Link { master: Some(5), ..veth(100 + n, 2, outer.nsid) });
+        case.there(outer, veth(2, 100 + n, Some(0)));
+        case.there(outer, bridge(3, false));
+        case.there(outer, Link { master: Some(3), ..veth(4, 2, Some(1)) });
+        case.there(inner, veth(2, 4, Some(0)));
+        case.at(1, What::PeerNetns { netns: outer, nsid: 1, peer: inner });
+        case.at(1, What::PeerNetns { netns: inner, nsid: 0, peer: outer });
+        for (netns, ifindex, last) in [(outer, 3, 1), (inner, 2, 2)] {
+            let local = Ipv4Addr::new(172, 17, 0, last).into();
+            let key = AddressKey { ifindex, local, prefix_len: 16, peer: None };
+            let address = Address { key, scope: Some(0), flags: Some(0x80) };
+            case.at(1_000, What::Address { netns, address });
+        }
+    }
+    assert_eq!(case.found(), []);
+    // They are known: two on one of these bridges would be told.
+    case.there(netns(1), Link { master: Some(3), ..veth(6, 2, Some(2)) });
+    case.there(netns(3_000), veth(2, 6, None));
+    case.at(1, What::PeerNetns { netns: netns(1), nsid: 2, peer: netns(3_000) });
+    case.there(netns(3_000), veth(2, 6, Some(0)));
+    case.at(1, What::PeerNetns { netns: netns(3_000), nsid: 0, peer: netns(1) });
+    let local = Ipv4Addr::new(172, 17, 0, 2).into();
+    let key = AddressKey { ifindex: 2, local, prefix_len: 16, peer: None };
+    let address = Address { key, scope: Some(0), flags: Some(0x80) };
+    case.at(1_001, What::Address { netns: netns(3_000), address });
+    assert_eq!(case.twice().len(), 1);
+}
+
+#[test]
+fn it_follows_from_what_still_holds_the_ip() {
+    let mut case = Case::on_one_bridge();
+    case.there(POD, veth(2, 103, Some(0)));
+    case.there(HOST, Link { master: Some(5), ..veth(103, 2, POD.nsid) });
+    case.killed(1_000);
+    case.look(6_100, hanging());
+    case.has(7_000, 2, 5, 24);
+    let [root, found] = case.found().try_into().unwrap();
+    assert_eq!((root.code, root.severity), (Code::IpHeldByStuckProcess, Severity::Critical));
+    assert_eq!(found.code, Code::IpDuplicate);
+    assert_eq!(found.caused_by, Some((root.code, root.key)));
+}
+
+#[test]
+fn it_follows_from_having_been_handed_out() {
+    let mut case = Case::reserved();
+    case.there(HOST, bridge(5, false));
+    case.there(POD, veth(2, 103, Some(0)));
+    case.there(HOST, Link { master: Some(5), ..veth(103, 2, POD.nsid) });
+    case.there(netns(2), veth(2, 102, Some(0)));
+    case.there(HOST, Link { master: Some(5), ..veth(102, 2, netns(2).nsid) });
+    case.release(20_000, 5);
+    case.reserve(40_000, 5, NEW);
+    case.has(40_100, 2, 5, 24);
+    let found = case.then(40_200);
+    let [released, handed, twice] = found.try_into().unwrap();
+    assert_eq!(released.code, Code::IpReleasedButHeld);
+    let cause = Some((released.code, released.key));
+    assert_eq!((handed.code, &handed.caused_by), (Code::IpConflictImminent, &cause));
+    assert_eq!((twice.code, &twice.caused_by), (Code::IpDuplicate, &cause), "one page");
+}
+
+#[test]
+fn without_netlink_nothing_is_over() {
+    let mut case = Case::on_one_bridge().both();
+    assert!(!blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+    case.source("netlink", SourceStatus::Down);
+    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+}

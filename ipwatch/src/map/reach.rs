@@ -1,0 +1,121 @@
+//! Who shares a link with whom, or a router: which endpoints a broadcast frame gets to, and which IPs that
+//! two netns have can be mistaken for each other.
+//!
+//! What is not known leads nowhere: nothing is claimed from a gap. `plan` says what is plugged into what,
+//! `flood` sends a frame through it, `router` knows the links that are routed one by one, `duplicates` asks
+//! both for every IP that more than one netns has.
+//!
+//! All of it is worked out when it is asked for, and kept until the wiring changes.
+
+mod duplicates;
+mod flood;
+mod plan;
+mod router;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+
+pub use duplicates::{Duplicate, Holding};
+
+use super::netns::is_routable;
+use super::{NetnsId, NodeMap};
+use crate::contract::Prefix;
+
+/// A device of a netns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// Where.
+    pub netns: NetnsId,
+    /// Which.
+    pub ifindex: u32,
+}
+
+/// What shares a link with an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reach {
+    /// Each endpoint, and what it is reached by: the first bridge, parent or tunnel on the way there. Where a
+    /// frame goes from one end of a pair to the other, that is the device it leaves by.
+    pub endpoints: Vec<(Endpoint, Endpoint)>,
+    /// There was not more of it than is looked at.
+    pub complete: bool,
+}
+
+/// By what two addresses meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Meeting {
+    /// They share a link: this bridge, parent, tunnel or pair.
+    Link(Endpoint),
+    /// Each is at its own link to this router, which sends what is for the IP to one of them.
+    Router(NetnsId),
+}
+
+/// What was worked out, until it changes.
+#[derive(Debug, Default)]
+pub(super) struct Reachability {
+    plan: OnceLock<plan::Plan>,
+    duplicates: OnceLock<Vec<Duplicate>>,
+    /// IPs that more than one netns has.
+    crowded: BTreeSet<IpAddr>,
+    /// IPs that several may have on purpose.
+    shared: Vec<Prefix>,
+}
+
+impl Reachability {
+    /// A link, a name or a VLAN has changed.
+    pub(super) fn rewired(&mut self) {
+        self.plan.take();
+        self.duplicates.take();
+    }
+
+    /// An address or a route has changed.
+    pub(super) fn readdressed(&mut self) {
+        self.duplicates.take();
+    }
+}
+
+impl NodeMap {
+    /// IPs that several may have on purpose: anycast, and VIPs that move.
+    pub fn share(&mut self, shared: Vec<Prefix>) {
+        self.reach.shared = shared;
+        self.reach.readdressed();
+    }
+
+    fn plan(&self) -> &plan::Plan {
+        self.reach.plan.get_or_init(|| plan::Plan::of(self))
+    }
+
+    /// What shares a link with this endpoint: what hears it and is heard by it.
+    #[must_use]
+    pub fn reach(&self, from: Endpoint) -> Reach {
+        let plan = self.plan();
+        plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev))
+    }
+
+    /// By what the holders of two IPs meet, if they do.
+    #[must_use]
+    pub fn meeting(&self, a: (Endpoint, IpAddr), b: (Endpoint, IpAddr)) -> Option<Meeting> {
+        let reach = self.reach(a.0);
+        let link = reach.endpoints.iter().find(|(there, _)| *there == b.0);
+        link.map(|(_, by)| Meeting::Link(*by)).or_else(|| router::meeting(self, self.plan(), a, b))
+    }
+
+    /// Which IPs two netns have that can be mistaken for each other. One netns may be in several.
+    #[must_use]
+    pub fn duplicates(&self) -> &[Duplicate] {
+        self.reach.duplicates.get_or_init(|| duplicates::find(self))
+    }
+
+    /// A netns has an IP, or has it no more: keeps in mind which ones more than one has.
+    pub(super) fn count_holders(&mut self, ip: IpAddr) {
+        if !is_routable(ip) {
+            return;
+        }
+        let holders = self.by_ip.range((ip, NetnsId::MIN)..=(ip, NetnsId::MAX)).take(2).count();
+        let crowded = &mut self.reach.crowded;
+        let changed = if holders > 1 { crowded.insert(ip) || true } else { crowded.remove(&ip) };
+        if changed {
+            self.reach.readdressed();
+        }
+    }
+}

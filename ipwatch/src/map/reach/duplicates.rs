@@ -1,0 +1,173 @@
+//! IPs that two netns have at once, where somebody could take the one for the other.
+
+use std::net::IpAddr;
+
+use super::super::netns::{AddressEntry, Netns};
+use super::super::{Identity, NodeMap, Table};
+use super::plan::{DevId, Plan};
+use super::router::{self, Port};
+use super::{Endpoint, Meeting, flood};
+use crate::fact::BootNs;
+
+/// What is told at once; and devices whose reach is looked at for it.
+const MAX_DUPLICATES: usize = 512;
+const MAX_REACHES: usize = 2_048;
+/// `IFA_F_TENTATIVE` and `IFA_F_DADFAILED`: nobody gets an answer from such an address.
+const SILENT: u32 = 0x40 | 0x08;
+
+/// Somebody who has an IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// On which device.
+    pub at: Endpoint,
+    /// Since when it is known.
+    pub since: BootNs,
+    /// It was seen to come then; else it may have been there for long.
+    pub seen_to_come: bool,
+}
+
+/// Two who have one IP and meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The IP.
+    pub ip: IpAddr,
+    /// Who has had it for longer. Where more than two meet: the first of all whom the other meets.
+    pub first: Holding,
+    /// Who came later, as far as that is known.
+    pub second: Holding,
+    /// By what.
+    pub meeting: Meeting,
+}
+
+/// One of an IP's holders, and where it is in the plan.
+struct Candidate {
+    holding: Holding,
+    rank: (BootNs, (u8, u64, u32)),
+    dev: DevId,
+    island: DevId,
+    port: Option<Port>,
+}
+
+/// What those whom a device reaches are reached by, sorted.
+type Reached = Vec<(Endpoint, Endpoint)>;
+
+pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
+    let mut found = Vec::new();
+    let mut reached: Table<DevId, Reached> = Table::default();
+    let shared = |ip: IpAddr| map.reach.shared.iter().any(|prefix| prefix.contains(ip));
+    for ip in map.reach.crowded.iter().copied().filter(|ip| !shared(*ip)) {
+        let all = candidates(map, map.plan(), ip);
+        for (place, second) in all.iter().enumerate() {
+            if found.len() >= MAX_DUPLICATES {
+                return found;
+            }
+            let told =
+                |one: &Duplicate| one.ip == ip && one.second.at.netns == second.holding.at.netns;
+            if found.iter().rev().take_while(|one| one.ip == ip).any(told) {
+                continue;
+            }
+            let earlier = all[..place].iter();
+            let pair = earlier.filter(|first| may_meet(first, second)).find_map(|first| {
+                let meeting = meeting(map, &mut reached, ip, first, second)?;
+                (!is_one_gateway(map, first, second)).then_some((first.holding, meeting))
+            });
+            if let Some((first, meeting)) = pair {
+                found.push(Duplicate { ip, first, second: second.holding, meeting });
+            }
+        }
+    }
+    found
+}
+
+/// Whoever answers for an IP, in the order they came.
+fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
+    let mut all: Vec<Candidate> = map
+        .holders_of(ip)
+        .filter(|netns| netns.dying.is_none())
+        .flat_map(|netns| {
+            let own = netns.addresses().filter(move |(key, known)| {
+                key.local == ip && netns.is_routable(key) && answers(known)
+            });
+            own.map(move |(key, known)| (netns, key.ifindex, known))
+        })
+        .filter_map(|(netns, ifindex, known)| candidate(map, plan, netns, ifindex, known))
+        .collect();
+    all.sort_by_key(|one| (one.rank, one.holding.at.ifindex));
+    all
+}
+
+fn candidate(
+    map: &NodeMap,
+    plan: &Plan,
+    netns: &Netns,
+    ifindex: u32,
+    known: &AddressEntry,
+) -> Option<Candidate> {
+    let at = Endpoint { netns: netns.id, ifindex };
+    let dev = plan.find(at)?;
+    let AddressEntry { since, seen_to_come, .. } = *known;
+    // What was read in a dump may be older than that.
+    let came = if seen_to_come { since } else { BootNs::default() };
+    Some(Candidate {
+        holding: Holding { at, since, seen_to_come },
+        rank: (came, rank(&netns.identity)),
+        dev,
+        island: plan.devs[dev].island(),
+        port: router::port(map, plan, dev),
+    })
+}
+
+fn answers(known: &AddressEntry) -> bool {
+    known.flags.unwrap_or(0) & SILENT == 0
+}
+
+/// An order that is the same after a restart.
+fn rank(identity: &Identity) -> (u8, u64, u32) {
+    match *identity {
+        Identity::Cookie(cookie) => (0, cookie, 0),
+        Identity::Inode(inode, generation) => (1, inode.into(), generation),
+        Identity::Nsid(nsid, generation) => (2, nsid.unsigned_abs().into(), generation),
+    }
+}
+
+/// Without looking closer.
+fn may_meet(a: &Candidate, b: &Candidate) -> bool {
+    let routed = match (a.port, b.port) {
+        (Some(a), Some(b)) => (a.netns, a.table) == (b.netns, b.table),
+        _ => false,
+    };
+    a.holding.at.netns != b.holding.at.netns && (a.island == b.island || routed)
+}
+
+fn meeting(
+    map: &NodeMap,
+    reached: &mut Table<DevId, Reached>,
+    ip: IpAddr,
+    first: &Candidate,
+    second: &Candidate,
+) -> Option<Meeting> {
+    if first.island == second.island
+        && (reached.len() < MAX_REACHES || reached.contains_key(&second.dev))
+    {
+        let plan = map.plan();
+        let there =
+            reached.entry(second.dev).or_insert_with(|| flood::reach(plan, second.dev).endpoints);
+        let place = there.binary_search_by_key(&first.holding.at, |(to, _)| *to);
+        if let Ok(place) = place {
+            return Some(Meeting::Link(there[place].1));
+        }
+    }
+    let ports = (first.port?, second.port?);
+    let met = router::meet(map, (first.holding.at, ports.0, ip), (second.holding.at, ports.1, ip));
+    met.then_some(Meeting::Router(ports.0.netns))
+}
+
+/// A gateway that is the same one on every bridge of a link, its MAC included.
+fn is_one_gateway(map: &NodeMap, a: &Candidate, b: &Candidate) -> bool {
+    let bridge = |one: &Candidate| {
+        let Endpoint { netns, ifindex } = one.holding.at;
+        let link = map.netns(netns)?.link(ifindex)?;
+        (link.kind.as_deref() == Some("bridge")).then_some(link.mac)?
+    };
+    bridge(a).is_some() && bridge(a) == bridge(b)
+}
