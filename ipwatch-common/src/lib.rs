@@ -57,16 +57,20 @@ pub mod kind {
     pub const DEVICE_MOVED: u16 = 19;
     /// [`super::NeighbourRecord`].
     pub const NEIGHBOUR: u16 = 20;
+    /// [`super::ClaimRecord`]: ARP that the stack of a netns took in (`arp_process`).
+    pub const CLAIM: u16 = 21;
+    /// [`super::ClaimRecord`]: ARP that a socket of the host's netns heard.
+    pub const CLAIM_ON_WIRE: u16 = 22;
     /// [`super::CallRecord`]: a CNI plugin began to run.
-    pub const CALL_BEGAN: u16 = 21;
+    pub const CALL_BEGAN: u16 = 23;
     /// [`super::CallEndRecord`]: it has ended.
-    pub const CALL_ENDED: u16 = 22;
+    pub const CALL_ENDED: u16 = 24;
     /// [`super::TaskRecord`], read by the task iterator.
-    pub const TASK_SEEN: u16 = 23;
+    pub const TASK_SEEN: u16 = 25;
     /// [`super::FileRecord`], read by the file iterator.
-    pub const FILE_SEEN: u16 = 24;
+    pub const FILE_SEEN: u16 = 26;
     /// One more than the last kind: the length of tables indexed by kind.
-    pub const COUNT: usize = 25;
+    pub const COUNT: usize = 27;
 }
 
 /// The offset global of a member that this kernel does not have.
@@ -280,6 +284,31 @@ record! {
         pub mac: [u8; 6],
         /// Hardware address that the update names.
         pub claim: [u8; 6],
+    }
+}
+
+/// `ARPOP_REQUEST` of include/uapi/linux/if_arp.h.
+pub const ARP_REQUEST: u8 = 1;
+/// `ARPOP_REPLY`.
+pub const ARP_REPLY: u8 = 2;
+
+record! {
+    /// Somebody claims an IPv4 address, by ARP.
+    pub struct ClaimRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Where it was heard.
+        pub netns: Netns,
+        /// The device that heard it.
+        pub ifindex: u32,
+        /// The IP.
+        pub ip: [u8; 4],
+        /// Whose it is to be.
+        pub mac: [u8; 6],
+        /// [`ARP_REQUEST`] or [`ARP_REPLY`].
+        pub operation: u8,
+        /// 1 when the packet asks for, or answers to, the very IP that it claims.
+        pub announces: u8,
     }
 }
 

@@ -23,9 +23,9 @@ static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static DROPPED: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
 
-/// Neighbour updates that were held back, see `neighbours`.
+/// Records that were held back, by kind: see `limit`.
 #[map]
-static SUPPRESSED: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+static SUPPRESSED: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
 
 /// The header of a `T`, with the time of the event, which is now.
 #[inline(always)]
@@ -35,12 +35,14 @@ pub fn header<T>(kind: u16) -> Header {
     Header { kind, size: size_of::<T>() as u16, reserved: 0, time }
 }
 
-/// Hands a record to the user half.
+/// Hands a record to the user half. Whether it fitted; one that did not is counted.
 #[inline(always)]
-pub fn emit<T>(kind: u16, record: &T) {
-    if EVENTS.output::<T>(record, 0).is_err() {
+pub fn emit<T>(kind: u16, record: &T) -> bool {
+    let fitted = EVENTS.output::<T>(record, 0).is_ok();
+    if !fitted {
         dropped(kind);
     }
+    fitted
 }
 
 /// Hands a record of a plugin's run to the user half. Whether it fitted: what happens to one that did
@@ -63,10 +65,10 @@ pub fn look() {
     count(&DROPS, 0);
 }
 
-/// Counts a neighbour update that is not told.
+/// Counts a record that is held back.
 #[inline(always)]
-pub fn suppressed() {
-    count(&SUPPRESSED, 0);
+pub fn suppressed(kind: u16) {
+    count(&SUPPRESSED, u32::from(kind));
 }
 
 #[inline(always)]

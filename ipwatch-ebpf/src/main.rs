@@ -9,6 +9,7 @@
 //! - [`netns`]: creation and teardown.
 //! - [`addresses`]: IPv4, IPv6, duplicate address detection, devices that change their netns.
 //! - [`neighbours`]: updates of ARP and NDP entries.
+//! - [`claims`]: ARP that claims an IP; [`limit`]: how much of such is told.
 //! - [`calls`]: runs of CNI plugins.
 //! - [`snapshot`]: the walk of all netns, the task and file iterators.
 //!
@@ -19,7 +20,9 @@
 
 mod addresses;
 mod calls;
+mod claims;
 mod emit;
+mod limit;
 mod neighbours;
 mod netns;
 mod offsets;

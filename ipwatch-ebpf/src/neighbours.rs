@@ -5,13 +5,12 @@
 //! between "usable", "incomplete" and "failed", and a claim that loses: an ARP reply with another
 //! MAC for an entry that stays as it is shows nowhere else.
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
-use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint};
-use aya_ebpf::maps::PerCpuArray;
+use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use ipwatch_common::{AF_INET, AF_INET6, NeighbourRecord, kind};
 
-use crate::emit::{emit, header, suppressed};
+use crate::emit::{emit, header};
+use crate::limit::{Window, may_tell};
 use crate::offsets::{
     DEVICE_ADDR_LEN, NEIGH_DEV, NEIGH_HA, NEIGH_KEY, NEIGH_STATE, NEIGH_TABLE, TABLE_FAMILY,
 };
@@ -21,37 +20,6 @@ use crate::read::{self, Addr, at, field};
 const NUD_INCOMPLETE: u8 = 0x01;
 const NUD_FAILED: u8 = 0x20;
 const NUD_VALID: u8 = 0xde;
-
-/// Neighbour records that one CPU tells in a second: whoever floods the link with claims must not
-/// push addresses and tasks out of the ring buffer.
-const TOLD_PER_SECOND: u32 = 200;
-const SECOND: u64 = 1_000_000_000;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Window {
-    since: u64,
-    told: u32,
-    reserved: u32,
-}
-
-#[map]
-static WINDOW: PerCpuArray<Window> = PerCpuArray::with_max_entries(1, 0);
-
-#[inline(always)]
-fn may_tell() -> bool {
-    let Some(window) = WINDOW.get_ptr_mut(0) else { return false };
-    // SAFETY: takes nothing, reads a clock.
-    let now = unsafe { bpf_ktime_get_boot_ns() };
-    // SAFETY: a value of the map that only this CPU writes to.
-    let window = unsafe { &mut *window };
-    if now.wrapping_sub(window.since) > SECOND {
-        window.since = now;
-        window.told = 0;
-    }
-    window.told += 1;
-    window.told <= TOLD_PER_SECOND
-}
 
 /// Usable, incomplete, failed or none of these.
 #[inline(always)]
@@ -82,8 +50,8 @@ fn update(entry: Addr, lladdr: Addr, new_state: u8, flags: u32) {
         AF_INET6 => field(entry, &NEIGH_KEY),
         _ => return,
     };
-    if !may_tell() {
-        return suppressed();
+    if !may_tell(Window::Neighbours, kind::NEIGHBOUR) {
+        return;
     }
     let record = NeighbourRecord {
         header: header::<NeighbourRecord>(kind::NEIGHBOUR),

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::map::Policy;
+use crate::sources::arp::Watch;
 use crate::sources::cni;
 use crate::sources::ipam;
 use crate::sources::probes::Rung;
@@ -45,6 +46,8 @@ pub struct Config {
     pub probes: Probes,
     /// `[addresses]`
     pub addresses: Addresses,
+    /// `[neighbours]`
+    pub neighbours: Neighbours,
     /// `[identity]`
     pub identity: Identity,
     /// `[cni]`
@@ -95,6 +98,15 @@ pub struct Probes {
     pub enabled: bool,
     /// Rungs of the attach ladder that must not be used.
     pub forbid: Vec<Rung>,
+}
+
+/// Who claims which IP on a link.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Neighbours {
+    /// Whether a socket listens for ARP on the links of the host's netns: `"auto"` (where no probe hears
+    /// it), `"always"` or `"off"`.
+    pub watch: Watch,
 }
 
 /// How netns are told apart.
@@ -171,6 +183,7 @@ impl Default for Config {
             holders: Holders::default(),
             probes: Probes::default(),
             addresses: Addresses::default(),
+            neighbours: Neighbours::default(),
             identity: Identity::default(),
             cni: Cni::default(),
             ipam: ipam::Settings::default(),
@@ -423,6 +436,7 @@ mod tests {
         // A day is no fixed span of time to jiff.
         assert!(parse("[retention]\nmax_age = \"30d\"").unwrap_err().contains("days as hours"));
         assert!(parse("[probes]\nforbid = [\"fentri\"]").unwrap_err().contains("fentry"));
+        assert!(parse("[neighbours]\nwatch = \"on\"").unwrap_err().contains("always"));
         assert!(parse("[retention]\nmax_mib = 0").unwrap_err().contains("max_mib"));
     }
 
@@ -497,6 +511,7 @@ mod tests {
             "[stuck]",
             "[holders]",
             "[probes]",
+            "[neighbours]",
             "[cni]",
             "[ipam]",
             "[runtime]",

@@ -454,7 +454,8 @@ pub struct Tenure {
 pub struct Probe {
     /// The event: `netns-created`, `ipv4-address`, …
     pub event: String,
-    /// The rung it stands on: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, `netlink`, `procfs`, `snapshot`, `none`.
+    /// The rung it stands on: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, `socket`, `netlink`,
+    /// `procfs`, `snapshot`, `none`.
     pub rung: String,
     /// The kernel function, tracepoint, group or file.
     pub hook: String,
@@ -466,4 +467,8 @@ pub struct Probe {
     /// Events seen since the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
+    /// Events that were not told: there was no room for them, or there were too many in one second.
+    /// Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
 }

@@ -6,6 +6,7 @@ use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 
 support::tests! {
     every_event_says_where_it_stands,
+    who_claims_an_ip_is_heard,
     without_bpf_the_rest_goes_on,
     without_btf_the_rest_goes_on,
 }
@@ -20,6 +21,7 @@ fn every_event_says_where_it_stands(lab: &Lab) {
         "tracepoint",
         "fentry",
         "kprobe",
+        "socket",
         "netlink",
         "procfs",
         "snapshot",
@@ -34,6 +36,35 @@ fn every_event_says_where_it_stands(lab: &Lab) {
         let used = |rung: &str| probes.iter().any(|probe| probe["rung"] == rung);
         assert!(!["tp_btf", "fentry", "kprobe"].into_iter().any(used), "{probes:?}");
     }
+}
+
+/// What is asked from a pod's netns on a link to the host is heard there.
+fn who_claims_an_ip_is_heard(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let document = daemon.document(&["doctor"]).expect("a document");
+    let sources = document["sources"].as_array().unwrap();
+    let arp = sources.iter().find(|source| source["name"] == "arp").expect("told");
+    if daemon::probes() == "off" {
+        assert_eq!(arp["status"], "down");
+        return;
+    }
+    assert_ne!(arp["status"], "down", "{arp}");
+    let seen = || {
+        let probes = daemon.list("probes", &["doctor"]);
+        let probe = probes.into_iter().find(|probe| probe["event"] == "arp-claim").unwrap();
+        println!("{probe}");
+        probe["seen"].as_u64().expect("a rung of its own")
+    };
+    let before = seen();
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    netns.run(|| {
+        let socket = std::net::UdpSocket::bind((lab.ip(7), 0)).unwrap();
+        // Nobody has it, so that everybody is asked.
+        socket.send_to(b"?", (lab.ip(9), 9)).unwrap();
+    });
+    support::poll::until("the request is heard", 10, || seen() > before);
 }
 
 fn without_bpf_the_rest_goes_on(lab: &Lab) {

@@ -17,7 +17,7 @@ use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
-use crate::sources::{Closed, Emit, First, cni, ipam};
+use crate::sources::{Closed, Emit, First, arp, cni, ipam};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -140,24 +140,30 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
     if !config.probes.enabled {
         let error = ProbesError::Disabled;
         tell_source(emit, "probes", SourceStatus::Disabled, error.to_string()).await?;
+        tell_arp(config, None, emit).await?;
         return Ok(without(Probes::unavailable_report(&error)));
     }
     let mut forbid = config.probes.forbid.clone();
     if sight == Sight::Snapshots {
-        forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe]);
+        forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Socket]);
     }
     let plugin_dirs = config.cni.bin_dirs.clone();
-    let settings = probes::Settings { forbid, plugin_dirs, ..Default::default() };
+    let watch = config.neighbours.watch;
+    let settings = probes::Settings { forbid, plugin_dirs, watch, ..Default::default() };
     let mut probes = match Probes::load(&settings) {
         Ok(probes) => probes,
         Err(error) => {
             tell_source(emit, "probes", SourceStatus::Down, error.to_string()).await?;
+            tell_arp(config, None, emit).await?;
             return Ok(without(Probes::unavailable_report(&error)));
         }
     };
     let (status, detail) = standing(&probes.report(), sight);
     emit.send(vec![daemon_fact(What::Sight(probes.sight()))]).await?;
     tell_source(emit, "probes", status, detail).await?;
+    if sight == Sight::Everything {
+        tell_arp(config, Some(&probes), emit).await?;
+    }
     if let Some(events) = probes.events().context("cannot poll the ring buffer")? {
         let out = emit.clone();
         tokio::spawn(async move {
@@ -183,6 +189,14 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
     })
 }
 
+/// How the source stands that hears ARP.
+async fn tell_arp(config: &Config, probes: Option<&Probes>, emit: &Emit) -> Result<(), Closed> {
+    let rung = probes.and_then(Probes::hears_arp);
+    let listens = probes.is_some_and(Probes::listens_for_arp);
+    let (status, detail) = arp::standing(config.neighbours.watch, rung, listens);
+    tell_source(emit, "arp", status, detail).await
+}
+
 /// How the probes stand as a source.
 fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
     let wanted = |probe: &&Probe| {
@@ -201,10 +215,12 @@ fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
 }
 
 /// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held
-/// back are not: netlink tells the same.
+/// back are not: netlink tells the same. Nor are claims: nothing that could be read again tells of them,
+/// but the next packet does.
 async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
     let total = |losses: Losses| {
-        let Losses { netns, tasks, addresses, neighbours, calls, suppressed: _ } = losses;
+        let Losses { netns, tasks, addresses, neighbours, calls, claims: _, suppressed: _ } =
+            losses;
         netns + tasks + addresses + neighbours + calls
     };
     let mut told = 0;

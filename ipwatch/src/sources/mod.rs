@@ -2,11 +2,13 @@
 //!
 //! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
 //! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
+//! - [`arp`]: who claims an IP on the links of the host, where the probes cannot tell.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 
+pub mod arp;
 pub mod cni;
 mod first;
 pub mod ipam;

@@ -26,7 +26,7 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         ]);
     }
     let mut events = if view.wide {
-        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "SEEN", "WHY"])
+        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "SEEN", "LOST", "WHY"])
     } else {
         Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "WHY"])
     };
@@ -45,6 +45,7 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         ];
         if view.wide {
             row.push(Cell::known(probe.seen));
+            row.push(Cell::known(probe.lost.or(probe.seen.map(|_| 0))));
         }
         row.push(Cell::new(notes.note(probe.why.as_deref().unwrap_or_default())));
         events.row(row);
@@ -102,13 +103,14 @@ mod tests {
         let (sources, events) = text.split_once("\n\n").unwrap();
         assert!(sources.contains("cni         degraded  1 of 23"), "{sources}");
         assert!(events.starts_with("EVENT             RUNG     HOOK"), "{events}");
-        assert!(events.contains("none     addrconf_dad_failure  missing"), "{events}");
+        assert!(events.contains("none     addrconf_dad_failure           missing"), "{events}");
         assert!(events.contains("fallback  [1]\n"), "{events}");
         assert!(events.contains("\n\n[1] fentry refused: load fails with EPERM; needs CONFIG"));
         assert!(events.contains("fallback  fentry and kprobe refused: EPERM\n"), "{events}");
         let wide = document(&sample, View { wide: true, ..plain(&sample) });
         assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
-        assert!(wide.contains("112    fentry refused: load fails"), "{wide}");
+        assert!(wide.contains("112    0     fentry refused: load fails"), "{wide}");
+        assert!(wide.contains("71     1900  fentry and kprobe"), "{wide}");
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! Loading and attaching single programs, and putting a kernel's refusal into words.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use aya::programs::{
-    BtfTracePoint, FEntry, FExit, Iter, KProbe, Program, ProgramError, RawTracePoint,
+    BtfTracePoint, FEntry, FExit, Iter, KProbe, Program, ProgramError, RawTracePoint, SocketFilter,
 };
+use aya::sys::SyscallError;
 use aya::{Btf, Ebpf};
 
 use super::Rung;
 use super::offsets::Offsets;
+use crate::sources::arp;
 
 /// How a program is attached, and to what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub(super) enum Attach {
     Kretprobe(&'static str),
     /// Loaded only; read through a file of its own each time.
     Iter(&'static str),
+    /// The filter of a packet socket that hears ARP.
+    Arp,
     /// Loaded only; run by `BPF_PROG_TEST_RUN`.
     TestRun,
 }
@@ -42,6 +47,7 @@ impl Attach {
             | Attach::Fexit(name)
             | Attach::Kprobe(name)
             | Attach::Kretprobe(name) => name,
+            Attach::Arp => "ETH_P_ARP in the host's netns",
             Attach::Iter("task") => "iter/task",
             Attach::Iter(_) => "iter/task_file",
             Attach::TestRun => "netns walk (BPF_PROG_TEST_RUN)",
@@ -79,6 +85,8 @@ pub(super) struct Loader<'a> {
     /// What this kernel says to every fentry program. It is not asked again: the verifier would
     /// look through each of them first.
     no_fentry: Option<Refusal>,
+    /// The socket that hears ARP, once it does.
+    arp: Option<OwnedFd>,
 }
 
 /// The kprobe PMU, through which programs are attached since 4.17.
@@ -87,7 +95,12 @@ const KPROBE_PMU: &str = "/sys/bus/event_source/devices/kprobe";
 impl<'a> Loader<'a> {
     pub(super) fn new(ebpf: &'a mut Ebpf, btf: &'a Btf, offsets: &'a Offsets) -> Self {
         let kprobes = Path::new(KPROBE_PMU).exists();
-        Self { ebpf, btf, offsets, kprobes, no_fentry: None }
+        Self { ebpf, btf, offsets, kprobes, no_fentry: None, arp: None }
+    }
+
+    /// The socket that hears ARP, for as long as it is kept.
+    pub(super) fn into_arp(self) -> Option<OwnedFd> {
+        self.arp
     }
 
     pub(super) fn offsets(&self) -> &Offsets {
@@ -162,6 +175,16 @@ impl<'a> Loader<'a> {
                 let program: &mut Iter = program.try_into().map_err(load)?;
                 program.load(kind, btf).map_err(load)
             }
+            Attach::Arp => {
+                let program: &mut SocketFilter = program.try_into().map_err(load)?;
+                program.load().map_err(load)?;
+                let sys = |call| move |io_error| hold(SyscallError { call, io_error }.into());
+                let socket = arp::socket().map_err(sys("socket"))?;
+                program.attach(&socket).map_err(hold)?;
+                arp::listen(&socket).map_err(sys("bind"))?;
+                self.arp = Some(socket);
+                Ok(())
+            }
             Attach::TestRun => {
                 let program: &mut RawTracePoint = program.try_into().map_err(load)?;
                 program.load().map_err(load)
@@ -182,6 +205,7 @@ impl<'a> Loader<'a> {
             (Attach::Kprobe(_) | Attach::Kretprobe(_), Program::KProbe(program)) => {
                 program.unload()
             }
+            (Attach::Arp, Program::SocketFilter(program)) => program.unload(),
             (Attach::Iter(_), Program::Iter(program)) => program.unload(),
             _ => Ok(()),
         };
@@ -238,6 +262,7 @@ fn hint(rung: Rung, stage: Stage, code: i32) -> Option<&'static str> {
         (Rung::Kprobe, Stage::Attach, libc::EPERM | libc::EACCES) => {
             Some("needs CAP_PERFMON, and no lockdown")
         }
+        (Rung::Socket, Stage::Attach, libc::EPERM) => Some("needs CAP_NET_RAW"),
         (Rung::Snapshot, Stage::Load, libc::EINVAL) => Some("needs a kernel from 5.17 on"),
         _ => None,
     }
@@ -255,6 +280,7 @@ fn errno_name(code: i32) -> String {
         libc::ENOMEM => "ENOMEM",
         libc::EACCES => "EACCES",
         libc::EBUSY => "EBUSY",
+        libc::EAFNOSUPPORT => "EAFNOSUPPORT",
         libc::EEXIST => "EEXIST",
         libc::ENODEV => "ENODEV",
         libc::EINVAL => "EINVAL",

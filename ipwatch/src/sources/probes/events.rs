@@ -4,14 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
-    AF_INET, AF_INET6, AddressRecord, CallEndRecord, CallRecord, FileRecord, Header, MoveRecord,
-    NeighbourRecord, NetnsRecord, SignalRecord, TaskRecord, Wire, kind,
+    AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, ClaimRecord,
+    FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, SignalRecord, TaskRecord, Wire,
+    kind,
 };
 
 use super::calls;
 use crate::fact::{
-    Address, AddressKey, BootNs, Fact, Holder, Mac, Neighbour, NetnsRef, Origin, Sender, Task,
-    TaskKey, What,
+    Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Neighbour, NetnsRef, Origin,
+    Sender, Task, TaskKey, What,
 };
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
@@ -65,7 +66,8 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         return Err(malformed);
     }
     let at = BootNs(header.time);
-    let mut say = |what| facts.push(Fact { at, origin: Origin::Probe, what });
+    let origin = if header.kind == kind::CLAIM_ON_WIRE { Origin::Wire } else { Origin::Probe };
+    let mut say = |what| facts.push(Fact { at, origin, what });
     match header.kind {
         kind::NETNS_CREATED | kind::NETNS_DYING | kind::NETNS_GONE => {
             say(netns_event(&whole::<NetnsRecord>(bytes).ok_or(malformed)?));
@@ -90,6 +92,9 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::NEIGHBOUR => {
             let record = whole::<NeighbourRecord>(bytes).ok_or(malformed)?;
             say(neighbour_event(&record).ok_or(malformed)?);
+        }
+        kind::CLAIM | kind::CLAIM_ON_WIRE => {
+            say(claim_event(&whole::<ClaimRecord>(bytes).ok_or(malformed)?));
         }
         kind::CALL_BEGAN => {
             let record = whole::<CallRecord>(bytes).ok_or(malformed)?;
@@ -281,6 +286,21 @@ fn neighbour_event(record: &NeighbourRecord) -> Option<What> {
         admin,
     };
     Some(What::Neighbour { netns: netns_ref(&record.netns), neighbour })
+}
+
+fn claim_event(record: &ClaimRecord) -> What {
+    let kind = match record.operation {
+        _ if record.announces != 0 => ClaimKind::Announcement,
+        ARP_REQUEST => ClaimKind::Request,
+        _ => ClaimKind::Reply,
+    };
+    let claim = Claim {
+        ifindex: record.ifindex,
+        ip: Ipv4Addr::from(record.ip).into(),
+        mac: Mac(record.mac),
+        kind,
+    };
+    What::Claimed { netns: netns_ref(&record.netns), claim }
 }
 
 #[cfg(test)]

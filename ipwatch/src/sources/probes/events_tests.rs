@@ -259,6 +259,33 @@ fn a_hand_is_told_from_a_packet_on_old_and_new_kernels() {
     assert!(!neighbour(STALE, FAILED, 0x01, None).admin);
 }
 
+/// A claim of 10.0.0.7 on device 4, and where its fact comes from.
+fn claim(kind: u16, operation: u8, announces: u8) -> (Origin, ClaimKind) {
+    let ip = [10, 0, 0, 7];
+    let bytes = record(
+        kind,
+        &[&netns_bytes(5, 6), &4u32.to_ne_bytes(), &ip, &THEIRS, &[operation, announces]],
+    );
+    let mut facts = Vec::new();
+    assert_eq!(decode(&bytes, &mut facts), Ok(kind));
+    let What::Claimed { netns: place, claim } = &facts[0].what else { panic!() };
+    assert_eq!(*place, netns(5, 6));
+    assert_eq!((claim.ifindex, claim.ip), (4, Ipv4Addr::from(ip).into()));
+    assert_eq!(claim.mac, Mac(THEIRS));
+    (facts[0].origin, claim.kind)
+}
+
+#[test]
+fn a_claim_says_what_packet_it_was_and_who_heard_it() {
+    assert_eq!(claim(kind::CLAIM, 1, 0), (Origin::Probe, ClaimKind::Request));
+    assert_eq!(claim(kind::CLAIM, 2, 0), (Origin::Probe, ClaimKind::Reply));
+    assert_eq!(claim(kind::CLAIM_ON_WIRE, 2, 0), (Origin::Wire, ClaimKind::Reply));
+    for operation in [1, 2] {
+        let told = claim(kind::CLAIM_ON_WIRE, operation, 1);
+        assert_eq!(told, (Origin::Wire, ClaimKind::Announcement));
+    }
+}
+
 #[test]
 fn states_read_as_procfs_shows_them() {
     for (state, exit_state, letter) in [

@@ -6,8 +6,9 @@ use std::fmt;
 
 use super::attach::{Attach, Loader, Refusal};
 use super::offsets::need;
-use super::{Rung, events};
+use super::{Rung, Settings, events};
 use crate::contract;
+use crate::sources::arp::Watch;
 use ipwatch_common::kind;
 
 /// The rung of an event that nothing else tells.
@@ -56,6 +57,11 @@ macro_rules! function {
         ]
     };
 }
+
+/// The event of which [`ARP_WATCH`] tells.
+pub(super) const ARP_CLAIM: &str = "arp-claim";
+/// The watch of the host's links.
+pub(super) const ARP_WATCH: &[(&str, Attach)] = &[("sk_arp", Attach::Arp)];
 
 /// In the order of `doctor`.
 pub(super) const EVENTS: &[Event] = &[
@@ -194,6 +200,18 @@ pub(super) const EVENTS: &[Event] = &[
         kinds: &[kind::NEIGHBOUR],
     },
     Event {
+        name: ARP_CLAIM,
+        needs: &[need::CLAIM],
+        // Called through NF_HOOK(), which takes its address: it has a body of its own, static as it is.
+        rungs: &[
+            way(Rung::Fentry, &[("fe_arp", Attach::Fentry("arp_process"))]),
+            way(Rung::Kprobe, &[("kp_arp", Attach::Kprobe("arp_process"))]),
+            way(Rung::Socket, ARP_WATCH),
+        ],
+        fallback: ("netlink", "RTNLGRP_NEIGH, without who claims an IP of ours"),
+        kinds: &[kind::CLAIM, kind::CLAIM_ON_WIRE],
+    },
+    Event {
         name: "cni-call",
         needs: &[need::CALL],
         rungs: &[
@@ -294,8 +312,24 @@ pub(super) struct Standing {
 }
 
 /// Tries every event's ways. Nothing in here is fatal: what the kernel refuses is noted.
-pub(super) fn climb(loader: &mut Loader<'_>, forbid: &[Rung]) -> Vec<Standing> {
-    EVENTS.iter().map(|event| settle(event, loader, forbid)).collect()
+pub(super) fn climb(loader: &mut Loader<'_>, settings: &Settings) -> Vec<Standing> {
+    let mut forbid = settings.forbid.clone();
+    if settings.watch == Watch::Off {
+        forbid.push(Rung::Socket);
+    }
+    let mut climb = |event| settle(event, loader, &forbid);
+    let standings: Vec<Standing> = EVENTS.iter().map(&mut climb).collect();
+    let higher = |standing: &Standing| {
+        standing.event == ARP_CLAIM && standing.rung.is_some_and(|rung| rung != Rung::Socket)
+    };
+    if settings.watch == Watch::Always
+        && standings.iter().any(higher)
+        && !forbid.contains(&Rung::Socket)
+        && let Err(refusal) = loader.attach(Rung::Socket, ARP_WATCH)
+    {
+        tracing::warn!(%refusal, "probes: ARP on the host's links is not heard");
+    }
+    standings
 }
 
 fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
@@ -321,13 +355,18 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
     Standing { event: event.name, rung: None, hook: "", why }
 }
 
-/// As `doctor` shows it; `seen` counts the records of each event.
-pub(super) fn report(standings: &[Standing], counters: &events::Counters) -> Vec<contract::Probe> {
+/// As `doctor` shows it; `seen` counts the records of each event, `lost` those that were not told.
+pub(super) fn report(
+    standings: &[Standing],
+    counters: &events::Counters,
+    lost: &dyn Fn(u16) -> u64,
+) -> Vec<contract::Probe> {
     EVENTS
         .iter()
         .zip(standings)
         .map(|(event, standing)| {
             let seen = event.kinds.iter().map(|kind| counters.seen(*kind)).sum();
+            let lost = event.kinds.iter().map(|kind| lost(*kind)).sum();
             let why = standing.why.text();
             match standing.rung {
                 Some(rung) => contract::Probe {
@@ -337,6 +376,7 @@ pub(super) fn report(standings: &[Standing], counters: &events::Counters) -> Vec
                     status: if why.is_none() { "active" } else { "fallback" }.to_owned(),
                     why,
                     seen: (!event.kinds.is_empty()).then_some(seen),
+                    lost: Some(lost).filter(|lost| *lost > 0),
                 },
                 None => fallen(event, why),
             }
@@ -358,6 +398,7 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         status: if rung == NOTHING { "missing" } else { "fallback" }.to_owned(),
         why,
         seen: None,
+        lost: None,
     }
 }
 
@@ -407,10 +448,12 @@ mod tests {
         let counters = events::Counters::default();
         counters.count(kind::IPV4_UP);
         counters.count(kind::IPV4_DOWN);
-        let report = report(&standings, &counters);
+        let lost = |kind| u64::from(kind == kind::IPV4_DOWN) * 3;
+        let report = report(&standings, &counters, &lost);
         let probe = report.iter().find(|probe| probe.event == "ipv4-address").unwrap();
         assert_eq!((probe.rung.as_str(), probe.status.as_str()), ("kprobe", "fallback"));
         assert_eq!(probe.why.as_deref(), Some("fentry: load refused (EPERM)"));
-        assert_eq!(probe.seen, Some(2));
+        assert_eq!((probe.seen, probe.lost), (Some(2), Some(3)));
+        assert!(report.iter().all(|other| other.event == probe.event || other.lost.is_none()));
     }
 }

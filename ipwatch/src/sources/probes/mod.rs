@@ -32,7 +32,7 @@ mod ring;
 mod snapshot;
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,7 @@ use tokio::sync::watch;
 use crate::bounded;
 use crate::contract;
 use crate::fact::{NetnsRef, Sight};
+use crate::sources::arp;
 
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
@@ -74,12 +75,15 @@ pub enum Rung {
     Fentry,
     /// Entry or return of a function, by kprobe.
     Kprobe,
+    /// The filter of a socket.
+    Socket,
     /// A program that is not attached: an iterator, or run on demand.
     Snapshot,
 }
 
 impl Rung {
-    const ALL: [Rung; 5] = [Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Snapshot];
+    const ALL: [Rung; 6] =
+        [Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Socket, Rung::Snapshot];
 }
 
 impl fmt::Display for Rung {
@@ -89,6 +93,7 @@ impl fmt::Display for Rung {
             Rung::RawTp => "raw_tp",
             Rung::Fentry => "fentry",
             Rung::Kprobe => "kprobe",
+            Rung::Socket => "socket",
             Rung::Snapshot => "snapshot",
         })
     }
@@ -107,7 +112,7 @@ impl FromStr for Rung {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Rung::ALL.into_iter().find(|rung| rung.to_string() == text).ok_or_else(|| {
-            format!("{text:?} is no rung: use tp_btf, raw_tp, fentry, kprobe or snapshot")
+            format!("{text:?} is no rung: use tp_btf, raw_tp, fentry, kprobe, socket or snapshot")
         })
     }
 }
@@ -121,6 +126,8 @@ pub struct Settings {
     pub ring_bytes: u32,
     /// Directories of CNI plugins.
     pub plugin_dirs: Vec<PathBuf>,
+    /// Whether a socket listens for ARP on the host's links.
+    pub watch: arp::Watch,
 }
 
 impl Default for Settings {
@@ -128,7 +135,12 @@ impl Default for Settings {
     /// daemon five seconds to come back from whatever held it up. Twice that is resident memory,
     /// because the buffer is mapped twice in a row so that no record wraps.
     fn default() -> Self {
-        Self { forbid: Vec::new(), ring_bytes: 512 << 10, plugin_dirs: Vec::new() }
+        Self {
+            forbid: Vec::new(),
+            ring_bytes: 512 << 10,
+            plugin_dirs: Vec::new(),
+            watch: arp::Watch::Auto,
+        }
     }
 }
 
@@ -167,6 +179,9 @@ pub struct Probes {
     ebpf: Arc<Mutex<Ebpf>>,
     standings: Vec<ladder::Standing>,
     counters: Arc<events::Counters>,
+    counts: Arc<ring::Counts>,
+    /// Hears ARP for as long as it is open, and is never read.
+    arp: Option<OwnedFd>,
     host: NetnsRef,
     losses: watch::Receiver<Losses>,
     events: Option<Unstarted>,
@@ -203,15 +218,17 @@ impl Probes {
         let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
         let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets);
-        let standings = ladder::climb(&mut loader, &settings.forbid);
+        let standings = ladder::climb(&mut loader, settings);
+        let arp = loader.into_arp();
         drop(btf);
         give_memory_back();
-        Self::assemble(ebpf, standings, host, dirs)
+        Self::assemble(ebpf, standings, arp, host, dirs)
     }
 
     fn assemble(
         mut ebpf: Ebpf,
         standings: Vec<ladder::Standing>,
+        arp: Option<OwnedFd>,
         host: NetnsRef,
         plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
@@ -226,6 +243,8 @@ impl Probes {
             ebpf,
             standings,
             counters: Arc::default(),
+            counts: Arc::clone(&rings.counts),
+            arp,
             host,
             losses,
             events: Some(Unstarted { rings, losses: sender }),
@@ -236,7 +255,7 @@ impl Probes {
     /// Every event and how it is seen.
     #[must_use]
     pub fn report(&self) -> Vec<contract::Probe> {
-        ladder::report(&self.standings, &self.counters)
+        ladder::report(&self.standings, &self.counters, &|kind| self.counts.of(kind))
     }
 
     /// The same where [`Probes::load`] failed, so that `doctor` shows every event in any case.
@@ -269,7 +288,23 @@ impl Probes {
     }
 
     fn sees(&self, event: &str) -> bool {
-        self.standings.iter().any(|standing| standing.event == event && standing.rung.is_some())
+        self.rung(event).is_some()
+    }
+
+    fn rung(&self, event: &str) -> Option<Rung> {
+        self.standings.iter().find(|standing| standing.event == event)?.rung
+    }
+
+    /// How claims of an IP by ARP are seen, if they are.
+    #[must_use]
+    pub fn hears_arp(&self) -> Option<Rung> {
+        self.rung(ladder::ARP_CLAIM)
+    }
+
+    /// A socket hears the ARP of the host's links.
+    #[must_use]
+    pub fn listens_for_arp(&self) -> bool {
+        self.arp.is_some()
     }
 
     /// The host's netns: its tasks are not told.
@@ -342,6 +377,7 @@ fn create(
     ring_bytes: u32,
 ) -> Result<Ebpf, ProbesError> {
     let host_inode = host.inode.unwrap_or_default();
+    let host_cookie = host.cookie.unwrap_or_default();
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
@@ -351,6 +387,7 @@ fn create(
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
     loader.override_global("HOST_INODE", &host_inode, true);
+    loader.override_global("HOST_COOKIE", &host_cookie, true);
     for (global, offset) in offsets.globals() {
         loader.override_global(global, offset, true);
     }
@@ -373,7 +410,7 @@ fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
         events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
         calls: RingBuf::try_from(take(ebpf, "CALLS")?).map_err(load_error)?,
         untold: HashMap::try_from(take(ebpf, "UNTOLD")?).map_err(load_error)?,
-        counts,
+        counts: Arc::new(counts),
     })
 }
 

@@ -58,6 +58,9 @@ const MEMBERS: &[Member] = &[
     member("IFA4_PREFIX_LEN", &[("in_ifaddr", "ifa_prefixlen")]),
     member("IFA4_SCOPE", &[("in_ifaddr", "ifa_scope")]),
     member("IFA4_FLAGS", &[("in_ifaddr", "ifa_flags")]),
+    member("DEVICE_IP", &[("net_device", "ip_ptr")]),
+    member("IN_DEVICE_LIST", &[("in_device", "ifa_list")]),
+    member("IFA4_NEXT", &[("in_ifaddr", "ifa_next")]),
     member("IFA6_IDEV", &[("inet6_ifaddr", "idev")]),
     member("INET6_DEV_DEV", &[("inet6_dev", "dev")]),
     member("IFA6_ADDR", &[("inet6_ifaddr", "addr")]),
@@ -66,6 +69,8 @@ const MEMBERS: &[Member] = &[
     member("IFA6_FLAGS", &[("inet6_ifaddr", "flags")]),
     member("SKB_HEAD", &[("sk_buff", "head")]),
     member("SKB_MAC_HEADER", &[("sk_buff", "mac_header")]),
+    member("SKB_NETWORK_HEADER", &[("sk_buff", "network_header")]),
+    member("SKB_DEV", &[("sk_buff", "dev")]),
     member("NEIGH_TABLE", &[("neighbour", "tbl")]),
     member("NEIGH_DEV", &[("neighbour", "dev")]),
     member("NEIGH_HA", &[("neighbour", "ha")]),
@@ -166,6 +171,19 @@ pub(super) mod need {
     ];
     /// Devices.
     pub(in super::super) const DEVICE: &[&str] = &["NET_INODE", "DEVICE_NET", "DEVICE_INDEX"];
+    /// Claims of an IP.
+    pub(in super::super) const CLAIM: &[&str] = &[
+        "NET_INODE",
+        "DEVICE_NET",
+        "DEVICE_INDEX",
+        "DEVICE_IP",
+        "IN_DEVICE_LIST",
+        "IFA4_LOCAL",
+        "IFA4_NEXT",
+        "SKB_HEAD",
+        "SKB_NETWORK_HEADER",
+        "SKB_DEV",
+    ];
     /// Neighbours.
     pub(in super::super) const NEIGHBOUR: &[&str] = &[
         "NET_INODE",
@@ -251,6 +269,7 @@ mod tests {
             need::IPV6,
             need::DEVICE,
             need::NEIGHBOUR,
+            need::CLAIM,
             need::WALK,
             need::FILE,
             &["SKB_HEAD", "SKB_MAC_HEADER"],

@@ -34,7 +34,10 @@ pub struct Losses {
     pub neighbours: u64,
     /// Runs of CNI plugins: nothing tells of them again.
     pub calls: u64,
-    /// Neighbour updates that the kernel half held back, because there were too many in one second.
+    /// Claims of an IP: the next packet tells of it again.
+    pub claims: u64,
+    /// Neighbour updates and claims that the kernel half held back, because there were too many in one
+    /// second.
     pub suppressed: u64,
 }
 
@@ -42,12 +45,13 @@ impl Losses {
     /// Takes over what is more. Whether anything was.
     fn raise(&mut self, other: Self) -> bool {
         let before = *self;
-        let Self { netns, tasks, addresses, neighbours, calls, suppressed } = self;
+        let Self { netns, tasks, addresses, neighbours, calls, claims, suppressed } = self;
         *netns = other.netns.max(*netns);
         *tasks = other.tasks.max(*tasks);
         *addresses = other.addresses.max(*addresses);
         *neighbours = other.neighbours.max(*neighbours);
         *calls = other.calls.max(*calls);
+        *claims = other.claims.max(*claims);
         *suppressed = other.suppressed.max(*suppressed);
         *self != before
     }
@@ -101,7 +105,7 @@ pub(super) struct Rings {
     pub(super) events: RingBuf<MapData>,
     pub(super) calls: RingBuf<MapData>,
     pub(super) untold: Untold,
-    pub(super) counts: Counts,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// Ends of runs that the ring buffer had no room for.
@@ -242,7 +246,7 @@ fn take(untold: &mut Untold, counters: &Counters) -> Vec<Fact> {
 
 /// What did not fit.
 struct Lost {
-    counts: Counts,
+    counts: Arc<Counts>,
     losses: watch::Sender<Losses>,
 }
 
@@ -278,15 +282,23 @@ impl Counts {
         sum(&self.drops, 0)
     }
 
+    /// Records of one kind that were not told.
+    pub(super) fn of(&self, kind: u16) -> u64 {
+        let count = |counters| sum(counters, u32::from(kind)).unwrap_or_default();
+        count(&self.dropped) + count(&self.suppressed)
+    }
+
     fn read(&self) -> Result<Losses, MapError> {
-        let mut losses = Losses { suppressed: sum(&self.suppressed, 0)?, ..Losses::default() };
+        let mut losses = Losses::default();
         for kind in kind::NETNS_CREATED..=kind::CALL_ENDED {
+            losses.suppressed += sum(&self.suppressed, u32::from(kind))?;
             let lost = sum(&self.dropped, u32::from(kind))?;
             *match kind {
                 kind::NETNS_CREATED..=kind::NETNS_GONE => &mut losses.netns,
                 kind::TASK_FORK..=kind::SIGNAL => &mut losses.tasks,
                 kind::IPV4_UP..=kind::DEVICE_MOVED => &mut losses.addresses,
                 kind::NEIGHBOUR => &mut losses.neighbours,
+                kind::CLAIM..=kind::CLAIM_ON_WIRE => &mut losses.claims,
                 _ => &mut losses.calls,
             } += lost;
         }

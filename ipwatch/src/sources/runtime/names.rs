@@ -13,8 +13,19 @@ use tokio::sync::Notify;
 /// The source that stands for all runtimes while there is none.
 pub(super) const NONE: &str = "runtime";
 /// Sources of others: no runtime may take their names.
-const TAKEN: [&str; 10] =
-    ["cni", "ledger", "map", "neighbours", "netlink", "otlp", "probes", "procfs", "routes", NONE];
+const TAKEN: [&str; 11] = [
+    "arp",
+    "cni",
+    "ledger",
+    "map",
+    "neighbours",
+    "netlink",
+    "otlp",
+    "probes",
+    "procfs",
+    "routes",
+    NONE,
+];
 /// Longest name that a runtime may give itself.
 const LONGEST: usize = 32;
 
