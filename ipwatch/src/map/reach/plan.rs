@@ -359,16 +359,6 @@ struct End {
 }
 
 impl NodeMap {
-    /// The netns that another one calls `nsid`.
-    fn peer_netns(&self, own: NetnsId, nsid: i32) -> Option<NetnsId> {
-        let told = self.netns.get(&own).and_then(|netns| netns.wiring.peer(nsid));
-        let told = told.filter(|id| self.netns.contains_key(id));
-        told.or_else(|| {
-            let host = self.host() == Some(own);
-            host.then(|| self.names.find(&crate::fact::NetnsRef::nsid(nsid)))?
-        })
-    }
-
     /// The netns in which a tunnel's packets go.
     fn under(&self, own: NetnsId, link: &Link) -> Option<NetnsId> {
         link.peer_nsid.map_or(Some(own), |nsid| self.peer_netns(own, nsid))
