@@ -405,9 +405,15 @@ impl Daemon {
     /// Follows every change of a finding from now on.
     #[must_use]
     pub fn follow(&self) -> Follower {
+        self.follow_what(&[])
+    }
+
+    /// Follows one stream, as `ipwatch watch WHAT` does.
+    #[must_use]
+    pub fn follow_what(&self, what: &[&str]) -> Follower {
         let path = self.log.with_file_name("watch.jsonl");
         let mut command = Command::new(binary());
-        command.arg("--socket").arg(&self.socket).args(["watch", "-o", "jsonl"]);
+        command.arg("--socket").arg(&self.socket).args(["watch", "-o", "jsonl"]).args(what);
         let out = File::create(&path).expect("open a file");
         let child = command.stdin(Stdio::null()).stdout(out).spawn().expect("run ipwatch watch");
         Follower { child, path }

@@ -79,6 +79,16 @@ const TROUBLES: &[Trouble] = &[
         ],
     },
     Trouble {
+        says: &[&["duplicate address"], &["duplicate use of"], &["address conflict"]],
+        means: "two have one IP on a link",
+        codes: &[Code::IpDuplicate, Code::NeighbourConflict],
+    },
+    Trouble {
+        says: &[&["no route to host"], &["host is unreachable"], &["host unreachable"]],
+        means: "whoever has the IP, or the router to it, does not answer on its link",
+        codes: &[Code::NeighbourFailed, Code::GatewayNeighbourLost],
+    },
+    Trouble {
         says: &[&["unexpected end of json input"], &["failed to load cache", "sandbox"]],
         means: "a file that the network's state is kept in is torn or empty",
         codes: &[Code::IpamStoreUnreadable],

@@ -6,10 +6,10 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, Link, Mac};
+use crate::fact::{BootNs, Link, LinkDetail, Mac};
 
 use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, Side, Turn};
-use super::{Netns, NetnsId, NodeMap};
+use super::{Endpoint, Netns, NetnsId, NodeMap};
 
 const SEC: u64 = 1_000_000_000;
 /// The kernel takes no other MAC's word for so long after an entry changed (`locktime`, one second), so
@@ -82,6 +82,8 @@ impl NodeMap {
             .filter_map(|(key, contest)| self.conflict(key, contest, now))
             .collect();
         found.extend(self.claims.dad().filter_map(|key| self.failed(key)));
+        // Some may be several's on purpose.
+        found.retain(|one| !self.is_shared_ip(one.ip));
         found
     }
 
@@ -131,7 +133,7 @@ impl NodeMap {
                     .count()
                     >= PROXY
         };
-        side.is_live(now) && !is_shared(side.mac) && !router && !proxy()
+        side.is_live(now) && !is_virtual(side.mac) && !router && !proxy()
     }
 
     /// Whether two MACs that were heard cannot both be right.
@@ -163,7 +165,8 @@ impl NodeMap {
         let here = self.segment(netns, ifindex);
         for (id, on, mac) in self.devices_with(ip) {
             let (Some(mac), Some(entry)) = (mac, self.netns.get(&id)) else { continue };
-            if entry.dying.is_some() || self.segment(id, on) != here {
+            let there = Endpoint { netns: id, ifindex: on };
+            if entry.dying.is_some() || !self.meets(here, key, there) {
                 continue;
             }
             let own = entry.addresses().find(|(key, _)| key.local == ip && key.ifindex == on);
@@ -235,11 +238,11 @@ impl NodeMap {
         };
         is_upper(link)
             && link.peer == Some(parent.ifindex)
-            && self.netns_beyond(entry, link).is_none_or(|netns| netns == parent.netns)
+            && self.far_netns(entry, link).is_none_or(|netns| netns == parent.netns)
     }
 
     /// The netns that the other end of a device is in, or its parent, as far as it is known.
-    pub(super) fn netns_beyond(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
+    pub(super) fn far_netns(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
         let Some(nsid) = link.peer_nsid else { return Some(entry.id) };
         if let Some(known) = self.peer_netns(entry.id, nsid) {
             return Some(known);
@@ -249,6 +252,19 @@ impl NodeMap {
         let end = host.link(link.peer?)?;
         let back = end.peer == Some(link.ifindex) && end.peer_nsid.is_some();
         (back && end.peer_nsid == entry.names.nsid).then_some(host.id)
+    }
+
+    /// Whether what a device hears comes from this other one's link. Where a bridge keeps VLANs apart, those who
+    /// share it need not.
+    fn meets(&self, here: (NetnsId, u32), (_, netns, ifindex): &Key, there: Endpoint) -> bool {
+        let link = self.netns.get(&here.0).and_then(|entry| entry.link(here.1));
+        let detail = link.and_then(|link| link.detail.as_ref());
+        let apart = matches!(detail, Some(LinkDetail::Bridge { vlan_filtering: true }));
+        let heard = || {
+            let reach = self.reach(Endpoint { netns: *netns, ifindex: *ifindex });
+            reach.endpoints.iter().any(|(other, _)| *other == there)
+        };
+        self.segment(there.netns, there.ifindex) == here && (!apart || heard())
     }
 
     /// The device that stands for a link: the bridge, what a macvlan is made of, one end of a lone pair.
@@ -268,7 +284,7 @@ impl NodeMap {
             else {
                 return at;
             };
-            let Some(there) = self.netns_beyond(entry, link) else { return at };
+            let Some(there) = self.far_netns(entry, link) else { return at };
             if is_upper(link) {
                 at = (there, other);
                 continue;
@@ -307,7 +323,7 @@ fn is_upper(link: &Link) -> bool {
 }
 
 /// A virtual router's (RFC 9568): it moves with the mastership.
-fn is_shared(mac: Mac) -> bool {
+fn is_virtual(mac: Mac) -> bool {
     matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _])
 }
 

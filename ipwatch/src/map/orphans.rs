@@ -89,7 +89,7 @@ impl NodeMap {
         if !is_pods(link) || link.peer_nsid.is_none() {
             return None;
         }
-        let entry = self.netns.get(&self.netns_beyond(host, link)?)?;
+        let entry = self.netns.get(&self.far_netns(host, link)?)?;
         let whole = entry.dumped && entry.more == 0 && entry.dying.is_none() && !entry.host;
         whole.then_some(entry.id)
     }

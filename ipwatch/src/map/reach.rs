@@ -82,6 +82,11 @@ impl NodeMap {
         self.reach.readdressed();
     }
 
+    /// Whether several may have an IP on purpose.
+    pub(super) fn is_shared_ip(&self, ip: IpAddr) -> bool {
+        self.reach.shared.iter().any(|prefix| prefix.contains(ip))
+    }
+
     fn plan(&self) -> &plan::Plan {
         self.reach.plan.get_or_init(|| plan::Plan::of(self))
     }

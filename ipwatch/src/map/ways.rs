@@ -51,7 +51,7 @@ impl NodeMap {
     pub fn other_end(&self, netns: NetnsId, ifindex: u32) -> Option<&Link> {
         let entry = self.netns.get(&netns)?;
         let link = entry.link(ifindex).filter(|link| link.kind.as_deref() == Some("veth"))?;
-        let other = self.netns.get(&self.netns_beyond(entry, link)?)?.link(link.peer?)?;
+        let other = self.netns.get(&self.far_netns(entry, link)?)?.link(link.peer?)?;
         (other.peer == Some(ifindex)).then_some(other)
     }
 }

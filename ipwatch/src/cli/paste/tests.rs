@@ -63,6 +63,14 @@ fn errors_as_they_are_logged_have_a_runbook() {
             Code::MountLeakBlocksRemoval,
         ),
         (
+            "IPv6: eth0: IPv6 duplicate address fd00::5 used by 02:42:ac:11:00:02 detected!",
+            Code::IpDuplicate,
+        ),
+        (
+            "Liveness probe failed: dial tcp 10.0.3.17:8080: connect: no route to host",
+            Code::NeighbourFailed,
+        ),
+        (
             "unregister_netdevice: waiting for eth0 to become free. Usage count = 1",
             Code::NetnsTeardownStuck,
         ),

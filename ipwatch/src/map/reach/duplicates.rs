@@ -54,8 +54,7 @@ type Reached = Vec<(Endpoint, Endpoint)>;
 pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
     let mut found = Vec::new();
     let mut reached: Table<DevId, Reached> = Table::default();
-    let shared = |ip: IpAddr| map.reach.shared.iter().any(|prefix| prefix.contains(ip));
-    for ip in map.reach.crowded.iter().copied().filter(|ip| !shared(*ip)) {
+    for ip in map.reach.crowded.iter().copied().filter(|ip| !map.is_shared_ip(*ip)) {
         let all = candidates(map, map.plan(), ip);
         for (place, second) in all.iter().enumerate() {
             if found.len() >= MAX_DUPLICATES {
