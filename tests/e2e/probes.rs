@@ -7,6 +7,7 @@ use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 support::tests! {
     every_event_says_where_it_stands,
     who_claims_an_ip_is_heard,
+    the_socket_is_opened_as_the_configuration_says,
     without_bpf_the_rest_goes_on,
     without_btf_the_rest_goes_on,
 }
@@ -68,6 +69,30 @@ fn who_claims_an_ip_is_heard(lab: &Lab) {
         socket.send_to(b"?", (lab.ip(1), 9)).unwrap();
     });
     support::poll::until("the claims are told", 10, || probe()["seen"].as_u64() >= Some(hears));
+}
+
+fn the_socket_is_opened_as_the_configuration_says(lab: &Lab) {
+    if daemon::probes() == "off" {
+        return;
+    }
+    let node = Netns::new(lab, "node");
+    let standing = |watch: &str| {
+        let config = Config::default().line(&format!("[neighbours]\nwatch = \"{watch}\""));
+        let daemon = node.run(|| Daemon::start(lab, &config));
+        let document = daemon.document(&["doctor"]).expect("a document");
+        let one = |list: &str, key: &str, name: &str| {
+            let list = document[list].as_array().unwrap().iter();
+            list.clone().find(|one| one[key] == name).expect("told").clone()
+        };
+        (one("probes", "event", "arp-claim"), one("sources", "name", "arp"))
+    };
+    let (probe, source) = standing("always");
+    let heard = if probe["rung"] == "socket" { "alone" } else { "and the host's links" };
+    assert!(source["detail"].as_str().unwrap().contains(heard), "{probe} {source}");
+    let (probe, source) = standing("off");
+    assert_ne!(probe["rung"], "socket");
+    let status = if probe["rung"] == "netlink" { "disabled" } else { "active" };
+    assert_eq!(source["status"], status, "{probe} {source}");
 }
 
 fn without_bpf_the_rest_goes_on(lab: &Lab) {
