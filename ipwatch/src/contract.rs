@@ -121,6 +121,53 @@ pub struct Address {
     pub since: Option<String>,
     /// Ids of findings about it.
     pub findings: Vec<String>,
+    /// With whom it shares a link or a router, when that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<Vec<Segment>>,
+}
+
+/// What an address shares with others: a link, or the router at the other end of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Which of the two.
+    pub kind: SegmentKind,
+    /// The netns of that device, or the router.
+    pub netns: Netns,
+    /// The bridge, parent, tunnel or end of a pair by which the others are reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Interface>,
+    /// The others.
+    pub members: Vec<Member>,
+}
+
+/// By what others are met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SegmentKind {
+    /// A broadcast gets there, and back.
+    Link,
+    /// Each is at its own link to it.
+    Router,
+}
+
+/// A device on the same link, or at the same router.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Where.
+    pub netns: Netns,
+    /// Which.
+    pub interface: Interface,
+    /// Its IPs.
+    pub ips: Vec<IpAddr>,
+    /// Whose container it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+    /// Whose pod it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+    /// It has the very IP that was asked about.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_ip: bool,
 }
 
 /// A network namespace.

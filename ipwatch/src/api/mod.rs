@@ -24,6 +24,8 @@ use crate::finding::{Change, Code};
 pub enum Ask {
     /// `query ip|netns|pod|pid`: addresses.
     Addresses(Selector),
+    /// `query ip --reach`: the same, each with what shares its link.
+    Reach(Selector),
     /// `query neigh`: neighbour entries, of all IPs or of those within one prefix.
     Neighbours(Option<Prefix>),
     /// `query findings`: open ones, and resolved ones too with `all`. `what` narrows: a finding's id

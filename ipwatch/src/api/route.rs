@@ -9,7 +9,7 @@ use super::{Ask, Prefix, Selector, Stream};
 
 /// Every route, as an error about an unknown one lists them.
 pub const ROUTES: &[&str] = &[
-    "/v1/addresses?ip=IP|CIDR or ?netns=NAME or ?pod=NAMESPACE/NAME or ?pid=PID",
+    "/v1/addresses?ip=IP|CIDR or ?netns=NAME or ?pod=NAMESPACE/NAME or ?pid=PID, and &reach=true",
     "/v1/neighbours?ip=IP|CIDR",
     "/v1/findings?all=true&what=ID|CODE|IP|NAMESPACE/NAME",
     "/v1/history?ip=IP|CIDR",
@@ -57,7 +57,11 @@ pub enum BadTarget {
 pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
     let mut parameters = Parameters::read(query.unwrap_or_default())?;
     let route = match path {
-        "/v1/addresses" => Route::Ask(Ask::Addresses(selector(&mut parameters)?)),
+        "/v1/addresses" => {
+            let reach = parameters.flag("reach")?;
+            let selector = selector(&mut parameters)?;
+            Route::Ask(if reach { Ask::Reach(selector) } else { Ask::Addresses(selector) })
+        }
         "/v1/neighbours" => Route::Ask(Ask::Neighbours(parameters.prefix("ip")?)),
         "/v1/history" => Route::Ask(Ask::History(parameters.prefix("ip")?)),
         "/v1/findings" => Route::Ask(Ask::Findings {
@@ -86,7 +90,7 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
 pub fn target(ask: &Ask) -> String {
     let mut target = Target::default();
     match ask {
-        Ask::Addresses(selector) => {
+        Ask::Addresses(selector) | Ask::Reach(selector) => {
             target.path("/v1/addresses");
             match selector {
                 Selector::Ip(prefix) => target.optional("ip", prefix.map(|p| p.to_string())),
@@ -94,6 +98,8 @@ pub fn target(ask: &Ask) -> String {
                 Selector::Pod(name) => target.with("pod", name.as_deref().unwrap_or_default()),
                 Selector::Pid(pid) => target.with("pid", &pid.to_string()),
             }
+            let reach = matches!(ask, Ask::Reach(_));
+            target.optional("reach", reach.then(|| "true".to_owned()));
         }
         Ask::Neighbours(prefix) => {
             target.path("/v1/neighbours");
@@ -306,6 +312,8 @@ mod tests {
         assert_eq!(asked("/v1/addresses?ip=10.0.3.0%2F24"), Ask::Addresses(Selector::Ip(ip)));
         assert_eq!(asked("/v1/addresses?ip=10.0.3.0/24"), Ask::Addresses(Selector::Ip(ip)));
         assert_eq!(asked("/v1/addresses?netns"), Ask::Addresses(Selector::Netns(None)));
+        let reach = Ask::Reach(Selector::Ip(ip));
+        assert_eq!(asked("/v1/addresses?ip=10.0.3.0/24&reach"), reach);
         assert_eq!(asked("/v1/addresses?pid=812"), Ask::Addresses(Selector::Pid(812)));
         assert_eq!(
             asked("/v1/addresses?pod=shop/api-0"),
@@ -350,6 +358,7 @@ mod tests {
         let name = proptest::option::of(".{1,20}");
         prop_oneof![
             prefix.clone().prop_map(|prefix| Ask::Addresses(Selector::Ip(prefix))),
+            prefix.clone().prop_map(|prefix| Ask::Reach(Selector::Ip(prefix))),
             name.clone().prop_map(|name| Ask::Addresses(Selector::Netns(name))),
             name.clone().prop_map(|name| Ask::Addresses(Selector::Pod(name))),
             any::<u32>().prop_map(|pid| Ask::Addresses(Selector::Pid(pid))),

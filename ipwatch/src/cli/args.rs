@@ -166,7 +166,13 @@ pub(super) struct Query {
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
     /// Addresses: one IP, those of a prefix, or all
-    Ip(Within),
+    Ip {
+        #[command(flatten)]
+        within: Within,
+        /// What shares its link or its router with each of them
+        #[arg(long, requires = "prefix")]
+        reach: bool,
+    },
     /// Addresses of one netns, or of every netns
     Netns {
         /// Its cookie, inode or nsid, or the path or name of its mount
@@ -209,7 +215,7 @@ pub(super) enum What {
 impl What {
     /// Whether the answer is one that `-o tree` draws.
     fn has_tree(&self) -> bool {
-        matches!(self, What::Ip(_) | What::Netns { .. } | What::Pod { .. } | What::Pid { .. })
+        matches!(self, What::Ip { .. } | What::Netns { .. } | What::Pod { .. } | What::Pid { .. })
     }
 }
 
@@ -320,7 +326,8 @@ mod tests {
         let cli = parse("ipwatch query ip 10.0.3.17 -o json -w --socket /tmp/s").unwrap();
         assert_eq!(cli.global.output, Format::Json);
         assert_eq!(cli.global.socket(), PathBuf::from("/tmp/s"));
-        let Command::Query(Query { watch: true, what: What::Ip(within) }) = cli.command else {
+        let Command::Query(Query { watch: true, what: What::Ip { within, .. } }) = cli.command
+        else {
             panic!("not a watched query")
         };
         assert_eq!(within.prefix, Some("10.0.3.17".parse().unwrap()));

@@ -61,7 +61,7 @@ async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), 
 /// The empty answer.
 fn nothing(ask: &Ask) -> Body {
     match ask {
-        Ask::Addresses(_) => Body::Addresses(Vec::new()),
+        Ask::Addresses(_) | Ask::Reach(_) => Body::Addresses(Vec::new()),
         Ask::Findings { .. } => Body::Findings(Vec::new()),
         Ask::Neighbours(_) => Body::Neighbours(Vec::new()),
         Ask::History(_) => Body::History(Vec::new()),
@@ -73,7 +73,10 @@ fn nothing(ask: &Ask) -> Body {
 
 fn ask(what: What) -> Ask {
     match what {
-        What::Ip(Within { prefix }) => Ask::Addresses(Selector::Ip(prefix)),
+        What::Ip { within: Within { prefix }, reach: false } => {
+            Ask::Addresses(Selector::Ip(prefix))
+        }
+        What::Ip { within: Within { prefix }, reach: true } => Ask::Reach(Selector::Ip(prefix)),
         What::Netns { netns } => Ask::Addresses(Selector::Netns(netns)),
         What::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
         What::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
@@ -145,7 +148,9 @@ async fn answer(
         ..out.view(document)
     };
     match (ask, &document.body) {
-        (_, Body::Addresses(addresses)) if out.format == Format::Tree => {
+        (_, Body::Addresses(addresses))
+            if out.format == Format::Tree || (matches!(ask, Ask::Reach(_)) && out.for_people()) =>
+        {
             Ok(show::trees(document, &open_findings(client, addresses).await, view))
         }
         (Ask::Addresses(Selector::Ip(Some(prefix))), Body::Addresses(addresses))
@@ -196,7 +201,7 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         return None;
     }
     let (what, next) = match ask {
-        Ask::Addresses(Selector::Ip(Some(ip))) => {
+        Ask::Addresses(Selector::Ip(Some(ip))) | Ask::Reach(Selector::Ip(Some(ip))) => {
             let within = if ip.is_host() { "" } else { "within " };
             (
                 format!("no address {within}{ip} in any network namespace of this node"),

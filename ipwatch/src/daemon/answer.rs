@@ -28,7 +28,7 @@ pub(super) fn answer(core: &mut Core, request: Request) {
         let _ = reply.send(Err(AskError::Unavailable(wait.to_owned())));
         return;
     }
-    if matches!(ask, Ask::Addresses(_)) && core.desk.polls() {
+    if matches!(ask, Ask::Addresses(_) | Ask::Reach(_)) && core.desk.polls() {
         let again = core.again.clone();
         let done = core.desk.refresh();
         tokio::spawn(async move {
@@ -45,13 +45,25 @@ pub(super) fn answer(core: &mut Core, request: Request) {
 pub(super) fn answer_fresh(core: &mut Core, request: Request) {
     let Request { ask, reply } = request;
     match ask {
-        Ask::Addresses(Selector::Pid(pid)) if core.map.tasks_of(pid).next().is_none() => {
+        Ask::Addresses(Selector::Pid(pid)) | Ask::Reach(Selector::Pid(pid))
+            if core.map.tasks_of(pid).next().is_none() =>
+        {
             by_procfs(core, pid, reply);
         }
         Ask::Addresses(selector) => {
             let answer = addresses(core, &selector);
             if let Ok(Document { body: Body::Addresses(found), .. }) = &answer {
                 core.memory.worked(found.len(), clock::now());
+            }
+            let _ = reply.send(answer);
+        }
+        Ask::Reach(selector) => {
+            let mut answer = addresses(core, &selector);
+            if let Ok(Document { body: Body::Addresses(found), .. }) = &mut answer {
+                core.map.draw_reach(found);
+                let members = found.iter().flat_map(|address| address.reach.iter().flatten());
+                let members: usize = members.map(|segment| segment.members.len()).sum();
+                core.memory.worked(found.len() + members, clock::now());
             }
             let _ = reply.send(answer);
         }

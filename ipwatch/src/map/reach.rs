@@ -3,7 +3,7 @@
 //!
 //! What is not known leads nowhere: nothing is claimed from a gap. `plan` says what is plugged into what,
 //! `flood` sends a frame through it, `router` knows the links that are routed one by one, `duplicates` asks
-//! both for every IP that more than one netns has.
+//! both for every IP that more than one netns has, and `view` draws it.
 //!
 //! All of it is worked out when it is asked for, and kept until the wiring changes.
 
@@ -11,6 +11,7 @@ mod duplicates;
 mod flood;
 mod plan;
 mod router;
+mod view;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -143,6 +143,7 @@ impl NodeMap {
             reservation: address.and_then(|(key, _)| self.reservation_at(entry, key.local)),
             since: address.map(|(_, known)| self.calendar().date(known.since)),
             findings: Vec::new(),
+            reach: None,
         }
     }
 

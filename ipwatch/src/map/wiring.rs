@@ -101,8 +101,8 @@ impl NodeMap {
         {
             peers.insert(nsid, peer);
             self.reach.rewired();
+            self.strangers.named(id, nsid);
         }
-        self.strangers.named(id, nsid);
     }
 
     /// Two entries turned out to be one netns.
@@ -122,8 +122,9 @@ impl NodeMap {
     ) {
         let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
         if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
-            known.link.isolated = isolated;
-            self.reach.rewired();
+            if std::mem::replace(&mut known.link.isolated, isolated) != isolated {
+                self.reach.rewired();
+            }
         }
     }
 
@@ -141,8 +142,11 @@ impl NodeMap {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let known = entry.wiring.vlans.entry(ifindex).or_default();
         if known.1 <= at {
-            *known = (vlans.iter().take(MAX_VLANS).copied().collect(), at);
-            self.reach.rewired();
+            let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
+            if known.0 != new || known.1 == BootNs::default() {
+                self.reach.rewired();
+            }
+            *known = (new, at);
         }
     }
 
@@ -158,12 +162,12 @@ impl NodeMap {
             return;
         }
         let known = routes.entry(route.key).or_default();
-        self.reach.readdressed();
         if known.1 < at {
             *known = (Vec::new(), at);
         }
         // Of the same moment: a dump tells one by one of routes that have the same key.
         if known.1 == at {
+            self.reach.readdressed();
             for hop in route.hops.iter().take(MAX_HOPS) {
                 if known.0.len() < MAX_HOPS && !known.0.contains(hop) {
                     known.0.push(*hop);
@@ -188,9 +192,9 @@ impl NodeMap {
             return;
         }
         known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
+        self.reach.readdressed();
         if known.is_empty() {
             entry.wiring.routes.remove(key);
-            self.reach.readdressed();
         }
     }
 

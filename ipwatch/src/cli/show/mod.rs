@@ -90,6 +90,7 @@ mod tests {
 
     const DOCUMENTS: &[&str] = &[
         "query-ip.json",
+        "query-ip-reach.json",
         "query-netns.json",
         "scan.json",
         "query-neigh.json",

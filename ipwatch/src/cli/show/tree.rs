@@ -4,6 +4,8 @@
 //! branches are addresses, holders and findings. Text that a container chose is escaped, and a line
 //! too long for the terminal goes on below itself without breaking the drawing.
 
+mod reach;
+
 use unicode_width::UnicodeWidthStr;
 
 use super::card;
@@ -117,6 +119,8 @@ impl Told<'_> {
         if !ipam.is_empty() {
             node.below.push(Node::leaf(ipam));
         }
+        let reach = address.reach.as_deref().map(reach::nodes);
+        node.below.extend(reach.into_iter().flatten());
         node
     }
 
