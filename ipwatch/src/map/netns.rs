@@ -375,10 +375,12 @@ impl NodeMap {
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let full = entry.links.len() >= MAX_LINKS;
+        let mut went_down = false;
         match entry.links.get_mut(&link.ifindex) {
             Some(known) if known.touched > at => {}
             Some(known) => {
                 let driver = same_driver(&known.link, link);
+                went_down = known.link.up && !link.up;
                 let was = std::mem::replace(&mut known.link, link.clone());
                 known.touched = at;
                 if let Some(parent) = &mut known.link.parent {
@@ -395,7 +397,8 @@ impl NodeMap {
                 self.reach.rewired();
             }
         }
-        if !link.up {
+        // Not of one that never was up: its first route may be told before its birth, by another socket.
+        if went_down {
             entry.wiring.forget_routes(link.ifindex, at);
             self.reach.readdressed();
         }

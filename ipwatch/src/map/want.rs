@@ -10,7 +10,7 @@ pub enum Want {
     /// seen yet.
     Walk,
     /// Open this netns by one of its doors, learn all its names (an nsid is assigned where there is
-    /// none, unless the configuration forbids it) and dump its links, addresses and neighbours.
+    /// none, unless the configuration forbids it) and dump what is in it.
     Adopt {
         /// The names known so far. What is opened must agree with every one of them.
         netns: NetnsRef,

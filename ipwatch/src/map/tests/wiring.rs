@@ -69,6 +69,12 @@ fn a_device_that_goes_down_takes_its_routes_along() {
     assert_eq!(hops(&feed), [hop(3, 2)]);
     feed.tell(What::LinkGone { netns: A, ifindex: 3 });
     assert_eq!(hops(&feed), []);
+
+    // Routes come by a socket of their own, at times before the device's birth.
+    feed.tell(route(&[hop(4, 1)]));
+    feed.tell(What::Link { netns: A, link: Link { up: false, ..link(4) } });
+    feed.tell(What::Link { netns: A, link: link(4) });
+    assert_eq!(hops(&feed), [hop(4, 1)]);
 }
 
 #[test]

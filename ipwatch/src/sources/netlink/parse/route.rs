@@ -125,8 +125,7 @@ fn multipath(mut rest: &[u8], gone: bool) -> Vec<Hop> {
         let Some(&[a, b, flags, _, c, d, e, f]) = rest.first_chunk::<RTNEXTHOP>() else { break };
         let len = usize::from(u16::from_ne_bytes([a, b]));
         let Some(value) = rest.get(RTNEXTHOP..len) else { break };
-        let mut next = Next::default();
-        next.ifindex = index(i32::from_ne_bytes([c, d, e, f]));
+        let mut next = Next { ifindex: index(i32::from_ne_bytes([c, d, e, f])), gateway: None };
         for (kind, value) in nested(value) {
             next.gateway = gateway(kind, value).or(next.gateway);
         }

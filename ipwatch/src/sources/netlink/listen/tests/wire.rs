@@ -142,6 +142,21 @@ fn routes_of_another_netns_are_its_own() {
             let What::Netns { netns: name } = given else { unreachable!() };
             let told = heard.until(|what| matches!(what, What::Route { .. })).await;
             assert!(matches!(told, What::Route { netns, .. } if netns == name), "{told:?}");
+
+            // The next one gets its number, and is heard when all sockets know of the end.
+            drop(netns);
+            heard.until(|what| matches!(what, What::NetnsDying { netns } if *netns == name)).await;
+            heard.seen.clear();
+            let next = Netns::new();
+            next.veth("ipwt-g");
+            next.ip("link set eth0 up");
+            next.ip("route add default dev eth0 metric 9");
+            let told = heard.until(|what| matches!(what, What::Route { .. })).await;
+            assert!(
+                matches!(&told, What::Route { netns, route } if *netns == name
+                    && route.key.priority == 9),
+                "{told:?}"
+            );
         },
     );
 }

@@ -31,7 +31,9 @@ fn whose_the_other_ends_of_links_are() {
         return;
     }
     in_new_netns(|| {
-        let (netns, other) = (Netns::new(), Netns::new());
+        let mut requests = Requests::new().unwrap();
+        let (first, netns, other) = (Netns::new(), Netns::new(), Netns::new());
+        adopt(&mut requests, &first); // so that numbers here and there differ
         ip("link add v0 type veth peer name v1");
         ip(&format!("link add m0 link v0 netns {} type macvlan", netns.pid()));
         netns.ip(&format!("link add side type veth peer name side netns {}", other.pid()));
@@ -39,7 +41,6 @@ fn whose_the_other_ends_of_links_are() {
         if vlan {
             ip(&format!("link add l0 link v0 netns {} type vlan id 9", netns.pid()));
         }
-        let mut requests = Requests::new().unwrap();
         let first = adopt(&mut requests, &netns);
         let number = |name: &str, facts: &[Fact]| link(facts, name).unwrap().peer_nsid.unwrap();
         let host = (number("m0", &first), requests.host().cookie, None);
