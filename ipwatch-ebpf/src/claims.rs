@@ -21,12 +21,34 @@ use crate::offsets::{
     DEVICE_IP, HOST_COOKIE, HOST_INODE, IFA4_LOCAL, IFA4_NEXT, IN_DEVICE_LIST, SKB_DEV, SKB_HEAD,
     SKB_NETWORK_HEADER,
 };
-use crate::read::{self, Addr, at, field};
+use crate::read::{self, Addr, Plain, at, field};
 
 /// ARP for IPv4 on Ethernet: `struct arphdr` and what follows it (`arp_create`, net/ipv4/arp.c).
-type Packet = [u8; 28];
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Packet {
+    /// Kind and length of the addresses.
+    kind: [u8; 6],
+    operation: [u8; 2],
+    mac: [u8; 6],
+    ip: [u8; 4],
+    target_mac: [u8; 6],
+    target: [u8; 4],
+}
 
-/// The first eight bytes but the operation: ARPHRD_ETHER, ETH_P_IP, and the lengths of the addresses.
+// SAFETY: bytes, one after the other.
+unsafe impl Plain for Packet {
+    const ZERO: Self = Self {
+        kind: [0; 6],
+        operation: [0; 2],
+        mac: [0; 6],
+        ip: [0; 4],
+        target_mac: [0; 6],
+        target: [0; 4],
+    };
+}
+
+/// ARPHRD_ETHER, ETH_P_IP, and how long their addresses are.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// `include/uapi/linux/if_packet.h`.
 const PACKET_OTHERHOST: u32 = 3;
@@ -67,66 +89,30 @@ struct Owners {
 #[map]
 static CLAIMS: LruHashMap<Key, Owners> = LruHashMap::with_max_entries(4096, 0);
 
-/// What a packet says.
-struct Claim {
-    ip: [u8; 4],
-    mac: [u8; 6],
-    operation: u8,
-    target: [u8; 4],
+/// Whether the packet claims an IP: RFC 5227's probes, whose sender is 0.0.0.0, claim none, and addresses
+/// that no host can have are nobody's.
+#[inline(always)]
+fn claims(packet: &Packet) -> bool {
+    let Packet { kind, operation: [high, operation], mac, ip: [first, ..], .. } = *packet;
+    kind == ETHERNET_IPV4
+        && high == 0
+        && (operation == ARP_REQUEST || operation == ARP_REPLY)
+        && !(first == 0 || first == 127 || first >= 224)
+        && mac != [0; 6]
+        && mac != [0xff; 6]
 }
 
-/// What the packet claims, if anything: RFC 5227's probes, whose sender is 0.0.0.0, claim nothing, and
-/// addresses that no host can have are nobody's.
+/// Tells what the packet claims unless it is known.
 #[inline(always)]
-fn claim(packet: &Packet) -> Option<Claim> {
-    let [
-        h0,
-        h1,
-        p0,
-        p1,
-        hlen,
-        plen,
-        o0,
-        operation,
-        m0,
-        m1,
-        m2,
-        m3,
-        m4,
-        m5,
-        i0,
-        i1,
-        i2,
-        i3,
-        ..,
-        t0,
-        t1,
-        t2,
-        t3,
-    ] = *packet;
-    if [h0, h1, p0, p1, hlen, plen] != ETHERNET_IPV4 || o0 != 0 {
-        return None;
-    }
-    if operation != ARP_REQUEST && operation != ARP_REPLY {
-        return None;
-    }
-    let mac = [m0, m1, m2, m3, m4, m5];
-    if i0 == 0 || i0 == 127 || i0 >= 224 || mac == [0; 6] || mac == [0xff; 6] {
-        return None;
-    }
-    Some(Claim { ip: [i0, i1, i2, i3], mac, operation, target: [t0, t1, t2, t3] })
-}
-
-/// Tells a claim unless it is known.
-#[inline(always)]
-fn hear(kind: u16, netns: Netns, ifindex: u32, claim: &Claim) {
+fn hear(kind: u16, netns: Netns, ifindex: u32, packet: &Packet) {
     let name = if netns.cookie != 0 { netns.cookie } else { u64::from(netns.inode) };
-    let key = Key { netns: name, ifindex, ip: claim.ip };
+    let Packet { ip, mac, operation: [_, operation], target, .. } = *packet;
+    let key = Key { netns: name, ifindex, ip };
     let known = CLAIMS.get_ptr_mut(key);
     // SAFETY: takes nothing, reads a clock.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     // SAFETY: an element of a preallocated map stays memory of that map even when it is evicted.
-    let news = known.is_none_or(|known| unsafe { is_news(&*known, claim.mac, now) });
+    let news = known.is_none_or(|known| unsafe { is_news(&*known, mac, now) });
     if !news || !may_tell(Window::Claims, kind) {
         return;
     }
@@ -134,19 +120,19 @@ fn hear(kind: u16, netns: Netns, ifindex: u32, claim: &Claim) {
         header: header::<ClaimRecord>(kind),
         netns,
         ifindex,
-        ip: claim.ip,
-        mac: claim.mac,
-        operation: claim.operation,
-        announces: u8::from(claim.target == claim.ip),
+        ip,
+        mac,
+        operation,
+        announces: u8::from(target == ip),
     };
     if !emit(kind, &record) {
         return;
     }
     match known {
         // SAFETY: as above.
-        Some(known) => unsafe { remember(&mut *known, claim.mac, now) },
+        Some(known) => unsafe { remember(&mut *known, mac, now) },
         None => {
-            let owners = Owners { macs: [claim.mac, [0; 6]], turns: 0, told: [now, 0], since: now };
+            let owners = Owners { macs: [mac, [0; 6]], turns: 0, told: [now, 0], since: now };
             // Where the kernel has no element left, the next packet is told once more.
             let _ = CLAIMS.insert(key, owners, 0);
         }
@@ -195,14 +181,14 @@ fn remember(owners: &mut Owners, mac: [u8; 6], now: u64) {
 
 /// Whether one of the device's own IPs claims, or is asked for, or is answered.
 #[inline(always)]
-fn concerns(device: Addr, claim: &Claim) -> bool {
+fn concerns(device: Addr, packet: &Packet) -> bool {
     let mut ifa: Addr = field(field(device, &DEVICE_IP), &IN_DEVICE_LIST);
     for _ in 0..OWN {
         if ifa == 0 {
             return false;
         }
         let own: [u8; 4] = field(ifa, &IFA4_LOCAL);
-        if own == claim.ip || own == claim.target {
+        if own == packet.ip || own == packet.target {
             return true;
         }
         ifa = field(ifa, &IFA4_NEXT);
@@ -223,12 +209,14 @@ fn process(skb: Addr) {
         return;
     }
     let packet: Packet = at(head.wrapping_add(u64::from(network_header)));
-    let Some(claim) = claim(&packet) else { return };
-    let net = read::net_of_device(device);
-    if !read::is_host(net) && !concerns(device, &claim) {
+    if !claims(&packet) {
         return;
     }
-    hear(kind::CLAIM, read::netns(net), read::index_of_device(device), &claim);
+    let net = read::net_of_device(device);
+    if !read::is_host(net) && !concerns(device, &packet) {
+        return;
+    }
+    hear(kind::CLAIM, read::netns(net), read::index_of_device(device), &packet);
 }
 
 #[fentry]
@@ -257,10 +245,10 @@ pub fn sk_arp(ctx: SkBuffContext) -> i64 {
         return 0;
     }
     if let Ok(packet) = ctx.load::<Packet>(0)
-        && let Some(claim) = claim(&packet)
+        && claims(&packet)
     {
         let netns = Netns { cookie: HOST_COOKIE.load(), inode: HOST_INODE.load(), refs: MISSING };
-        hear(kind::CLAIM_ON_WIRE, netns, ifindex, &claim);
+        hear(kind::CLAIM_ON_WIRE, netns, ifindex, &packet);
     }
     0
 }

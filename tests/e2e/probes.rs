@@ -7,6 +7,7 @@ use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 support::tests! {
     every_event_says_where_it_stands,
     who_claims_an_ip_is_heard,
+    the_socket_is_opened_as_the_configuration_says,
     without_bpf_the_rest_goes_on,
     without_btf_the_rest_goes_on,
 }
@@ -38,33 +39,60 @@ fn every_event_says_where_it_stands(lab: &Lab) {
     }
 }
 
-/// What is asked from a pod's netns on a link to the host is heard there.
+/// A node, where the daemon runs, and a pod that asks for it: the node hears the request, and where every
+/// netns is heard, the pod's hears the reply.
 fn who_claims_an_ip_is_heard(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let (node, pod) = (Netns::new(lab, "node"), Netns::new(lab, "pod"));
+    let daemon = node.run(|| Daemon::start(lab, &Config::default()));
     let document = daemon.document(&["doctor"]).expect("a document");
     let sources = document["sources"].as_array().unwrap();
     let arp = sources.iter().find(|source| source["name"] == "arp").expect("told");
+    let probe = || {
+        let probes = daemon.list("probes", &["doctor"]);
+        probes.into_iter().find(|probe| probe["event"] == "arp-claim").expect("it is listed")
+    };
+    let hears = match probe()["rung"].as_str().unwrap() {
+        "fentry" | "kprobe" => 2,
+        "socket" => 1,
+        rung => {
+            assert_eq!((rung, daemon::probes().as_str()), ("netlink", "off"));
+            assert_eq!(arp["status"], "down");
+            return;
+        }
+    };
+    assert_eq!(arp["status"], if hears == 2 { "active" } else { "degraded" }, "{arp}");
+    pod.veth_to("eth0", &node, "pod0");
+    pod.add_address(&lab.cidr(7), "eth0");
+    node.add_address(&lab.cidr(1), "pod0");
+    pod.run(|| {
+        let socket = std::net::UdpSocket::bind((lab.ip(7), 0)).unwrap();
+        socket.send_to(b"?", (lab.ip(1), 9)).unwrap();
+    });
+    support::poll::until("the claims are told", 10, || probe()["seen"].as_u64() >= Some(hears));
+}
+
+fn the_socket_is_opened_as_the_configuration_says(lab: &Lab) {
     if daemon::probes() == "off" {
-        assert_eq!(arp["status"], "down");
         return;
     }
-    assert_ne!(arp["status"], "down", "{arp}");
-    let seen = || {
-        let probes = daemon.list("probes", &["doctor"]);
-        let probe = probes.into_iter().find(|probe| probe["event"] == "arp-claim").unwrap();
-        println!("{probe}");
-        probe["seen"].as_u64().expect("a rung of its own")
+    let node = Netns::new(lab, "node");
+    let standing = |watch: &str| {
+        let config = Config::default().line(&format!("[neighbours]\nwatch = \"{watch}\""));
+        let daemon = node.run(|| Daemon::start(lab, &config));
+        let document = daemon.document(&["doctor"]).expect("a document");
+        let one = |list: &str, key: &str, name: &str| {
+            let list = document[list].as_array().unwrap().iter();
+            list.clone().find(|one| one[key] == name).expect("told").clone()
+        };
+        (one("probes", "event", "arp-claim"), one("sources", "name", "arp"))
     };
-    let before = seen();
-    let netns = Netns::new(lab, "n");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(7), "eth0");
-    netns.run(|| {
-        let socket = std::net::UdpSocket::bind((lab.ip(7), 0)).unwrap();
-        // Nobody has it, so that everybody is asked.
-        socket.send_to(b"?", (lab.ip(9), 9)).unwrap();
-    });
-    support::poll::until("the request is heard", 10, || seen() > before);
+    let (probe, source) = standing("always");
+    let heard = if probe["rung"] == "socket" { "alone" } else { "and the host's links" };
+    assert!(source["detail"].as_str().unwrap().contains(heard), "{probe} {source}");
+    let (probe, source) = standing("off");
+    assert_ne!(probe["rung"], "socket");
+    let status = if probe["rung"] == "netlink" { "disabled" } else { "active" };
+    assert_eq!(source["status"], status, "{probe} {source}");
 }
 
 fn without_bpf_the_rest_goes_on(lab: &Lab) {
