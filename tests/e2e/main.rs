@@ -1,7 +1,10 @@
 //! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
-//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] and [`neighbours`] (what is
+//! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
+//! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
+//! [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -24,6 +27,7 @@ mod ipam;
 mod ipam_bolt;
 mod lead;
 mod map;
+mod neighbours;
 mod never;
 mod never_ipam;
 mod pod;
@@ -73,6 +77,7 @@ fn main() -> std::process::ExitCode {
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,
         scale::TESTS,
+        neighbours::TESTS,
         healthy::TESTS,
     ])
 }

@@ -109,7 +109,9 @@ fn two_answers_are_a_conflict_until_one_leaves(lab: &Lab) {
     let finding = daemon.await_firing(CONFLICT, SOON, about(ip));
     println!("FIGURE a conflict fires {:?} after the first question", asked.elapsed());
     let text = proof(&finding);
-    for part in [a.mac("eth0"), b.mac("eth0"), format!("net:[{}]", a.inode), "pod shop/api-0".into()] {
+    for part in
+        [a.mac("eth0"), b.mac("eth0"), format!("net:[{}]", a.inode), "pod shop/api-0".into()]
+    {
         assert!(text.contains(&part), "{part} is not in\n{text}");
     }
     assert!(text.contains(&format!("net:[{}]", b.inode)), "{text}");
@@ -141,14 +143,14 @@ fn a_fail_over_is_no_conflict(lab: &Lab) {
     };
     ask(&asking, ip);
     mac_is(a.mac("eth0"));
-    // It announces the addresses that it has when it comes up.
-    set(&b, "ipv4/conf/eth0/arp_notify", "1");
-    b.ip("link set eth0 down");
-    b.add_address(&lab.cidr(5), "eth0");
     a.ip(&format!("addr del {} dev eth0", lab.cidr(5)));
     daemon.await_no_ip(ip, a.inode);
-    b.ip("link set eth0 up");
-    mac_is(b.mac("eth0"));
+    b.add_address(&lab.cidr(5), "eth0");
+    // It announces the addresses that it has when its MAC changes (`inetdev_event`).
+    set(&b, "ipv4/conf/eth0/arp_notify", "1");
+    let mac = format!("02:00:{:02x}:{:02x}:00:05", b.inode >> 8 & 0xff, b.inode & 0xff);
+    b.ip(&format!("link set eth0 address {mac}"));
+    mac_is(mac);
     // What an announcement needs to count.
     sleep(Duration::from_secs(3));
     ask(&asking, ip);

@@ -17,6 +17,8 @@ const SEC: u64 = 1_000_000_000;
 pub(super) const FORGOTTEN: u64 = 60 * SEC;
 /// An announcement of an IP that another one has is no conflict if that one gives it up meanwhile.
 pub(super) const HANDED_OVER: u64 = 2 * SEC;
+/// An address, its device and a packet are told of by different sources.
+pub(super) const OUT_OF_STEP: u64 = SEC / 10;
 /// Between two looks at whose a MAC is.
 const LOOK_AGAIN: u64 = SEC / 2;
 /// A packet and the entry that it changes are told of apart.
@@ -433,6 +435,7 @@ impl NodeMap {
             for side in sides.iter().filter(|side| side.is_live(now)) {
                 due(side.last.plus(FORGOTTEN));
                 due(side.last.plus(HANDED_OVER));
+                due(side.first.plus(OUT_OF_STEP));
             }
             let foreign = sides.iter().any(|side| {
                 side.is_live(now) && holders.iter().any(|(_, _, mac)| *mac != Some(side.mac))

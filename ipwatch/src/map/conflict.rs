@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Link, LinkDetail, Mac};
 
-use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, Side, Turn};
+use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, OUT_OF_STEP, Side, Turn};
 use super::{Endpoint, Netns, NetnsId, NodeMap};
 
 const SEC: u64 = 1_000_000_000;
@@ -17,8 +17,6 @@ const SEC: u64 = 1_000_000_000;
 const ONE_ANSWER: u64 = 2 * SEC;
 /// Two answers to one question.
 const AT_ONCE: u64 = SEC;
-/// An address and a packet are told of by different sources.
-const OUT_OF_STEP: u64 = SEC / 10;
 /// Whoever answers for so many IPs, and asks for none itself, answers for others.
 const PROXY: usize = 3;
 /// Devices that are followed from one to the next.
@@ -175,7 +173,9 @@ impl NodeMap {
             let claims = sides.iter().filter(|side| {
                 let handed_over = side.only_announced()
                     && side.announced.is_some_and(|at| at.plus(HANDED_OVER) > now);
+                // Its MAC may have changed just now: netlink tells of that, a moment later.
                 side.mac != mac
+                    && now >= side.first.plus(OUT_OF_STEP)
                     && side.last >= address.since.plus(OUT_OF_STEP)
                     && !handed_over
                     && !self.are_one(Some(home), side.home)

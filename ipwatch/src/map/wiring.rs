@@ -101,8 +101,8 @@ impl NodeMap {
         {
             peers.insert(nsid, peer);
             self.reach.rewired();
+            self.strangers.named(id, nsid);
         }
-        self.strangers.named(id, nsid);
     }
 
     /// Two entries turned out to be one netns.

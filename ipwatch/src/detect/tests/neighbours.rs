@@ -246,7 +246,8 @@ fn a_packet_for_an_ip_of_ours_is_a_conflict() {
     wire.packet(1_000, IP, A, ClaimKind::Request);
     wire.none(1_001, "its own");
     wire.packet(2_000, IP, B, ClaimKind::Request);
-    let found = wire.only(2_001);
+    wire.none(2_099, "its MAC may have changed");
+    let found = wire.only(2_100);
     assert!(proof(&found).contains(&format!("{A} is veth2 of net:[70]")), "{found:#?}");
     // The node's own IP.
     let mut wire = Wire::bare();
@@ -254,7 +255,7 @@ fn a_packet_for_an_ip_of_ours_is_a_conflict() {
         Address { key: AddressKey { ifindex: CNI0, ..key(IP) }, scope: None, flags: None };
     wire.0.at(3, What::Address { netns: HOST, address });
     wire.packet(2_000, IP, B, ClaimKind::Reply);
-    assert_eq!(wire.found(2_001).len(), 1);
+    assert_eq!(wire.found(2_100).len(), 1);
 }
 
 #[test]
