@@ -1,13 +1,15 @@
 //! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
 //! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
 //! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
-//! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`.
+//! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`,
+//! routes that lead to nobody in `orphans`.
 
 mod calls;
 mod dispute;
 mod duplicate;
 mod ipam;
 mod neighbours;
+mod orphans;
 mod sandboxes;
 mod silence;
 

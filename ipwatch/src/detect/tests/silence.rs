@@ -28,10 +28,9 @@ fn wired() -> Case {
     case
 }
 
-/// The same as Calico makes it for a pod.
-fn calico() -> Case {
-    let mut case = wired();
-    let attachment = Attachment {
+/// The pod, by the CNI result cache.
+pub(super) fn attachment() -> Attachment {
+    Attachment {
         container_id: ID.into(),
         ifname: "eth0".into(),
         network: "k8s-pod-network".into(),
@@ -39,13 +38,18 @@ fn calico() -> Case {
         pod: Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None }),
         ips: vec![(Ipv4Addr::from(IP).into(), 32)],
         made: None,
-    };
-    case.at(2, What::Attachment(attachment));
+    }
+}
+
+/// The same as Calico makes it for a pod.
+fn calico() -> Case {
+    let mut case = wired();
+    case.at(2, What::Attachment(attachment()));
     case.wants(3);
     case
 }
 
-fn route(netns: NetnsRef, to: [u8; 4], prefix_len: u8, hop: Hop) -> What {
+pub(super) fn route(netns: NetnsRef, to: [u8; 4], prefix_len: u8, hop: Hop) -> What {
     let key = RouteKey { to: Ipv4Addr::from(to).into(), prefix_len, table: 254, priority: 0 };
     What::Route { netns, route: Route { key, hops: vec![hop] } }
 }

@@ -1,0 +1,81 @@
+//! Routes of the node by a pod's device to IPs that the pod does not have.
+
+use super::neighbours::{A, B, link};
+use super::silence::{attachment, route};
+use super::*;
+use crate::fact::{Hop, Scope};
+
+const CALI: u32 = 9;
+const IP: [u8; 4] = [10, 0, 0, 5];
+const FLOATING: [u8; 4] = [10, 9, 9, 9];
+/// `printf shop.api-0 | sha1sum`.
+const DEVICE: &str = "calieb97322ec89";
+const AGE: u64 = 300_000;
+
+fn key(ip: [u8; 4]) -> AddressKey {
+    AddressKey { ifindex: 2, local: Ipv4Addr::from(ip).into(), prefix_len: 24, peer: None }
+}
+
+/// The pod's pair, and routes to its own IP and to another one.
+fn routed(device: &str, dumped: bool) -> Case {
+    let mut case = Case::pod();
+    let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
+    case.at(2, What::Link { netns: HOST, link: Link { name: device.into(), ..end } });
+    case.at(2, What::Link { netns: POD, link: Link { peer: Some(CALI), ..link(2, "veth", A) } });
+    case.at(2, What::Attachment(attachment()));
+    for ip in [IP, FLOATING] {
+        case.at(2, route(HOST, ip, 32, Hop { ifindex: CALI, gateway: None }));
+    }
+    let scope = Scope::Addresses { netns: POD };
+    case.at(2, What::Ended { scope, began: BootNs(0), complete: dumped });
+    case
+}
+
+fn orphans(case: &mut Case, ms: u64) -> Vec<Candidate> {
+    case.wants(ms);
+    let mut found = detect(&case.0, BootNs(ms * MS), &Policy::default());
+    found.retain(|one| one.code == Code::VethOrphaned);
+    found
+}
+
+#[test]
+fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
+    let mut case = routed(DEVICE, true);
+    assert_eq!(orphans(&mut case, 2 * AGE), [], "one IP is there, the other is translated to it");
+    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    assert_eq!(orphans(&mut case, 2 * AGE + 40_000), []);
+    assert_eq!(orphans(&mut case, 3 * AGE + 39_999), [], "not for long enough");
+    let found = orphans(&mut case, 3 * AGE + 40_000);
+    let ips: Vec<_> = found.iter().filter_map(|one| one.subject.ip).collect();
+    assert_eq!(ips, [Ipv4Addr::from(IP), Ipv4Addr::from(FLOATING)]);
+    let text: Vec<&str> = found[0].evidence.iter().map(|item| item.text.as_str()).collect();
+    let text = text.join("\n");
+    for part in ["10.0.0.5/32 is by calieb97322ec89", "has no address", "name of pod shop/api-0's"]
+    {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    case.at(
+        3 * AGE + 50_000,
+        What::Address {
+            netns: POD,
+            address: Address { key: key(IP), scope: Some(0), flags: Some(0) },
+        },
+    );
+    assert_eq!(orphans(&mut case, 3 * AGE + 80_000), [], "it has it again");
+}
+
+#[test]
+fn what_is_not_known_is_no_orphan() {
+    let gone = What::AddressGone { netns: POD, key: key(IP) };
+    let innocents = [
+        ("its addresses were not read whole", routed(DEVICE, false), gone.clone()),
+        ("people's device", routed("blue", true), gone),
+        ("its netns goes", routed(DEVICE, true), What::NetnsDying { netns: POD }),
+        ("its netns is gone", routed(DEVICE, true), What::NetnsGone { netns: POD }),
+    ];
+    for (why, mut case, what) in innocents {
+        case.at(1_000, what);
+        orphans(&mut case, 40_000);
+        assert_eq!(orphans(&mut case, 3 * AGE), [], "{why}");
+    }
+}
