@@ -114,11 +114,22 @@ impl Link {
     }
 }
 
+/// Bytes that wait on the socket that hears ARP.
+fn queued() -> Vec<String> {
+    let path = std::path::Path::new("/proc/thread-self/net/packet");
+    let text = crate::bounded::read_text(path, 1 << 16).unwrap();
+    // sk RefCnt Type Proto Iface R Rmem User Inode (`packet_seq_show`).
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(|words| words[3] == "0806").map(|words| words[6].to_owned()).collect()
+}
+
 /// What is told when these frames are sent.
 fn told(frames: Vec<Vec<u8>>) -> Option<Vec<(IpAddr, Mac, ClaimKind)>> {
     root().then(|| {
         in_new_netns(move || {
-            let claims = Link::new().claims(&frames);
+            let mut link = Link::new();
+            let claims = link.claims(&frames);
+            assert_eq!(queued(), ["0"]);
             claims.into_iter().map(|claim| (claim.ip, claim.mac, claim.kind)).collect()
         })
     })
@@ -247,28 +258,30 @@ fn nothing_of_a_flood_is_lost_without_being_counted() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
-            let collect = tokio::spawn(async move {
-                let mut told = BTreeSet::new();
-                while let Ok(Some(batch)) =
-                    tokio::time::timeout(Duration::from_secs(2), facts.recv()).await
-                {
-                    told.extend(batch.into_iter().filter_map(|fact| match fact.what {
+            for n in 0..FRAMES {
+                let [_, x, y, z] = n.to_be_bytes();
+                link.send(&frame(REPLY, A, [10, x, y, z], TARGET));
+            }
+            let lost = || {
+                let report = link.probes.report();
+                let probe = report.into_iter().find(|probe| probe.event == "arp-claim");
+                probe.unwrap().lost.unwrap_or_default()
+            };
+            let mut told = BTreeSet::new();
+            let all = async {
+                while told.len() as u64 + lost() < u64::from(FRAMES) {
+                    let pause = Duration::from_millis(200);
+                    let batch = tokio::time::timeout(pause, facts.recv()).await;
+                    let facts = batch.into_iter().flatten().flatten();
+                    told.extend(facts.filter_map(|fact| match fact.what {
                         What::Claimed { claim, .. } => Some(claim.ip),
                         _ => None,
                     }));
                 }
-                told
-            });
-            for n in 0..FRAMES {
-                let [_, x, y, z] = n.to_be_bytes();
-                link.send(&frame(REPLY, A, [10, x, y, z], TARGET));
-                if n % 100 == 0 {
-                    tokio::task::yield_now().await;
-                }
-            }
-            let told = collect.await.unwrap().len() as u64;
-            let probe = link.probes.report().into_iter().find(|probe| probe.event == "arp-claim");
-            let lost = probe.unwrap().lost.unwrap_or_default();
+            };
+            let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+            let (told, lost) = (told.len() as u64, lost());
+            assert!(all.is_ok(), "{told} told, {lost} counted");
             assert_eq!(told + lost, u64::from(FRAMES), "{told} told, {lost} counted");
             assert!(told > 0 && lost > 0, "{told} told, {lost} counted");
             reader.abort();
