@@ -5,7 +5,7 @@
 //! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
 //! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
 //! [`restart`] (what must hold at all times), [`probes`] and
-//! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
+//! [`tracing`] (what may be missing), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@
 )]
 
 mod bad_input;
+mod bad_link;
 mod bad_runtime;
 mod cases;
 mod cni_calls;
@@ -58,6 +59,7 @@ fn main() -> std::process::ExitCode {
         reach::TESTS,
         tracing::TESTS,
         bad_input::TESTS,
+        bad_link::TESTS,
         bad_runtime::TESTS,
         pod::TESTS,
         cni_calls::TESTS,

@@ -5,6 +5,7 @@
 //! the core: a job that finds its queue full is dropped, and the map asks again. The container runtimes
 //! are asked without a thread.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,6 +30,7 @@ const QUEUE: usize = 4096;
 pub(super) enum NetnsJob {
     Host,
     Adopt { netns: NetnsRef, doors: Vec<Door> },
+    Peers { netns: NetnsRef, doors: Vec<Door>, numbers: BTreeSet<i32> },
     Orphans(Ask),
 }
 
@@ -136,6 +138,9 @@ impl Desk {
         let taken = match want {
             Want::Adopt { netns, doors } => {
                 self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok()
+            }
+            Want::Peers { netns, doors, numbers } => {
+                self.netns.try_send(NetnsJob::Peers { netns, doors, numbers }).is_ok()
             }
             Want::Host => self.netns.try_send(NetnsJob::Host).is_ok(),
             Want::Look { task } => self.looks.try_send(LookJob::Look(task)).is_ok(),

@@ -54,6 +54,7 @@ impl Visitor {
                 NetnsJob::Adopt { netns, doors } => {
                     requests.adopt(netns, &doors, self.observe_only)
                 }
+                NetnsJob::Peers { netns, doors, numbers } => requests.peers(netns, &doors, numbers),
                 NetnsJob::Orphans(ask) => ask.with(&mut requests, self.observe_only),
             });
             match answer {

@@ -157,11 +157,6 @@ impl Pending {
         self.adopt_tries.remove(&id);
     }
 
-    /// It is opened once more, for something new in it.
-    pub(super) fn open_again(&mut self, id: NetnsId, at: BootNs) {
-        self.adopt.hasten(id, at);
-    }
-
     /// A link of it leads to a netns that is not known by then, perhaps.
     pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
         self.strangers.hasten(id, due);
@@ -299,7 +294,7 @@ impl NodeMap {
         self.settle_owners(policy);
         self.plan_looks(policy);
         let doubts = self.settle_doubts(now, &mut wants);
-        self.want_strangers(now);
+        self.want_strangers(now, &mut wants);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
         self.want_looks(now, &mut wants);
@@ -395,7 +390,7 @@ impl NodeMap {
     }
 
     /// Ways into a netns, the cheapest first.
-    fn doors(&self, id: NetnsId) -> Vec<Door> {
+    pub(super) fn doors(&self, id: NetnsId) -> Vec<Door> {
         const MAX_DOORS: usize = 8;
         let Some(entry) = self.netns.get(&id) else { return Vec::new() };
         let tasks = entry.tasks.iter().map(|task| Door::Task { pid: task.pid, tid: task.tid });

@@ -1,14 +1,15 @@
 //! Links whose other end is in a netns that nobody has named yet: what their own netns calls it is told
-//! only when that is opened, and a link may come later.
+//! when that is opened, and a link may come later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Link};
 
+use super::want::Want;
 use super::{NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
-/// Before a netns is opened again for the first, second, … time for one number; then never again.
+/// Before a number is asked for the first, second, … time; then never again.
 const PAUSES: [u64; 4] = [100 * MS, 1_000 * MS, 10_000 * MS, 60_000 * MS];
 /// Numbers asked for per netns. Whoever owns a netns can make up as many as it likes.
 const MAX_NUMBERS: usize = 256;
@@ -57,25 +58,25 @@ impl NodeMap {
         }
     }
 
-    /// Has netns opened again whose links' other ends are still unknown.
-    pub(super) fn want_strangers(&mut self, now: BootNs) {
+    /// Asks for the other ends of links that are still unknown.
+    pub(super) fn want_strangers(&mut self, now: BootNs, wants: &mut Vec<Want>) {
         while let Some(id) = self.agenda.next_stranger(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
             let unknown: Vec<i32> =
                 entry.links().filter_map(|known| self.stranger(id, &known.link)).collect();
-            let (mut ask, mut again) = (false, None);
+            let (names, mut numbers, mut again) = (entry.names, BTreeSet::new(), None);
             for nsid in unknown {
-                if self.strangers.pause(id, nsid).is_none() {
+                if numbers.contains(&nsid) || self.strangers.pause(id, nsid).is_none() {
                     continue;
                 }
-                ask = true;
-                if let Some(numbers) = self.strangers.0.get_mut(&id) {
-                    *numbers.entry(nsid).or_default() += 1;
+                numbers.insert(nsid);
+                if let Some(tries) = self.strangers.0.get_mut(&id) {
+                    *tries.entry(nsid).or_default() += 1;
                 }
                 again = again.max(self.strangers.pause(id, nsid));
             }
-            if ask {
-                self.agenda.open_again(id, now);
+            if !numbers.is_empty() {
+                wants.push(Want::Peers { netns: names, doors: self.doors(id), numbers });
             }
             if let Some(pause) = again {
                 self.agenda.meet(id, now.plus(pause));

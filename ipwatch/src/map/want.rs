@@ -1,6 +1,8 @@
 //! What the map does not know and could: the pure half asks, the daemon sends a source for it, and
 //! the answer comes back as facts like any other.
 
+use std::collections::BTreeSet;
+
 use crate::fact::{Holder, NetnsRef, TaskKey};
 
 /// One thing to find out.
@@ -16,6 +18,15 @@ pub enum Want {
         netns: NetnsRef,
         /// Ways in, the cheapest first.
         doors: Vec<Door>,
+    },
+    /// Open this netns and learn which netns it calls by these numbers.
+    Peers {
+        /// The names known so far, as for [`Want::Adopt`].
+        netns: NetnsRef,
+        /// Ways in, the cheapest first.
+        doors: Vec<Door>,
+        /// The nsids there.
+        numbers: BTreeSet<i32>,
     },
     /// Dump the host's links, addresses and neighbours once more.
     Host,

@@ -80,7 +80,11 @@ fn tools(root: &Path) -> Result<()> {
         symlink("busybox", root.join("bb").join(applet))?;
     }
     program(root, &which("dash")?, "bin/sh")?;
-    program(root, &which("ip")?, "sbin/ip")?;
+    for name in ["ip", "bridge"] {
+        program(root, &which(name)?, &format!("sbin/{name}"))?;
+    }
+    // busybox's knows no long options.
+    program(root, &which("nsenter")?, "bin/nsenter")?;
     fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
         let path = format!("usr/lib/cni/{plugin}");

@@ -104,9 +104,9 @@ fn known(feed: &mut Feed, netns: NetnsRef) {
     feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
 }
 
-fn adopts(feed: &mut Feed, after_ms: u64) -> usize {
+fn asks(feed: &mut Feed, after_ms: u64) -> usize {
     let wants = feed.wants(after_ms);
-    wants.iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+    wants.iter().filter(|want| matches!(want, Want::Peers { .. })).count()
 }
 
 fn macvlan() -> What {
@@ -115,26 +115,26 @@ fn macvlan() -> What {
 }
 
 #[test]
-fn a_link_to_a_netns_without_a_name_has_its_own_opened_again() {
+fn a_link_to_a_netns_without_a_name_has_its_own_asked_for_it() {
     let mut feed = Feed::new(ALL);
     known(&mut feed, A);
     known(&mut feed, B);
-    assert_eq!(adopts(&mut feed, 1_000), 0);
+    assert_eq!(asks(&mut feed, 1_000), 0);
     feed.tell(macvlan());
-    assert_eq!(adopts(&mut feed, 50), 0, "the answer may be on its way");
-    assert_eq!(adopts(&mut feed, 100), 1);
+    assert_eq!(asks(&mut feed, 50), 0, "the answer may be on its way");
+    assert_eq!(asks(&mut feed, 100), 1);
     known(&mut feed, A);
     feed.tell(What::PeerNetns { netns: A, nsid: 4, peer: B });
     let id = feed.map.find(&A).unwrap();
     assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
     feed.tell(macvlan());
-    assert_eq!(adopts(&mut feed, 100_000), 0, "it is known now");
+    assert_eq!(asks(&mut feed, 100_000), 0, "it is known now");
 
     // Its peer dies, and another has its number.
     feed.tell(What::NetnsGone { netns: B });
     assert_eq!(feed.map.peer_netns(id, 4), None);
     feed.tell(macvlan());
-    assert_eq!(adopts(&mut feed, 200), 1);
+    assert_eq!(asks(&mut feed, 200), 1);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn nobody_is_asked_for_ever_for_a_name_that_never_comes() {
     let mut asked = 0;
     for _ in 0..200 {
         feed.tell(macvlan());
-        asked += adopts(&mut feed, 1_000);
+        asked += asks(&mut feed, 1_000);
         known(&mut feed, A);
     }
     assert_eq!(asked, 4);
@@ -157,13 +157,13 @@ fn a_veth_that_the_host_names_needs_no_name() {
     let end = Link { peer: Some(2), peer_nsid: Some(1), ..link(9) };
     feed.tell(What::Link { netns: HOST, link: end.clone() });
     feed.tell(macvlan()); // as far as this goes, a veth
-    assert_eq!(adopts(&mut feed, 1_000), 0);
+    assert_eq!(asks(&mut feed, 1_000), 0);
     let host = feed.map.host().unwrap();
     assert_eq!(feed.map.peer_netns(host, 1), feed.map.find(&A));
     // Index and number were given again, to another's end.
     feed.tell(What::Link { netns: HOST, link: Link { peer: Some(3), ..end } });
     feed.tell(macvlan());
-    assert_eq!(adopts(&mut feed, 1_000), 1);
+    assert_eq!(asks(&mut feed, 1_000), 1);
 }
 
 #[test]

@@ -138,8 +138,27 @@ impl Requests {
             Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         dump_all(&mut talk, found, &mut facts);
         // Still held by `socket`: its nsid is no other's.
-        self.tell_peers(found, &mut facts);
+        let numbers = facts.iter().filter_map(peer_nsid).collect();
+        self.tell_peers(found, numbers, &mut facts);
         driver::name_all(&mut facts);
+        Ok(facts)
+    }
+
+    /// Which netns are meant by some of the numbers that a netns has for others.
+    ///
+    /// # Errors
+    /// No door opens it. Of a number that leads nowhere nothing is told.
+    pub fn peers(
+        &mut self,
+        netns: NetnsRef,
+        doors: &[Door],
+        numbers: BTreeSet<i32>,
+    ) -> Result<Vec<Fact>, AdoptError> {
+        self.usable()?;
+        // As long as one of them is open its nsid is no other's.
+        let (_fd, _socket, found) = self.enter_any(netns, doors)?;
+        let mut facts = Vec::new();
+        self.tell_peers(found, numbers, &mut facts);
         Ok(facts)
     }
 
@@ -147,12 +166,8 @@ impl Requests {
     ///
     /// It is nearly always the host, about which one question is enough; it need not have a number for
     /// itself. Else all that the netns has numbers for are asked for at once (`rtnl_net_dumpid`).
-    fn tell_peers(&mut self, netns: NetnsRef, facts: &mut Vec<Fact>) {
-        let Some(nsid) = netns.nsid else { return };
-        let mut unknown: BTreeSet<i32> = facts.iter().filter_map(peer_nsid).collect();
-        if unknown.is_empty() {
-            return;
-        }
+    fn tell_peers(&mut self, netns: NetnsRef, mut unknown: BTreeSet<i32>, facts: &mut Vec<Fact>) {
+        let Some(nsid) = netns.nsid.filter(|_| !unknown.is_empty()) else { return };
         // As old as the question: a peer that dies meanwhile must not come to life by the answer.
         let (host, at) = (self.host, clock::now());
         let mut talk =
