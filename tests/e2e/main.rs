@@ -1,7 +1,7 @@
 //! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
-//! A file an area: [`map`] and [`holders`] (what is answered), [`stuck`], [`neighbours`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
+//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] and [`neighbours`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`] (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -29,6 +29,7 @@ mod never;
 mod never_ipam;
 mod pod;
 mod probes;
+mod reach;
 mod reproductions;
 mod restart;
 mod scale;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         ipam::TESTS,
         restart::TESTS,
         probes::TESTS,
+        reach::TESTS,
         tracing::TESTS,
         bad_input::TESTS,
         bad_runtime::TESTS,

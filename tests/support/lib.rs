@@ -7,6 +7,7 @@
 //!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
 //!   kernel whose teardown hangs; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
+//! - [`arp`] asks on a link who answers.
 //! - [`sandbox`] is a pod on paper: its cgroup and its CNI result, without a runtime; [`fake_cri`] speaks
 //!   for one where none fits.
 //! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
@@ -21,6 +22,7 @@
     reason = "a fixture that cannot be made is a failed test, and the files it reads are its own"
 )]
 
+pub mod arp;
 pub mod cgroup;
 pub mod cni;
 pub mod collector;

@@ -73,6 +73,7 @@ const TROUBLES: &[Trouble] = &[
         codes: &[
             Code::IpReleasedButHeld,
             Code::IpConflictImminent,
+            Code::IpDuplicate,
             Code::IpHeldByStuckProcess,
             Code::IpHeldByDeadSandbox,
             Code::NetnsLeaked,

@@ -380,9 +380,9 @@ impl NodeMap {
             Some(known) if known.touched > at => {}
             Some(known) => {
                 let driver = same_driver(&known.link, link);
-                went_down = known.link.up && !link.up;
                 let was = std::mem::replace(&mut known.link, link.clone());
                 known.touched = at;
+                went_down = was.up && !link.up;
                 if let Some(parent) = &mut known.link.parent {
                     parent.driver = parent.driver.take().or(driver);
                 }

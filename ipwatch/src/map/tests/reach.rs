@@ -462,3 +462,104 @@ proptest! {
         prop_assert!(claimed.is_subset(&meetings), "{:?}", claimed.difference(&meetings));
     }
 }
+
+fn veth(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
+    Link {
+        ifindex,
+        kind: Some("veth".into()),
+        peer: Some(peer),
+        peer_nsid,
+        up: true,
+        ..Link::default()
+    }
+}
+
+/// A bridge of the host, 5, and containers on it, of which nobody says what they call the host.
+fn on_a_bridge(count: u32) -> Feed {
+    let mut feed = Feed::new(ALL);
+    let detail = Some(LinkDetail::Bridge { vlan_filtering: false });
+    let kind = Some("bridge".into());
+    let bridge = Link { ifindex: 5, kind, detail, up: true, ..Link::default() };
+    feed.tell(What::Link { netns: HOST, link: bridge });
+    for n in 1..=count {
+        let netns = netns_of(n as usize);
+        feed.tell(What::Link { netns, link: veth(2, 100 + n, Some(0)) });
+        let end = Link { master: Some(5), ..veth(100 + n, 2, netns.nsid) };
+        feed.tell(What::Link { netns: HOST, link: end });
+    }
+    feed
+}
+
+impl Feed {
+    fn end(&self, netns: NetnsRef, ifindex: u32) -> Endpoint {
+        Endpoint { netns: self.map.find(&netns).unwrap(), ifindex }
+    }
+
+    fn reached(&self, n: usize, ifindex: u32) -> Vec<(Endpoint, Endpoint)> {
+        self.map.reach(self.end(netns_of(n), ifindex)).endpoints
+    }
+}
+
+#[test]
+fn the_hosts_word_for_a_pair_is_enough_and_the_bridge_is_named() {
+    let mut feed = on_a_bridge(2);
+    let bridge = feed.end(HOST, 5);
+    let expected = vec![(bridge, bridge), (feed.end(netns_of(2), 2), bridge)];
+    assert_eq!(feed.reached(1, 2), expected);
+    // What the host's end says, the other one must not deny.
+    feed.tell(What::Link { netns: netns_of(1), link: veth(2, 77, Some(0)) });
+    assert_eq!(feed.reached(1, 2), []);
+}
+
+#[test]
+fn by_a_pair_with_the_host_a_parent_there_is_known_too() {
+    let mut feed = on_a_bridge(2);
+    feed.tell(What::Link { netns: HOST, link: Link { ifindex: 9, up: true, ..Link::default() } });
+    for n in [1, 2] {
+        let link = Link {
+            kind: Some("macvlan".into()),
+            detail: Some(LinkDetail::Macvlan { mode: 4 }),
+            ..veth(3, 9, Some(0))
+        };
+        feed.tell(What::Link { netns: netns_of(n), link });
+    }
+    let parent = feed.end(HOST, 9);
+    assert_eq!(feed.reached(1, 3), [(feed.end(netns_of(2), 3), parent)]);
+}
+
+#[test]
+fn tunnels_that_name_each_other_over_a_link_are_one_link() {
+    let mut feed = on_a_bridge(3);
+    let vxlan = |n: u8, vni, remote: IpAddr| Link {
+        ifindex: 7,
+        kind: Some("vxlan".into()),
+        up: true,
+        detail: Some(LinkDetail::Vxlan {
+            vni: Some(vni),
+            remote: Some(remote),
+            local: Some(ip(n)),
+            port: 4789,
+        }),
+        ..Link::default()
+    };
+    for n in 1..=3 {
+        feed.tell(What::Address { netns: netns_of(n.into()), address: address(n) });
+    }
+    let tell = |feed: &mut Feed, n: u8, vni, remote| {
+        feed.tell(What::Link { netns: netns_of(n.into()), link: vxlan(n, vni, remote) });
+    };
+    tell(&mut feed, 1, 7, ip(2));
+    tell(&mut feed, 2, 7, ip(1));
+    tell(&mut feed, 3, 7, ip(1));
+    let (own, other) = (feed.end(netns_of(1), 7), feed.end(netns_of(2), 7));
+    assert_eq!(feed.reached(1, 7), [(other, own)], "the third names one that names another");
+    tell(&mut feed, 2, 8, ip(1));
+    assert_eq!(feed.reached(1, 7), [], "another number");
+    let group: IpAddr = "239.1.1.1".parse().unwrap();
+    for n in 1..=3 {
+        tell(&mut feed, n, 7, group);
+    }
+    assert_eq!(feed.reached(1, 7).len(), 2, "a group");
+    feed.tell(What::LinkGone { netns: HOST, ifindex: 103 });
+    assert_eq!(feed.reached(1, 7), [(other, own)], "the underlay of one is gone");
+}

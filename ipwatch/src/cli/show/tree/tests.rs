@@ -139,3 +139,22 @@ fn who_holds_it_may_be_unknown() {
     list[2].holders.clear();
     assert!(!render(&list[2..3], &[], view).contains("known"));
 }
+
+#[test]
+fn what_shares_a_link_hangs_below_the_address() {
+    let document = sample("query-ip-reach.json");
+    let view = plain(&document);
+    let Body::Addresses(mut list) = document.body else { panic!("addresses") };
+    let text = render(&list, &[], view);
+    let expected = "\
+├─ 10.0.3.17/24 on eth0 0a:58:0a:00:03:11, up 6d
+│  ├─ link bridge cni0 in netns host
+│  │  ├─ 10.0.3.1 on cni0 0a:58:0a:00:03:01 of netns host
+│  │  └─ 10.0.3.17 on eth0 0a:58:0a:00:03:17 of shop/web-1, netns 4026532290: THE SAME IP
+│  └─ router netns host
+│     └─ 10.0.3.32 on eth0 0a:58:0a:00:03:20 of netns 4026532400
+";
+    assert!(text.contains(expected), "{text}");
+    list[0].reach = Some(Vec::new());
+    assert!(render(&list, &[], view).contains("shares its link with nobody known"));
+}

@@ -1,0 +1,355 @@
+//! Who shares a link with whom, and one IP in two netns: what is said of real devices, against who answers
+//! whom by ARP.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::arp::{Prober, all_ask_all};
+use support::poll::settle;
+use support::{Config, Daemon, Lab, Netns, patience};
+
+support::tests! {
+    a_hundred_random_wirings_are_told_as_arp_finds_them,
+    one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves,
+}
+
+/// Wirings that are there at the same time.
+const AT_ONCE: usize = 25;
+
+/// Numbers that are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    /// One of `n`.
+    fn roll(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Kinds of devices that this kernel may lack.
+#[derive(Debug, Clone, Copy)]
+struct Can {
+    filtering: bool,
+    vlan: bool,
+    macvlan: bool,
+    ipvlan: bool,
+    vxlan: bool,
+}
+
+impl Can {
+    fn learn(lab: &Lab) -> Self {
+        let netns = Netns::new(lab, "can");
+        netns.ip("link add low type veth peer name high");
+        let makes = |args: &str| {
+            netns.run(|| {
+                let mut ip = Command::new("ip");
+                ip.args(args.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
+                ip.status().expect("run ip").success()
+            })
+        };
+        Self {
+            filtering: makes("link add bri type bridge vlan_filtering 1"),
+            vlan: makes("link add link low name sub type vlan id 5"),
+            macvlan: makes("link add link low name mac type macvlan mode bridge"),
+            ipvlan: makes("link add link high name ipv type ipvlan mode l2"),
+            vxlan: makes("link add vx type vxlan id 5 remote 100.64.0.1 dstport 4789"),
+        }
+    }
+}
+
+/// A wiring: a netns in which everything comes together, as a node in a container has it, and those of its
+/// pods.
+struct Wiring {
+    node: Netns,
+    pods: Vec<Netns>,
+    /// Device by IP; the netns is the node, or the pod of that number.
+    ends: BTreeMap<Ipv4Addr, (Option<usize>, String)>,
+    ip: String,
+    bridge: String,
+    net: [u8; 3],
+}
+
+impl Wiring {
+    fn new(lab: &Lab, number: usize, dice: &mut Dice, can: Can) -> Self {
+        let node = Netns::new(lab, &format!("n{number}"));
+        let [.., low] = std::process::id().to_be_bytes();
+        let net = [100, 64 + low % 64, number as u8];
+        let (pods, ends, ip, bridge) = Default::default();
+        let mut wiring = Self { node, pods, ends, ip, bridge, net };
+        wiring.bridges(dice, can);
+        for pod in 0..4 {
+            wiring.pods.push(Netns::new(lab, &format!("n{number}p{pod}")));
+            wiring.pod(pod, dice, can);
+        }
+        wiring.parent(dice, can);
+        wiring.tunnel(dice, can);
+        wiring.finish();
+        wiring
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.ip, "{line}").expect("a line");
+    }
+
+    /// Whose address is to be asked for.
+    fn end(&mut self, pod: Option<usize>, device: &str) -> Ipv4Addr {
+        let [a, b, c] = self.net;
+        let ip = Ipv4Addr::new(a, b, c, self.ends.len() as u8 + 1);
+        self.ends.insert(ip, (pod, device.to_owned()));
+        ip
+    }
+
+    /// Two bridges, perhaps with a pair between them: never a circle.
+    fn bridges(&mut self, dice: &mut Dice, can: Can) {
+        for bridge in ["bri0", "bri1"] {
+            let filtering = u64::from(can.filtering && dice.roll(2) == 1);
+            let filtering =
+                if can.filtering { format!(" vlan_filtering {filtering}") } else { String::new() };
+            self.line(&format!("link add {bridge} type bridge{filtering}"));
+            let state = if dice.roll(10) == 0 { "down" } else { "up" };
+            self.line(&format!("link set {bridge} {state}"));
+            self.end(None, bridge);
+            self.vlans(bridge, true, dice, can);
+        }
+        if dice.roll(2) == 1 {
+            self.line("link add patch0 type veth peer name patch1");
+            for (port, bridge) in [("patch0", "bri0"), ("patch1", "bri1")] {
+                self.line(&format!("link set {port} master {bridge} up"));
+                self.vlans(port, false, dice, can);
+            }
+        }
+    }
+
+    /// VLAN 5 beside VLAN 1, or instead of it.
+    fn vlans(&mut self, port: &str, own: bool, dice: &mut Dice, can: Can) {
+        if !can.filtering {
+            return;
+        }
+        let own = if own { " self" } else { "" };
+        let line = match dice.roll(4) {
+            0 => format!("vlan add vid 5 dev {port}{own}"),
+            1 => format!("vlan add vid 5 pvid untagged dev {port}{own}"),
+            2 => format!(
+                "vlan del vid 1 dev {port}{own}\nvlan add vid 5 pvid untagged dev {port}{own}"
+            ),
+            _ => return,
+        };
+        writeln!(self.bridge, "{line}").expect("a line");
+    }
+
+    /// A pod's pair: on one of the bridges, isolated or not, or on its own.
+    fn pod(&mut self, pod: usize, dice: &mut Dice, can: Can) {
+        let (port, name) = (format!("port{pod}"), self.pods[pod].name().to_owned());
+        self.line(&format!("link add {port} type veth peer name eth0 netns {name}"));
+        let state = if dice.roll(12) == 0 { "down" } else { "up" };
+        let master = dice.roll(5);
+        if master == 4 {
+            self.line(&format!("link set {port} {state}"));
+            self.end(None, &port);
+        } else {
+            let bridge = ["bri0", "bri1"][master as usize % 2];
+            self.line(&format!("link set {port} master {bridge} {state}"));
+            if dice.roll(3) == 0 {
+                self.line(&format!("link set {port} type bridge_slave isolated on"));
+            }
+            self.vlans(&port, false, dice, can);
+        }
+        self.end(Some(pod), "eth0");
+        if can.vlan && dice.roll(3) == 0 {
+            self.end(Some(pod), "eth0.5");
+        }
+    }
+
+    /// A bridge's port at whose other end devices are made for pods.
+    fn parent(&mut self, dice: &mut Dice, can: Can) {
+        let kind = dice.roll(3);
+        if (kind == 0 && !can.ipvlan) || (kind > 0 && !can.macvlan) {
+            return;
+        }
+        self.line("link add up0 type veth peer name up1");
+        self.line("link set up0 up");
+        let bridge = ["bri0", "bri1"][dice.roll(2) as usize];
+        self.line(&format!("link set up1 master {bridge} up"));
+        self.vlans("up1", false, dice, can);
+        self.end(None, "up0");
+        for child in 0..2 + dice.roll(2) as usize {
+            let name = self.pods[child].name().to_owned();
+            let modes = ["private", "vepa", "bridge", "bridge"];
+            let what = match kind {
+                0 => "ipvlan mode l2".to_owned(),
+                _ => format!("macvlan mode {}", modes[dice.roll(4) as usize]),
+            };
+            self.line(&format!("link add link up0 name sub0 netns {name} type {what}"));
+            self.end(Some(child), "sub0");
+        }
+    }
+
+    /// Two pods with a tunnel over their own addresses.
+    fn tunnel(&mut self, dice: &mut Dice, can: Can) {
+        if can.vxlan && dice.roll(2) == 0 {
+            self.end(Some(2), "vx0");
+            self.end(Some(3), "vx0");
+        }
+    }
+
+    fn ip_of(&self, pod: usize, device: &str) -> Ipv4Addr {
+        let mut own = self.ends.iter().filter(|(_, end)| **end == (Some(pod), device.to_owned()));
+        *own.next().expect("it has one").0
+    }
+
+    /// Makes what was decided, and gives the addresses.
+    fn finish(&mut self) {
+        self.node.ip_batch(&self.ip);
+        let mut lines = vec![String::new(); self.pods.len()];
+        let mut node = String::new();
+        for (ip, (pod, device)) in &self.ends {
+            let lines = pod.map_or(&mut node, |pod| &mut lines[pod]);
+            match (device.as_str(), *pod) {
+                ("eth0.5", _) => lines.push_str("link add link eth0 name eth0.5 type vlan id 5\n"),
+                ("vx0", Some(pod)) => {
+                    let (own, other) = (self.ip_of(pod, "eth0"), self.ip_of(5 - pod, "eth0"));
+                    let ends = format!("local {own} remote {other} dstport 4789");
+                    lines.push_str(&format!("link add vx0 type vxlan id 7 {ends} dev eth0\n"));
+                }
+                _ => {}
+            }
+            if pod.is_some() {
+                lines.push_str(&format!("link set {device} up\n"));
+            }
+            lines.push_str(&format!("addr add {ip}/24 dev {device}\n"));
+        }
+        self.node.ip_batch(&node);
+        for (pod, lines) in self.pods.iter().zip(&lines) {
+            pod.ip_batch(lines);
+        }
+        self.node.run(|| bridge_batch(&self.bridge));
+        for netns in self.pods.iter().chain([&self.node]) {
+            netns.run(|| {
+                std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").expect("a sysctl")
+            });
+        }
+    }
+
+    /// Who answers whom, both ways.
+    fn by_arp(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
+        let of = |pod: Option<usize>| pod.map_or(&self.node, |pod| &self.pods[pod]);
+        let ends = self.ends.iter();
+        let probers =
+            ends.map(|(ip, (pod, device))| (*ip, Prober::new(of(*pod), device))).collect();
+        let answered = all_ask_all(&probers);
+        answered.iter().filter(|(a, b)| answered.contains(&(*b, *a))).copied().collect()
+    }
+
+    /// Who shares a link with whom, as ipwatch says.
+    fn by_ipwatch(&self, daemon: &Daemon) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
+        let [a, b, c] = self.net;
+        let prefix = format!("{a}.{b}.{c}.0/24");
+        let mut met = BTreeSet::new();
+        for address in daemon.list("addresses", &["query", "ip", &prefix, "--reach"]) {
+            let own = ipv4(&address["ip"]).expect("IPv4");
+            for segment in address["reach"].as_array().expect("a list") {
+                for member in segment["members"].as_array().expect("members") {
+                    let ips = member["ips"].as_array().expect("ips").iter().filter_map(ipv4);
+                    let link = segment["kind"] == "link";
+                    met.extend(ips.filter(|_| link).map(|other| (own, other)));
+                }
+            }
+        }
+        met
+    }
+
+    /// For the reader of a failure.
+    fn told(&self) -> String {
+        let ends: Vec<String> = self
+            .ends
+            .iter()
+            .map(|(ip, (pod, device))| format!("{ip} {device} of {pod:?}"))
+            .collect();
+        format!("{}{}{}", self.ip, self.bridge, ends.join("\n"))
+    }
+}
+
+fn ipv4(value: &Value) -> Option<Ipv4Addr> {
+    value.as_str()?.parse().ok()
+}
+
+fn bridge_batch(lines: &str) {
+    use std::io::Write as _;
+    let mut bridge = Command::new("bridge");
+    let mut child = bridge.args(["-batch", "-"]).stdin(Stdio::piped()).spawn().expect("run bridge");
+    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("write to bridge");
+    assert!(child.wait().expect("wait for bridge").success(), "{lines}");
+}
+
+fn a_hundred_random_wirings_are_told_as_arp_finds_them(lab: &Lab) {
+    let can = Can::learn(lab);
+    eprintln!("{can:?}");
+    let daemon = Daemon::start(lab, &Config::default());
+    let mut dice = Dice(5);
+    // Where everything is emulated, fewer.
+    let (mut left, mut number, mut met) = (if patience() > 1 { 12 } else { 100 }, 0, 0);
+    while left > 0 {
+        let count = AT_ONCE.min(left);
+        left -= count;
+        let wirings: Vec<Wiring> = (0..count)
+            .map(|_| {
+                number += 1;
+                Wiring::new(lab, number, &mut dice, can)
+            })
+            .collect();
+        // All at once: most of it is waiting for answers.
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                wirings.iter().map(|wiring| scope.spawn(|| wiring.by_arp())).collect();
+            asked.into_iter().map(|asked| asked.join().expect("it asks")).collect()
+        });
+        for (wiring, found) in wirings.iter().zip(found) {
+            met += found.len();
+            let mut said = BTreeSet::new();
+            settle(20, || {
+                said = wiring.by_ipwatch(&daemon);
+                said == found
+            });
+            let (more, less): (Vec<_>, Vec<_>) =
+                (said.difference(&found).collect(), found.difference(&said).collect());
+            assert!(
+                more.is_empty() && less.is_empty(),
+                "said and not so: {more:?}; so and not said: {less:?}\n{}",
+                wiring.told()
+            );
+        }
+    }
+    eprintln!("{number} wirings, {} pairs that meet", met / 2);
+    assert!(met > 0);
+}
+
+fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let node = Netns::new(lab, "node");
+    node.ip("link add bri0 type bridge");
+    node.ip("link set bri0 up");
+    let pods = [Netns::new(lab, "one"), Netns::new(lab, "two")];
+    let lonely = Netns::new(lab, "apart");
+    for (n, pod) in pods.iter().chain([&lonely]).enumerate() {
+        node.veth_to(&format!("port{n}"), pod, "eth0");
+    }
+    for n in [0, 1] {
+        node.ip(&format!("link set port{n} master bri0"));
+    }
+    for pod in pods.iter().chain([&lonely]) {
+        pod.add_address(&lab.cidr(7), "eth0");
+        daemon.await_ip(lab.ip(7), pod.inode);
+    }
+    let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(7).to_string();
+    let found = daemon.await_firing("ip-duplicate", 10, own);
+    assert_eq!(found["subject"]["netns"]["inode"], pods[1].inode, "{found}");
+    assert!(found["impact"].as_str().unwrap().contains("bridge bri0"), "{found}");
+    assert_eq!(daemon.findings().iter().filter(|one| own(one)).count(), 1, "one is apart");
+    pods[0].ip(&format!("addr del {} dev eth0", lab.cidr(7)));
+    daemon.await_resolved(&found, 10);
+}
