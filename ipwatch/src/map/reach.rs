@@ -23,6 +23,9 @@ use super::netns::is_routable;
 use super::{NetnsId, NodeMap};
 use crate::contract::Prefix;
 
+/// Steps taken for one reach.
+const STEPS: usize = 1 << 20;
+
 /// A device of a netns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
@@ -90,7 +93,8 @@ impl NodeMap {
     #[must_use]
     pub fn reach(&self, from: Endpoint) -> Reach {
         let plan = self.plan();
-        plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev))
+        let mut budget = flood::Budget(STEPS);
+        plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev, &mut budget))
     }
 
     /// By what the holders of two IPs meet, if they do.
