@@ -81,6 +81,7 @@ fn tools(root: &Path) -> Result<()> {
     }
     program(root, &which("dash")?, "bin/sh")?;
     program(root, &which("ip")?, "sbin/ip")?;
+    program(root, &which("bridge")?, "sbin/bridge")?;
     fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
         let path = format!("usr/lib/cni/{plugin}");

@@ -15,7 +15,7 @@ pub(crate) const KERNELS: [Stock; 2] = [
 
 /// What the tests need beyond what is built in; virtio for the one NIC. Disks are not needed: input comes
 /// in the initramfs and output goes to the console.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "veth",
     "bridge",
     "macvlan",
@@ -23,6 +23,7 @@ const MODULES: [&str; 10] = [
     "dummy",
     "fuse",
     "8021q",
+    "vxlan",
     "tcp_diag",
     "virtio_pci",
     "virtio_net",
