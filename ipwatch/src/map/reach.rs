@@ -118,9 +118,11 @@ impl NodeMap {
         }
         let holders = self.by_ip.range((ip, NetnsId::MIN)..=(ip, NetnsId::MAX)).take(2).count();
         let crowded = &mut self.reach.crowded;
-        let changed = if holders > 1 { crowded.insert(ip) || true } else { crowded.remove(&ip) };
-        if changed {
-            self.reach.readdressed();
+        if holders > 1 {
+            crowded.insert(ip);
+        } else if !crowded.remove(&ip) {
+            return;
         }
+        self.reach.readdressed();
     }
 }
