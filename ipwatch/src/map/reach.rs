@@ -23,6 +23,9 @@ use super::netns::is_routable;
 use super::{NetnsId, NodeMap};
 use crate::contract::Prefix;
 
+/// Steps taken for one reach.
+const STEPS: usize = 1 << 20;
+
 /// A device of a netns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
@@ -95,7 +98,8 @@ impl NodeMap {
     #[must_use]
     pub fn reach(&self, from: Endpoint) -> Reach {
         let plan = self.plan();
-        plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev))
+        let mut budget = flood::Budget(STEPS);
+        plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev, &mut budget))
     }
 
     /// By what the holders of two IPs meet, if they do.
@@ -119,9 +123,11 @@ impl NodeMap {
         }
         let holders = self.by_ip.range((ip, NetnsId::MIN)..=(ip, NetnsId::MAX)).take(2).count();
         let crowded = &mut self.reach.crowded;
-        let changed = if holders > 1 { crowded.insert(ip) || true } else { crowded.remove(&ip) };
-        if changed {
-            self.reach.readdressed();
+        if holders > 1 {
+            crowded.insert(ip);
+        } else if !crowded.remove(&ip) {
+            return;
         }
+        self.reach.readdressed();
     }
 }

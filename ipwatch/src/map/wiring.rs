@@ -121,10 +121,10 @@ impl NodeMap {
         at: BootNs,
     ) {
         let Some(entry) = self.find(netns).and_then(|id| self.netns.get_mut(&id)) else { return };
-        if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at) {
-            if std::mem::replace(&mut known.link.isolated, isolated) != isolated {
-                self.reach.rewired();
-            }
+        if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at)
+            && std::mem::replace(&mut known.link.isolated, isolated) != isolated
+        {
+            self.reach.rewired();
         }
     }
 

@@ -9,9 +9,10 @@ use super::router::{self, Port};
 use super::{Endpoint, Meeting, flood};
 use crate::fact::BootNs;
 
-/// What is told at once; and devices whose reach is looked at for it.
+/// What is told at once.
 const MAX_DUPLICATES: usize = 512;
-const MAX_REACHES: usize = 2_048;
+/// Steps taken for all of them: what would take more is not claimed.
+const STEPS: usize = 1 << 19;
 /// `IFA_F_TENTATIVE` and `IFA_F_DADFAILED`: nobody gets an answer from such an address.
 const SILENT: u32 = 0x40 | 0x08;
 
@@ -48,12 +49,15 @@ struct Candidate {
     port: Option<Port>,
 }
 
-/// What those whom a device reaches are reached by, sorted.
-type Reached = Vec<(Endpoint, Endpoint)>;
+/// What devices reach and by what, sorted.
+struct Reached {
+    known: Table<DevId, Vec<(Endpoint, Endpoint)>>,
+    budget: flood::Budget,
+}
 
 pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
     let mut found = Vec::new();
-    let mut reached: Table<DevId, Reached> = Table::default();
+    let mut reached = Reached { known: Table::default(), budget: flood::Budget(STEPS) };
     for ip in map.reach.crowded.iter().copied().filter(|ip| !map.is_shared_ip(*ip)) {
         let all = candidates(map, map.plan(), ip);
         for (place, second) in all.iter().enumerate() {
@@ -140,17 +144,17 @@ fn may_meet(a: &Candidate, b: &Candidate) -> bool {
 
 fn meeting(
     map: &NodeMap,
-    reached: &mut Table<DevId, Reached>,
+    reached: &mut Reached,
     ip: IpAddr,
     first: &Candidate,
     second: &Candidate,
 ) -> Option<Meeting> {
-    if first.island == second.island
-        && (reached.len() < MAX_REACHES || reached.contains_key(&second.dev))
-    {
-        let plan = map.plan();
-        let there =
-            reached.entry(second.dev).or_insert_with(|| flood::reach(plan, second.dev).endpoints);
+    if first.island == second.island {
+        let (plan, budget) = (map.plan(), &mut reached.budget);
+        let there = reached
+            .known
+            .entry(second.dev)
+            .or_insert_with(|| flood::reach(plan, second.dev, budget).endpoints);
         let place = there.binary_search_by_key(&first.holding.at, |(to, _)| *to);
         if let Ok(place) = place {
             return Some(Meeting::Link(there[place].1));

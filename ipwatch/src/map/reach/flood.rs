@@ -9,10 +9,18 @@ use super::super::Table;
 use super::plan::{DevId, Kind, Mode, Plan};
 use super::{Endpoint, Reach};
 
-/// States of one walk. A segment of 250 pods has some 750.
-const MAX_STATES: usize = 65_536;
-/// Walks that are made to see whether those who were reached reach back.
-const MAX_BACK: usize = 1_024;
+/// How many steps may be taken for one question. A link with 250 pods takes some 1,250; whoever owns a netns
+/// can wire it so that it takes any number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget(pub(super) usize);
+
+impl Budget {
+    fn spend(&mut self, steps: usize) -> bool {
+        let enough = self.0 >= steps;
+        self.0 = self.0.saturating_sub(steps);
+        enough
+    }
+}
 
 /// Tags of a frame, the outermost last; 0 is none. A third is beyond what is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -68,20 +76,18 @@ struct Flood<'a> {
     /// It took a step that has no way back.
     skewed: bool,
     complete: bool,
+    budget: &'a mut Budget,
 }
 
 /// What hears a device and is heard by it.
-pub(super) fn reach(plan: &Plan, from: DevId) -> Reach {
-    let there = Flood::run(plan, from);
-    let mut complete = there.complete;
-    let mut found = there.found;
-    if there.skewed {
-        complete &= found.len() <= MAX_BACK;
-        found = found
-            .into_iter()
-            .take(MAX_BACK)
-            .filter(|(to, _)| Flood::run(plan, *to).found.contains_key(&from))
-            .collect();
+pub(super) fn reach(plan: &Plan, from: DevId, budget: &mut Budget) -> Reach {
+    let (mut found, skewed, mut complete) = Flood::run(plan, from, budget);
+    if skewed {
+        found.retain(|to, _| {
+            let (back, _, whole) = Flood::run(plan, *to, budget);
+            complete &= whole;
+            back.contains_key(&from)
+        });
     }
     let bottom = plan.devs[bottom(plan, from)].at;
     let at = |dev: Option<DevId>| dev.map_or(bottom, |dev| plan.devs[dev].at);
@@ -128,7 +134,12 @@ fn hears(kind: Kind, own: Option<Kind>) -> bool {
 }
 
 impl<'a> Flood<'a> {
-    fn run(plan: &'a Plan, origin: DevId) -> Self {
+    /// Who hears it and by what, whether there may be no way back, and whether it was followed to the end.
+    fn run(
+        plan: &'a Plan,
+        origin: DevId,
+        budget: &'a mut Budget,
+    ) -> (BTreeMap<DevId, Option<DevId>>, bool, bool) {
         let mut flood = Self {
             plan,
             origin,
@@ -139,9 +150,10 @@ impl<'a> Flood<'a> {
             found: BTreeMap::new(),
             skewed: false,
             complete: true,
+            budget,
         };
         if !is_endpoint(plan, origin) {
-            return flood;
+            return (flood.found, false, true);
         }
         let mut dev = origin;
         while let (Kind::Vlan(_) | Kind::Macvlan(_) | Kind::Ipvlan { .. }, Some(lower)) =
@@ -158,14 +170,14 @@ impl<'a> Flood<'a> {
                 Way::Out => flood.sent(dev, tags, by),
             }
         }
-        flood
+        (flood.found, flood.skewed, flood.complete)
     }
 
     fn go(&mut self, state: State, by: Option<DevId>) {
         if !self.plan.devs[state.0].carries || self.seen.contains_key(&state) {
             return;
         }
-        if self.seen.len() >= MAX_STATES {
+        if !self.budget.spend(1) {
             self.complete = false;
             return;
         }
@@ -286,7 +298,12 @@ impl<'a> Flood<'a> {
         let isolated = from != bridge && plan.devs[from].isolated;
         let by = by.or(Some(bridge));
         let all = plan.devs[bridge].ports.iter().copied().chain([bridge]);
-        for to in self.flood_from(from, (bridge, vlan, inner, isolated), all) {
+        let targets = self.flood_from(from, (bridge, vlan, inner, isolated), all);
+        if !self.budget.spend(targets.len()) {
+            self.complete = false;
+            return;
+        }
+        for to in targets {
             if isolated && to != bridge && plan.devs[to].isolated {
                 continue;
             }

@@ -14,6 +14,8 @@ pub(super) type DevId = usize;
 
 /// Vxlan devices of one number and port that are compared with each other.
 const MAX_TUNNEL_ENDS: usize = 64;
+/// Steps taken to see which of them meet.
+const TUNNEL_STEPS: usize = 1 << 18;
 /// How high devices are stacked.
 const MAX_STACK: usize = 8;
 
@@ -299,10 +301,12 @@ impl Plan {
             }
         }
         let mut tunnels = Vec::new();
+        let mut budget = flood::Budget(TUNNEL_STEPS);
         for net in nets.values() {
             for (place, (a, one)) in net.iter().enumerate() {
                 let others = net[place + 1..].iter();
-                let meet = others.filter(|(_, other)| self.is_one_tunnel(map, one, other));
+                let meet =
+                    others.filter(|(_, other)| self.is_one_tunnel(map, one, other, &mut budget));
                 tunnels.extend(meet.map(|(b, _)| (*a, *b)));
             }
         }
@@ -316,7 +320,7 @@ impl Plan {
         }
     }
 
-    fn is_one_tunnel(&self, map: &NodeMap, a: &End, b: &End) -> bool {
+    fn is_one_tunnel(&self, map: &NodeMap, a: &End, b: &End, budget: &mut flood::Budget) -> bool {
         let device = |end: &End, ip: Option<IpAddr>| -> Option<DevId> {
             let netns = map.netns.get(&end.under)?;
             let mut all = netns.addresses().filter(|(key, _)| Some(key.local) == ip);
@@ -344,7 +348,10 @@ impl Plan {
         let of_b = device(b, if by_group { b.local } else { Some(a.remote) });
         let (Some(of_a), Some(of_b)) = (of_a, of_b) else { return false };
         self.devs[of_a].island == self.devs[of_b].island
-            && flood::reach(self, of_a).endpoints.iter().any(|(to, _)| *to == self.devs[of_b].at)
+            && flood::reach(self, of_a, budget)
+                .endpoints
+                .iter()
+                .any(|(to, _)| *to == self.devs[of_b].at)
     }
 }
 

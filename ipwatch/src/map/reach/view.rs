@@ -3,25 +3,37 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::super::NodeMap;
 use super::super::view::interface_view;
-use super::{Endpoint, router};
+use super::super::{NetnsId, NodeMap};
+use super::{Endpoint, flood, router};
 use crate::contract::{Address, Member, Segment, SegmentKind};
 use crate::fact::NetnsRef;
 
-/// Endpoints told of in one answer; those of the addresses after that are unknown.
+/// Endpoints told of in one answer, and steps taken for it: the reach of the addresses after that is unknown.
 const MAX_MEMBERS: usize = 16_384;
+const STEPS: usize = 1 << 21;
+
+/// The ends of pairs, by the router and the table at the other end.
+type Routers = BTreeMap<(NetnsId, u32), Vec<Endpoint>>;
 
 impl NodeMap {
     /// Fills in what each address meets.
     pub fn draw_reach(&self, addresses: &mut [Address]) {
-        let mut left = MAX_MEMBERS;
+        let (mut left, mut budget) = (MAX_MEMBERS, flood::Budget(STEPS));
+        let plan = self.plan();
+        let mut routers = Routers::new();
+        for (id, dev) in plan.devs.iter().enumerate() {
+            if let Some(port) = router::port(self, plan, id) {
+                routers.entry((port.netns, port.table)).or_default().push(dev.at);
+            }
+        }
         for address in addresses {
             let (Some(ip), Some(interface)) = (address.ip, &address.interface) else { continue };
             let (cookie, inode) = (address.netns.cookie, address.netns.inode);
             let names = NetnsRef { cookie, inode, nsid: address.netns.nsid };
             let Some(netns) = self.find(&names) else { continue };
-            let reach = self.segments(Endpoint { netns, ifindex: interface.index }, ip);
+            let at = Endpoint { netns, ifindex: interface.index };
+            let Some(reach) = self.segments(at, ip, &routers, &mut budget) else { return };
             let count: usize = reach.iter().map(|segment| segment.members.len()).sum();
             if count > left {
                 return;
@@ -31,9 +43,22 @@ impl NodeMap {
         }
     }
 
-    fn segments(&self, from: Endpoint, ip: IpAddr) -> Vec<Segment> {
+    /// `None` when it takes too many steps.
+    fn segments(
+        &self,
+        from: Endpoint,
+        ip: IpAddr,
+        routers: &Routers,
+        budget: &mut flood::Budget,
+    ) -> Option<Vec<Segment>> {
+        let plan = self.plan();
+        let Some(dev) = plan.find(from) else { return Some(Vec::new()) };
+        let reach = flood::reach(plan, dev, budget);
+        if !reach.complete {
+            return None;
+        }
         let mut links: BTreeMap<Endpoint, Vec<Member>> = BTreeMap::new();
-        for (to, by) in self.reach(from).endpoints {
+        for (to, by) in reach.endpoints {
             links.entry(by).or_default().extend(self.member(to, ip));
         }
         let mut segments: Vec<Segment> = links
@@ -48,20 +73,22 @@ impl NodeMap {
                 })
             })
             .collect();
-        segments.extend(self.routed(from, ip));
-        segments
+        let port = router::port(self, plan, dev);
+        segments.extend(port.and_then(|port| self.routed(port, from, ip, routers)));
+        Some(segments)
     }
 
     /// The router at the other end of a pair, and whom else it has so.
-    fn routed(&self, from: Endpoint, ip: IpAddr) -> Option<Segment> {
-        let plan = self.plan();
-        let own = router::port(self, plan, plan.find(from)?)?;
-        let all = plan.devs.iter().enumerate().filter(|(_, dev)| dev.at.netns != from.netns);
-        let same = all.filter(|(id, _)| {
-            router::port(self, plan, *id)
-                .is_some_and(|port| (port.netns, port.table) == (own.netns, own.table))
-        });
-        let mut ends: Vec<Endpoint> = same.map(|(_, dev)| dev.at).collect();
+    fn routed(
+        &self,
+        own: router::Port,
+        from: Endpoint,
+        ip: IpAddr,
+        routers: &Routers,
+    ) -> Option<Segment> {
+        let ends = routers.get(&(own.netns, own.table))?.iter();
+        let mut ends: Vec<Endpoint> =
+            ends.filter(|at| at.netns != from.netns).copied().take(MAX_MEMBERS).collect();
         ends.sort_unstable();
         let members: Vec<Member> = ends.into_iter().filter_map(|at| self.member(at, ip)).collect();
         let netns = self.netns_view(self.netns.get(&own.netns)?);

@@ -16,9 +16,11 @@ struct Device {
     below: usize,
     master: Option<usize>,
     isolated: bool,
-    /// VLAN, untagged; and the pvid.
-    vlans: Option<(Vec<(u16, bool)>, Option<u16>)>,
+    vlans: Option<Members>,
 }
+
+/// VLANs, each with or without its tag on the way out, and the one of what comes in without.
+type Members = (Vec<(u16, bool)>, Option<u16>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Make {
@@ -138,17 +140,17 @@ impl Wires {
             .filter(|of| self.0[*of].netns == netns)
             .filter(|of| matches!(self.0[*of].what, Make::Bridge { .. } | Make::Bond | Make::Vrf))
             .collect();
-        if masters.is_empty() || choice % 4 == 0 {
+        if masters.is_empty() || choice.is_multiple_of(4) {
             return;
         }
         self.0[id].master = Some(masters[usize::from(choice / 4) % masters.len()]);
-        self.0[id].isolated = flags % 3 == 0;
+        self.0[id].isolated = flags.is_multiple_of(3);
         self.0[id].vlans = vlans(flags.wrapping_mul(31) ^ choice);
     }
 }
 
 /// Told of or not, with VLANs 1, 5 and 6.
-fn vlans(bits: u8) -> Option<(Vec<(u16, bool)>, Option<u16>)> {
+fn vlans(bits: u8) -> Option<Members> {
     let all = [1, 5, 6].into_iter().enumerate();
     let member = all.filter(|(place, _)| *place == 0 || bits >> place & 1 == 1);
     let list: Vec<(u16, bool)> =
