@@ -37,7 +37,6 @@ struct Can {
     filtering: bool,
     vlan: bool,
     macvlan: bool,
-    ipvlan: bool,
     vxlan: bool,
 }
 
@@ -56,7 +55,6 @@ impl Can {
             filtering: makes("link add bri type bridge vlan_filtering 1"),
             vlan: makes("link add link low name sub type vlan id 5"),
             macvlan: makes("link add link low name mac type macvlan mode bridge"),
-            ipvlan: makes("link add link high name ipv type ipvlan mode l2"),
             vxlan: makes("link add vx type vxlan id 5 remote 100.64.0.1 dstport 4789"),
         }
     }
@@ -167,8 +165,8 @@ impl Wiring {
 
     /// A bridge's port at whose other end devices are made for pods.
     fn parent(&mut self, dice: &mut Dice, can: Can) {
-        let kind = dice.roll(3);
-        if (kind == 0 && !can.ipvlan) || (kind > 0 && !can.macvlan) {
+        // Not ipvlan: it delivers by the IP, and the answer to a probe is for 0.0.0.0.
+        if !can.macvlan {
             return;
         }
         self.line("link add up0 type veth peer name up1");
@@ -180,10 +178,7 @@ impl Wiring {
         for child in 0..2 + dice.roll(2) as usize {
             let name = self.pods[child].name().to_owned();
             let modes = ["private", "vepa", "bridge", "bridge"];
-            let what = match kind {
-                0 => "ipvlan mode l2".to_owned(),
-                _ => format!("macvlan mode {}", modes[dice.roll(4) as usize]),
-            };
+            let what = format!("macvlan mode {}", modes[dice.roll(4) as usize]);
             self.line(&format!("link add link up0 name sub0 netns {name} type {what}"));
             self.end(Some(child), "sub0");
         }
