@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::harness::FIGURE;
 use support::sandbox::Sandbox;
 use support::{Config, Daemon, Lab, Netns, daemon, eventually};
 
@@ -107,7 +108,7 @@ fn two_answers_are_a_conflict_until_one_leaves(lab: &Lab) {
     let asked = Instant::now();
     ask_anew(&asking, ip);
     let finding = daemon.await_firing(CONFLICT, SOON, about(ip));
-    println!("FIGURE a conflict fires {:?} after the first question", asked.elapsed());
+    println!("{FIGURE}a conflict fires {:?} after the first question", asked.elapsed());
     let text = proof(&finding);
     for part in
         [a.mac("eth0"), b.mac("eth0"), format!("net:[{}]", a.inode), "pod shop/api-0".into()]

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::arp::{Prober, all_ask_all};
+use support::harness::FIGURE;
 use support::poll::settle;
 use support::{Config, Daemon, Lab, Netns, patience};
 
@@ -336,12 +337,15 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
     for n in [0, 1] {
         node.ip(&format!("link set port{n} master bri0"));
     }
-    for pod in pods.iter().chain([&lonely]) {
+    for pod in [&lonely, &pods[0]] {
         pod.add_address(&lab.cidr(7), "eth0");
         daemon.await_ip(lab.ip(7), pod.inode);
     }
     let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(7).to_string();
+    let began = std::time::Instant::now();
+    pods[1].add_address(&lab.cidr(7), "eth0");
     let found = daemon.await_firing("ip-duplicate", 10, own);
+    println!("{FIGURE}a duplicate fires {:?} after the second address", began.elapsed());
     assert_eq!(found["subject"]["netns"]["inode"], pods[1].inode, "{found}");
     assert!(found["impact"].as_str().unwrap().contains("bridge bri0"), "{found}");
     assert_eq!(daemon.findings().iter().filter(|one| own(one)).count(), 1, "one is apart");

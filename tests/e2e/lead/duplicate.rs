@@ -17,6 +17,7 @@ support::tests! {
 }
 
 const RELEASED: &str = "ip-released-but-held";
+const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
 
 /// A pod whose process hangs in the kernel loses its shim, and its netns its name.
@@ -73,7 +74,19 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     let imminent = told.lead(&failure, IMMINENT, is_about(&pod.ip), named);
     let text = super::evidence(&imminent) + &imminent["subject"].to_string();
     assert!(text.contains(&second.sandbox[..12]), "whom it is given to: {imminent:#?}");
+
+    // Both are on the node's bridge.
+    let duplicate = daemon.await_firing(DUPLICATE, SOON, is_about(&pod.ip));
+    let text = super::evidence(&duplicate) + &duplicate["impact"].to_string();
+    for name in [&pod.name, &second.name] {
+        assert!(text.contains(&**name), "{name} has it: {duplicate:#?}");
+    }
+    assert!(
+        !duplicate["caused_by"].is_null(),
+        "it follows from the one that hangs: {duplicate:#?}"
+    );
     hung.release();
+    daemon.await_resolved(&duplicate, SOON);
 }
 
 /// Waits until the daemon knows the IP of a pod.
