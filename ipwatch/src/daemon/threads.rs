@@ -76,6 +76,13 @@ impl Visitor {
     }
 }
 
+/// Without our own threads: they enter netns to read them, for a moment, and hold none.
+fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
+    let own = std::process::id();
+    facts.retain(|fact| !matches!(&fact.what, What::Task(task) if task.key.pid == own));
+    facts
+}
+
 /// A source whose thread is no more.
 fn tell_down(out: &Emit, name: &str, detail: String) {
     let source = Source { name: name.to_owned(), status: SourceStatus::Down, detail };
@@ -190,12 +197,12 @@ impl Searcher {
     fn tasks(&mut self) -> Result<(), Closed> {
         if let Some(snapshots) = &mut self.snapshots {
             match snapshots.tasks() {
-                Ok(facts) => return self.out.send_blocking(facts),
+                Ok(facts) => return self.out.send_blocking(of_others(facts)),
                 Err(error) => tracing::debug!("task snapshot: {error}"),
             }
         }
         let began = clock::now();
-        let facts = self.proc.tasks(self.host).map(|facts| stamped(facts, began));
+        let facts = self.proc.tasks(self.host).map(|facts| of_others(stamped(facts, began)));
         self.tell_procfs(facts.as_ref().err())?;
         self.put("tasks", facts)
     }

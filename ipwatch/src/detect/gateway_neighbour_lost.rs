@@ -93,7 +93,7 @@ fn candidate(
         code: Code::GatewayNeighbourLost,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
         severity: Severity::Warning,
-        holders: map.holder_views(pod.id),
+        holders: map.resident_views(pod.id, map.now()),
         evidence: proof.done(),
         since,
         observed,

@@ -66,7 +66,7 @@ fn candidate(
         code: Code::IpConflictImminent,
         key: format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity),
         severity: Severity::Critical,
-        holders: map.holder_views(holder.id),
+        holders: map.resident_views(holder.id, now),
         evidence: proof.done(),
         since: entry.first_seen,
         observed: now,

@@ -41,8 +41,8 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     }
     proof.tell("netlink", now, format!("they share {link}"));
     let order = if one.second.seen_to_come { "came second" } else { "came at an unknown time" };
-    let mut holders = map.holder_views(first.id);
-    holders.extend(map.holder_views(second.id));
+    let mut holders = map.resident_views(first.id, now);
+    holders.extend(map.resident_views(second.id, now));
     Some(Candidate {
         code: Code::IpDuplicate,
         key,

@@ -58,7 +58,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         code: Code::IpReleasedButHeld,
         key: format!("{}/{}/{ip}", boot.boot_id, holder.identity),
         severity: Severity::Critical,
-        holders: map.holder_views(holder.id),
+        holders: map.resident_views(holder.id, now),
         evidence: proof.done(),
         since: dispute.since,
         observed: now,

@@ -53,7 +53,8 @@ fn candidate(map: &NodeMap, group: &[Conflict], now: BootNs) -> Option<Candidate
     let about = pods.first().copied().or_else(|| map.netns(first.netns))?;
     let mut subject = words::subject(map, about);
     subject.ip = Some(ip);
-    let holders = pods.iter().flat_map(|pod| map.holder_views(pod.id).into_iter().take(HOLDERS));
+    let holders =
+        pods.iter().flat_map(|pod| map.resident_views(pod.id, now).into_iter().take(HOLDERS));
     let names: Vec<String> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
     let stands = group.iter().any(|one| one.stands);
     let heard = group.iter().map(|one| one.heard).max()?;

@@ -122,6 +122,8 @@ impl<K: Ord + Copy> Queue<K> {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     adopt: Queue<NetnsId>,
+    /// When the host is to be dumped once more.
+    host: Option<BootNs>,
     adopt_tries: Table<NetnsId, usize>,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
@@ -147,9 +149,13 @@ impl Pending {
     }
 
     /// What is known of it may be wrong.
-    pub(super) fn doubted(&mut self, id: NetnsId, at: BootNs) {
-        self.adopt_tries.remove(&id);
-        self.adopt.hasten(id, at);
+    pub(super) fn doubted(&mut self, id: NetnsId, host: bool, at: BootNs) {
+        if host {
+            self.host = Some(self.host.map_or(at, |due| due.min(at)));
+        } else {
+            self.adopt_tries.remove(&id);
+            self.adopt.hasten(id, at);
+        }
     }
 
     pub(super) fn adopted(&mut self, id: NetnsId) {
@@ -293,7 +299,10 @@ impl NodeMap {
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
-        let doubts = self.settle_doubts(now, &mut wants);
+        let doubts = self.settle_doubts(now);
+        if self.agenda.host.take_if(|due| *due <= now).is_some() {
+            wants.push(Want::Host);
+        }
         self.want_strangers(now, &mut wants);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
@@ -309,6 +318,7 @@ impl NodeMap {
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
+            pending.host,
             pending.search.next(),
             pending.looks.next(),
             pending.threads.next(),

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use crate::fact::{AddressKey, BootNs};
 
 use super::graves::Grave;
-use super::want::Want;
 use super::{NetnsId, NodeMap};
 
 /// How far apart the two may come: both are read by one task, each from a queue of its own.
@@ -46,7 +45,7 @@ impl Doubts {
 
 impl NodeMap {
     /// Looks at the doubts that no probe has settled by now; when the next one is due.
-    pub(super) fn settle_doubts(&mut self, now: BootNs, wants: &mut Vec<Want>) -> Option<BootNs> {
+    pub(super) fn settle_doubts(&mut self, now: BootNs) -> Option<BootNs> {
         while self.doubts.due().is_some_and(|due| due <= now) {
             let Some(doubt) = self.doubts.0.pop_front() else { break };
             let Some(entry) = self.netns.get(&doubt.netns) else { continue };
@@ -62,13 +61,7 @@ impl NodeMap {
             if !missed || entry.dying.is_some() {
                 continue;
             }
-            if entry.host {
-                if !wants.contains(&Want::Host) {
-                    wants.push(Want::Host);
-                }
-            } else {
-                self.agenda.doubted(doubt.netns, now);
-            }
+            self.agenda.doubted(doubt.netns, entry.host, now);
         }
         self.doubts.due()
     }

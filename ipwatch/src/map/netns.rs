@@ -403,6 +403,7 @@ impl NodeMap {
             self.reach.readdressed();
         }
         self.met(id, link, at);
+        self.want_vlans(id, link, at);
     }
 
     pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {

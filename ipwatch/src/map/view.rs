@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::contract::{self, Prefix, Selector};
-use crate::fact::{AddressKey, Holder, NetnsRef};
+use crate::fact::{AddressKey, BootNs, Holder, NetnsRef, TaskKey};
 
 use super::{AddressEntry, Netns, NetnsId, NodeMap};
 
@@ -161,6 +161,33 @@ impl NodeMap {
             views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
         }
         views
+    }
+
+    /// The same without tasks that have only just come in: health probes and shells pass through a pod all
+    /// day, and each would be news of whatever is wrong with it. All where nobody has been there longer.
+    #[must_use]
+    pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
+        const PASSING: u64 = 5_000_000_000;
+        let mut all = self.holder_views(id);
+        let Some(entry) = self.netns.get(&id) else { return all };
+        let passes = |key: &TaskKey| {
+            let task = self.task(key).filter(|task| task.exiting.is_none());
+            task.is_some_and(|task| now.since(task.since) < PASSING)
+        };
+        let passing: Vec<(u32, u32)> =
+            entry.tasks.iter().filter(|key| passes(key)).map(|key| (key.pid, key.tid)).collect();
+        if passing.len() < entry.tasks.len() {
+            let of =
+                |holder: &contract::Holder| holder.pid.map(|pid| (pid, holder.tid.unwrap_or(pid)));
+            let is_task = |holder: &contract::Holder| {
+                use contract::HolderKind::{Process, Thread};
+                matches!(holder.kind, Process | Thread)
+            };
+            all.retain(|holder| {
+                !is_task(holder) || of(holder).is_none_or(|key| !passing.contains(&key))
+            });
+        }
+        all
     }
 
     /// A task as a holder.

@@ -1,10 +1,10 @@
 //! What of a netns says who can reach whom, beside its links: what it calls other netns, the VLANs of its
 //! bridges' ports, its default routes and those to single IPs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, Hop, NetnsRef, Route, RouteKey, Vlans};
+use crate::fact::{BootNs, Hop, Link, LinkDetail, NetnsRef, Route, RouteKey, Vlans};
 
 use super::graves::Grave;
 use super::{NetnsId, NodeMap};
@@ -24,6 +24,8 @@ pub(super) struct Wiring {
     /// What it calls other netns.
     peers: BTreeMap<i32, NetnsId>,
     vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
+    /// Bridges whose VLANs were asked for.
+    asked: BTreeSet<u32>,
     routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
 }
 
@@ -81,6 +83,7 @@ impl Wiring {
     /// A device is gone.
     pub(super) fn forget_device(&mut self, ifindex: u32, at: BootNs) {
         self.vlans.remove(&ifindex);
+        self.asked.remove(&ifindex);
         self.forget_routes(ifindex, at);
     }
 }
@@ -125,6 +128,22 @@ impl NodeMap {
             && std::mem::replace(&mut known.link.isolated, isolated) != isolated
         {
             self.reach.rewired();
+        }
+    }
+
+    /// A bridge has VLANs from its birth, and tells of its own only when they change (`br_vlan_init`,
+    /// 6.1 to 6.18): of one that came after the netns was read they are asked for, once.
+    pub(super) fn want_vlans(&mut self, id: NetnsId, link: &Link, at: BootNs) {
+        /// What is being made is made whole first.
+        const SOON: u64 = 100_000_000;
+        let filters = Some(LinkDetail::Bridge { vlan_filtering: true });
+        let Some(entry) = self.netns.get_mut(&id).filter(|entry| entry.dumped) else { return };
+        let wiring = &mut entry.wiring;
+        if link.detail == filters
+            && !wiring.vlans.contains_key(&link.ifindex)
+            && wiring.asked.insert(link.ifindex)
+        {
+            self.agenda.doubted(id, entry.host, at.plus(SOON));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Routes, ports and what netns call each other.
 
 use super::*;
-use crate::fact::{Hop, Route, RouteKey};
+use crate::fact::{Hop, LinkDetail, Route, RouteKey};
 
 const A: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(1) };
 const B: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(2) };
@@ -176,4 +176,45 @@ fn a_name_for_a_netns_known_by_half_stays_when_the_other_half_comes() {
     let id = feed.map.find(&A).unwrap();
     assert!(feed.map.find(&B).is_some());
     assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
+}
+
+#[test]
+fn the_vlans_of_a_bridge_that_came_later_are_asked_for_once() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    let adopts = |feed: &mut Feed| {
+        let wants = feed.wants(200);
+        wants.iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+    };
+    assert_eq!(adopts(&mut feed), 0);
+    let bridge = |vlan_filtering| {
+        let detail = Some(LinkDetail::Bridge { vlan_filtering });
+        What::Link { netns: A, link: Link { kind: Some("bridge".into()), detail, ..link(7) } }
+    };
+    feed.tell(bridge(false));
+    assert_eq!(adopts(&mut feed), 0);
+    feed.tell(bridge(true));
+    assert_eq!(adopts(&mut feed), 1);
+    known(&mut feed, A);
+    feed.tell(bridge(true));
+    assert_eq!(adopts(&mut feed), 0, "it was asked for");
+}
+
+#[test]
+fn who_passes_through_is_no_news() {
+    let mut feed = Feed::new(ALL);
+    known(&mut feed, A);
+    let id = feed.map.find(&A).unwrap();
+    let residents = |feed: &Feed| {
+        let views = feed.map.resident_views(id, feed.map.now());
+        views.iter().filter_map(|holder| holder.pid).collect::<Vec<u32>>()
+    };
+    feed.tell(What::Task(task(10, A)));
+    assert_eq!(residents(&feed), [10], "nobody has been there longer");
+    feed.at = feed.at.plus(6_000 * MS);
+    feed.tell(What::Task(task(11, A)));
+    assert_eq!(residents(&feed), [10]);
+    feed.at = feed.at.plus(6_000 * MS);
+    feed.tell(What::Task(task(12, A)));
+    assert_eq!(residents(&feed), [10, 11]);
 }
