@@ -55,6 +55,8 @@ const PACKET_OTHERHOST: u32 = 3;
 
 /// An IP that two quarrel about is told again this long after it was last told of the same one.
 const AGAIN: u64 = 5_000_000_000;
+/// The same of one that nobody contradicts: before the user half forgets it, after a minute.
+const ALONE: u64 = 45_000_000_000;
 /// The other one of them was not told for this long: it has given the IP up, as when a pod is given that of
 /// one before it.
 const SETTLED: u64 = 60_000_000_000;
@@ -151,8 +153,9 @@ fn is_news(owners: &Owners, mac: [u8; 6], now: u64) -> bool {
     } else {
         return true;
     };
+    // Alone, as far as it is heard here: whoever has the IP here is not.
     if second == [0; 6] {
-        return false;
+        return now.wrapping_sub(told) > ALONE;
     }
     let turns = if now.wrapping_sub(owners.since) > AGAIN { 0 } else { owners.turns };
     let goes_on = now.wrapping_sub(told) > AGAIN && now.wrapping_sub(other) < SETTLED;

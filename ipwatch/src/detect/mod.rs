@@ -137,6 +137,9 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     if !map.answers("netlink") {
         blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
     }
+    if map.is_unsettled() {
+        blind.insert(Code::IpDuplicate);
+    }
     // What is silent is not at peace.
     if !neighbour_conflict::SOURCES.iter().all(|source| map.answers(source)) {
         blind.extend([Code::NeighbourConflict, Code::NeighbourFailed, Code::GatewayNeighbourLost]);

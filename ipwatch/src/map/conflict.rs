@@ -19,6 +19,8 @@ const ONE_ANSWER: u64 = 2 * SEC;
 const AT_ONCE: u64 = SEC;
 /// Whoever answers for so many IPs, and asks for none itself, answers for others.
 const PROXY: usize = 3;
+/// Conflicts told of at a time. More are one cause's, or made up.
+const MOST: usize = 512;
 /// Devices that are followed from one to the next.
 const DEPTH: usize = 8;
 
@@ -78,6 +80,7 @@ impl NodeMap {
             .claims
             .contested()
             .filter_map(|(key, contest)| self.conflict(key, contest, now))
+            .take(MOST)
             .collect();
         found.extend(self.claims.dad().filter_map(|key| self.failed(key)));
         // Some may be several's on purpose.
@@ -128,8 +131,9 @@ impl NodeMap {
                 && all
                     .by_ref()
                     .filter(|of| of.requested.is_none() && of.announced.is_none())
+                    .take(PROXY)
                     .count()
-                    >= PROXY
+                    == PROXY
         };
         side.is_live(now) && !is_virtual(side.mac) && !router && !proxy()
     }

@@ -414,7 +414,8 @@ impl NodeMap {
 }
 
 /// Whether a netns has an IP on a device by which others could reach it.
-fn has(netns: &Netns, ip: IpAddr) -> bool {
+/// Whether a netns answers for an IP: not where it is on a dummy alone.
+pub(super) fn has(netns: &Netns, ip: IpAddr) -> bool {
     netns.routable().any(|(key, _)| {
         let dummy =
             netns.link(key.ifindex).is_some_and(|link| link.kind.as_deref() == Some("dummy"));

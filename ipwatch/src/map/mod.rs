@@ -111,6 +111,8 @@ pub struct NodeMap {
     now: BootNs,
     /// When events were lost, if no whole walk has begun since.
     lost: Option<BootNs>,
+    /// When events were last lost: what was not told since may be gone.
+    lost_last: BootNs,
 
     names: identity::Names,
     netns: Table<NetnsId, Netns>,
@@ -179,6 +181,8 @@ impl NodeMap {
             }
             What::Lost { .. } => {
                 self.lost = Some(at);
+                self.lost_last = at;
+                self.reach.readdressed();
                 self.calls_lost(at);
             }
             What::Began(scope) => self.dump_began(scope, at),
@@ -325,6 +329,13 @@ impl NodeMap {
                 self.ipam.touch(*ip);
             }
         }
+    }
+
+    /// Whether events were lost so lately that not everything was read again.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        const SETTLES: u64 = 10_000_000_000;
+        self.lost_last > BootNs::default() && self.now.since(self.lost_last) < SETTLES
     }
 
     /// The boot, once the first fact has come.

@@ -48,12 +48,12 @@ fn is_fixed(neighbour: &Neighbour) -> bool {
 }
 
 /// The MAC of which this word says that it was just heard for the IP. A dump tells of entries that were
-/// there; of them only what is reachable was heard, and within the last minute.
+/// there, and not when: one that is confirmed may be so by who had the IP before.
 fn heard(known: Option<&Neighbour>, new: &Neighbour, dumped: bool) -> Option<Mac> {
-    let mac = new.mac.filter(|_| new.state & NUD_VALID != 0 && !is_fixed(new))?;
+    let mac = new.mac.filter(|_| !dumped && new.state & NUD_VALID != 0 && !is_fixed(new))?;
     let other = known.is_none_or(|known| known.mac != Some(mac));
     let confirmed = is_reachable(new) && known.is_none_or(|known| !is_reachable(known));
-    (confirmed || other && (known.is_some() || !dumped)).then_some(mac)
+    (confirmed || other).then_some(mac)
 }
 
 impl NodeMap {

@@ -468,6 +468,9 @@ impl NodeMap {
                 }
             }
             if !echo {
+                if known.touched < self.lost_last {
+                    self.reach.readdressed();
+                }
                 known.touched = known.touched.max(at);
             }
             if known.dad_failed() {

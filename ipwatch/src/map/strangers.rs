@@ -40,14 +40,14 @@ impl Strangers {
 }
 
 impl NodeMap {
-    /// The netns that `id` calls `nsid`, while it is there. The host's numbers are names of their own.
+    /// The netns that `id` calls `nsid`, while it lives. The host's numbers are names of their own.
     pub(super) fn peer_netns(&self, id: NetnsId, nsid: i32) -> Option<NetnsId> {
         let entry = self.netns.get(&id)?;
         let peer = match entry.host {
             true => self.names.find(&crate::fact::NetnsRef::nsid(nsid)),
             false => entry.wiring.peer(nsid),
         };
-        peer.filter(|peer| self.netns.contains_key(peer))
+        peer.filter(|peer| self.netns.get(peer).is_some_and(|peer| peer.dying.is_none()))
     }
 
     /// A link was told of.

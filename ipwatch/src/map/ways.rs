@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::fact::{Link, RouteKey};
 
-use super::{Netns, NetnsId, NodeMap};
+use super::{Endpoint, Netns, NetnsId, NodeMap};
 
 impl Netns {
     /// The next hops of its default routes, each with its device.
@@ -27,8 +27,16 @@ impl NodeMap {
     #[must_use]
     pub fn leads_to(&self, ifindex: u32, ip: IpAddr, netns: NetnsId, on: u32) -> bool {
         let Some(host) = self.host().and_then(|id| self.netns.get(&id)) else { return false };
-        self.segment(host.id, ifindex) == self.segment(netns, on)
-            || host.routes_for(ip).any(|(_, devices)| devices.contains(&ifindex))
+        let there = Endpoint { netns, ifindex: on };
+        // A VM behind a pod's device has the IP that a dummy in the pod's netns shows.
+        let ends_there = || {
+            let link = host.link(ifindex).filter(|link| link.peer == Some(on));
+            link.and_then(|link| self.far_netns(host, link)) == Some(netns)
+        };
+        let routed = host.routes_for(ip).any(|(_, devices)| devices.contains(&ifindex));
+        // Not a macvlan or ipvlan and what it is made of: the kernel keeps these two apart.
+        let reach = || self.reach(Endpoint { netns: host.id, ifindex });
+        routed && ends_there() || reach().endpoints.iter().any(|(other, _)| *other == there)
     }
 
     /// The host's routes to one IP, in words.

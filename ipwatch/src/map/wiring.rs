@@ -15,6 +15,9 @@ const MAX_VLANS: usize = 2048;
 const MAX_ROUTES: usize = 8_192;
 /// Netns that a netns has a name for. The host has one for each pod.
 const MAX_PEERS: usize = 8_192;
+/// Bridges whose VLANs are asked for, in a netns's whole life: indexes are not used again soon, and each costs
+/// a dump.
+const MAX_ASKED: usize = 1_024;
 /// Next hops kept per route.
 const MAX_HOPS: usize = 16;
 
@@ -83,7 +86,6 @@ impl Wiring {
     /// A device is gone.
     pub(super) fn forget_device(&mut self, ifindex: u32, at: BootNs) {
         self.vlans.remove(&ifindex);
-        self.asked.remove(&ifindex);
         self.forget_routes(ifindex, at);
     }
 }
@@ -141,6 +143,7 @@ impl NodeMap {
         let wiring = &mut entry.wiring;
         if link.detail == filters
             && !wiring.vlans.contains_key(&link.ifindex)
+            && wiring.asked.len() < MAX_ASKED
             && wiring.asked.insert(link.ifindex)
         {
             self.agenda.doubted(id, entry.host, at.plus(SOON));

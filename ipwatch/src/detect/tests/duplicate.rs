@@ -337,3 +337,28 @@ fn without_netlink_nothing_is_over() {
     case.source("netlink", SourceStatus::Down);
     assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
 }
+
+#[test]
+fn the_hosts_own_ip_counts() {
+    let mut case = Case::on_one_bridge();
+    case.has(1_000, 1, 9, 24);
+    let key = AddressKey { ifindex: 5, local: ip(9), prefix_len: 24, peer: None };
+    let address = Address { key, scope: None, flags: None };
+    case.at(2_000, What::Address { netns: HOST, address });
+    assert_eq!(case.twice().len(), 1, "a pod has the bridge's own");
+    case.at(3_000, What::AddressGone { netns: HOST, key });
+    assert_eq!(case.twice(), []);
+}
+
+#[test]
+fn what_was_not_told_since_events_were_lost_may_be_gone() {
+    let mut case = Case::on_one_bridge();
+    case.has(1_000, 1, 9, 24);
+    case.at(1_500, What::Lost { count: None });
+    case.has(2_000, 2, 9, 24);
+    assert_eq!(case.twice(), [], "the first one's end may be what was lost");
+    case.has(3_000, 1, 9, 24);
+    assert_eq!(case.twice().len(), 1, "it was read again");
+    case.at(4_000, What::Lost { count: None });
+    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+}

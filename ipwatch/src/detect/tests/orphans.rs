@@ -43,6 +43,11 @@ fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
     let mut case = routed(DEVICE, true);
     assert_eq!(orphans(&mut case, 2 * AGE), [], "one IP is there, the other is translated to it");
     case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    assert_eq!(orphans(&mut case, 4 * AGE), [], "gVisor has none on the device, and answers");
+    let mut case = routed(DEVICE, true);
+    let address = Address { key: key([10, 0, 0, 6]), scope: Some(0), flags: None };
+    case.at(2 * AGE, What::Address { netns: POD, address });
+    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
     assert_eq!(orphans(&mut case, 2 * AGE + 40_000), []);
     assert_eq!(orphans(&mut case, 3 * AGE + 39_999), [], "not for long enough");
     let found = orphans(&mut case, 3 * AGE + 40_000);
@@ -50,7 +55,7 @@ fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
     assert_eq!(ips, [Ipv4Addr::from(IP), Ipv4Addr::from(FLOATING)]);
     let text: Vec<&str> = found[0].evidence.iter().map(|item| item.text.as_str()).collect();
     let text = text.join("\n");
-    for part in ["10.0.0.5/32 is by calieb97322ec89", "has no address", "name of pod shop/api-0's"]
+    for part in ["10.0.0.5/32 is by calieb97322ec89", "has 10.0.0.6/24 on veth2", "name of pod shop/api-0's"]
     {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

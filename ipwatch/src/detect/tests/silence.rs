@@ -167,6 +167,13 @@ fn the_innocent_may_be_silent() {
     let other = [10, 0, 0, 6];
     case.entry(9_000, HOST, CALI, other, None, FAILED);
     case.not_silent(9_001, "an IP that nobody has");
+    let mut case = calico();
+    let upper = Link { peer: Some(3), peer_nsid: Some(0), ..link(2, "macvlan", A) };
+    case.at(2, What::Link { netns: HOST, link: link(3, "dummy", B) });
+    case.at(2, What::Link { netns: POD, link: upper });
+    case.at(2, What::PeerNetns { netns: POD, nsid: 0, peer: HOST });
+    case.entry(9_000, HOST, 3, IP, None, FAILED);
+    case.not_silent(9_001, "the kernel keeps a macvlan and its parent apart");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::dispute::has;
 use super::super::netns::{AddressEntry, Netns};
 use super::super::{Identity, NodeMap, Table};
 use super::plan::{DevId, Plan};
@@ -85,11 +86,13 @@ pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
 /// Whoever answers for an IP, in the order they came.
 fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = map
-        .holders_of(ip)
-        .filter(|netns| netns.dying.is_none())
+        .with_ip(ip)
+        .filter_map(|id| map.netns.get(&id))
+        .filter(|netns| netns.dying.is_none() && has(netns, ip))
         .flat_map(|netns| {
             let own = netns.addresses().filter(move |(key, known)| {
-                key.local == ip && netns.is_routable(key) && answers(known)
+                let stale = known.touched < map.lost_last;
+                key.local == ip && netns.is_routable(key) && answers(known) && !stale
             });
             own.map(move |(key, known)| (netns, key.ifindex, known))
         })

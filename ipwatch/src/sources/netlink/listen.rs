@@ -23,7 +23,7 @@ use super::sieve;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -395,9 +395,13 @@ impl Own {
 /// For each nsid, how many more ends of it the first socket has read than the second or the third.
 ///
 /// While that is not 0, what the latter tells of that nsid may be the dead netns's or the next one's: it
-/// is dropped. Nothing is lost by it: the next one is dumped after the first socket told of it.
+/// is dropped. Nothing is lost by it: the next one is dumped after the first socket told of it. What an overrun
+/// has swallowed never evens out: after a while it counts no more.
 #[derive(Debug, Default)]
-struct Lag(HashMap<(Lost, i32), i32>);
+struct Lag(HashMap<(Lost, i32), (i32, BootNs)>);
+
+/// The sockets are never so far apart.
+const APART: u64 = 5_000_000_000;
 
 impl Lag {
     fn ended(&mut self, read_by: Lost, nsid: i32) {
@@ -411,15 +415,21 @@ impl Lag {
     }
 
     fn lead(&mut self, over: Lost, nsid: i32, by: i32) {
-        let lead = self.0.entry((over, nsid)).or_default();
+        let now = clock::now();
+        let (lead, told) = self.0.entry((over, nsid)).or_default();
+        if now.since(*told) >= APART {
+            *lead = 0;
+        }
         *lead += by;
+        *told = now;
         if *lead == 0 {
             self.0.remove(&(over, nsid));
         }
     }
 
     fn disagree(&self, reader: Lost, nsid: i32) -> bool {
-        self.0.contains_key(&(reader, nsid))
+        let known = self.0.get(&(reader, nsid));
+        known.is_some_and(|(_, told)| clock::now().since(*told) < APART)
     }
 
     /// An overrun may have lost an end; the dumps that follow put everything right.
