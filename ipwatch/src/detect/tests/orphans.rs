@@ -55,8 +55,11 @@ fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
     assert_eq!(ips, [Ipv4Addr::from(IP), Ipv4Addr::from(FLOATING)]);
     let text: Vec<&str> = found[0].evidence.iter().map(|item| item.text.as_str()).collect();
     let text = text.join("\n");
-    for part in ["10.0.0.5/32 is by calieb97322ec89", "has 10.0.0.6/24 on veth2", "name of pod shop/api-0's"]
-    {
+    for part in [
+        "10.0.0.5/32 is by calieb97322ec89",
+        "has 10.0.0.6/24 on veth2",
+        "name of pod shop/api-0's",
+    ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     case.at(
