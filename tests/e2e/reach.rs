@@ -15,6 +15,7 @@ use support::{Config, Daemon, Lab, Netns, patience};
 support::tests! {
     a_hundred_random_wirings_are_told_as_arp_finds_them,
     one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves,
+    one_ip_behind_one_router_is_told_until_its_route_goes,
 }
 
 /// Wirings that are there at the same time.
@@ -272,6 +273,28 @@ impl Wiring {
 
 fn ipv4(value: &Value) -> Option<Ipv4Addr> {
     value.as_str()?.parse().ok()
+}
+
+/// As ptp and Calico wire them: each pod at a pair of its own, and the node has one route for the IP.
+fn one_ip_behind_one_router_is_told_until_its_route_goes(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let node = Netns::new(lab, "node");
+    let pods = [Netns::new(lab, "one"), Netns::new(lab, "two")];
+    for (n, pod) in pods.iter().enumerate() {
+        node.veth_to(&format!("cali{n}"), pod, "eth0");
+        pod.add_address(&lab.cidr(9), "eth0");
+        daemon.await_ip(lab.ip(9), pod.inode);
+    }
+    let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(9).to_string();
+    // Both looks, had there been anything to see.
+    std::thread::sleep(std::time::Duration::from_secs(2) * patience());
+    assert_eq!(daemon.findings().iter().filter(|one| own(one)).count(), 0, "links apart");
+    let route = format!("{}/32 dev cali0", lab.ip(9));
+    node.ip(&format!("route add {route}"));
+    let found = daemon.await_firing("ip-duplicate", 10, own);
+    assert!(found["impact"].as_str().unwrap().contains("router"), "{found}");
+    node.ip(&format!("route del {route}"));
+    daemon.await_resolved(&found, 10);
 }
 
 fn bridge_batch(lines: &str) {

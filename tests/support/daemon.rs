@@ -311,7 +311,20 @@ impl Daemon {
     #[track_caller]
     pub fn await_ip(&self, ip: impl ToString, netns: u64) -> Value {
         let ip = ip.to_string();
-        eventually(&format!("{ip} is known in netns {netns}"), 10, || self.ip_in(&ip, netns))
+        let mut found = None;
+        crate::poll::settle(10, || {
+            found = self.ip_in(&ip, netns);
+            found.is_some()
+        });
+        found.unwrap_or_else(|| {
+            let what = ["query", "netns", &netns.to_string(), "-o", "json"];
+            panic!(
+                "{ip} is not known in netns {netns}, but: {:#?}\nthe netns: {}\nsources: {}",
+                self.ip(&ip),
+                String::from_utf8_lossy(&self.ask(&what).stdout),
+                String::from_utf8_lossy(&self.ask(&["doctor", "-o", "wide"]).stdout)
+            )
+        })
     }
 
     /// Waits until it no longer knows this IP in this netns.

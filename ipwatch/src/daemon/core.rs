@@ -390,7 +390,7 @@ impl Core {
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
         if beyond + claims > 0 {
             let detail = format!(
-                "{beyond} links or addresses are more than is kept of one netns, {claims} claims of IPs were \
+                "{beyond} links, addresses or routes are more than is kept of one netns, {claims} claims of IPs were \
                  forgotten for want of room"
             );
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);

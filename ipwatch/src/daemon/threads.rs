@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::desk::{Busy, LookJob, NetnsJob, SearchJob};
 use super::orphans;
 use crate::clock;
-use crate::fact::{Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, Holder, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::Requests;
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
@@ -76,10 +76,16 @@ impl Visitor {
     }
 }
 
-/// Without our own threads: they enter netns to read them, for a moment, and hold none.
+/// Without our own threads and files: they are in a netns to read it, for a moment, and hold none.
 fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     let own = std::process::id();
-    facts.retain(|fact| !matches!(&fact.what, What::Task(task) if task.key.pid == own));
+    facts.retain(|fact| match &fact.what {
+        What::Task(task) => task.key.pid != own,
+        What::Holder { holder: Holder::Fd { pid, .. } | Holder::Socket { pid, .. }, .. } => {
+            *pid != own
+        }
+        _ => true,
+    });
     facts
 }
 
@@ -223,6 +229,7 @@ impl Searcher {
         if let Some(snapshots) = &mut self.snapshots {
             match snapshots.files() {
                 Ok(facts) => {
+                    let facts = of_others(facts);
                     search = Search::mounts();
                     let holder = |fact: &&Fact| matches!(fact.what, What::Holder { .. });
                     beside = facts.iter().filter(holder).cloned().collect();
@@ -233,7 +240,7 @@ impl Searcher {
         }
         let facts = self.proc.search(netns, search).map(|mut facts| {
             orphans::add(&self.netns, netns, &beside, &mut facts);
-            stamped(facts, began)
+            of_others(stamped(facts, began))
         });
         self.tell_procfs(facts.as_ref().err())?;
         self.put("holders", facts)

@@ -1,12 +1,13 @@
 //! `neighbour-conflict`: two MACs answer for one IP on a link. What is a conflict and what only looks like one
 //! is decided in `map/conflict.rs`; here every device that heard it becomes one finding.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Conflict, ConflictGrounds, Netns, NodeMap, Party, Policy};
+use crate::map::{Conflict, ConflictGrounds, Netns, NetnsId, NodeMap, Party, Policy};
 
 /// Whose word it rests on.
 pub(super) const SOURCES: &[&str] = &["netlink", "neighbours"];
@@ -16,26 +17,23 @@ const QUOTED: usize = 4;
 const HOLDERS: usize = 8;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    let mut groups: Vec<Vec<Conflict>> = Vec::new();
+    // One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the
+    // link's, and the IP's.
+    let mut links: BTreeMap<(IpAddr, (NetnsId, u32)), Vec<Conflict>> = BTreeMap::new();
     for conflict in map.conflicts(now) {
-        // One conflict, heard in many netns.
-        let same = |group: &&mut Vec<Conflict>| {
-            group[0].ip == conflict.ip
-                && macs(&conflict).iter().all(|mac| group.iter().any(|one| macs(one).contains(mac)))
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(conflict),
-            None => groups.push(vec![conflict]),
-        }
+        let link = map.segment(conflict.netns, conflict.ifindex);
+        links.entry((conflict.ip, link)).or_default().push(conflict);
     }
-    groups.iter().filter_map(|group| candidate(map, group, now)).collect()
+    let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
+    told.collect()
 }
 
-fn macs(conflict: &Conflict) -> BTreeSet<Mac> {
-    conflict.parties.iter().filter_map(|party| party.mac).collect()
-}
-
-fn candidate(map: &NodeMap, group: &[Conflict], now: BootNs) -> Option<Candidate> {
+fn candidate(
+    map: &NodeMap,
+    (netns, ifindex): (NetnsId, u32),
+    group: &[Conflict],
+    now: BootNs,
+) -> Option<Candidate> {
     // What is known best speaks for the others.
     let first = group.iter().min_by_key(|one| (one.grounds, one.since))?;
     let boot = map.boot()?;
@@ -61,7 +59,7 @@ fn candidate(map: &NodeMap, group: &[Conflict], now: BootNs) -> Option<Candidate
     let device = words::device(map.netns(first.netns)?, first.ifindex);
     Some(Candidate {
         code: Code::NeighbourConflict,
-        key: format!("{}/{ip}/{}", boot.boot_id, names.join("/")),
+        key: format!("{}/{ip}/{}/{ifindex}", boot.boot_id, map.netns(netns)?.identity),
         severity: Severity::Warning,
         subject,
         holders: holders.collect(),

@@ -109,8 +109,11 @@ impl NodeMap {
             add(&mut parties, holder);
         }
         let firsts = parties.iter().filter_map(|party| Some(party.heard.as_ref()?.first));
+        let mut firsts: Vec<BootNs> = firsts.collect();
+        firsts.sort_unstable();
         let lasts = parties.iter().filter_map(|party| Some(party.heard.as_ref()?.last));
-        let (since, heard) = (firsts.max()?, lasts.max()?);
+        // A third one came to a conflict that was there.
+        let (since, heard) = (*firsts.get(1).or(firsts.first())?, lasts.max()?);
         parties.sort_by_key(|party| party.mac);
         let stands = parties.iter().all(|party| party.home.is_some_and(|home| home.holds));
         Some(Conflict { ip, netns, ifindex, parties, grounds: grounds?, since, heard, stands })
@@ -272,7 +275,8 @@ impl NodeMap {
     }
 
     /// The device that stands for a link: the bridge, what a macvlan is made of, one end of a lone pair.
-    pub(super) fn segment(&self, netns: NetnsId, ifindex: u32) -> (NetnsId, u32) {
+    #[must_use]
+    pub fn segment(&self, netns: NetnsId, ifindex: u32) -> (NetnsId, u32) {
         let mut at = (netns, ifindex);
         for _ in 0..DEPTH {
             let Some(entry) = self.netns.get(&at.0) else { return at };

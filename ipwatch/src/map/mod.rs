@@ -439,10 +439,10 @@ impl NodeMap {
         self.tasks.kill(task)
     }
 
-    /// Links and addresses that were beyond the bounds of their netns and are not kept.
+    /// Links, addresses and routes that were beyond the bounds of their netns and are not kept.
     #[must_use]
     pub fn beyond_bounds(&self) -> u64 {
-        self.netns.values().map(|entry| entry.more).sum()
+        self.netns.values().map(|entry| entry.more + entry.wiring.beyond).sum()
     }
 
     /// One source's state.

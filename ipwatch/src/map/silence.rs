@@ -29,6 +29,8 @@ const TWICE_TOLD: u64 = SEC / 2;
 const MISSED: u64 = 3 * SEC;
 /// Failures, and permanent entries, that are remembered; the oldest go first.
 const MAX: usize = 4096;
+/// Failures that are remembered of one netns: of the host's, one for each pod.
+const MAX_EACH: usize = 512;
 
 type Key = (NetnsId, u32, IpAddr);
 
@@ -121,11 +123,8 @@ impl Silences {
         }) {
             return;
         }
-        if self.silent.len() >= MAX && !self.silent.contains_key(&key) {
-            let oldest = self.silent.iter().min_by_key(|(_, known)| known.changed);
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                self.silent.remove(&oldest);
-            }
+        if !self.silent.contains_key(&key) {
+            self.make_room(key.0);
         }
         let known = self.silent.entry(key).or_insert(Silence {
             since: at,
@@ -162,6 +161,24 @@ impl Silences {
                 self.fixed.insert(key, Fixed { mac, since: at, lost: None, other: None });
             }
             (None, None) => {}
+        }
+    }
+
+    /// Whoever scans a range from its netns must not push out what others failed to reach.
+    fn make_room(&mut self, id: NetnsId) {
+        let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        let own = self.silent.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);
+        let full = own.clone().count() >= MAX_EACH;
+        let oldest = |(key, known): (&Key, &Silence)| (known.changed, *key);
+        let oldest = if full {
+            own.map(oldest).min()
+        } else if self.silent.len() >= MAX {
+            self.silent.iter().map(oldest).min()
+        } else {
+            None
+        };
+        if let Some((_, key)) = oldest {
+            self.silent.remove(&key);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Wiring {
     /// What it calls other netns.
     peers: BTreeMap<i32, NetnsId>,
     vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
+    /// Routes that were beyond the bounds.
+    pub(super) beyond: u64,
     /// Bridges whose VLANs were asked for.
     asked: BTreeSet<u32>,
     routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
@@ -180,7 +182,7 @@ impl NodeMap {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let routes = &mut entry.wiring.routes;
         if routes.len() >= MAX_ROUTES && !routes.contains_key(&route.key) {
-            entry.more += 1;
+            entry.wiring.beyond += 1;
             return;
         }
         let known = routes.entry(route.key).or_default();

@@ -140,7 +140,7 @@ fn a_refused_answer_is_a_conflict_and_both_are_named() {
     let found = wire.only(1_002);
     assert_eq!((found.severity, found.since), (Severity::Warning, BootNs(1_001 * MS)));
     assert_eq!(found.subject.ip, Some(Ipv4Addr::from(IP).into()));
-    assert_eq!(found.key, format!("boot/10.0.0.5/{A}/{B}"));
+    assert_eq!(found.key, "boot/10.0.0.5/cookie:1/4", "the bridge's");
     let text = proof(&found);
     for part in [
         "neighbours: bridge4 of net:[1] (cookie 1) took 02:00:00:00:00:0a for 10.0.0.5",
@@ -151,6 +151,18 @@ fn a_refused_answer_is_a_conflict_and_both_are_named() {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     assert_eq!(found.observed, BootNs(1_002 * MS), "both still have it");
+}
+
+#[test]
+fn a_third_one_is_no_other_conflict() {
+    let mut wire = Wire::two();
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    let before = wire.only(1_002);
+    wire.refuses(1_100, C, A);
+    let after = wire.only(1_101);
+    assert_eq!((&after.key, after.since), (&before.key, before.since));
+    assert!(proof(&after).contains(&C.to_string()), "{after:#?}");
 }
 
 #[test]
