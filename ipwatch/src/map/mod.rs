@@ -5,7 +5,8 @@
 //! in the same order give the same map, which is what makes a recording a test.
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: links, addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
+//! - `netns`: addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
+//!   `links`: devices, and what goes with them.
 //!   `doubt`: what netlink says and no probe has told.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
@@ -39,6 +40,7 @@ mod ipam_view;
 mod late;
 mod leaks;
 mod leftovers;
+mod links;
 mod loops;
 mod neighbour_view;
 mod neighbours;

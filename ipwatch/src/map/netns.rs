@@ -1,4 +1,4 @@
-//! What is in a netns, and the rules of order between events and dumps.
+//! What is in a netns, its devices apart (`links`), and the rules of order between events and dumps.
 //!
 //! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
 //! a deletion leaves a grave for a while, so that a dump which read the entry before the deletion
@@ -19,8 +19,6 @@ use super::{Identity, NetnsId, NodeMap, Owner};
 
 /// Addresses kept per netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
-/// Links kept per netns. The host has one for each pod.
-const MAX_LINKS: usize = 8_192;
 
 /// One network namespace.
 #[derive(Debug)]
@@ -251,14 +249,6 @@ pub(super) fn is_routable(ip: IpAddr) -> bool {
     }
 }
 
-/// The driver that is known of the device behind a link, if that is the same device still. Only a dump
-/// tells it.
-fn same_driver(known: &Link, new: &Link) -> Option<String> {
-    let (known, new) = (known.parent.as_ref()?, new.parent.as_ref()?);
-    let same = known.bus == new.bus && known.address == new.address;
-    known.driver.clone().filter(|_| same)
-}
-
 fn absorb_map<K: Ord, V>(
     into: &mut BTreeMap<K, V>,
     from: &mut BTreeMap<K, V>,
@@ -368,84 +358,6 @@ impl NodeMap {
         }
     }
 
-    pub(super) fn set_link(&mut self, netns: &NetnsRef, link: &Link, at: BootNs) {
-        let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Link(id, link.ifindex), at) {
-            return;
-        }
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        let full = entry.links.len() >= MAX_LINKS;
-        let mut went_down = false;
-        match entry.links.get_mut(&link.ifindex) {
-            Some(known) if known.touched > at => {}
-            Some(known) => {
-                let driver = same_driver(&known.link, link);
-                let was = std::mem::replace(&mut known.link, link.clone());
-                went_down = was.up && !link.up;
-                known.touched = at;
-                if let Some(parent) = &mut known.link.parent {
-                    parent.driver = parent.driver.take().or(driver);
-                }
-                if was != known.link {
-                    self.reach.rewired();
-                }
-            }
-            None if full => entry.more += 1,
-            None => {
-                let new = LinkEntry { link: link.clone(), since: at, touched: at };
-                entry.links.insert(link.ifindex, new);
-                self.reach.rewired();
-            }
-        }
-        // Not of one that never was up: its first route may be told before its birth, by another socket.
-        if went_down {
-            entry.wiring.forget_routes(link.ifindex, at);
-            self.reach.readdressed();
-        }
-        self.met(id, link, at);
-        self.want_vlans(id, link, at);
-    }
-
-    pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {
-        let hearsay = self.hearsay(origin);
-        let Some(id) = self.find(netns) else { return };
-        self.graves.dig(Grave::Link(id, ifindex), at);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.links.get(&ifindex).is_some_and(|known| known.touched > at) {
-            return;
-        }
-        entry.links.remove(&ifindex);
-        entry.wiring.forget_device(ifindex, at);
-        self.reach.rewired();
-        self.forget_device_neighbours(id, ifindex);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        // Where probes tell of addresses they tell of these too, and in order.
-        if hearsay {
-            return;
-        }
-        let on_it = |(key, known): &(&AddressKey, &AddressEntry)| {
-            key.ifindex == ifindex && known.touched <= at
-        };
-        let addresses: Vec<AddressKey> =
-            entry.addresses.iter().filter(on_it).map(|(key, _)| *key).collect();
-        for key in addresses {
-            self.end_address(id, &key, at, "device-gone");
-        }
-    }
-
-    pub(super) fn sweep_links(&mut self, netns: &NetnsRef, began: BootNs) {
-        let Some(entry) = self.find(netns).and_then(|id| self.netns.get(&id)) else { return };
-        let stale: Vec<u32> = entry
-            .links
-            .values()
-            .filter(|known| known.touched < began)
-            .map(|known| known.link.ifindex)
-            .collect();
-        for ifindex in stale {
-            self.drop_link(netns, ifindex, began, Origin::Netlink);
-        }
-    }
-
     pub(super) fn set_address(
         &mut self,
         netns: &NetnsRef,
@@ -532,7 +444,13 @@ impl NodeMap {
     }
 
     /// Removes an address and ends its tenure.
-    fn end_address(&mut self, id: NetnsId, key: &AddressKey, at: BootNs, ended_by: &'static str) {
+    pub(super) fn end_address(
+        &mut self,
+        id: NetnsId,
+        key: &AddressKey,
+        at: BootNs,
+        ended_by: &'static str,
+    ) {
         self.end_tenure(id, key, at, ended_by);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         if entry.addresses.remove(key).is_none() {
