@@ -223,9 +223,10 @@ impl Core {
         }
         let agenda = self.map.agenda(now, &self.policy);
         self.next = [agenda.next, self.resync].into_iter().flatten().min();
-        for want in agenda.wants {
-            self.desk.want(want);
-        }
+        let refused = agenda.wants.into_iter().filter_map(|want| self.desk.want(want));
+        let fact = |what| Fact { at: now, origin: Origin::Daemon, what };
+        let refused: Vec<Fact> = refused.map(fact).collect();
+        self.apply(&refused);
         self.watch_threads(now);
         self.consider_ready(now);
         self.tell_tenures();

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::orphans::Ask;
 use super::threads::{self, Searcher, Visitor};
 use crate::clock;
-use crate::fact::{BootNs, NetnsRef, TaskKey};
+use crate::fact::{BootNs, NetnsRef, TaskKey, What};
 use crate::map::want::{Door, Want};
 use crate::sources::Emit;
 use crate::sources::probes::Snapshots;
@@ -133,11 +133,12 @@ impl Desk {
         Ok(Self { busy, netns, looks, search, runtimes, polls })
     }
 
-    /// Finds it out, or lets the map ask again.
-    pub(super) fn want(&self, want: Want) {
+    /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
+    pub(super) fn want(&self, want: Want) -> Option<What> {
         let taken = match want {
             Want::Adopt { netns, doors } => {
-                self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok()
+                let taken = self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok();
+                return (!taken).then_some(What::NetnsClosed { netns });
             }
             Want::Peers { netns, doors, numbers } => {
                 self.netns.try_send(NetnsJob::Peers { netns, doors, numbers }).is_ok()
@@ -163,6 +164,7 @@ impl Desk {
         if !taken {
             tracing::debug!("a job was dropped: its thread is busy");
         }
+        None
     }
 
     /// Reads everything: netns, tasks, mounts, and the host's links and addresses.

@@ -49,6 +49,10 @@ impl Visitor {
             }
         };
         while let Ok(job) = jobs.recv() {
+            let adopting = match &job {
+                NetnsJob::Adopt { netns, .. } => Some(*netns),
+                _ => None,
+            };
             let answer = self.busy.during(|| match job {
                 NetnsJob::Host => requests.dump_host(),
                 NetnsJob::Adopt { netns, doors } => {
@@ -57,23 +61,30 @@ impl Visitor {
                 NetnsJob::Peers { netns, doors, numbers } => requests.peers(netns, &doors, numbers),
                 NetnsJob::Orphans(ask) => ask.with(&mut requests, self.observe_only),
             });
-            match answer {
-                Ok(facts) => {
-                    if self.out.send_blocking(facts).is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.is_fatal() => {
+            let (facts, error) = match answer {
+                Ok(facts) => (facts, None),
+                Err(error) => (adopting.into_iter().map(closed).collect(), Some(error)),
+            };
+            if self.out.send_blocking(facts).is_err() {
+                return;
+            }
+            match error {
+                Some(error) if error.is_fatal() => {
                     tracing::error!("{error}: its thread is replaced");
                     std::thread::sleep(REPLACE_AFTER);
                     drop(requests);
                     replace(self, jobs);
                     return;
                 }
-                Err(error) => tracing::debug!("{error}"),
+                Some(error) => tracing::debug!("{error}"),
+                None => {}
             }
         }
     }
+}
+
+fn closed(netns: NetnsRef) -> Fact {
+    Fact { at: clock::now(), origin: Origin::Netlink, what: What::NetnsClosed { netns } }
 }
 
 /// Without our own threads and files: they are in a netns to read it, for a moment, and hold none.

@@ -253,6 +253,12 @@ pub enum What {
         netns: NetnsRef,
     },
 
+    /// It could not be opened, or not be asked for: what is in it is unknown as before.
+    NetnsClosed {
+        /// The names it was looked for by.
+        netns: NetnsRef,
+    },
+
     /// A link is there.
     Link {
         /// Where.

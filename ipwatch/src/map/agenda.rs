@@ -16,6 +16,8 @@ const SEC: u64 = 1_000 * MS;
 
 /// Pauses before the second, third, … try at opening a netns; the last one repeats.
 const ADOPT_PAUSES: [u64; 6] = [20 * MS, 100 * MS, 500 * MS, 2 * SEC, 10 * SEC, 60 * SEC];
+/// An attempt is answered, however late. If its answer was lost, or its thread hangs:
+const ADOPT_UNANSWERED: u64 = 60 * SEC;
 /// Pauses before the second, third, … search for the holders of a netns without tasks.
 const SEARCH_PAUSES: [u64; 5] = [SEC, 5 * SEC, 30 * SEC, 120 * SEC, 300 * SEC];
 /// A netns is made before the first process is put into it; a search right away would be in vain.
@@ -118,13 +120,30 @@ impl<K: Ord + Copy> Queue<K> {
     }
 }
 
+/// How opening a netns went so far.
+#[derive(Debug, Default)]
+struct Tries {
+    /// In vain.
+    failed: usize,
+    /// One is under way.
+    asked: bool,
+}
+
+impl Tries {
+    fn pause(&mut self) -> u64 {
+        let pause = ADOPT_PAUSES[self.failed.min(ADOPT_PAUSES.len() - 1)];
+        self.failed += 1;
+        pause
+    }
+}
+
 /// What is still to be found out.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     adopt: Queue<NetnsId>,
     /// When the host is to be dumped once more.
     host: Option<BootNs>,
-    adopt_tries: Table<NetnsId, usize>,
+    adopt_tries: Table<NetnsId, Tries>,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
     walk: Option<BootNs>,
@@ -163,6 +182,15 @@ impl Pending {
         self.adopt_tries.remove(&id);
     }
 
+    /// It could not be opened, or not read whole.
+    pub(super) fn not_adopted(&mut self, id: NetnsId, at: BootNs) {
+        if let Some(tries) = self.adopt_tries.get_mut(&id).filter(|tries| tries.asked) {
+            tries.asked = false;
+            let pause = tries.pause();
+            self.adopt.set(id, at.plus(pause));
+        }
+    }
+
     /// A link of it leads to a netns that is not known by then, perhaps.
     pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
         self.strangers.hasten(id, due);
@@ -173,8 +201,10 @@ impl Pending {
     }
 
     pub(super) fn holder_appeared(&mut self, id: NetnsId, at: BootNs) {
-        if let Some(tries) = self.adopt_tries.get_mut(&id) {
-            *tries = 0;
+        let Some(tries) = self.adopt_tries.get_mut(&id) else { return };
+        tries.failed = 0;
+        // One that is under way may succeed; else the next comes soon.
+        if !tries.asked {
             self.adopt.hasten(id, at);
         }
     }
@@ -350,7 +380,7 @@ impl NodeMap {
     #[must_use]
     pub fn has_unopened(&self) -> bool {
         self.agenda.adopt.due.keys().any(|id| {
-            self.agenda.adopt_tries.get(id).is_none_or(|tries| *tries < 2)
+            self.agenda.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
                 && self.netns.get(id).is_some_and(|entry| !entry.dumped)
         })
     }
@@ -370,14 +400,15 @@ impl NodeMap {
         while let Some(id) = self.agenda.adopt.pop(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
             let tries = self.agenda.adopt_tries.entry(id).or_default();
-            let pause = ADOPT_PAUSES[(*tries).min(ADOPT_PAUSES.len() - 1)];
-            let again = *tries > 0;
-            *tries += 1;
-            self.agenda.adopt.set(id, now.plus(pause));
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
+                let pause = tries.pause();
+                self.agenda.adopt.set(id, now.plus(pause));
                 self.agenda.walk.get_or_insert(now);
                 continue;
             }
+            let again = tries.failed > 0;
+            tries.asked = true;
+            self.agenda.adopt.set(id, now.plus(ADOPT_UNANSWERED));
             let doors = self.doors(id);
             // The second try at a door that may not exist: only a search can find another.
             if doors == [Door::Handle] && again {

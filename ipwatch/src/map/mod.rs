@@ -207,6 +207,11 @@ impl NodeMap {
                 self.netns_gone(netns, at);
             }
 
+            What::NetnsClosed { netns } => {
+                if let Some(id) = self.find(netns) {
+                    self.agenda.not_adopted(id, at);
+                }
+            }
             What::Link { netns, link } => self.set_link(netns, link, at),
             What::LinkGone { netns, ifindex } => self.drop_link(netns, *ifindex, at, fact.origin),
             What::Address { netns, address } => {

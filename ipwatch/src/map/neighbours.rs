@@ -73,6 +73,11 @@ impl NodeMap {
         let key = (new.ifindex, new.ip);
         let known = entry.neighbours.get(&key);
         if known.is_some_and(|known| known.touched > at) {
+            // Netlink was read sooner and tells how the entry is since then. Whom the kernel heard before
+            // that is told by the probe alone.
+            if origin == Origin::Probe {
+                self.hear_neighbour(id, new, None, at, (true, false));
+            }
             return;
         }
         let before = known.map(|known| known.neighbour.clone());

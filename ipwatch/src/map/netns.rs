@@ -523,6 +523,8 @@ impl NodeMap {
             entry.dumped = true;
             self.agenda.adopted(id);
             self.announce(id, began);
+        } else {
+            self.agenda.not_adopted(id, self.now);
         }
     }
 }

@@ -231,6 +231,33 @@ fn a_netns_is_opened_by_what_is_known_to_hold_it() {
 }
 
 #[test]
+fn a_netns_is_unopened_until_it_was_read_or_twice_could_not_be() {
+    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    let netns = full(7, 70, 3);
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Netns { netns });
+    assert!(adopts(&feed.wants(0)));
+    assert!(!adopts(&feed.wants(10_000)), "its thread is busy with others");
+    feed.tell(What::Task(task(10, netns)));
+    assert!(!adopts(&feed.wants(10)), "one is under way");
+    assert!(feed.map.has_unopened());
+    assert!(adopts(&feed.wants(60_000)), "its answer was lost");
+    feed.tell(What::NetnsClosed { netns });
+    assert!(feed.map.has_unopened());
+    assert!(adopts(&feed.wants(30)));
+    feed.tell(What::NetnsClosed { netns });
+    assert!(!feed.map.has_unopened(), "unknown, and nothing to wait for");
+    assert!(!adopts(&feed.wants(50)));
+    feed.tell(What::Task(task(11, netns)));
+    assert!(adopts(&feed.wants(0)), "by another door");
+    let scope = Scope::Addresses { netns };
+    feed.tell(What::Ended { scope: scope.clone(), began: feed.at, complete: false });
+    assert!(feed.map.has_unopened() && adopts(&feed.wants(30)), "not whole");
+    feed.tell(What::Ended { scope, began: feed.at, complete: true });
+    assert!(!feed.map.has_unopened() && !adopts(&feed.wants(100_000)));
+}
+
+#[test]
 fn a_netns_known_by_its_nsid_alone_asks_for_a_walk() {
     let mut feed = Feed::new(NONE);
     feed.tell(What::Netns { netns: NetnsRef::nsid(3) });

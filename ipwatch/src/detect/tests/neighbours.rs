@@ -153,6 +153,18 @@ fn a_refused_answer_is_a_conflict_and_both_are_named() {
     assert_eq!(found.observed, BootNs(1_002 * MS), "both still have it");
 }
 
+/// Netlink was read before the probe's ring buffer, and says how the entry was after both answers.
+#[test]
+fn answers_count_that_are_told_after_netlinks_word_of_later() {
+    let mut wire = Wire::two();
+    let entry = neighbour(CNI0, IP, Some(A), REACHABLE);
+    let what = What::Neighbour { netns: HOST, neighbour: entry };
+    wire.0.0.apply(&Fact { at: BootNs(1_002 * MS), origin: Origin::Netlink, what });
+    wire.takes(1_000, A);
+    wire.refuses(1_001, B, A);
+    assert!(proof(&wire.only(1_003)).contains("bridge4 of net:[1] (cookie 1) refused"));
+}
+
 #[test]
 fn a_third_one_is_no_other_conflict() {
     let mut wire = Wire::two();
