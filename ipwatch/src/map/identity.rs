@@ -168,6 +168,10 @@ impl NodeMap {
             // after that is another's already.
             let moved_on = names.cookie.is_none() && entry.dying.is_some_and(|since| since < at);
             if moved_on || agree(&entry.names, &names) == Agreement::Contradiction {
+                // A walk that began before this one was made speaks of who had the name until then.
+                if at < entry.first_seen {
+                    return None;
+                }
                 self.take_names(id, &names, at);
             } else if let Some(first) = owner {
                 self.merge(first, id, at);

@@ -13,6 +13,21 @@ fn late_word_of_a_dead_netns_does_not_revive_it() {
     assert_eq!(feed.map.all_netns().count(), 1);
 }
 
+/// A walk carries the time it began, and may have met who had the inode and the nsid before.
+#[test]
+fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
+    let mut feed = Feed::new(ALL);
+    let began = feed.tell(What::Netns { netns: HOST });
+    let born = feed.tell(What::NetnsCreated { netns: full(8, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::cookie(8), address: address(1) });
+    feed.tell_at(began, Origin::Snapshot, What::Netns { netns: full(7, 70, 3) });
+    feed.tell_at(began, Origin::Snapshot, What::Netns { netns: full(6, 71, 3) });
+    assert_eq!(feed.ips(), [ip(1)]);
+    assert!(feed.map.find(&NetnsRef::cookie(7)).is_none(), "it is dead");
+    feed.tell_at(born.plus(1), Origin::Snapshot, What::Netns { netns: full(9, 70, 3) });
+    assert!(feed.ips().is_empty(), "the kernel gives a name out again when its owner is gone");
+}
+
 #[test]
 fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
     let mut feed = Feed::new(ALL);
