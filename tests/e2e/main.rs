@@ -4,7 +4,7 @@
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] and [`neighbours`] (what is
 //! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
 //! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
-//! [`restart`] (what must hold at all times), [`probes`] and
+//! [`restart`] (what must hold at all times), [`probes`], [`container`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
@@ -19,6 +19,7 @@ mod bad_link;
 mod bad_runtime;
 mod cases;
 mod cni_calls;
+mod container;
 mod export;
 mod fixtures;
 mod healthy;
@@ -56,6 +57,7 @@ fn main() -> std::process::ExitCode {
         ipam::TESTS,
         restart::TESTS,
         probes::TESTS,
+        container::TESTS,
         reach::TESTS,
         tracing::TESTS,
         bad_input::TESTS,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
 use crate::{Lab, sys};
 
@@ -176,6 +177,8 @@ pub struct Daemon {
     child: Child,
     socket: PathBuf,
     log: PathBuf,
+    /// The container that it is in.
+    bundle: Option<Bundle>,
 }
 
 impl Daemon {
@@ -211,37 +214,59 @@ impl Daemon {
     /// The same without waiting.
     #[must_use]
     pub fn spawn(lab: &Lab, config: &Config, state: &Path) -> Self {
+        if container::wanted() {
+            return Self::spawn_in(&Plan::default(), lab, config, state);
+        }
         Self::spawn_by(Command::new(binary()), lab, config, state)
+    }
+
+    /// The same in a container.
+    #[must_use]
+    pub fn spawn_in(plan: &Plan, lab: &Lab, config: &Config, state: &Path) -> Self {
+        let bundle = Bundle::make(lab, plan, &Self::arguments(lab, config, state));
+        let mut daemon = Self::launch(bundle.command(), lab);
+        daemon.bundle = Some(bundle);
+        daemon
     }
 
     /// The same through another program, which becomes the daemon: its arguments are those of
     /// `command` and then the daemon's.
     #[must_use]
     pub fn spawn_by(mut command: Command, lab: &Lab, config: &Config, state: &Path) -> Self {
-        let dir = lab.dir();
-        let (file, log) = (dir.join("ipwatch.toml"), dir.join("daemon.log"));
+        command.args(Self::arguments(lab, config, state));
+        Self::launch(command, lab)
+    }
+
+    /// Its arguments; what they name is written.
+    fn arguments(lab: &Lab, config: &Config, state: &Path) -> Vec<String> {
+        let file = lab.dir().join("ipwatch.toml");
         fs::write(&file, config.text()).expect("write the configuration");
-        let socket = dir.join("ipwatch.sock");
+        let socket = Self::socket_in(lab);
+        let path = |path: &Path| path.to_str().expect("a path that is text").to_owned();
+        let words = ["run", "--config", &path(&file), "--socket", &path(&socket), "--state-dir"];
+        words.into_iter().map(str::to_owned).chain([path(state)]).collect()
+    }
+
+    fn socket_in(lab: &Lab) -> PathBuf {
+        lab.dir().join("ipwatch.sock")
+    }
+
+    fn launch(mut command: Command, lab: &Lab) -> Self {
+        let log = lab.dir().join("daemon.log");
         let sink = File::options().create(true).append(true).open(&log).expect("open the log");
         let child = command
-            .args(["run", "--config"])
-            .arg(&file)
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--state-dir")
-            .arg(state)
             .stdin(Stdio::null())
             .stdout(sink.try_clone().expect("a second handle"))
             .stderr(sink)
             .spawn()
-            .unwrap_or_else(|error| panic!("start {}: {error}", binary().display()));
-        Self { child, socket, log }
+            .unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+        Self { child, socket: Self::socket_in(lab), log, bundle: None }
     }
 
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.bundle.as_ref().map_or_else(|| self.child.id(), Bundle::pid)
     }
 
     /// Its socket.
@@ -434,7 +459,7 @@ impl Daemon {
 
     /// Ends it as an operator would, and says how it ended.
     pub fn stop(mut self) -> std::process::ExitStatus {
-        sys::kill(self.pid(), libc::SIGTERM).expect("signal the daemon");
+        sys::kill(self.child.id(), libc::SIGTERM).expect("signal the daemon");
         eventually("the daemon stops", 15, || self.child.try_wait().expect("wait for the daemon"))
     }
 
@@ -510,7 +535,7 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             println!("the daemon said:\n{}", self.log());
         }
-        let _ = sys::kill(self.pid(), libc::SIGTERM);
+        let _ = sys::kill(self.child.id(), libc::SIGTERM);
         for _ in 0..100 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

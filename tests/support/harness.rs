@@ -113,6 +113,9 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
         wanted.iter().for_each(|test| println!("{}", short(test)));
         return ExitCode::SUCCESS;
     }
+    if wanted.iter().any(|test| test.needs.contains(&Need::Runc)) {
+        crate::netns::share_names();
+    }
     run_all(&wanted.repeat(options.repeat), options.jobs)
 }
 

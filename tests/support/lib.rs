@@ -14,6 +14,7 @@
 //!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
+//! - [`container`] runs the daemon in a container.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
     clippy::unwrap_used,
@@ -26,6 +27,7 @@ pub mod arp;
 pub mod cgroup;
 pub mod cni;
 pub mod collector;
+pub mod container;
 pub mod daemon;
 pub mod docker;
 pub mod fake_cri;

@@ -19,6 +19,8 @@ pub enum Need {
     Cni,
     /// containerd, runc, the CNI plugins and the CRI helper.
     Containerd,
+    /// runc alone.
+    Runc,
     /// dockerd and runc.
     Dockerd,
     /// podman with netavark, and runc.
@@ -50,6 +52,7 @@ impl Need {
             }
             Need::Cni => crate::cni::missing(),
             Need::Containerd => crate::pod::missing(),
+            Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),

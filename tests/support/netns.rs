@@ -139,6 +139,14 @@ fn make(path: &Path) -> io::Result<(u64, Option<u64>)> {
     })
 }
 
+/// Has the names of netns be mounted and unmounted in copies of this mount namespace too, as a node with systemd
+/// has it: by iproute2, which sees to it when it makes its first one, and leaves it so (`create_netns_dir`).
+pub(crate) fn share_names() {
+    let name = format!("iw{}-share", std::process::id());
+    ip(&format!("netns add {name}"));
+    ip(&format!("netns del {name}"));
+}
+
 /// Removes a name, whether or not something stands behind it.
 pub(crate) fn remove(path: &Path) {
     let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);

@@ -18,6 +18,8 @@ pub(crate) const RUNG_AREAS: [&str; 4] = ["map::", "holders::", "stuck::", "iden
 
 /// What netlink and `/proc` alone tell as soon as probes do.
 const WITHOUT_PROBES: [&str; 4] = RUNG_AREAS;
+/// Areas that are tested once more with the daemon in a container: what it reads of other processes.
+const IN_A_CONTAINER: [&str; 2] = ["holders::", "stuck::"];
 
 /// Runs it; `false` when something failed. What cannot even be started is a failure too, so that the
 /// last line is there in any case.
@@ -155,6 +157,10 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         // socket has held since before the start.
         command.args(["--skip", "holders_of_before_the_start"]);
         command.env("IPWATCH_TEST_PROBES", "off").args(WITHOUT_PROBES);
+        tally.add(&count(&mut command, "")?);
+        println!("== end to end on this host, in a container");
+        let mut command = e2e();
+        command.env("IPWATCH_TEST_CONTAINER", "1").args(IN_A_CONTAINER);
         tally.add(&count(&mut command, "")?);
     }
     Ok(tally)

@@ -58,6 +58,9 @@ pub(super) struct Global {
     /// The daemon's socket [default: /run/ipwatch/ipwatch.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// In a container: where the node's root is mounted. Every other path is one below it
+    #[arg(long, global = true, value_name = "DIR", env = "IPWATCH_HOST_ROOT")]
+    pub(super) host_root: Option<PathBuf>,
     /// How the answer is written
     #[arg(short, long, global = true, value_enum, default_value_t)]
     pub(super) output: Format,
@@ -123,6 +126,13 @@ pub(super) enum Command {
     Replay(Replay),
     /// A completion script on stdout
     Completions(Completions),
+}
+
+impl Command {
+    /// Whether it reads the node, or talks with its daemon.
+    pub(super) fn is_about_the_node(&self) -> bool {
+        !matches!(self, Command::Replay(_) | Command::Completions(_))
+    }
 }
 
 /// The daemon's configuration.

@@ -8,6 +8,7 @@ mod doctor;
 mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+mod host_root;
 mod logging;
 mod output;
 mod paste;
@@ -94,6 +95,9 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     let Cli { global, command } = cli;
+    if let Some(root) = global.host_root.as_deref().filter(|_| command.is_about_the_node()) {
+        host_root::enter(root).map_err(anyhow::Error::from)?;
+    }
     let out = Out::new(&global);
     match command {
         Command::Run(run) => daemon::run(&global, run),

@@ -128,8 +128,8 @@ pub(super) fn lines_of(file: File, mut each: impl FnMut(&[u8])) -> io::Result<bo
     Ok(reader.get_ref().limit() > 0)
 }
 
-/// Tells when netns files were mounted or unmounted in the daemon's own mount namespace. Nothing is
-/// read while nothing changes.
+/// Tells when netns files were mounted or unmounted in the node's mount namespace, that of the first process:
+/// the daemon's own may be a container's or a hardened service's. Nothing is read while nothing changes.
 #[derive(Debug)]
 pub struct MountWatch {
     changed: AsyncFd<OwnedFd>,
@@ -144,11 +144,16 @@ impl MountWatch {
     /// Watches from now on. Take the first [`Proc::mounts`] after this, and nothing falls in between.
     ///
     /// # Errors
-    /// `/proc/self/mountinfo` cannot be opened or watched.
+    /// No mountinfo can be opened or watched.
     pub fn new(proc: &Proc) -> io::Result<Self> {
-        let path = proc.root.join("self/mountinfo");
-        // The kernel marks the open file when the mounts change (`mounts_poll`, fs/proc_namespace.c).
-        let changed = ready(File::open(&path)?.into(), Interest::PRIORITY)?;
+        let open = |process: &str| {
+            let path = proc.root.join(process).join("mountinfo");
+            File::open(&path).map(|file| (file, path))
+        };
+        // The first one's takes CAP_SYS_PTRACE (`mounts_open_common`, fs/proc_namespace.c).
+        let (file, path) = open("1").or_else(|_| open("self"))?;
+        // The kernel marks the open file when the mounts change (`mounts_poll`, the same file).
+        let changed = ready(file.into(), Interest::PRIORITY)?;
         let mounted = netns_mounts(&path)?;
         Ok(Self { changed, path, mounted })
     }

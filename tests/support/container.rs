@@ -1,0 +1,211 @@
+//! The daemon in a container, as the DaemonSet of `deploy/kubernetes` runs it: an OCI bundle is made of what that
+//! manifest says (namespaces, mounts and how they propagate, capabilities) and given to runc. No kubelet takes part:
+//! what it makes of the manifest is written down here.
+//!
+//! `IPWATCH_TEST_CONTAINER=1` has every daemon of a run started this way.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::{Lab, daemon};
+
+const MANIFEST: &str = include_str!("../../deploy/kubernetes/daemonset.yaml");
+
+/// Whether this run's daemons are to be in containers.
+#[must_use]
+pub fn wanted() -> bool {
+    std::env::var_os("IPWATCH_TEST_CONTAINER").is_some()
+}
+
+/// Why no container can be run here.
+#[must_use]
+pub fn missing() -> Option<String> {
+    let runs = Command::new("runc").arg("--version").stdout(Stdio::null()).status();
+    (!runs.is_ok_and(|status| status.success())).then(|| "no runc".into())
+}
+
+/// What a container is made of. As the manifest says, unless a test changes it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    host_pid: bool,
+    host_network: bool,
+    mounts: Vec<Mounted>,
+    capabilities: Vec<String>,
+    env: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Mounted {
+    from: PathBuf,
+    to: String,
+    read_only: bool,
+    follows: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let document: Value = serde_norway::from_str(MANIFEST).expect("the manifest");
+        let pod = &document["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let list = |value: &Value| value.as_array().expect("a list").clone().into_iter();
+        let volumes: Vec<Value> = list(&pod["volumes"]).collect();
+        let host_path = |name: &Value| {
+            let volume = volumes.iter().find(|volume| volume["name"] == *name).expect("its volume");
+            volume["hostPath"]["path"].as_str().map(PathBuf::from)
+        };
+        let mounts = list(&container["volumeMounts"]).filter_map(|mount| {
+            Some(Mounted {
+                from: host_path(&mount["name"])?,
+                to: text(&mount["mountPath"]),
+                read_only: mount["readOnly"] == true,
+                follows: mount["mountPropagation"] == "HostToContainer",
+            })
+        });
+        let env = list(&container["env"]).map(|env| {
+            let (name, value) = (text(&env["name"]), text(&env["value"]));
+            format!("{name}={value}")
+        });
+        let added = list(&container["securityContext"]["capabilities"]["add"]);
+        Self {
+            host_pid: pod["hostPID"] == true,
+            host_network: pod["hostNetwork"] == true,
+            mounts: mounts.collect(),
+            capabilities: added.map(|name| format!("CAP_{}", text(&name))).collect(),
+            env: env.collect(),
+        }
+    }
+}
+
+impl Plan {
+    /// With processes of its own.
+    #[must_use]
+    pub fn own_pids(mut self) -> Self {
+        self.host_pid = false;
+        self
+    }
+
+    /// With a network of its own.
+    #[must_use]
+    pub fn own_network(mut self) -> Self {
+        self.host_network = false;
+        self
+    }
+
+    /// No mount follows the node's any more.
+    #[must_use]
+    pub fn private(mut self) -> Self {
+        self.mounts.iter_mut().for_each(|mount| mount.follows = false);
+        self
+    }
+}
+
+/// A bundle on disk. The container is deleted when this is dropped, whatever became of runc.
+#[derive(Debug)]
+pub struct Bundle {
+    dir: PathBuf,
+    state: PathBuf,
+    id: String,
+}
+
+impl Bundle {
+    /// Of a container that runs `ipwatch ARGS`. The lab's directory is in it too, for the tests' own files.
+    #[must_use]
+    pub fn make(lab: &Lab, plan: &Plan, args: &[String]) -> Self {
+        let dir = lab.subdir("bundle");
+        let root = dir.join("rootfs");
+        let mut mounts = vec![json!({ "destination": "/proc", "type": "proc", "source": "proc" })];
+        let lab_dir = lab.dir().to_owned();
+        let own = Mounted {
+            to: format!("/host{}", lab_dir.display()),
+            from: lab_dir,
+            read_only: false,
+            follows: true,
+        };
+        for mount in plan.mounts.iter().chain([&own]) {
+            fs::create_dir_all(root.join(mount.to.trim_start_matches('/'))).expect("a mount point");
+            if !mount.from.exists() {
+                // As `DirectoryOrCreate` would, but not on the host of a test.
+                continue;
+            }
+            mounts.push(mount.option());
+        }
+        let _ = symlink("../run", root.join("host/var/run"));
+        let program = root.join("usr/bin/ipwatch");
+        fs::create_dir_all(program.parent().expect("a directory")).expect("make a directory");
+        fs::write(&program, "").expect("a mount point");
+        mounts.push(bind(&daemon::binary(), "/usr/bin/ipwatch", &["bind", "ro"]));
+        let mut namespaces = vec![json!({ "type": "mount" }), json!({ "type": "ipc" })];
+        if !plan.host_pid {
+            namespaces.push(json!({ "type": "pid" }));
+        }
+        if !plan.host_network {
+            namespaces.push(json!({ "type": "network" }));
+        }
+        let id = format!("{}-ipwatch", lab.tag());
+        let held = &plan.capabilities;
+        let args: Vec<&str> =
+            ["/usr/bin/ipwatch"].into_iter().chain(args.iter().map(String::as_str)).collect();
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": { "uid": 0, "gid": 0 },
+                "args": args,
+                "env": plan.env,
+                "cwd": "/",
+                "capabilities": { "bounding": held, "effective": held, "permitted": held },
+            },
+            "root": { "path": "rootfs", "readonly": true },
+            "mounts": mounts,
+            "linux": { "namespaces": namespaces, "cgroupsPath": format!("/{id}") },
+        });
+        fs::write(dir.join("config.json"), config.to_string()).expect("write the bundle");
+        Self { dir, state: lab.subdir("runc"), id }
+    }
+
+    fn runc(&self) -> Command {
+        let mut command = Command::new("runc");
+        command.arg("--root").arg(&self.state);
+        command
+    }
+
+    /// What runs it, and hands on signals.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = self.runc();
+        command.arg("run").arg("--bundle").arg(&self.dir).arg(&self.id);
+        command
+    }
+
+    /// The pid of the daemon itself.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        let out = self.runc().arg("state").arg(&self.id).output().expect("run runc");
+        let state: Value = serde_json::from_slice(&out.stdout).expect("the container's state");
+        u32::try_from(state["pid"].as_u64().expect("its pid")).expect("a pid")
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let mut delete = self.runc();
+        delete.args(["delete", "--force"]).arg(&self.id);
+        let _ = delete.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+impl Mounted {
+    fn option(&self) -> Value {
+        let follows = if self.follows { "rslave" } else { "rprivate" };
+        let writable = if self.read_only { "ro" } else { "rw" };
+        bind(&self.from, &self.to, &["rbind", follows, writable])
+    }
+}
+
+fn bind(from: &Path, to: &str, options: &[&str]) -> Value {
+    json!({ "destination": to, "type": "bind", "source": from, "options": options })
+}
