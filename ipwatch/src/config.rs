@@ -2,6 +2,10 @@
 //!
 //! Every key has a default; an unknown key is an error, because a misspelt grace is worse than none.
 
+pub mod keys;
+pub mod nearest;
+pub mod text;
+
 use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
@@ -256,11 +260,11 @@ pub enum ConfigError {
     #[error("the configuration {0} is larger than 1 MiB: is it the right file?")]
     TooLarge(PathBuf),
     /// It is not what `ipwatch.toml` may say.
-    #[error("the configuration {path} is wrong{place}: {message}; correct it and start again")]
+    #[error("the configuration is wrong at {path}{place}: {message}; correct it and try again")]
     Parse {
         /// Which file.
         path: PathBuf,
-        /// ` in line N (the line)`, where it is known.
+        /// `:LINE`, where it is known.
         place: String,
         /// What is wrong.
         message: String,
@@ -293,15 +297,11 @@ impl Config {
 
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| {
-            let place = error.span().map(|span| {
-                let number = text[..span.start].matches('\n').count() + 1;
-                let line = text.lines().nth(number - 1).unwrap_or_default().trim();
-                format!(" in line {number} ({line})")
-            });
+            let line = error.span().map(|span| text[..span.start].matches('\n').count());
             ConfigError::Parse {
                 path: path.into(),
-                place: place.unwrap_or_default(),
-                message: error.message().replace('\n', " "),
+                place: line.map(|line| format!(":{}", line + 1)).unwrap_or_default(),
+                message: complaint(text, line, error.message()),
             }
         })?;
         config.validate()?;
@@ -374,6 +374,36 @@ impl Otlp {
     }
 }
 
+/// What is wrong, in one line: of an unknown key the known one that is nearest, of a secret no part of its
+/// value.
+fn complaint(text: &str, line: Option<usize>, message: &str) -> String {
+    if let Some(rest) = message.strip_prefix("unknown field `") {
+        let mut names = rest.split('`').step_by(2);
+        let written = names.next().unwrap_or_default();
+        let known: Vec<&str> = names.collect();
+        let help = match nearest::nearest(written, known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("known here: {}", known.join(", ")),
+        };
+        return format!("unknown key `{written}`, {help}");
+    }
+    let Some(line) = line else { return message.replace('\n', " ") };
+    let name = |line: &str| line.split('=').next().unwrap_or_default().trim().to_owned();
+    let key = text.lines().nth(line).map(name).unwrap_or_default();
+    let table = text.lines().take(line + 1).filter_map(|line| line.trim().strip_prefix('[')).last();
+    let table = table.and_then(|rest| rest.split(']').next()).unwrap_or_default().trim();
+    let full = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
+    let within = |name: &str| {
+        let rest = full.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    if keys::KEYS.iter().any(|known| known.is_secret() && within(known.name)) {
+        return format!("what `{full}` says is not understood");
+    }
+    let message = message.replace('\n', " ");
+    if key.starts_with('[') || key.is_empty() { message } else { format!("`{key}`: {message}") }
+}
+
 /// A duration as people write it.
 fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -421,10 +451,18 @@ mod tests {
     fn an_unknown_key_names_its_line_and_the_known_ones() {
         let error = parse("observe_only = true\n[stuck]\ngrce = \"2s\"").unwrap_err();
         assert!(
-            error.contains("line 3") && error.contains("grce") && error.contains("grace"),
+            error.contains("test.toml:3: ")
+                && error.contains("unknown key `grce`, did you mean `grace`?"),
             "{error}"
         );
         assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_not_quoted() {
+        let error = parse("[otlp]\nendpoint = [\"http://me:hunter2@host\"]").unwrap_err();
+        assert!(error.contains("test.toml:2: what `otlp.endpoint` says"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ support::tests! {
     a_bad_ip_is_a_usage_error,
     without_a_daemon_it_says_how_to_start_one,
     a_second_daemon_does_not_take_the_socket,
+    a_configuration_is_checked_without_a_daemon,
 }
 
 const NOBODY: u32 = 65534;
@@ -145,13 +146,16 @@ fn a_corrupted_store_is_set_aside(lab: &Lab) {
 
 fn an_unknown_key_is_named(lab: &Lab) {
     let said = does_not_start(lab, &Config::default().line("[stuck]\ngarce = \"2s\""));
-    assert!(said.contains("garce") && said.contains("ipwatch.toml"), "{said}");
+    assert!(
+        said.contains("`garce`, did you mean `grace`?") && said.contains("ipwatch.toml:"),
+        "{said}"
+    );
 }
 
 fn a_bad_value_is_named(lab: &Lab) {
     let said = does_not_start(lab, &Config::default().line("[stuck]\ngrace = \"soon\""));
     // Which line it is depends on the rungs that this run forbids in the same file.
-    assert!(said.contains("ipwatch.toml") && said.contains(" in line "), "{said}");
+    assert!(said.contains("ipwatch.toml:"), "{said}");
     assert!(said.contains("grace") && said.contains("\"soon\""), "key and value: {said}");
 }
 
@@ -185,4 +189,34 @@ fn a_second_daemon_does_not_take_the_socket(lab: &Lab) {
     let mut second = Daemon::spawn(lab, &Config::default(), &lab.subdir("other"));
     assert_eq!(second.ended(), Some(2), "{}", second.log());
     assert!(first.ask(&["query", "ip"]).status.success(), "the first goes on");
+}
+
+/// `ipwatch config ARGS`.
+fn config(args: &[&str]) -> Output {
+    Command::new(daemon::binary()).arg("config").args(args).output().unwrap()
+}
+
+fn a_configuration_is_checked_without_a_daemon(lab: &Lab) {
+    let file = lab.dir().join("mine.toml");
+    let path = file.to_str().unwrap();
+    let default = config(&["default"]);
+    assert!(default.status.success());
+    fs::write(&file, &default.stdout).unwrap();
+    assert!(config(&["check", path]).status.success(), "what it prints it takes");
+    let shown = config(&["show", "--config", path]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("[stuck]\ngrace = \"5s\"\n"), "{text}");
+
+    fs::write(&file, "[stuck]\n\ngarce = \"2s\"\n").unwrap();
+    let said = refused(&config(&["check", path]));
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+    assert!(
+        said.contains(&format!("{path}:3: unknown key `garce`, did you mean `grace`?")),
+        "{said}"
+    );
+    fs::write(&file, "[otlp]\nendpoint = \"http://me:hunter2@127.0.0.1:4317\"\n").unwrap();
+    let shown = config(&["show", "--config", path]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("(hidden)@127.0.0.1:4317") && !text.contains("hunter2"), "{text}");
+    refused(&config(&["check", lab.dir().join("absent.toml").to_str().unwrap()]));
 }

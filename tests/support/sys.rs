@@ -156,3 +156,31 @@ pub fn forbid_bpf() -> io::Result<()> {
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Lets a command run with these capabilities (`CAP_BPF`) and no other, whatever root has.
+///
+/// # Panics
+/// There is no capability of such a name.
+pub fn keep_capabilities(command: &mut std::process::Command, names: &[String]) {
+    use std::os::unix::process::CommandExt as _;
+
+    use rustix::thread::CapabilitySet;
+    let one = |name: &String| {
+        let name = name.strip_prefix("CAP_").expect("CAP_ and a name");
+        CapabilitySet::from_name(name).expect("a capability")
+    };
+    let keep: CapabilitySet = names.iter().map(one).collect();
+    let drop = move || {
+        // Root's permitted set after exec is bounded by this one (capabilities(7)).
+        for capability in CapabilitySet::all().difference(keep).iter() {
+            match rustix::thread::remove_capability_from_bounding_set(capability) {
+                // One that this kernel does not know.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it does system calls alone, and takes no lock and no memory.
+    unsafe { command.pre_exec(drop) };
+}

@@ -120,6 +120,8 @@ pub(super) enum Command {
     Explain(Explain),
     /// What can be seen on this node, and why not more
     Doctor(Configured),
+    /// The configuration: its keys, whether a file is right, what is in force
+    Config(ConfigCommand),
     /// Write down what the sources see, one JSON document a line, for `replay`
     Record(Record),
     /// Findings at the end of a recording
@@ -141,6 +143,26 @@ pub(super) struct Configured {
     /// Configuration file [default: /etc/ipwatch/ipwatch.toml where it exists]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ConfigCommand {
+    #[command(subcommand)]
+    pub(super) what: ConfigWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigWhat {
+    /// A file with every key, what it means and its default, commented out
+    Default,
+    /// Is a file right? If not: exit code 2, and one line that says where and what
+    Check {
+        /// The file [default: /etc/ipwatch/ipwatch.toml]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// What would be in force if the daemon were started now; secrets are not shown
+    Show(Configured),
 }
 
 #[derive(Debug, Args)]

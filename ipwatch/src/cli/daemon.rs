@@ -1,5 +1,7 @@
 //! `ipwatch run` and `ipwatch record`: the commands that stay.
 
+use std::sync::Arc;
+
 use super::args::{Configured, Global, Record, Run};
 use super::{Failure, Outcome};
 use crate::config::Config;
@@ -7,11 +9,16 @@ use crate::daemon;
 
 pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
     let Run { configured, state_dir } = run;
-    let mut config = config(global, &configured)?;
-    if let Some(state_dir) = state_dir {
-        config.state_dir = state_dir;
-    }
-    daemon::run(config)?;
+    let socket = global.named_socket();
+    let read = move || {
+        let mut config = Config::load(configured.config.as_deref())?;
+        // What the command line says goes before it, at a reload too.
+        config.socket = socket.clone().unwrap_or(config.socket);
+        config.state_dir = state_dir.clone().unwrap_or(config.state_dir);
+        Ok(config)
+    };
+    let config = read().map_err(anyhow::Error::from)?;
+    daemon::run(config, Arc::new(read))?;
     Ok(Outcome::Fine)
 }
 

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::sinks::journal::TARGET;
+use crate::sinks::journal::{self, TARGET};
 
 /// Names the filter, as `debug` or `ipwatch::sources=trace,info`.
 const FILTER: &str = "IPWATCH_LOG";
@@ -35,7 +35,12 @@ pub(super) fn start(stays: bool) {
     let builder =
         tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(io::stderr);
     // A second subscriber (in tests) is no reason to fail.
-    let _ = if read_by_journal() {
+    let journal = read_by_journal();
+    if journal && stays {
+        journal::to_the_journal();
+    }
+    // A second subscriber (in tests) is no reason to fail.
+    let _ = if journal {
         builder.with_ansi(false).event_format(Journal::new()).finish().with(filter).try_init()
     } else {
         builder.with_ansi(io::stderr().is_terminal()).finish().with(filter).try_init()

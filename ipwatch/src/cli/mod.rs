@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod config;
 mod daemon;
 mod doctor;
 mod explain;
@@ -107,6 +108,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
+        Command::Config(command) => config::config(&global, &out, command),
         Command::Record(record) => daemon::record(&global, record),
         Command::Replay(replay) => scan::replay(&out, &replay),
         Command::Completions(completions) => {

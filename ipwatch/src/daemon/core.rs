@@ -16,11 +16,11 @@ use super::memory::Housekeeper;
 use super::start::Eyes;
 use crate::api::{Event, Request, Streams};
 use crate::clock;
-use crate::contract::{Body, Document, SCHEMA, SourceState};
+use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::detect;
 use crate::escape::escape;
 use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
-use crate::finding::{Change, Code};
+use crate::finding::{Change, Code, Status};
 use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::sinks::Sinks;
@@ -75,6 +75,8 @@ pub(super) struct Core {
     /// When the events that programs missed were last counted, and how many there were.
     counted: (BootNs, u64),
     pub(super) memory: Housekeeper,
+    /// The longest that a turn may wait: the watchdog wants to see one.
+    beat: Option<Duration>,
 }
 
 /// What a core is made of.
@@ -123,6 +125,7 @@ impl Core {
             pruned: started,
             counted: (started, 0),
             memory: Housekeeper::default(),
+            beat: None,
         };
         (core, asking)
     }
@@ -159,7 +162,21 @@ impl Core {
         let count = self.counted.0.plus(COUNT_EVERY.as_nanos() as u64);
         let next = [self.next, self.memory.due()].into_iter().flatten().fold(count, BootNs::min);
         let next = if self.ready.is_none() { next.min(now.plus(20_000_000)) } else { next };
-        Duration::from_nanos(next.since(now))
+        let pause = Duration::from_nanos(next.since(now));
+        self.beat.map_or(pause, |beat| pause.min(beat))
+    }
+
+    /// Sets the longest that a turn may wait.
+    pub(super) fn beat(&mut self, beat: Option<Duration>) {
+        self.beat = beat;
+    }
+
+    /// Takes over what of the configuration needs no restart.
+    pub(super) fn retune(&mut self, policy: Policy, shared: Vec<Prefix>) {
+        self.policy = Policy { second_look: self.policy.second_look, ..policy };
+        self.map.share(shared);
+        // What is on the agenda was put there with the old patience.
+        self.next = Some(clock::now());
     }
 
     fn drain(&mut self) {
@@ -300,6 +317,18 @@ impl Core {
         self.ready.is_some()
     }
 
+    /// Whether everything has been read that there is: readiness does not wait for it for ever.
+    pub(super) fn is_whole(&self) -> bool {
+        self.settled
+    }
+
+    /// How many findings fire, and how many of them are nobody's consequence: causes first.
+    pub(super) fn wrongs(&self) -> (usize, usize) {
+        let findings = self.ledger.findings(false);
+        let firing = || findings.iter().filter(|finding| finding.status == Status::Firing);
+        (firing().filter(|finding| finding.caused_by.is_none()).count(), firing().count())
+    }
+
     /// What stood before this run may not have been found again yet: that takes its grace.
     fn is_young(&self, now: BootNs) -> bool {
         let Policy { leak_age, sandbox_grace, teardown_grace, .. } = self.policy;
@@ -386,6 +415,10 @@ impl Core {
         sources.push(SourceState { name: "ledger".to_owned(), status, detail });
         if let Some(detail) = self.sinks.trouble() {
             let (name, status) = ("otlp".to_owned(), SourceStatus::Degraded);
+            sources.push(SourceState { name, status, detail });
+        }
+        if let Some(detail) = super::capabilities::missing() {
+            let (name, status) = ("capabilities".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());

@@ -4,19 +4,24 @@
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
 //! - `desk`, `threads`: who finds out what the map wants to know.
 //! - `latency`, `memory`: what it costs.
+//! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
 //! - `tape`: `record` and `replay`.
 
 mod answer;
 mod calls;
+mod capabilities;
 mod core;
 mod desk;
 mod latency;
 mod memory;
 mod orphans;
+mod reload;
+mod service;
 mod start;
 mod tape;
 mod threads;
 
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,6 +30,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::core::{Core, Parts};
+use self::reload::Reloads;
+pub use self::reload::Reread;
+use self::service::Service;
 use self::start::{Sight, Started};
 pub use self::tape::{record, replay};
 use crate::api::Streams;
@@ -39,31 +47,40 @@ use crate::sinks::{self, Sinks};
 /// Events a slow follower may fall behind before some are dropped for it.
 const FOLLOWERS_LAG: usize = 1024;
 
-/// `ipwatch run`: watches until SIGINT or SIGTERM.
+/// `ipwatch run`: watches until SIGINT or SIGTERM. On SIGHUP the configuration is read again; in a terminal,
+/// where it means that the terminal is gone, it is the end.
 ///
 /// # Errors
 /// What keeps it from starting: not root, another daemon on the socket or the store, no netlink.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
     must_be_root()?;
     memory::one_heap();
     let server = Server::bind(&config.socket, Options::default())?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
+        // Before anything that takes its time: an early SIGHUP must not be the end.
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
         let (mut core, requests) = core(&config, started, ledger, &events)?;
+        core.beat(service.beat());
+        let mut reloads = Reloads::new(reread, config);
 
         let (stop, mut stopped) = watch::channel(());
         let serving = tokio::spawn(server.run(requests, events, async move {
             // An error means that the sender is gone, which is the same.
             let _ = stopped.changed().await;
         }));
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+        let attended = std::io::stderr().is_terminal();
         let mut told = false;
         loop {
             tokio::select! {
-                () = core.turn() => {}
+                () = core.turn() => service.turned(&core),
+                read = reloads.read() => reloads.finish(read, &mut core, &mut service),
+                _ = hangup.recv() => if attended { break } else { reloads.begin() },
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
             }
@@ -73,7 +90,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             }
         }
         tracing::info!("going down");
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        Service::stopping();
         drop(stop);
         let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
         core.close().await;
@@ -84,9 +101,6 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 fn tell_ready(core: &Core) {
     let (netns, addresses, tasks) = core.map.sizes();
     tracing::info!("ready: {addresses} addresses in {netns} network namespaces, {tasks} holders");
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!("systemd was not told: {error}");
-    }
     memory::give_back();
 }
 

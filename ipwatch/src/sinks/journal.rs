@@ -1,4 +1,9 @@
-//! Findings in the log: one line each, to be read by people on stderr and by fields in journald.
+//! Findings in the log: one line each on stderr, or an entry of fields where the journal reads it.
+
+pub mod entry;
+mod native;
+
+pub use native::to_the_journal;
 
 use std::fmt::Write as _;
 
@@ -8,11 +13,14 @@ use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
 /// The log line's target: `RUST_LOG=ipwatch::finding=warn` picks these lines alone.
 pub const TARGET: &str = "ipwatch::finding";
 
-/// Writes one line. A finding that is over is no alarm, whatever it was before.
+/// Writes one line, or one entry. A finding that is over is no alarm, whatever it was before.
 pub fn write(change: &Change) {
     // The level is part of a static description of the line, so each needs a call of its own.
     macro_rules! line {
         ($level:ident) => {{
+            if tracing::enabled!(target: TARGET, tracing::Level::$level) && native::send(change) {
+                return;
+            }
             let finding = &change.finding;
             let subject = &finding.subject;
             let holder = finding.holders.first();
@@ -47,7 +55,7 @@ pub fn write(change: &Change) {
 
 /// The line as a person reads it: `opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, held by
 /// pid 812 java`.
-fn sentence(change: &Change) -> String {
+pub(super) fn sentence(change: &Change) -> String {
     let finding = &change.finding;
     let mut line = String::new();
     let verb = match change.change {
@@ -77,7 +85,7 @@ fn sentence(change: &Change) -> String {
     line
 }
 
-fn pod(finding: &Finding) -> Option<String> {
+pub(super) fn pod(finding: &Finding) -> Option<String> {
     let pod = finding.subject.pod.as_ref()?;
     let name = escape(pod.name.as_deref()?);
     Some(match &pod.namespace {

@@ -1,0 +1,43 @@
+//! `ipwatch config default|check|show`: what may be configured, whether it is right, what is in force.
+
+use std::path::PathBuf;
+
+use super::args::{ConfigCommand, ConfigWhat, Configured, Global};
+use super::output::Out;
+use super::{Failure, Outcome, daemon};
+use crate::config::{Config, DEFAULT_PATH, text};
+use crate::escape::escape;
+
+pub(super) fn config(
+    global: &Global,
+    out: &Out,
+    command: ConfigCommand,
+) -> Result<Outcome, Failure> {
+    let text = match command.what {
+        ConfigWhat::Default => text::defaults(),
+        ConfigWhat::Check { file } => check(file)?,
+        ConfigWhat::Show(configured) => show(global, &configured)?,
+    };
+    out.raw(text.as_bytes())?;
+    Ok(Outcome::Fine)
+}
+
+fn check(file: Option<PathBuf>) -> Result<String, Failure> {
+    // A file that is named must be there; the usual one may be absent.
+    Config::load(file.as_deref()).map_err(anyhow::Error::from)?;
+    let file = file.unwrap_or_else(|| DEFAULT_PATH.into());
+    let shown = file.to_string_lossy();
+    let shown = escape(&shown);
+    Ok(if file.exists() {
+        format!("{shown} is right\n")
+    } else {
+        format!("there is no {shown}: the defaults are in force\n")
+    })
+}
+
+fn show(global: &Global, configured: &Configured) -> Result<String, Failure> {
+    let mut config = daemon::config(global, configured)?;
+    // The environment has its say where the file has none.
+    config.otlp.endpoint = config.otlp_endpoint();
+    Ok(text::effective(&config))
+}

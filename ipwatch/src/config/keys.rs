@@ -1,0 +1,291 @@
+//! The one table of every key of `ipwatch.toml`: what it means, its value in a configuration, whether a
+//! reload takes it over, and whether it may be shown.
+//!
+//! `ipwatch config default` and `show`, the log line of a reload and `docs/config.md` are made from it;
+//! a test compares it with what [`Config`] takes.
+
+use std::path::{Path, PathBuf};
+
+use jiff::SignedDuration;
+use toml::Value;
+
+use super::Config;
+use crate::sources::arp::Watch;
+use crate::sources::runtime::{Kind, Socket};
+
+/// One key.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name with that of its table, as `stuck.grace`.
+    pub name: &'static str,
+    /// What it means.
+    pub about: &'static str,
+    /// For a key without a default: a value as it may be written.
+    pub example: &'static str,
+    /// A reload takes it over; any other waits for a restart.
+    pub live: bool,
+    /// What of its value nobody is shown.
+    hide: Hide,
+    value: fn(&Config) -> Option<Value>,
+}
+
+/// What of a value is a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hide {
+    /// Nothing.
+    Nothing,
+    /// Name and password in a URL.
+    UserInfo,
+    /// Every value of the table that it is, as those of headers.
+    Values,
+}
+
+/// What stands in a secret's place.
+const HIDDEN: &str = "(hidden)";
+
+impl Key {
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        value: fn(&Config) -> Option<Value>,
+    ) -> Self {
+        Self { name, about, example: "", live: false, hide: Hide::Nothing, value }
+    }
+
+    /// A reload takes it over.
+    const fn live(mut self) -> Self {
+        self.live = true;
+        self
+    }
+
+    const fn example(mut self, example: &'static str) -> Self {
+        self.example = example;
+        self
+    }
+
+    const fn hide(mut self, hide: Hide) -> Self {
+        self.hide = hide;
+        self
+    }
+
+    /// Its table (empty: none) and its name there.
+    #[must_use]
+    pub fn parts(&self) -> (&'static str, &'static str) {
+        self.name.rsplit_once('.').unwrap_or(("", self.name))
+    }
+
+    /// Its value, whole: to compare, not to show.
+    #[must_use]
+    pub fn value(&self, config: &Config) -> Option<Value> {
+        (self.value)(config)
+    }
+
+    /// Its value as it may be shown.
+    #[must_use]
+    pub fn shown(&self, config: &Config) -> Option<Value> {
+        let value = self.value(config)?;
+        Some(match (self.hide, value) {
+            (Hide::UserInfo, Value::String(url)) => Value::String(without_user_info(&url)),
+            (Hide::Values, Value::Table(table)) => {
+                let hidden = |(name, _)| (name, Value::String(HIDDEN.to_owned()));
+                Value::Table(table.into_iter().map(hidden).collect())
+            }
+            (Hide::Values, _) => Value::String(HIDDEN.to_owned()),
+            (_, value) => value,
+        })
+    }
+
+    /// Whether its value may be quoted in an error.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        self.hide != Hide::Nothing
+    }
+}
+
+/// A URL without a name and a password.
+fn without_user_info(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority = rest.find('/').unwrap_or(rest.len());
+    match rest[..authority].rfind('@') {
+        Some(at) => format!("{scheme}://{HIDDEN}{}", &rest[at..]),
+        None => url.to_owned(),
+    }
+}
+
+/// The keys whose values differ.
+pub fn differences(a: &Config, b: &Config) -> Vec<&'static Key> {
+    KEYS.iter().filter(|key| key.value(a) != key.value(b)).collect()
+}
+
+/// Each table and what it is about, in the order of the file.
+pub const TABLES: &[(&str, &str)] = &[
+    ("", ""),
+    ("stuck", "When a process on its way out is called stuck."),
+    ("holders", "When what is left of a sandbox is called so."),
+    ("probes", "The eBPF half."),
+    ("addresses", "What is known of addresses beforehand."),
+    ("neighbours", "Who claims which IP on a link."),
+    ("identity", "How network namespaces are told apart."),
+    ("cni", "CNI: its result cache, its plugins, and the runtime's log."),
+    ("ipam", "Where IPAM plugins keep what they have reserved."),
+    ("runtime", "The container runtimes."),
+    ("otlp", "Export to an OpenTelemetry collector."),
+    ("retention", "How long the past is kept."),
+];
+
+/// Every key, in the order of the file.
+pub const KEYS: &[Key] = &[
+    Key::new("socket", "The API's socket.", |c| path(&c.socket)),
+    Key::new("state_dir", "Directory of the findings and the history.", |c| path(&c.state_dir)),
+    Key::new(
+        "observe_only",
+        "Change nothing on the node: assign no nsid, have no kernel module loaded. Less is then seen.",
+        |c| Some(Value::Boolean(c.observe_only)),
+    ),
+    Key::new("node", "The node's name in every document; default: the host name.", |c| {
+        c.node.as_ref().map(|node| Value::String(node.clone()))
+    })
+    .example("\"node-17\""),
+    Key::new("stuck.grace", "How long a process may take to exit.", |c| span(c.stuck.grace)).live(),
+    Key::new("stuck.core_dump_grace", "The same while its core is being dumped.", |c| {
+        span(c.stuck.core_dump_grace)
+    })
+    .live(),
+    Key::new(
+        "holders.grace",
+        "How long a dead sandbox may keep its IP, its device, its mounts.",
+        |c| span(c.holders.grace),
+    )
+    .live(),
+    Key::new(
+        "holders.leak_age",
+        "Age of a pod's netns that no runtime knows, or where there is none to ask.",
+        |c| span(c.holders.leak_age),
+    )
+    .live(),
+    Key::new(
+        "holders.teardown_grace",
+        "How long the kernel may be at tearing one netns down.",
+        |c| span(c.holders.teardown_grace),
+    )
+    .live(),
+    Key::new(
+        "probes.enabled",
+        "Load the probes at all. Without them, netlink and procfs tell less, and later.",
+        |c| Some(Value::Boolean(c.probes.enabled)),
+    ),
+    Key::new(
+        "probes.forbid",
+        "Rungs of the ladder not to be used: tp_btf, raw_tp, fentry, kprobe, socket, snapshot.",
+        |c| list(&c.probes.forbid),
+    ),
+    Key::new(
+        "addresses.shared",
+        "IPs, or prefixes of them, that several may have on purpose: anycast, VIPs that move; as \
+         [\"10.0.0.100\", \"192.0.2.0/24\"].",
+        |c| list(&c.addresses.shared),
+    )
+    .live(),
+    Key::new(
+        "neighbours.watch",
+        "A socket hears ARP on the host's links: \"auto\" (where no probe does), \"always\" or \"off\".",
+        |c| {
+            let watch = match c.neighbours.watch {
+                Watch::Auto => "auto",
+                Watch::Always => "always",
+                Watch::Off => "off",
+            };
+            Some(Value::String(watch.to_owned()))
+        },
+    ),
+    Key::new(
+        "identity.provisional",
+        "Do as if the kernel had no netns cookies (before 5.14): for tests.",
+        |c| Some(Value::Boolean(c.identity.provisional)),
+    ),
+    Key::new("cni.cache_dirs", "Directories of the result cache.", |c| paths(&c.cni.cache_dirs)),
+    Key::new("cni.bin_dirs", "Directories of the plugins whose runs are to be seen.", |c| {
+        paths(&c.cni.bin_dirs)
+    }),
+    Key::new(
+        "cni.logs",
+        "Logs of the runtime, files or directories of *.log: they say why a plugin failed.",
+        |c| paths(&c.cni.logs),
+    ),
+    Key::new("ipam.conf_dirs", "CNI network configurations, which name the ranges.", |c| {
+        paths(&c.ipam.conf_dirs)
+    }),
+    Key::new(
+        "ipam.data_dirs",
+        "host-local: its directories, besides each dataDir of the configurations.",
+        |c| paths(&c.ipam.data_dirs),
+    ),
+    Key::new("ipam.aws_checkpoint", "AWS VPC CNI: its file.", |c| path(&c.ipam.aws_checkpoint)),
+    Key::new("ipam.cilium_state", "Cilium: its directory of endpoints.", |c| {
+        path(&c.ipam.cilium_state)
+    }),
+    Key::new("ipam.docker_data_root", "dockerd: its data-root, with libnetwork's store.", |c| {
+        path(&c.ipam.docker_data_root)
+    }),
+    Key::new("ipam.terway_dir", "Terway: its directory.", |c| path(&c.ipam.terway_dir)),
+    Key::new("ipam.netavark_db", "podman: the file of the IPs that it gave.", |c| {
+        path(&c.ipam.netavark_db)
+    }),
+    Key::new("ipam.netavark_networks", "podman: the directory of its networks.", |c| {
+        path(&c.ipam.netavark_networks)
+    }),
+    Key::new(
+        "runtime.sockets",
+        "Sockets of the runtimes, each a path or { path = \"/run/x.sock\", kind = \"docker\" } (or \
+         \"cri\"); default: those that are found in the usual places; []: none is asked.",
+        |c| c.runtime.sockets.as_ref().map(|all| Value::Array(all.iter().map(socket).collect())),
+    )
+    .example("[\"/run/containerd/containerd.sock\"]"),
+    Key::new(
+        "otlp.endpoint",
+        "The collector: gRPC, or unix:///PATH; no TLS: name one on the node. Default: \
+         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is sent.",
+        |c| c.otlp.endpoint.as_ref().map(|endpoint| Value::String(endpoint.clone())),
+    )
+    .example("\"http://127.0.0.1:4317\"")
+    .hide(Hide::UserInfo),
+    Key::new("otlp.timeout", "Longest wait for one export.", |c| span(c.otlp.timeout)),
+    Key::new("otlp.cni_calls", "A span for every run of a CNI plugin.", |c| {
+        Some(Value::Boolean(c.otlp.cni_calls))
+    }),
+    Key::new("retention.max_age", "How long the past is kept.", |c| span(c.retention.max_age)),
+    Key::new("retention.max_mib", "And how much of it, in MiB.", |c| {
+        i64::try_from(c.retention.max_mib).ok().map(Value::Integer)
+    }),
+];
+
+fn path(path: &Path) -> Option<Value> {
+    Some(Value::String(path.to_string_lossy().into_owned()))
+}
+
+fn paths(paths: &[PathBuf]) -> Option<Value> {
+    Some(Value::Array(paths.iter().filter_map(|one| path(one)).collect()))
+}
+
+fn list<T: ToString>(items: &[T]) -> Option<Value> {
+    Some(Value::Array(items.iter().map(|item| Value::String(item.to_string())).collect()))
+}
+
+/// As people write it, and as it is read back.
+fn span(duration: SignedDuration) -> Option<Value> {
+    Some(Value::String(format!("{duration:#}")))
+}
+
+fn socket(socket: &Socket) -> Value {
+    let written = Value::String(socket.path.to_string_lossy().into_owned());
+    let Some(kind) = socket.kind else { return written };
+    let kind = match kind {
+        Kind::Cri => "cri",
+        Kind::Docker => "docker",
+    };
+    let entries = [("path", written), ("kind", Value::String(kind.to_owned()))];
+    Value::Table(entries.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Which known name was probably meant. Pure.
+
+/// The name among `known` that is nearest to `written`, unless none is near.
+#[must_use]
+pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let far = (written.chars().count() / 3).max(2);
+    let measured = known.into_iter().map(|name| (distance(written, name), name));
+    measured.filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name)
+}
+
+/// Edits between two names, a swap of neighbours being one (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let kept = last[j] + usize::from(x != y);
+            let mut least = kept.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_is_near() {
+        let known = ["grace", "core_dump_grace", "leak_age"];
+        for (written, meant) in [
+            ("grce", Some("grace")),
+            ("garce", Some("grace")),
+            ("leakage", Some("leak_age")),
+            ("coredump_grace", Some("core_dump_grace")),
+            ("endpoint", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(written, known), meant, "{written}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Which capabilities the sources need, what each is for, and which of them this process lacks.
+//!
+//! The unit in `deploy/systemd` grants exactly these; a test holds the two together.
+
+use rustix::thread::CapabilitySet;
+
+/// Each, by the kernel's name, and what is not seen without it.
+pub(super) const NEEDED: &[(CapabilitySet, &str, &str)] = &[
+    (CapabilitySet::BPF, "CAP_BPF", "probes load by CAP_SYS_ADMIN alone, if at all"),
+    (CapabilitySet::PERFMON, "CAP_PERFMON", "probes load by CAP_SYS_ADMIN alone, if at all"),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "no nsid is given, netlink's buffers stay small"),
+    (CapabilitySet::NET_BROADCAST, "CAP_NET_BROADCAST", "netlink tells of the host's netns alone"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "no socket hears ARP"),
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "no netns is entered, no kernel stack read"),
+    (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "holders in containers are not seen"),
+    (
+        CapabilitySet::DAC_READ_SEARCH,
+        "CAP_DAC_READ_SEARCH",
+        "fds of other users' processes and stores that are not root's are not read",
+    ),
+];
+
+/// Those that this process lacks and what that costs, in one line.
+pub(super) fn missing() -> Option<String> {
+    let effective = rustix::thread::capabilities(None).ok()?.effective;
+    let lost: Vec<String> = NEEDED
+        .iter()
+        .filter(|(capability, ..)| !effective.contains(*capability))
+        .map(|(_, name, cost)| format!("without {name} {cost}"))
+        .collect();
+    (!lost.is_empty()).then(|| lost.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_grants_these_and_no_other() {
+        let unit = include_str!("../../../deploy/systemd/ipwatch.service");
+        let mut granted: Vec<&str> = unit
+            .lines()
+            .filter_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+            .flat_map(str::split_whitespace)
+            .collect();
+        let mut needed: Vec<&str> = NEEDED.iter().map(|(_, name, _)| *name).collect();
+        granted.sort_unstable();
+        needed.sort_unstable();
+        assert_eq!(granted, needed);
+    }
+
+    /// A mount namespace is a copy of the node's mounts, which keeps what is unmounted on the node.
+    #[test]
+    fn the_unit_makes_no_mount_namespace() {
+        let unit = include_str!("../../../deploy/systemd/ipwatch.service");
+        let makes_one = [
+            "BindPaths",
+            "BindReadOnlyPaths",
+            "ExecPaths",
+            "InaccessiblePaths",
+            "LogNamespace",
+            "MountAPIVFS",
+            "MountFlags",
+            "MountImages",
+            "NoExecPaths",
+            "PrivateDevices",
+            "PrivateIPC",
+            "PrivateMounts",
+            "PrivateTmp",
+            "PrivateUsers",
+            "ProcSubset",
+            "ProtectControlGroups",
+            "ProtectHome",
+            "ProtectKernelLogs",
+            "ProtectKernelModules",
+            "ProtectKernelTunables",
+            "ProtectProc",
+            "ProtectSystem",
+            "ReadOnlyPaths",
+            "ReadWritePaths",
+            "RootDirectory",
+            "RootImage",
+            "TemporaryFileSystem",
+        ];
+        let names = unit.lines().filter_map(|line| line.split_once('=').map(|(name, _)| name));
+        let wrong: Vec<&str> = names.filter(|name| makes_one.contains(name)).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}

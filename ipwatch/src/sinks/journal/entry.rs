@@ -1,0 +1,103 @@
+//! A change of a finding as the fields of a journal entry. Pure.
+//!
+//! `MESSAGE_ID` leads `journalctl -x` to the runbook, by `deploy/systemd/ipwatch.catalog`.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{pod, sentence, severity, status};
+use crate::escape::escape;
+use crate::finding::{Change, ChangeKind, Code, Finding, Severity, Status};
+
+/// No field is longer: an entry must fit into a datagram.
+const LONGEST: usize = 8 * 1024;
+
+/// The fields, in this order. What is unknown is absent. Everything is escaped: journalctl prints to
+/// terminals.
+#[must_use]
+pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
+    let Change { change: kind, finding } = change;
+    let kind = match kind {
+        ChangeKind::Opened => "opened",
+        ChangeKind::Updated => "updated",
+        ChangeKind::Resolved => "resolved",
+    };
+    let mut fields = vec![
+        ("MESSAGE", sentence(change)),
+        ("MESSAGE_ID", message_id(finding.code)),
+        ("PRIORITY", priority(change).to_string()),
+        ("SYSLOG_IDENTIFIER", "ipwatch".to_owned()),
+        ("IPWATCH_CHANGE", kind.to_owned()),
+        ("IPWATCH_ID", finding.id.clone()),
+        ("IPWATCH_CODE", finding.code.to_string()),
+        ("IPWATCH_SEVERITY", severity(finding.severity).to_owned()),
+        ("IPWATCH_STATUS", status(finding.status).to_owned()),
+        ("IPWATCH_SINCE", finding.since.clone()),
+        ("IPWATCH_IMPACT", escape(&finding.impact).into_owned()),
+    ];
+    let actions: Vec<_> = finding.remediation.iter().map(|line| escape(line)).collect();
+    let mut optional =
+        |name, value: Option<String>| fields.extend(value.map(|value| (name, value)));
+    optional("IPWATCH_ACTION", Some(actions.join("\n")).filter(|actions| !actions.is_empty()));
+    optional("IPWATCH_CAUSED_BY", finding.caused_by.clone());
+    subject(finding, &mut optional);
+    for (_, value) in &mut fields {
+        cut(value);
+    }
+    fields
+}
+
+fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<String>)) {
+    let subject = &finding.subject;
+    let text = |text: &Option<String>| text.as_deref().map(|text| escape(text).into_owned());
+    optional("IPWATCH_IP", subject.ip.map(|ip| ip.to_string()));
+    if let Some(netns) = &subject.netns {
+        optional("IPWATCH_NETNS", netns.inode.map(|inode| inode.to_string()));
+        optional("IPWATCH_NETNS_COOKIE", netns.cookie.map(|cookie| cookie.to_string()));
+    }
+    optional("IPWATCH_POD", pod(finding));
+    optional("IPWATCH_POD_UID", subject.pod.as_ref().and_then(|pod| text(&pod.uid)));
+    optional("IPWATCH_CONTAINER", subject.container.as_ref().and_then(|one| text(&one.id)));
+    optional("IPWATCH_NETWORK", text(&subject.network));
+    if let Some(holder) = finding.holders.first() {
+        optional("IPWATCH_HOLDER_PID", holder.pid.map(|pid| pid.to_string()));
+        optional("IPWATCH_HOLDER_COMM", text(&holder.comm));
+    }
+}
+
+/// The syslog priority. `crit` is what may page a person: critical, firing, and nobody's consequence.
+fn priority(change: &Change) -> u8 {
+    const CRITICAL: u8 = 2;
+    const WARNING: u8 = 4;
+    const INFO: u8 = 6;
+    let finding = &change.finding;
+    match finding.severity {
+        _ if change.change == ChangeKind::Resolved => INFO,
+        Severity::Critical if finding.status == Status::Firing && finding.caused_by.is_none() => {
+            CRITICAL
+        }
+        Severity::Critical | Severity::Warning => WARNING,
+        Severity::Info => INFO,
+    }
+}
+
+/// The code's `MESSAGE_ID`: a UUID (version 8, RFC 9562) made from its name, the same for ever.
+#[must_use]
+pub fn message_id(code: Code) -> String {
+    let digest =
+        Sha256::new().chain_update("ipwatch finding ").chain_update(code.as_str()).finalize();
+    let mut id = [0_u8; 16];
+    id.copy_from_slice(&digest[..16]);
+    id[6] = (id[6] & 0x0f) | 0x80;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cut(value: &mut String) {
+    if value.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+        value.truncate(end);
+    }
+}
+
+#[cfg(test)]
+mod tests;

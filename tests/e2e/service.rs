@@ -1,0 +1,313 @@
+//! What a service manager sees of the daemon, with a real socket in its place: readiness, the watchdog,
+//! reload, stop, the journal's fields, and the capabilities that the unit grants. systemd itself runs only in
+//! VMs, which boot without it here: `docs/service.md` says what was tried by hand.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::fuse::Hung;
+use support::stuck::{self, How};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
+
+support::tests! {
+    it_tells_when_it_is_ready_and_that_it_is_alive,
+    one_that_stands_still_is_missed_and_its_successor_keeps_the_findings needs [Fuse],
+    a_reload_takes_over_what_needs_no_restart_and_keeps_the_map,
+    a_configuration_broken_at_reload_changes_nothing,
+    the_journal_gets_fields needs [Fuse],
+    with_the_units_capabilities_it_sees_everything needs [Fuse],
+    a_capability_that_is_missing_is_named,
+}
+
+/// The watchdog's time in these tests.
+const WATCHDOG: Duration = Duration::from_millis(1500);
+
+/// The manager's end of the conversation.
+struct Manager {
+    socket: UnixDatagram,
+    said: Vec<String>,
+}
+
+impl Manager {
+    fn new(lab: &Lab) -> (Self, Command) {
+        let path = lab.dir().join("notify");
+        let _ = fs::remove_file(&path);
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut command = Command::new(daemon::binary());
+        command.env("NOTIFY_SOCKET", &path);
+        command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
+        (Self { socket, said: Vec::new() }, command)
+    }
+
+    /// The next message, if one comes soon.
+    fn next(&mut self) -> Option<String> {
+        let mut buffer = [0; 4096];
+        let len = self.socket.recv(&mut buffer).ok()?;
+        let message = String::from_utf8(buffer[..len].to_vec()).unwrap();
+        self.said.push(message.clone());
+        Some(message)
+    }
+
+    /// Waits for a message with this line in it.
+    #[track_caller]
+    fn hears(&mut self, line: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < until {
+            if let Some(message) = self.next()
+                && message.lines().any(|one| one.starts_with(line))
+            {
+                return message;
+            }
+        }
+        panic!("{line} was not told, but: {:#?}", self.said);
+    }
+}
+
+fn it_tells_when_it_is_ready_and_that_it_is_alive(lab: &Lab) {
+    let (mut manager, command) = Manager::new(lab);
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    manager.hears("STATUS=reading the node");
+    let ready = manager.hears("READY=1");
+    let earlier = &manager.said[..manager.said.len() - 1];
+    assert!(!earlier.iter().any(|message| message.contains("READY")), "{earlier:?}");
+    assert!(ready.contains("addresses in"), "with how things stand: {ready}");
+    // Ready means complete: the first answer has it.
+    assert_eq!(daemon.ip_in(lab.ip(7), netns.inode).unwrap()["ip"], lab.ip(7).to_string());
+    // Nothing happens, and it is told again and again.
+    let mut last = Instant::now();
+    for _ in 0..4 {
+        manager.hears("WATCHDOG=1");
+        let pause = last.elapsed();
+        assert!(pause < WATCHDOG, "fed too late: {pause:?}");
+        last = Instant::now();
+    }
+    let status = daemon.stop();
+    assert!(status.success(), "{status}");
+    manager.hears("STOPPING=1");
+}
+
+/// The test does as systemd: it misses the watchdog's message, ends what stands still, starts it anew.
+fn one_that_stands_still_is_missed_and_its_successor_keeps_the_findings(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "stuck");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(1), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let fires = |daemon: &Daemon| {
+        eventually("the finding fires", 15, || {
+            let all = daemon.findings_in(netns.inode);
+            all.into_iter().find(|finding| finding["status"] == "firing")
+        })
+    };
+    let (mut manager, command) = Manager::new(lab);
+    let (config, state) = (Config::default().grace(1), lab.subdir("state"));
+    let daemon = Daemon::spawn_by(command, lab, &config, &state);
+    manager.hears("READY=1");
+    let before = fires(&daemon);
+    manager.hears("WATCHDOG=1");
+    sys::kill(daemon.pid(), libc::SIGSTOP).unwrap();
+    while manager.next().is_some() {}
+    let until = Instant::now() + WATCHDOG * 2;
+    while Instant::now() < until {
+        let told = manager.next();
+        assert!(told.is_none(), "it stands still and says {told:?}");
+    }
+    daemon.crash();
+    let (mut manager, command) = Manager::new(lab);
+    let daemon = Daemon::spawn_by(command, lab, &config, &state);
+    manager.hears("READY=1");
+    let after = fires(&daemon);
+    assert_eq!((&before["id"], &before["since"]), (&after["id"], &after["since"]));
+}
+
+/// Writes another configuration and asks for it; what it answers.
+fn reload(lab: &Lab, daemon: &Daemon, manager: &mut Manager, text: &str) -> String {
+    fs::write(lab.dir().join("ipwatch.toml"), text).unwrap();
+    sys::kill(daemon.pid(), libc::SIGHUP).unwrap();
+    let begun = manager.hears("RELOADING=1");
+    assert!(begun.contains("MONOTONIC_USEC="), "as systemd 253 asks for: {begun}");
+    manager.hears("READY=1")
+}
+
+fn a_reload_takes_over_what_needs_no_restart_and_keeps_the_map(lab: &Lab) {
+    let (mut manager, command) = Manager::new(lab);
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let config = Config::default();
+    let daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
+    manager.hears("READY=1");
+    let since = daemon.await_ip(lab.ip(7), netns.inode)["since"].clone();
+
+    let done = reload(lab, &daemon, &mut manager, &config.clone().grace(1).text());
+    assert!(done.contains("reloaded: stuck.grace\n"), "{done}");
+    let changed = Config::default().grace(2).line("[retention]\nmax_mib = 7");
+    let done = reload(lab, &daemon, &mut manager, &changed.text());
+    assert!(
+        done.contains("reloaded: stuck.grace; changed, but waits for a restart: retention.max_mib")
+    );
+    assert!(daemon.log().contains("waits for a restart: retention.max_mib"), "{}", daemon.log());
+    // Same process, same tenure, and nothing was read twice or lost.
+    let address = daemon.ip_in(lab.ip(7), netns.inode).unwrap();
+    assert_eq!(address["since"], since);
+}
+
+fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
+    let (mut manager, command) = Manager::new(lab);
+    let config = Config::default().grace(1);
+    let daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
+    manager.hears("READY=1");
+    let before = daemon.log().lines().count();
+    let done = reload(lab, &daemon, &mut manager, "[stuck]\ngarce = \"2s\"\n");
+    assert!(done.contains("not reloaded: ") && done.contains("did you mean `grace`?"), "{done}");
+    let log = daemon.log();
+    let new: Vec<&str> = log.lines().skip(before).collect();
+    assert_eq!(new.len(), 1, "one clear line: {new:?}");
+    assert!(new[0].contains("ipwatch.toml:2: ") && new[0].contains("the old configuration stays"));
+    fs::remove_file(lab.dir().join("ipwatch.toml")).unwrap();
+    sys::kill(daemon.pid(), libc::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("cannot read the configuration"));
+    // It was never anything but the first: coming back to that is no change.
+    let done = reload(lab, &daemon, &mut manager, &config.text());
+    assert!(done.contains("reloaded: nothing to take over"), "{done}");
+    assert!(daemon.ask(&["doctor"]).status.success());
+}
+
+/// journald's end of its socket, put in place in a mount namespace of the daemon's own.
+fn the_journal_gets_fields(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "stuck");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(1), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    let journal = lab.subdir("journal");
+    let socket = UnixDatagram::bind(journal.join("socket")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // That stderr is the journal's is known by its device and inode.
+    let log = lab.dir().join("daemon.log");
+    fs::write(&log, "").unwrap();
+    let meta = fs::metadata(&log).unwrap();
+    let script = "mount -t tmpfs run /run && mkdir -p /run/systemd/journal && \
+                  mount --bind \"$1\" /run/systemd/journal && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(&journal).arg(daemon::binary());
+    command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
+    let config = Config::default().grace(1);
+    let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
+    daemon.await_ready();
+    stuck::hang(How::Kill, &mut helper);
+    let finding = daemon.await_firing("ip-held-by-stuck-process", 20, |finding| {
+        finding["subject"]["netns"]["inode"] == netns.inode
+    });
+    let wanted = [
+        format!("IPWATCH_ID={}", finding["id"].as_str().unwrap()),
+        "IPWATCH_CODE=ip-held-by-stuck-process".to_owned(),
+        "IPWATCH_STATUS=firing".to_owned(),
+        format!("IPWATCH_IP={}", lab.ip(1)),
+        format!("IPWATCH_NETNS={}", netns.inode),
+        "PRIORITY=4".to_owned(),
+    ];
+    let mut seen = Vec::new();
+    loop {
+        let mut buffer = [0; 65536];
+        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{error}: {seen:#?}"));
+        let entry = String::from_utf8_lossy(&buffer[..len]).into_owned();
+        if wanted.iter().all(|field| entry.lines().any(|line| line == field)) {
+            assert!(entry.lines().any(|line| line.starts_with("MESSAGE_ID=")), "{entry}");
+            break;
+        }
+        seen.push(entry);
+    }
+    let log = daemon.log();
+    assert!(!log.contains("opened: "), "not a second time as a line: {log}");
+    assert!(log.contains("<6>"), "its own lines are still there: {log}");
+}
+
+/// The capabilities that the unit grants.
+fn granted() -> Vec<String> {
+    let unit = include_str!("../../deploy/systemd/ipwatch.service");
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// The daemon with these capabilities and no other.
+fn with_capabilities(names: &[String]) -> Command {
+    let mut command = Command::new(daemon::binary());
+    sys::keep_capabilities(&mut command, names);
+    command
+}
+
+fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "stuck");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(1), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    let whole = Daemon::start(lab, &Config::default());
+    let probes = |daemon: &Daemon| daemon.list("probes", &["doctor"]);
+    let best = probes(&whole);
+    assert!(whole.stop().success());
+    let command = with_capabilities(&granted());
+    let config = Config::default().grace(1);
+    let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
+    daemon.await_ready();
+    assert_eq!(daemon.source("capabilities"), None);
+    assert_eq!(probes(&daemon), best, "every probe on the same rung as with all capabilities");
+    daemon.await_holder(lab.ip(1), netns.inode, "with its pid", |holder| holder["pid"].is_number());
+    stuck::hang(How::Kill, &mut helper);
+    let finding = daemon.await_firing("ip-held-by-stuck-process", 20, |finding| {
+        finding["subject"]["netns"]["inode"] == netns.inode
+    });
+    let evidence = finding["evidence"].to_string();
+    assert!(evidence.contains("kernel stack"), "{evidence}");
+    // Taken while it runs: it is told by netlink, and read by entering.
+    let late = Netns::new(lab, "late");
+    late.veth_to_host();
+    late.add_address(&lab.cidr(2), "eth0");
+    daemon.await_ip(lab.ip(2), late.inode);
+}
+
+/// Without any one of them it either runs and says what it lacks, or says so and does not start.
+fn a_capability_that_is_missing_is_named(lab: &Lab) {
+    let all = granted();
+    assert!(all.len() > 5, "{all:?}");
+    for name in &all {
+        let rest: Vec<String> = all.iter().filter(|one| *one != name).cloned().collect();
+        let mut daemon = Daemon::spawn_by(
+            with_capabilities(&rest),
+            lab,
+            &Config::default(),
+            &lab.subdir(&name.to_lowercase()),
+        );
+        daemon.await_ready();
+        let source =
+            daemon.source("capabilities").unwrap_or_else(|| panic!("{name} is not missed"));
+        assert_eq!(source["status"], "degraded");
+        let detail = source["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("without {name} ")), "{detail}");
+        assert_eq!(detail.matches("without").count(), 1, "{detail}");
+        println!("{name}: {}", lacks(&daemon));
+        assert!(daemon.stop().success());
+        assert!(Path::new(&lab.dir().join("daemon.log")).exists());
+    }
+}
+
+/// Sources that are not whole, for the test's log.
+fn lacks(daemon: &Daemon) -> String {
+    let document = daemon.document(&["doctor"]).unwrap();
+    let sources = document["sources"].as_array().unwrap().iter();
+    let poor =
+        sources.filter(|source| source["status"] != "active" && source["status"] != "disabled");
+    poor.map(|source| format!("{} {}", source["name"], source["detail"]))
+        .collect::<Vec<_>>()
+        .join(" | ")
+}
