@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::map::Policy;
+use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
 use crate::sources::cni;
 use crate::sources::ipam;
@@ -151,20 +152,6 @@ pub struct Runtime {
     pub sockets: Option<Vec<Socket>>,
 }
 
-/// Export of traces.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Otlp {
-    /// `http://host:4317` or `unix:///path`, gRPC. Absent: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, and without these nothing is exported.
-    pub endpoint: Option<String>,
-    /// Longest wait for one export.
-    #[serde(deserialize_with = "duration")]
-    pub timeout: SignedDuration,
-    /// A span for every run of a CNI plugin, beside those of findings.
-    pub cni_calls: bool,
-}
-
 /// How long the past is kept.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -230,12 +217,6 @@ impl Default for Cni {
             bin_dirs: cni::plugin_directories(),
             logs: cni::logs(),
         }
-    }
-}
-
-impl Default for Otlp {
-    fn default() -> Self {
-        Self { endpoint: None, timeout: SignedDuration::from_secs(5), cni_calls: true }
     }
 }
 
@@ -320,7 +301,6 @@ impl Config {
         positive("holders.grace", self.holders.grace)?;
         positive("holders.leak_age", self.holders.leak_age)?;
         positive("holders.teardown_grace", self.holders.teardown_grace)?;
-        positive("otlp.timeout", self.otlp.timeout)?;
         positive("retention.max_age", self.retention.max_age)?;
         if self.retention.max_mib == 0 {
             return Err(ConfigError::Value("retention.max_mib must be at least 1".into()));
@@ -329,7 +309,11 @@ impl Config {
             let wrong = format!("ipam: {} must begin with /", path.display());
             return Err(ConfigError::Value(wrong));
         }
-        self.otlp.validate()
+        if let Some(path) = self.otlp.wrong_path() {
+            let wrong = format!("otlp: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
+        }
+        self.otlp.validate().map_err(|error| ConfigError::Value(error.to_string()))
     }
 
     /// How patient the map is.
@@ -343,34 +327,6 @@ impl Config {
             teardown_grace: nanoseconds(self.holders.teardown_grace),
             ..Policy::default()
         }
-    }
-
-    /// Where traces go, if anywhere: the configuration before the standard environment variables.
-    #[must_use]
-    pub fn otlp_endpoint(&self) -> Option<String> {
-        let from = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        self.otlp
-            .endpoint
-            .clone()
-            .or_else(|| from("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
-            .or_else(|| from("OTEL_EXPORTER_OTLP_ENDPOINT"))
-    }
-}
-
-impl Otlp {
-    /// The scheme alone: the exporter says what else may be wrong, also with an endpoint from the
-    /// environment.
-    fn validate(&self) -> Result<(), ConfigError> {
-        let Some(endpoint) = &self.endpoint else { return Ok(()) };
-        let wrong = match endpoint.split_once("://").map(|(scheme, _)| scheme) {
-            Some("http" | "unix") => return Ok(()),
-            Some("https") => {
-                "needs TLS, which is not built in: name a collector on this node, as \
-                 http://127.0.0.1:4317, and let it send on"
-            }
-            _ => "must begin with http:// or unix://",
-        };
-        Err(ConfigError::Value(format!("otlp.endpoint {endpoint:?} {wrong}")))
     }
 }
 
@@ -479,13 +435,20 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_is_reached_without_tls() {
+    fn a_collector_is_named_by_a_url() {
         let endpoint = |text: &str| parse(&format!("[otlp]\nendpoint = \"{text}\""));
         assert!(endpoint("http://127.0.0.1:4317").is_ok());
+        assert!(endpoint("https://collector:4317").is_ok());
         assert!(endpoint("unix:///run/otel.sock").is_ok());
-        assert!(endpoint("https://collector:4317").unwrap_err().contains("TLS"));
         assert!(endpoint("collector:4317").unwrap_err().contains("http://"));
         assert!(endpoint("").unwrap_err().contains("http://"));
+        let wrong = parse("[otlp]\nprotocol = \"http/json\"").unwrap_err();
+        assert!(wrong.contains("line 2") && wrong.contains("http/protobuf"), "{wrong}");
+        assert!(parse("[otlp]\ntimeout = \"1ms\"").unwrap_err().contains("otlp.timeout"));
+        assert!(parse("[otlp]\ncni_calls = \"some\"").unwrap_err().contains("failed"));
+        assert!(parse("[otlp]\nca_file = \"ca.pem\"").unwrap_err().contains("must begin with /"));
+        let alone = parse("[otlp]\nclient_cert_file = \"/c.pem\"").unwrap_err();
+        assert!(alone.contains("client_key_file"), "{alone}");
     }
 
     #[test]

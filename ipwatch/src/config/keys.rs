@@ -243,16 +243,67 @@ pub const KEYS: &[Key] = &[
     .example("[\"/run/containerd/containerd.sock\"]"),
     Key::new(
         "otlp.endpoint",
-        "The collector: gRPC, or unix:///PATH; no TLS: name one on the node. Default: \
-         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is sent.",
+        "The collector: http://, https:// or unix:///PATH. Default: OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is \
+         sent.",
         |c| c.otlp.endpoint.as_ref().map(|endpoint| Value::String(endpoint.clone())),
     )
     .example("\"http://127.0.0.1:4317\"")
     .hide(Hide::UserInfo),
-    Key::new("otlp.timeout", "Longest wait for one export.", |c| span(c.otlp.timeout)),
-    Key::new("otlp.cni_calls", "A span for every run of a CNI plugin.", |c| {
-        Some(Value::Boolean(c.otlp.cni_calls))
+    Key::new(
+        "otlp.protocol",
+        "grpc or http/protobuf. Default: OTEL_EXPORTER_OTLP_PROTOCOL, else grpc.",
+        |c| c.otlp.protocol.and_then(|protocol| Value::try_from(protocol).ok()),
+    )
+    .example("\"http/protobuf\""),
+    Key::new(
+        "otlp.timeout",
+        "Longest wait for one export. Default: OTEL_EXPORTER_OTLP_TIMEOUT, else 5s.",
+        |c| c.otlp.timeout.and_then(span),
+    )
+    .example("\"10s\""),
+    Key::new(
+        "otlp.headers",
+        "Sent with each request, for example a token. Default: OTEL_EXPORTER_OTLP_HEADERS.",
+        |c| {
+            let headers = c.otlp.headers.0.iter();
+            let table = headers.map(|(name, value)| (name.clone(), Value::String(value.clone())));
+            let table: toml::Table = table.collect();
+            (!table.is_empty()).then_some(Value::Table(table))
+        },
+    )
+    .example("{ authorization = \"Bearer TOKEN\" }")
+    .hide(Hide::Values),
+    Key::new(
+        "otlp.ca_file",
+        "Whose certificates to trust, PEM. Default: OTEL_EXPORTER_OTLP_CERTIFICATE, else those that the system \
+         trusts.",
+        |c| c.otlp.ca_file.as_deref().and_then(path),
+    )
+    .example("\"/etc/ipwatch/collector-ca.pem\""),
+    Key::new(
+        "otlp.client_cert_file",
+        "Our own certificate, PEM, for a collector that asks for one.",
+        |c| c.otlp.client_cert_file.as_deref().and_then(path),
+    )
+    .example("\"/etc/ipwatch/client.pem\""),
+    Key::new("otlp.client_key_file", "Its key, PEM.", |c| {
+        c.otlp.client_key_file.as_deref().and_then(path)
+    })
+    .example("\"/etc/ipwatch/client-key.pem\""),
+    Key::new("otlp.signals", "What is exported: traces, logs, metrics.", |c| {
+        Value::try_from(&c.otlp.signals).ok()
     }),
+    Key::new(
+        "otlp.cni_calls",
+        "Which runs of CNI plugins have a span: failed, all or none; and those that a finding concerns, unless it \
+         is none.",
+        |c| Value::try_from(c.otlp.cni_calls).ok(),
+    ),
+    Key::new(
+        "otlp.tenures",
+        "A span for every tenure of an IP, not only for those that a finding concerns.",
+        |c| Some(Value::Boolean(c.otlp.tenures)),
+    ),
     Key::new("retention.max_age", "How long the past is kept.", |c| span(c.retention.max_age)),
     Key::new("retention.max_mib", "And how much of it, in MiB.", |c| {
         i64::try_from(c.retention.max_mib).ok().map(Value::Integer)

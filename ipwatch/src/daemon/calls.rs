@@ -1,4 +1,4 @@
-//! What becomes of runs of CNI plugins that have ended: each is a span, and of one that has failed the
+//! What becomes of runs of CNI plugins that have ended: which of them are spans, and of one that has failed the
 //! reason is looked for in the runtime's log.
 
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::concerns::Concerns;
 use crate::clock;
 use crate::fact::{Fact, Origin, TaskKey, What};
 use crate::map::{CallEnd, CallEntry, NodeMap};
@@ -44,7 +45,7 @@ impl Calls {
 
     /// Deals with the runs that have ended since the last time. Never waits. To be called within the
     /// runtime.
-    pub(super) fn tell(&self, map: &mut NodeMap) {
+    pub(super) fn tell(&self, map: &mut NodeMap, concerns: &Concerns) {
         let ended = map.take_calls();
         if ended.is_empty() {
             return;
@@ -57,17 +58,19 @@ impl Calls {
             let run = Run { entry, root, boot_id, wall_offset, error: None };
             // What failed within another run makes that one fail, and the log tells of the whole.
             let failure = failure(&run).filter(|_| run.entry.within.is_none());
+            let exporter = self.exporter.as_ref();
+            let concern = concerns.is_about(&run.entry.call.task);
+            let exporter = exporter.filter(|calls| concern || calls.wants(&run)).cloned();
             match (failure, Arc::clone(&self.free).try_acquire_owned()) {
                 (Some(failure), Ok(permit)) => {
                     let (logs, emit) = (Arc::clone(&self.logs), self.emit.clone());
-                    let exporter = self.exporter.clone();
                     tokio::spawn(async move {
                         let error = explain(logs, &failure, &emit).await;
                         publish(exporter.as_ref(), Run { error, ..run });
                         drop(permit);
                     });
                 }
-                _ => publish(self.exporter.as_ref(), run),
+                _ => publish(exporter.as_ref(), run),
             }
         }
     }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::answer;
 use super::calls::Calls;
+use super::concerns::{self, Concerns};
 use super::desk::Desk;
 use super::latency::Latency;
 use super::memory::Housekeeper;
@@ -24,6 +25,7 @@ use crate::finding::{Change, Code, Status};
 use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::sinks::Sinks;
+use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
 
 /// Batches applied before anything else gets its turn.
@@ -52,6 +54,7 @@ pub(super) struct Core {
     pub(super) eyes: Eyes,
     sinks: Sinks,
     calls: Calls,
+    concerns: Concerns,
     policy: Policy,
     facts: mpsc::Receiver<Vec<Fact>>,
     requests: mpsc::Receiver<Request>,
@@ -108,6 +111,7 @@ impl Core {
             eyes,
             sinks,
             calls,
+            concerns: Concerns::default(),
             policy,
             facts,
             requests,
@@ -222,11 +226,27 @@ impl Core {
                 let count = Some(missed - known);
                 self.apply(&[Fact { at: now, origin: Origin::Daemon, what: What::Lost { count } }]);
             }
+            self.measure(now);
         }
         if now.since(self.pruned) >= PRUNE_EVERY.as_nanos() as u64 {
             self.pruned = now;
             self.ledger.prune(now);
         }
+    }
+
+    /// What is counted, for the collector.
+    fn measure(&self, now: BootNs) {
+        let Some(otlp) = self.sinks.otlp().filter(|otlp| otlp.metrics()) else { return };
+        let times = (self.started, now);
+        let findings = self.ledger.findings(false);
+        let calendar = self.map.calendar();
+        otlp.measure(Snapshot::new(
+            times,
+            calendar,
+            &findings,
+            &self.eyes.report(),
+            otlp.counters(),
+        ));
     }
 
     /// Everything that follows from what was applied.
@@ -248,7 +268,8 @@ impl Core {
         self.consider_ready(now);
         self.tell_tenures();
         self.tell_neighbours();
-        self.calls.tell(&mut self.map);
+        concerns::tell_teardowns(&mut self.map, self.sinks.otlp());
+        self.calls.tell(&mut self.map, &self.concerns);
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
         self.ledger.set_second_look(self.policy.second_look);
@@ -306,6 +327,7 @@ impl Core {
             let alive = self.map.tenure_keys();
             self.tell_tenures();
             for ended in self.ledger.settle(&alive, now) {
+                self.concerns.released(&ended, &self.map, self.sinks.otlp());
                 self.events.send(Event::Released(ended));
             }
             self.ledger.prune(now);
@@ -349,6 +371,7 @@ impl Core {
             match event {
                 TenureEvent::Held { key, tenure } => {
                     if self.ledger.held(&key, tenure.clone()) {
+                        self.concerns.held(&tenure, &self.map, self.sinks.otlp());
                         self.events.send(Event::Held(tenure));
                     }
                 }
@@ -357,6 +380,7 @@ impl Core {
                 }
                 TenureEvent::Released { key, at, ended_by } => {
                     if let Some(tenure) = self.ledger.released(&key, at, ended_by) {
+                        self.concerns.released(&tenure, &self.map, self.sinks.otlp());
                         self.events.send(Event::Released(tenure));
                     }
                 }
@@ -374,7 +398,11 @@ impl Core {
 
     fn tell(&mut self, change: Change) {
         self.events.send(Event::Finding(Box::new(change.clone())));
-        self.sinks.publish(&change);
+        let links = self
+            .sinks
+            .otlp()
+            .map(|otlp| self.concerns.links(&change, &self.map, &self.ledger, otlp));
+        self.sinks.publish(&change, &links.unwrap_or_default());
     }
 
     /// Takes second looks as soon as they tell anything new. Returns how patient it is now.
@@ -413,9 +441,8 @@ impl Core {
         let (status, detail) = self.ledger.status();
         let mut sources = self.map.sources();
         sources.push(SourceState { name: "ledger".to_owned(), status, detail });
-        if let Some(detail) = self.sinks.trouble() {
-            let (name, status) = ("otlp".to_owned(), SourceStatus::Degraded);
-            sources.push(SourceState { name, status, detail });
+        if let Some((status, detail)) = self.sinks.standing() {
+            sources.push(SourceState { name: "otlp".to_owned(), status, detail });
         }
         if let Some(detail) = super::capabilities::missing() {
             let (name, status) = ("capabilities".to_owned(), SourceStatus::Degraded);

@@ -2,6 +2,7 @@
 //!
 //! - `start`: the sources, in an order that leaves no gap.
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
+//! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`: who finds out what the map wants to know.
 //! - `latency`, `memory`: what it costs.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
@@ -10,6 +11,7 @@
 mod answer;
 mod calls;
 mod capabilities;
+mod concerns;
 mod core;
 mod desk;
 mod latency;
@@ -55,6 +57,7 @@ const FOLLOWERS_LAG: usize = 1024;
 pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
     must_be_root()?;
     memory::one_heap();
+    let otlp = telemetry(&config)?;
     let server = Server::bind(&config.socket, Options::default())?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
@@ -65,7 +68,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
-        let (mut core, requests) = core(&config, started, ledger, &events)?;
+        let (mut core, requests) = core(&config, started, ledger, &events, otlp)?;
         core.beat(service.beat());
         let mut reloads = Reloads::new(reread, config);
 
@@ -128,6 +131,12 @@ fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     done
 }
 
+/// What to export, checked before anything is started.
+fn telemetry(config: &Config) -> anyhow::Result<Option<sinks::otlp::Settings>> {
+    let environment = sinks::otlp::config::environment;
+    config.otlp.settings(&environment).context("the configuration is wrong")
+}
+
 fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<Ledger> {
     let retention = Retention {
         max_age_secs: config.retention.max_age.as_secs().unsigned_abs(),
@@ -143,19 +152,16 @@ fn core(
     started: Started,
     ledger: Ledger,
     events: &Streams,
+    otlp: Option<sinks::otlp::Settings>,
 ) -> anyhow::Result<(Core, tokio::sync::mpsc::Sender<crate::api::Request>)> {
-    let otlp = config.otlp_endpoint().map(|endpoint| sinks::otlp::Settings {
-        endpoint,
-        timeout: config.otlp.timeout.unsigned_abs(),
-        headers: Vec::new(),
-    });
     let node = sinks::Node {
         name: started.boot.node.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        resource: otlp.as_ref().map(|otlp| otlp.resource.clone()).unwrap_or_default(),
     };
-    let sinks = Sinks::start(otlp, &node).context("the configuration is wrong: otlp")?;
+    let sinks = Sinks::start(otlp, &node).context("the configuration is wrong")?;
     let mut calls = started.calls;
-    calls.export_to(sinks.calls().filter(|_| config.otlp.cni_calls));
+    calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
     let mut map = NodeMap::new(config.identity.provisional);
     map.share(config.addresses.shared.clone());
     Ok(Core::new(Parts {
@@ -207,8 +213,6 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
     if let Some(grace) = options.grace {
         config.stuck.grace = grace.try_into().unwrap_or(config.stuck.grace);
     }
-    // A one-shot answers on its own standard output only.
-    config.otlp.endpoint = None;
     // Whoever waits for the answer does not wait for the daemon's patience with what a runtime is just
     // about to clean up.
     config.holders.grace = config.holders.grace.min(SCAN_GRACE);
@@ -217,7 +221,8 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
         let started = start::start(&config, sight).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
-        let (mut core, _requests) = core(&config, started, ledger, &events)?;
+        // A one-shot answers on its own standard output only.
+        let (mut core, _requests) = core(&config, started, ledger, &events, None)?;
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);

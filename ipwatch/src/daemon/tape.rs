@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::concerns::Concerns;
 use super::{must_be_root, on_runtime, shown, start};
 use crate::clock::Calendar;
 use crate::config::Config;
@@ -73,7 +74,7 @@ pub fn record(
                         map.reopen_all(now);
                     }
                     map.take_tenures();
-                    started.calls.tell(&mut map);
+                    started.calls.tell(&mut map, &Concerns::default());
                 }
                 () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
                 () = &mut end => break,

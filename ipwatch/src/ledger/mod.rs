@@ -225,6 +225,12 @@ impl Ledger {
         new
     }
 
+    /// The tenure that lasts under this key, since its own beginning.
+    #[must_use]
+    pub fn tenure(&self, key: &str) -> Option<Tenure> {
+        self.open.tenure(key)
+    }
+
     /// The container or the pod of a held IP became known.
     pub fn named(&mut self, key: &str, container: Option<Container>, pod: Option<Pod>) {
         self.take_over();

@@ -218,6 +218,12 @@ impl Open {
         self.rows.contains_key(&tenure_hash(key))
     }
 
+    /// What the open row of this key says.
+    #[must_use]
+    pub fn tenure(&self, key: &str) -> Option<Tenure> {
+        self.rows.get(&tenure_hash(key))?.tenure()
+    }
+
     /// The open row with this hash of its key.
     #[must_use]
     pub fn get(&self, hash: u128) -> Option<&Row> {

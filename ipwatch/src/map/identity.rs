@@ -282,6 +282,7 @@ impl NodeMap {
         self.owners.forget(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
         gone.owner = None;
+        self.teardowns.revived(other);
         self.owners.ask(id);
         self.reach.rewired();
         for key in gone.addresses.keys() {
@@ -308,6 +309,7 @@ impl NodeMap {
     /// Forgets a netns: its names are free, its addresses ended.
     pub(super) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
         self.end_all_tenures(id, at, ended_by);
+        self.teardowns.finished(id, at);
         let Some(entry) = self.netns.remove(&id) else { return };
         self.reach.rewired();
         self.names.unbind(id, &entry.names);

@@ -89,7 +89,7 @@ pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub use silence::{Fixed, Silence};
 pub use task::{Kill, LookEntry, TaskEntry};
-pub use teardown::Teardown;
+pub use teardown::{Ending, Teardown, WorkerLook};
 pub use tenure::TenureEvent;
 pub use view::{scope_name, state_name};
 

@@ -271,6 +271,7 @@ impl NodeMap {
         // On `net->list` after all: it was called dying by a torn walk.
         if entry.dying.is_some_and(|since| since < at) {
             entry.dying = None;
+            self.teardowns.revived(id);
             self.reach.rewired();
             self.agenda.netns_appeared(id, at);
         }
@@ -307,7 +308,7 @@ impl NodeMap {
             self.remove_netns(id, at, "netns-gone");
             return;
         }
-        entry.dying.get_or_insert(at);
+        let asked = entry.dying.replace(entry.dying.unwrap_or(at)).is_none();
         self.reach.rewired();
         for key in entry.addresses.keys() {
             self.ipam.touch(key.local);
@@ -319,6 +320,9 @@ impl NodeMap {
             self.graves.netns(&names, at);
         }
         self.agenda.forget_netns(id);
+        if asked {
+            self.teardown_asked(id, at);
+        }
     }
 
     pub(super) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {

@@ -4,16 +4,64 @@
 //! one netns, all that die later wait behind it. Its progress shows in what it tells: at the beginning
 //! of a batch that its netns die (they leave `net->list`, and their nsids are told to be gone), and where
 //! a probe sees it at the end of each that it is gone.
+//!
+//! Where that probe is, every teardown is told as an [`Ending`], for traces; one that hangs is told as soon as
+//! it does.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::contract;
 use crate::fact::{BootNs, Cleanup};
 
 use super::want::Want;
-use super::{Netns, NodeMap};
+use super::{Netns, NetnsId, NodeMap};
 
 /// Looks at the worker while it is busy.
 const LOOK_AGAIN: u64 = 10_000_000_000;
 /// Dying takes some milliseconds; whoever is at it after this is worth a look.
 const FIRST_LOOK: u64 = 5_000_000_000;
+
+/// Looks at the worker that are kept of one teardown.
+const MOST_LOOKS: usize = 32;
+/// Teardowns that are followed at a time, and endings kept until the daemon takes them.
+const MOST_ENDINGS: usize = 2048;
+
+/// One netns's teardown, from the moment it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// Which netns.
+    pub netns: contract::Netns,
+    /// The addresses it had.
+    pub ips: Vec<IpAddr>,
+    /// Whose container it was.
+    pub container: Option<contract::Container>,
+    /// Whose pod it was.
+    pub pod: Option<contract::Pod>,
+    /// When its end was asked for: nothing held it any more.
+    pub asked: BootNs,
+    /// When it was gone.
+    pub finished: Option<BootNs>,
+    /// What the worker did when it was looked at meanwhile.
+    pub looks: Vec<WorkerLook>,
+    /// Looks that are not kept.
+    pub more_looks: u64,
+    /// It was told while it hung.
+    pub told: bool,
+}
+
+/// What the kernel's worker did at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerLook {
+    /// When.
+    pub at: BootNs,
+    /// Its pid.
+    pub pid: u32,
+    /// Its state letter.
+    pub state: char,
+    /// Kernel function it sleeps in.
+    pub wchan: Option<String>,
+}
 
 /// The worker, caught at it again and again.
 #[derive(Debug, Clone)]
@@ -34,9 +82,48 @@ pub(super) struct Teardowns {
     /// Looks at the worker that were answered.
     looks: u64,
     due: Option<BootNs>,
+    /// Asked for, and not seen to end.
+    asked: BTreeMap<NetnsId, Ending>,
+    /// To be taken: those that have ended, and those that hang.
+    told: Vec<Ending>,
 }
 
 impl Teardowns {
+    /// It is alive after all.
+    pub(super) fn revived(&mut self, id: NetnsId) {
+        self.asked.remove(&id);
+    }
+
+    /// Its end was seen.
+    pub(super) fn finished(&mut self, id: NetnsId, at: BootNs) {
+        if let Some(ending) = self.asked.remove(&id) {
+            self.tell(Ending { finished: Some(at.max(ending.asked)), ..ending });
+        }
+    }
+
+    fn tell(&mut self, ending: Ending) {
+        if self.told.len() < MOST_ENDINGS {
+            self.told.push(ending);
+        }
+    }
+
+    /// The worker was caught at it: whoever has waited for long enough hangs.
+    fn looked(&mut self, worker: &Cleanup, at: BootNs) {
+        let mut hang = Vec::new();
+        for ending in self.asked.values_mut().filter(|one| at.since(one.asked) >= FIRST_LOOK) {
+            let (pid, state, wchan) = (worker.pid, worker.state, worker.wchan.clone());
+            if ending.looks.len() < MOST_LOOKS {
+                ending.looks.push(WorkerLook { at, pid, state, wchan });
+            } else {
+                ending.more_looks += 1;
+            }
+            if !std::mem::replace(&mut ending.told, true) {
+                hang.push(ending.clone());
+            }
+        }
+        hang.into_iter().for_each(|ending| self.tell(ending));
+    }
+
     /// When to look at the worker next.
     pub(super) fn due(&self) -> Option<BootNs> {
         self.due
@@ -64,6 +151,7 @@ impl NodeMap {
             self.teardowns.due = waits.then(|| at.plus(LOOK_AGAIN));
             return;
         };
+        self.teardowns.looked(worker, at);
         let before = self.teardowns.busy.take().filter(|busy| busy.worker.pid == worker.pid);
         self.teardowns.busy = Some(Teardown {
             worker: worker.clone(),
@@ -72,6 +160,33 @@ impl NodeMap {
             preexisting: before.map_or(first, |before| before.preexisting),
         });
         self.teardowns.due = Some(at.plus(LOOK_AGAIN));
+    }
+
+    /// The end of a netns was asked for, and a probe will tell when it has come.
+    pub(super) fn teardown_asked(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.netns.get(&id) else { return };
+        let full = self.teardowns.asked.len() >= MOST_ENDINGS;
+        if full || self.teardowns.asked.contains_key(&id) {
+            return;
+        }
+        let (container, pod) = self.sandbox_of(id);
+        let ending = Ending {
+            netns: self.netns_view(entry),
+            ips: entry.routable().map(|(key, _)| key.local).take(16).collect(),
+            container,
+            pod,
+            asked: at,
+            finished: None,
+            looks: Vec::new(),
+            more_looks: 0,
+            told: false,
+        };
+        self.teardowns.asked.insert(id, ending);
+    }
+
+    /// Teardowns that have ended, or hang, since the last call.
+    pub fn take_endings(&mut self) -> Vec<Ending> {
+        std::mem::take(&mut self.teardowns.told)
     }
 
     /// Whether to look at the worker now, and when next. The first look is at the very start: what hangs

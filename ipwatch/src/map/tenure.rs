@@ -4,9 +4,10 @@
 //! same until its end.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use crate::contract::{Container, Pod, Tenure};
-use crate::fact::{AddressKey, Attachment, BootNs};
+use crate::contract::{self, Container, Pod, Tenure};
+use crate::fact::{AddressKey, Attachment, BootNs, NetnsRef};
 
 use super::{Netns, NetnsId, NodeMap};
 
@@ -75,6 +76,17 @@ impl NodeMap {
             keys.extend(entry.routable().filter_map(|(key, _)| self.tenure_key(entry.id, key)));
         }
         keys
+    }
+
+    /// Keys of the tenures that an IP has in a netns, told or not: what a finding that names both is about.
+    #[must_use]
+    pub fn tenures_of(&self, ip: IpAddr, netns: &contract::Netns) -> Vec<String> {
+        let contract::Netns { cookie, inode, nsid, .. } = netns;
+        let names = NetnsRef { cookie: *cookie, inode: *inode, nsid: *nsid };
+        let Some(id) = self.find(&names) else { return Vec::new() };
+        let Some(entry) = self.netns.get(&id) else { return Vec::new() };
+        let keys = entry.addresses.keys().filter(|key| key.local == ip);
+        keys.filter_map(|key| self.tenure_key(id, key)).collect()
     }
 
     /// The key of an address's tenure; none for addresses nobody else could get.

@@ -3,6 +3,7 @@
 
 mod calls;
 mod detail;
+mod endings;
 mod ipam;
 mod leaks;
 mod model;

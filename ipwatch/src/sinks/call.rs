@@ -7,9 +7,11 @@
 use std::sync::Arc;
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::trace::v1::{Span, SpanFlags, Status, span, status};
+use opentelemetry_proto::tonic::trace::v1::{Span, Status, span, status};
 
-use super::span::{SAMPLED, hash, number, pod_names, span_id, text};
+use super::attributes::{self, clean, number, span_id, text, trace_id};
+use super::names;
+use super::span::{FLAGS, Link};
 use crate::contract::Pod;
 use crate::fact::{BootNs, TaskKey};
 use crate::map::CallEntry;
@@ -29,14 +31,52 @@ pub struct Run {
     pub error: Option<String>,
 }
 
+/// What a link to a run is made of: it can be made before the run has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct RunKey<'a> {
+    /// The run.
+    pub task: TaskKey,
+    /// The outermost run that it is within; itself, if it is within none.
+    pub root: TaskKey,
+    /// Which boot it is in.
+    pub boot_id: &'a str,
+}
+
+impl RunKey<'_> {
+    /// A link to its span.
+    #[must_use]
+    pub fn link(&self) -> Link {
+        let (trace_id, span_id) = (self.trace_id(), self.span_id(self.task));
+        Link { trace_id, span_id, kind: "cni-call" }
+    }
+
+    fn trace_id(&self) -> Vec<u8> {
+        trace_id(&self.parts("call trace", self.root).each_ref().map(String::as_str))
+    }
+
+    fn span_id(&self, task: TaskKey) -> Vec<u8> {
+        span_id(&self.parts("call", task).each_ref().map(String::as_str))
+    }
+
+    fn parts(&self, what: &str, task: TaskKey) -> [String; 4] {
+        let TaskKey { pid, start, .. } = task;
+        [what.to_owned(), self.boot_id.to_owned(), pid.to_string(), start.to_string()]
+    }
+}
+
 impl Run {
     fn nanos(&self, at: BootNs) -> u64 {
         u64::try_from(i128::from(at.0) + i128::from(self.wall_offset)).unwrap_or(0)
     }
 
-    fn ids(&self, what: &str, task: TaskKey) -> [String; 4] {
-        let TaskKey { pid, start, .. } = task;
-        [what.to_owned(), self.boot_id.to_string(), pid.to_string(), start.to_string()]
+    fn key(&self) -> RunKey<'_> {
+        RunKey { task: self.entry.call.task, root: self.root, boot_id: &self.boot_id }
+    }
+
+    /// Whether it failed.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.entry.ended.as_ref().is_some_and(crate::map::CallEnd::failed)
     }
 
     /// About what it takes in memory.
@@ -52,16 +92,15 @@ impl Run {
 /// The span of a run.
 pub(super) fn span(run: &Run) -> Span {
     let call = &run.entry.call;
-    let id = |task| span_id(&run.ids("call", task).each_ref().map(String::as_str));
-    let trace = run.ids("call trace", run.root);
+    let key = run.key();
     let end = run.entry.ended.map_or(run.entry.began, |end| end.at);
     let plugin = call.plugin.rsplit('/').next().unwrap_or_default();
     Span {
-        trace_id: hash(&trace.each_ref().map(String::as_str))[..16].to_vec(),
-        span_id: id(call.task),
-        parent_span_id: run.entry.within.map(id).unwrap_or_default(),
-        flags: SAMPLED | SpanFlags::ContextHasIsRemoteMask as u32,
-        name: super::span::clean(&format!("cni {} {plugin}", call.command.as_str())),
+        trace_id: key.trace_id(),
+        span_id: key.span_id(call.task),
+        parent_span_id: run.entry.within.map(|task| key.span_id(task)).unwrap_or_default(),
+        flags: FLAGS,
+        name: clean(&format!("cni {} {plugin}", call.command.as_str())),
         kind: span::SpanKind::Internal as i32,
         start_time_unix_nano: run.nanos(run.entry.began),
         end_time_unix_nano: run.nanos(end),
@@ -74,15 +113,15 @@ pub(super) fn span(run: &Run) -> Span {
 fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
     let call = &run.entry.call;
     let mut out = vec![
-        text("ipwatch.cni.command", call.command.as_str()),
-        text("ipwatch.cni.plugin", plugin),
-        text("process.executable.path", &call.plugin),
-        number("process.pid", call.task.pid.into()),
-        number("process.parent_pid", call.parent.into()),
+        text(names::CNI_COMMAND, call.command.as_str()),
+        text(names::CNI_PLUGIN, plugin),
+        text(names::PROCESS_EXECUTABLE_PATH, &call.plugin),
+        number(names::PROCESS_PID, call.task.pid.into()),
+        number(names::PROCESS_PARENT_PID, call.parent.into()),
     ];
-    out.extend(call.container_id.as_deref().map(|id| text("container.id", id)));
-    out.extend(call.ifname.as_deref().map(|name| text("ipwatch.cni.ifname", name)));
-    out.extend(call.netns_path.as_deref().map(|path| text("ipwatch.netns.path", path)));
+    out.extend(call.container_id.as_deref().map(|id| text(names::CONTAINER_ID, id)));
+    out.extend(call.ifname.as_deref().map(|name| text(names::CNI_IFNAME, name)));
+    out.extend(call.netns_path.as_deref().map(|path| text(names::NETNS_PATH, path)));
     if let Some(pod) = &call.pod {
         let pod = Pod {
             namespace: Some(pod.namespace.clone()),
@@ -90,12 +129,12 @@ fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
             uid: pod.uid.clone(),
             ..Pod::default()
         };
-        pod_names(&pod, &mut out);
+        attributes::pod(&pod, &mut out);
     }
     let end = run.entry.ended;
-    out.extend(end.and_then(|e| e.status).map(|n| number("process.exit.code", n.into())));
-    out.extend(end.and_then(|e| e.signal).map(|n| number("ipwatch.cni.signal", n.into())));
-    out.extend(run.error.as_deref().map(|error| text("ipwatch.cni.error", error)));
+    out.extend(end.and_then(|e| e.status).map(|n| number(names::PROCESS_EXIT_CODE, n.into())));
+    out.extend(end.and_then(|e| e.signal).map(|n| number(names::CNI_SIGNAL, n.into())));
+    out.extend(run.error.as_deref().map(|error| text(names::CNI_ERROR, error)));
     out
 }
 
@@ -104,7 +143,7 @@ fn outcome(run: &Run) -> Status {
         return Status::default();
     };
     let message = match (&run.error, end.status, end.signal) {
-        (Some(error), ..) => super::span::clean(error),
+        (Some(error), ..) => clean(error),
         (None, _, Some(signal)) => format!("ended by signal {signal}"),
         (None, status, None) => format!("exit status {}", status.unwrap_or_default()),
     };

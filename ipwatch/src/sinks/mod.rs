@@ -1,15 +1,28 @@
 //! Where findings go beside the socket: the log, and an OpenTelemetry collector.
 //!
 //! Publishing never waits. What a sink cannot take it drops, the oldest first, and counts.
+//!
+//! - `journal`: the log.
+//! - `otlp`: the collector; `queue`: what waits for it.
+//! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: what is sent. `names`, `attributes`: in
+//!   which words.
 
+mod attributes;
 pub mod call;
 pub mod journal;
+mod log_record;
+pub mod metrics;
+pub mod names;
 pub mod otlp;
 mod queue;
 mod span;
+pub mod teardown;
+pub mod tenure;
 
+use crate::fact::SourceStatus;
 use crate::finding::Change;
 use otlp::{Otlp, OtlpError, Settings};
+pub use span::Link;
 
 /// Who sends the telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +31,8 @@ pub struct Node {
     pub name: String,
     /// Version of ipwatch.
     pub version: String,
+    /// What else the telemetry is to say of it.
+    pub resource: Vec<(String, String)>,
 }
 
 /// What went where.
@@ -25,7 +40,7 @@ pub struct Node {
 pub struct Counters {
     /// Changes that were published.
     pub published: u64,
-    /// What became of them at the collector; `None` when none is configured.
+    /// What became of everything at the collector; `None` when none is configured.
     pub otlp: Option<otlp::Counters>,
 }
 
@@ -46,19 +61,19 @@ impl Sinks {
         Ok(Self { otlp, published: 0 })
     }
 
-    /// Tells every sink. Never waits.
-    pub fn publish(&mut self, change: &Change) {
+    /// Tells every sink of a change, and what it concerns. Never waits.
+    pub fn publish(&mut self, change: &Change, links: &[Link]) {
         self.published += 1;
         journal::write(change);
         if let Some(otlp) = &self.otlp {
-            otlp.publish(change);
+            otlp.publish(change, links);
         }
     }
 
-    /// Where runs of CNI plugins are put, if there is a collector.
+    /// The collector, if there is one.
     #[must_use]
-    pub fn calls(&self) -> Option<otlp::Calls> {
-        self.otlp.as_ref().map(Otlp::calls)
+    pub fn otlp(&self) -> Option<&Otlp> {
+        self.otlp.as_ref()
     }
 
     /// What went where.
@@ -67,10 +82,10 @@ impl Sinks {
         Counters { published: self.published, otlp: self.otlp.as_ref().map(Otlp::counters) }
     }
 
-    /// Why the collector takes nothing, when it does not.
+    /// How the collector stands, if there is one.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.otlp.as_ref().and_then(Otlp::trouble)
+    pub fn standing(&self) -> Option<(SourceStatus, String)> {
+        self.otlp.as_ref().map(Otlp::standing)
     }
 
     /// Sends what waits, for two seconds at most, and ends. The last count.

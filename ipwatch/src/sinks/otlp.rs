@@ -1,72 +1,62 @@
-//! Findings as OTLP traces over gRPC.
+//! Telemetry to an OpenTelemetry collector: traces, logs and metrics, over gRPC or HTTP.
 //!
-//! This drives the collector's own protocol (`TraceServiceClient`), not the SDK's batch processor:
-//! that one drops what does not fit without a word, hides which spans a collector rejected, and blocks a
-//! current-thread runtime when it is shut down. Here one task sends batches in order, waits longer
-//! and longer while the collector is down, and every change ends up in one counter.
+//! This drives the collector's own protocol, not the SDK's batch processor: that one drops what does not
+//! fit without a word, hides which spans a collector rejected, and blocks a current-thread runtime
+//! when it is shut down. Here one task for each signal sends batches in order, waits longer and longer
+//! while the collector is down, and everything ends up in one counter.
+//!
+//! - `config`: `[otlp]` and the `OTEL_*` variables; `route`: what they come to, checked.
+//! - `tls`, `dial`, `http`, `transport`: one request and its answer.
+//! - `exporter`: the task that sends.
 
-use std::fmt;
+pub mod config;
+mod dial;
+mod exporter;
+mod http;
+mod route;
+mod tls;
+mod transport;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use tokio::task::JoinHandle;
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request};
 
-use super::call::{self, Run};
-pub use super::queue::Counters;
-use super::queue::{Batch, Queue};
-use super::{Node, span};
+use self::config::CallChoice;
+use self::exporter::Exporter;
+pub use self::route::{Protocol, Settings, Signal};
+use self::transport::Transport;
+use super::Node;
+use super::call::Run;
+use super::metrics::Snapshot;
+pub use super::queue::{Count, Counters, Kind};
+use super::queue::{Item, Queue};
+use super::span::{Link, Published};
+use super::teardown::Teardown;
+use super::tenure::Held;
+use crate::escape::escape;
+use crate::fact::SourceStatus;
 use crate::finding::Change;
 
-/// How many changes or runs one request carries.
-const BATCH: usize = 32;
-/// First and longest wait after a failure.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// How long the end may take.
 const SHUTDOWN: Duration = Duration::from_secs(2);
-
-/// Which collector, and how.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// `http://host:4317` or `unix:///path`.
-    pub endpoint: String,
-    /// How long one request may take.
-    pub timeout: Duration,
-    /// Sent with each request, for example a token.
-    pub headers: Vec<(String, String)>,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Header values are secrets more often than not.
-        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("Settings")
-            .field("endpoint", &self.endpoint)
-            .field("timeout", &self.timeout)
-            .field("headers", &names)
-            .finish()
-    }
-}
 
 /// Why these settings cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     /// It is no address of a collector.
     #[error(
-        "OTLP endpoint {endpoint:?}: {why}; write it as http://HOST:4317 (OTLP over gRPC) or \
-         unix:///PATH"
+        "OTLP endpoint {endpoint:?}: {why}; write it as http://HOST:4317 or https://HOST:4317 (gRPC), \
+         http://HOST:4318 with protocol http/protobuf, or unix:///PATH"
     )]
     Endpoint {
-        /// What was written.
+        /// What was written, without a password.
         endpoint: String,
         /// What is wrong with it.
         why: String,
     },
-    /// A header that gRPC cannot carry. Its value is not shown.
+    /// A header that cannot be sent. Its value is not shown.
     #[error("OTLP header {name:?}: {why}")]
     Header {
         /// Its name.
@@ -74,78 +64,159 @@ pub enum OtlpError {
         /// What is wrong with it.
         why: String,
     },
+    /// A file of certificates or of a key.
+    #[error("OTLP: {path}: {why}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Anything else, in a whole sentence.
+    #[error("OTLP: {0}")]
+    Setting(String),
 }
 
 /// The sink.
 #[derive(Debug)]
 pub struct Otlp {
+    pipes: Vec<Pipe>,
+    calls: CallChoice,
+    tenures: bool,
+}
+
+/// One signal's way out.
+#[derive(Debug)]
+struct Pipe {
+    signal: Signal,
+    /// Where to, for people.
+    url: String,
     queue: Arc<Queue>,
     task: JoinHandle<()>,
 }
 
 impl Otlp {
-    /// Starts the task that sends. It connects when there is something to send. To be called within
+    /// Starts the tasks that send. They connect when there is something to send. To be called within
     /// the runtime.
     ///
     /// # Errors
-    /// The settings cannot work.
+    /// The settings cannot work; then nothing is started.
     pub fn start(settings: Settings, node: &Node) -> Result<Self, OtlpError> {
-        let exporter = Exporter {
-            client: TraceServiceClient::new(channel(&settings)?),
-            headers: headers(&settings.headers)?,
-            timeout: settings.timeout,
-            endpoint: settings.endpoint,
-            node: node.clone(),
-            queue: Arc::default(),
+        let Settings { routes, calls, tenures, .. } = settings;
+        let transports: Result<Vec<_>, _> = routes.into_iter().map(Transport::new).collect();
+        let start = |transport: Transport| {
+            let queue = Arc::<Queue>::default();
+            let route = transport.route();
+            let (signal, url) = (route.signal, route.target.url.clone());
+            let exporter = Exporter::new(transport, node.clone(), Arc::clone(&queue));
+            Pipe { signal, url, queue, task: tokio::spawn(exporter.run()) }
         };
-        let queue = Arc::clone(&exporter.queue);
-        Ok(Self { queue, task: tokio::spawn(exporter.run()) })
+        Ok(Self { pipes: transports?.into_iter().map(start).collect(), calls, tenures })
     }
 
-    /// Puts a change into the queue. Never waits; drops the oldest one when there is no room.
-    pub fn publish(&self, change: &Change) {
-        self.queue.push(change.clone());
+    fn queue(&self, signal: Signal) -> Option<&Arc<Queue>> {
+        self.pipes.iter().find(|pipe| pipe.signal == signal).map(|pipe| &pipe.queue)
     }
 
-    /// Where runs of plugins are put, from any task.
+    fn push(&self, signal: Signal, item: impl FnOnce() -> Item) {
+        if let Some(queue) = self.queue(signal) {
+            queue.push(item());
+        }
+    }
+
+    /// Takes a change, and what it concerns. Never waits; drops the oldest one when there is no room.
+    pub fn publish(&self, change: &Change, links: &[Link]) {
+        self.push(Signal::Traces, || {
+            let (change, links) = (change.clone(), links.to_vec());
+            Item::Finding(Box::new(Published { change, links }))
+        });
+        self.push(Signal::Logs, || Item::Log(Box::new(change.clone())));
+    }
+
+    /// Takes a teardown. Never waits.
+    pub fn teardown(&self, teardown: Teardown) {
+        self.push(Signal::Traces, || Item::Teardown(Box::new(teardown)));
+    }
+
+    /// Takes the beginning or the end of a tenure. Never waits.
+    pub fn tenure(&self, held: Held) {
+        self.push(Signal::Traces, || Item::Tenure(Box::new(held)));
+    }
+
+    /// Takes what is counted. Never waits.
+    pub fn measure(&self, snapshot: Snapshot) {
+        self.push(Signal::Metrics, || Item::Metrics(Arc::new(snapshot)));
+    }
+
+    /// Whether spans are exported at all.
     #[must_use]
-    pub fn calls(&self) -> Calls {
-        Calls(Arc::clone(&self.queue))
+    pub fn traces(&self) -> bool {
+        self.queue(Signal::Traces).is_some()
     }
 
-    /// What became of the changes so far.
+    /// Whether metrics are.
+    #[must_use]
+    pub fn metrics(&self) -> bool {
+        self.queue(Signal::Metrics).is_some()
+    }
+
+    /// Whether every tenure is wanted, not only those that a finding concerns.
+    #[must_use]
+    pub fn tenures(&self) -> bool {
+        self.traces() && self.tenures
+    }
+
+    /// Where runs of plugins are put, from any task; `None` where none is wanted.
+    #[must_use]
+    pub fn calls(&self) -> Option<Calls> {
+        let queue = self.queue(Signal::Traces).filter(|_| self.calls != CallChoice::None)?;
+        Some(Calls { queue: Arc::clone(queue), choice: self.calls })
+    }
+
+    /// What became of it all so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.queue.counters()
+        let all = self.pipes.iter().map(|pipe| pipe.queue.counters());
+        all.fold(Counters::default(), Counters::plus)
     }
 
-    /// Why nothing gets through, when nothing does.
+    /// How it stands, for people: what gets through, and why nothing does where nothing does.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.queue.trouble()
+    pub fn standing(&self) -> (SourceStatus, String) {
+        let mut status = SourceStatus::Active;
+        let of = |pipe: &Pipe| {
+            let Count { exported, dropped, waiting } = pipe.queue.counters().total();
+            let signal = pipe.signal.as_str();
+            let mut line = format!(
+                "{signal} to {}: {exported} sent, {dropped} dropped, {waiting} waiting",
+                escape(&pipe.url)
+            );
+            if let Some(why) = pipe.queue.trouble() {
+                status = SourceStatus::Degraded;
+                line.push_str(&format!("; it takes none: {}", escape(&why)));
+            }
+            line
+        };
+        let lines: Vec<String> = self.pipes.iter().map(of).collect();
+        (status, lines.join("; "))
     }
 
     /// Sends what waits, for two seconds at most. What is left then is counted as dropped.
     pub async fn shutdown(mut self) -> Counters {
-        self.queue.end();
-        if tokio::time::timeout(SHUTDOWN, &mut self.task).await.is_err() {
-            self.task.abort();
+        self.pipes.iter().for_each(|pipe| pipe.queue.end());
+        let tasks =
+            futures_util::future::join_all(self.pipes.iter_mut().map(|pipe| &mut pipe.task));
+        if tokio::time::timeout(SHUTDOWN, tasks).await.is_err() {
+            self.pipes.iter().for_each(|pipe| pipe.task.abort());
         }
-        self.queue.abandon();
-        let counters = self.queue.counters();
-        if counters.dropped > 0 {
-            tracing::warn!(
-                "{} changes of findings reached the OTLP collector, {} did not",
-                counters.exported,
-                counters.dropped
-            );
-        }
-        if counters.calls_dropped > 0 {
-            tracing::warn!(
-                "{} runs of CNI plugins reached the OTLP collector, {} did not",
-                counters.calls_exported,
-                counters.calls_dropped
-            );
+        self.pipes.iter().for_each(|pipe| pipe.queue.abandon());
+        let counters = self.counters();
+        for kind in Kind::ALL {
+            let Count { exported, dropped, .. } = counters.of(kind);
+            if dropped > 0 {
+                let kind = kind.as_str();
+                tracing::warn!("{kind}: {exported} reached the OTLP collector, {dropped} did not");
+            }
         }
         counters
     }
@@ -153,194 +224,38 @@ impl Otlp {
 
 /// The way in for runs of plugins.
 #[derive(Debug, Clone)]
-pub struct Calls(Arc<Queue>);
+pub struct Calls {
+    queue: Arc<Queue>,
+    choice: CallChoice,
+}
 
 impl Calls {
+    /// Whether this run has a span of its own accord.
+    #[must_use]
+    pub fn wants(&self, run: &Run) -> bool {
+        self.choice == CallChoice::All || run.failed()
+    }
+
     /// Puts a run into the queue. Never waits; drops the oldest one when there is no room.
     pub fn publish(&self, run: Run) {
-        self.0.push_call(run);
-    }
-}
-
-fn channel(settings: &Settings) -> Result<Channel, OtlpError> {
-    let wrong = |why: String| OtlpError::Endpoint { endpoint: settings.endpoint.clone(), why };
-    let (scheme, rest) =
-        settings.endpoint.split_once("://").ok_or_else(|| wrong("it has no scheme".to_owned()))?;
-    match scheme {
-        "http" if rest.is_empty() || rest.starts_with('/') => {
-            return Err(wrong("it names no host".to_owned()));
-        }
-        "http" | "unix" => {}
-        "https" => {
-            return Err(wrong(
-                "TLS is not built in: send to a collector on this node, which can".to_owned(),
-            ));
-        }
-        _ => return Err(wrong(format!("unknown scheme {scheme:?}"))),
-    }
-    let endpoint = Endpoint::from_shared(settings.endpoint.clone())
-        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))))
-        .map_err(|error| wrong(chain(&error)))?;
-    Ok(endpoint.connect_timeout(settings.timeout).timeout(settings.timeout).connect_lazy())
-}
-
-fn headers(headers: &[(String, String)]) -> Result<MetadataMap, OtlpError> {
-    let mut map = MetadataMap::new();
-    for (name, value) in headers {
-        let wrong = |why: &str| OtlpError::Header { name: name.clone(), why: why.to_owned() };
-        let key: AsciiMetadataKey =
-            name.to_ascii_lowercase().parse().map_err(|_| wrong("not a valid name"))?;
-        let mut value: AsciiMetadataValue = Some(value)
-            .filter(|value| value.is_ascii())
-            .and_then(|value| value.parse().ok())
-            .ok_or_else(|| wrong("its value is not printable ASCII"))?;
-        value.set_sensitive(true);
-        map.insert(key, value);
-    }
-    Ok(map)
-}
-
-/// Why a batch was not taken.
-enum Refusal {
-    /// The collector is not there, or overloaded: the same batch may be taken later.
-    Later(String),
-    /// It will never take it.
-    Never(String),
-}
-
-struct Exporter {
-    client: TraceServiceClient<Channel>,
-    headers: MetadataMap,
-    timeout: Duration,
-    endpoint: String,
-    node: Node,
-    queue: Arc<Queue>,
-}
-
-impl Exporter {
-    async fn run(mut self) {
-        loop {
-            let batch = self.queue.take(BATCH);
-            if batch.len() > 0 {
-                self.deliver(&batch).await;
-            } else if self.queue.is_ending() {
-                return;
-            } else {
-                self.queue.news.notified().await;
-            }
-        }
-    }
-
-    /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
-    async fn deliver(&mut self, batch: &Batch) {
-        let count = batch.len() as u64;
-        let mut wait = BACKOFF.0;
-        loop {
-            match self.send(batch).await {
-                Ok(rejected) => {
-                    let rejected = rejected.min(count);
-                    self.queue.settle(count - rejected, rejected);
-                    if self.queue.works() {
-                        tracing::info!(
-                            "the OTLP collector at {} takes findings again",
-                            self.endpoint
-                        );
-                    }
-                    return;
-                }
-                Err(Refusal::Never(why)) => {
-                    self.queue.settle(0, count);
-                    self.report(&why, "dropped");
-                    return;
-                }
-                Err(Refusal::Later(why)) => {
-                    self.report(&why, "kept and sent again");
-                    if self.queue.is_ending() {
-                        self.queue.settle(0, count);
-                        return;
-                    }
-                }
-            }
-            self.pause(wait).await;
-            wait = (wait * 2).min(BACKOFF.1);
-        }
-    }
-
-    /// One attempt. How many spans the collector rejected although it took the request.
-    async fn send(&mut self, batch: &Batch) -> Result<u64, Refusal> {
-        let resource_spans = match batch {
-            Batch::Changes(changes) => span::request(changes, &self.node),
-            Batch::Calls(runs) => {
-                span::from_node(runs.iter().map(call::span).collect(), &self.node)
-            }
-        };
-        let mut request = Request::new(ExportTraceServiceRequest { resource_spans });
-        *request.metadata_mut() = self.headers.clone();
-        // The channel's own timeout covers neither a connection that is being made nor its queue.
-        let answer = tokio::time::timeout(self.timeout, self.client.export(request)).await;
-        let answer = match answer {
-            Ok(Ok(answer)) => answer.into_inner(),
-            Ok(Err(status)) => return Err(refusal(&status)),
-            Err(_) => return Err(Refusal::Later(format!("no answer within {:?}", self.timeout))),
-        };
-        let rejected = answer.partial_success.filter(|partial| partial.rejected_spans > 0);
-        Ok(rejected.map_or(0, |partial| {
-            tracing::warn!(
-                "the OTLP collector at {} rejected {} spans: {}",
-                self.endpoint,
-                partial.rejected_spans,
-                crate::escape::escape(&partial.error_message)
-            );
-            partial.rejected_spans.unsigned_abs()
-        }))
-    }
-
-    /// One line when it begins to fail, not one for each attempt.
-    fn report(&self, why: &str, fate: &str) {
-        if self.queue.failed(why) {
-            tracing::warn!(
-                "the OTLP collector at {} takes no findings: {}; they are {fate}",
-                self.endpoint,
-                crate::escape::escape(why)
-            );
-        }
-    }
-
-    /// Waits, but not beyond the end of the daemon.
-    async fn pause(&self, wait: Duration) {
-        let ending = async {
-            while !self.queue.is_ending() {
-                self.queue.news.notified().await;
-            }
-        };
-        // Either outcome means the same: try again.
-        let _ = tokio::time::timeout(wait, ending).await;
-    }
-}
-
-/// As the OTLP specification sorts the codes (§ "Failures"), with one exception: a code that says
-/// nothing (a broken connection, a proxy between) is worth another attempt.
-fn refusal(status: &tonic::Status) -> Refusal {
-    let why = match std::error::Error::source(status) {
-        Some(source) => format!("{:?}: {}", status.code(), chain(source)),
-        None => format!("{:?}: {}", status.code(), status.message()),
-    };
-    match status.code() {
-        Code::InvalidArgument
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::FailedPrecondition
-        | Code::Unimplemented
-        | Code::Unauthenticated => Refusal::Never(why),
-        _ => Refusal::Later(why),
+        self.queue.push(Item::Call(Box::new(run)));
     }
 }
 
 /// An error with its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
+    let mut line = error.to_string();
+    let mut last = line.clone();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        // Some repeat their cause's words.
+        let cause = cause.to_string();
+        if cause != last {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+        last = cause;
+    }
+    line
 }
 
 #[cfg(test)]

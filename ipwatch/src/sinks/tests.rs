@@ -71,3 +71,47 @@ pub(super) fn resolved(id: &str) -> Change {
     change.finding.resolved_at = Some("2026-01-01T00:01:00.000Z".to_owned());
     change
 }
+
+/// The name of every attribute that anything sends which carries all it can.
+pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
+    use super::{attributes, call, log_record, metrics, span, teardown, tenure};
+    use opentelemetry_proto::tonic::common::v1::KeyValue;
+
+    let mut change = resolved("a");
+    let finding = &mut change.finding;
+    (finding.preexisting, finding.caused_by) = (true, Some("b".to_owned()));
+    (finding.subject.network, finding.holders[0].tid) = (Some("pods".to_owned()), Some(813));
+    finding.holders = std::iter::repeat_n(finding.holders[0].clone(), 20).collect();
+    let container = finding.subject.container.as_mut().unwrap();
+    (container.name, container.runtime) = (Some("web".to_owned()), Some("containerd".to_owned()));
+    finding.subject.netns.as_mut().unwrap().path = Some("/run/netns/a".to_owned());
+
+    let mut run = call::tests::run(7, None);
+    run.error = Some("no IP".to_owned());
+    run.entry.call.netns_path = Some("/run/netns/a".to_owned());
+    run.entry.ended.as_mut().unwrap().signal = Some(9);
+
+    let held = tenure::tests::held(Some("2026-01-01T00:01:00.000Z"));
+    let links = vec![tenure::link(&held.tenure, "boot")];
+    let published = span::Published { change: change.clone(), links };
+    let spans = [
+        span::span(&published),
+        call::span(&run),
+        tenure::span(&held),
+        teardown::span(&teardown::tests::teardown(Some(30), true)),
+    ];
+    let mut all: Vec<KeyValue> = log_record::record(&change).attributes;
+    for span in spans {
+        all.extend(span.attributes);
+        all.extend(span.events.into_iter().flat_map(|event| event.attributes));
+        all.extend(span.links.into_iter().flat_map(|link| link.attributes));
+    }
+    all.extend(metrics::tests::points(&metrics::tests::snapshot()));
+    all.extend(attributes::resource(&node()).attributes);
+    all.into_iter().map(|pair| pair.key).collect()
+}
+
+/// A node.
+pub(super) fn node() -> super::Node {
+    super::Node { name: "node-17".into(), version: "1.2.3".into(), resource: Vec::new() }
+}

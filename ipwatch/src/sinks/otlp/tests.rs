@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -11,10 +12,16 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::net::TcpListener;
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
+use super::config::Otlp as Config;
 use super::*;
-use crate::sinks::tests::{opened, resolved, updated};
+use crate::sinks::call::tests::run;
+use crate::sinks::tests::{node, opened, resolved, updated};
+
+mod hostile;
+mod http;
+mod secure;
 
 /// Bounds a wait; no test depends on how long it really takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,20 +78,32 @@ impl Collector {
     }
 }
 
-fn settings(endpoint: &str) -> Settings {
-    Settings {
-        endpoint: endpoint.to_owned(),
-        timeout: Duration::from_secs(5),
-        headers: vec![("Authorization".to_owned(), "Bearer t0ken".to_owned())],
-    }
-}
-
-fn node() -> Node {
-    Node { name: "node-17".to_owned(), version: "0.0.0".to_owned() }
+/// Settings as a file makes them.
+fn settings(file: &str) -> Result<Settings, OtlpError> {
+    let config: Config = toml::from_str(file).unwrap();
+    config.settings(&|_| None).map(Option::unwrap)
 }
 
 fn connect(address: std::net::SocketAddr) -> Otlp {
-    Otlp::start(settings(&format!("http://{address}")), &node()).unwrap()
+    let file = format!(
+        "endpoint = \"http://{address}\"\nheaders = {{ Authorization = \"Bearer t0ken\" }}"
+    );
+    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+}
+
+impl Otlp {
+    fn tell(&self, change: &Change) {
+        self.publish(change, &[]);
+    }
+
+    /// What became of the findings.
+    fn findings(&self) -> Count {
+        self.counters().of(Kind::Findings)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.pipes.iter().find_map(|pipe| pipe.queue.trouble())
+    }
 }
 
 async fn until(what: &str, done: impl Fn() -> bool) {
@@ -100,14 +119,15 @@ async fn until(what: &str, done: impl Fn() -> bool) {
 async fn a_collector_gets_every_change_and_the_headers() {
     let (collector, otlp) = Collector::start([]).await;
     for change in [opened("a"), updated("a"), resolved("a")] {
-        otlp.publish(&change);
+        otlp.tell(&change);
     }
-    until("three exported", || otlp.counters().exported == 3).await;
+    until("three exported", || otlp.findings().exported == 3).await;
     assert_eq!(collector.spans.lock().unwrap().len(), 3);
     assert_eq!(collector.tokens.lock().unwrap()[0], "Bearer t0ken");
     assert_eq!(otlp.trouble(), None);
     let counters = otlp.shutdown().await;
-    assert_eq!(counters, Counters { exported: 3, ..Counters::default() });
+    assert_eq!(counters.total(), Count { exported: 3, ..Count::default() });
+    assert_eq!(counters.failures, 0);
 }
 
 #[tokio::test]
@@ -116,18 +136,18 @@ async fn a_collector_that_comes_later_gets_what_waited() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let otlp = connect(address);
-    otlp.publish(&opened("a"));
+    otlp.tell(&opened("a"));
     until("the first failure", || otlp.counters().failures > 0).await;
     assert!(otlp.trouble().is_some_and(|why| why.contains("refused")), "{:?}", otlp.trouble());
-    otlp.publish(&updated("a"));
-    assert_eq!(otlp.counters().waiting, 2);
+    otlp.tell(&updated("a"));
+    assert_eq!(otlp.findings().waiting, 2);
 
     let collector = Collector::default();
     let listener = TcpListener::bind(address).await.unwrap();
     tokio::spawn(collector.clone().serve(listener));
-    until("both exported", || otlp.counters().exported == 2).await;
+    until("both exported", || otlp.findings().exported == 2).await;
     assert_eq!(otlp.trouble(), None);
-    assert_eq!(otlp.shutdown().await.dropped, 0);
+    assert_eq!(otlp.shutdown().await.total().dropped, 0);
 }
 
 #[tokio::test]
@@ -135,13 +155,13 @@ async fn what_may_work_later_is_sent_again_and_what_never_will_is_not() {
     let busy = || Err(Status::unavailable("busy"));
     let (collector, otlp) =
         Collector::start([busy(), Ok(0), Err(Status::invalid_argument("no"))]).await;
-    otlp.publish(&opened("a"));
-    until("sent again", || otlp.counters().exported == 1).await;
+    otlp.tell(&opened("a"));
+    until("sent again", || otlp.findings().exported == 1).await;
     assert_eq!(otlp.counters().failures, 1);
-    otlp.publish(&opened("b"));
-    until("dropped", || otlp.counters().dropped == 1).await;
-    otlp.publish(&opened("c"));
-    until("the next one", || otlp.counters().exported == 2).await;
+    otlp.tell(&opened("b"));
+    until("dropped", || otlp.findings().dropped == 1).await;
+    otlp.tell(&opened("c"));
+    until("the next one", || otlp.findings().exported == 2).await;
     assert_eq!(collector.spans.lock().unwrap().len(), 2);
     otlp.shutdown().await;
 }
@@ -149,9 +169,9 @@ async fn what_may_work_later_is_sent_again_and_what_never_will_is_not() {
 #[tokio::test]
 async fn what_a_collector_rejects_is_counted() {
     let (_collector, otlp) = Collector::start([Ok(1)]).await;
-    otlp.publish(&opened("a"));
-    otlp.publish(&opened("b"));
-    let counters = otlp.shutdown().await;
+    otlp.tell(&opened("a"));
+    otlp.tell(&opened("b"));
+    let counters = otlp.shutdown().await.total();
     assert_eq!((counters.exported, counters.dropped), (1, 1));
 }
 
@@ -159,8 +179,8 @@ async fn what_a_collector_rejects_is_counted() {
 async fn the_end_sends_what_waits() {
     let (collector, otlp) = Collector::start([]).await;
     // Nothing was polled yet: all of it is still in the queue.
-    (0..100).for_each(|n| otlp.publish(&opened(&n.to_string())));
-    assert_eq!(otlp.shutdown().await.exported, 100);
+    (0..100).for_each(|n| otlp.tell(&opened(&n.to_string())));
+    assert_eq!(otlp.shutdown().await.total().exported, 100);
     assert_eq!(collector.spans.lock().unwrap().len(), 100);
 }
 
@@ -169,9 +189,9 @@ async fn the_end_does_not_wait_for_a_dead_collector() {
     // It takes connections and never answers: the backlog of a listener nobody accepts from.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let otlp = connect(listener.local_addr().unwrap());
-    otlp.publish(&opened("a"));
+    otlp.tell(&opened("a"));
     let begun = tokio::time::Instant::now();
-    let counters = otlp.shutdown().await;
+    let counters = otlp.shutdown().await.total();
     // Time is the runtime's own here: it jumps to the next timer, whatever the machine does.
     assert!(begun.elapsed() <= SHUTDOWN + Duration::from_millis(10), "{:?}", begun.elapsed());
     assert_eq!((counters.exported, counters.dropped, counters.waiting), (0, 1, 0));
@@ -181,19 +201,71 @@ async fn the_end_does_not_wait_for_a_dead_collector() {
 async fn settings_that_cannot_work_are_refused_with_a_reason() {
     for (endpoint, reason) in [
         ("127.0.0.1:4317", "no scheme"),
-        ("https://collector:4317", "TLS is not built in"),
         ("ftp://collector", "unknown scheme \"ftp\""),
         ("http://", "no host"),
         ("http:// /", "invalid uri"),
+        ("http://collector:port", "is no port"),
+        ("http://:4317", "no host"),
+        ("unix://socket", "no path"),
     ] {
-        let error = Otlp::start(settings(endpoint), &node()).unwrap_err().to_string();
+        let error = settings(&format!("endpoint = {endpoint:?}")).unwrap_err().to_string();
         assert!(error.contains(reason) && error.contains(endpoint), "{error}");
     }
-    let mut bad = settings("http://127.0.0.1:4317");
-    bad.headers = vec![("authorization".to_owned(), "s\u{e9}cret".to_owned())];
-    let error = Otlp::start(bad.clone(), &node()).unwrap_err().to_string();
+    let headers = |text: &str| {
+        let file = format!("endpoint = \"http://127.0.0.1:4317\"\nheaders = {{ {text} }}");
+        settings(&file).unwrap_err().to_string()
+    };
+    let error = headers("authorization = \"s\u{e9}cret\"");
     assert!(error.contains("authorization") && !error.contains("cret"), "{error}");
-    assert!(!format!("{bad:?}").contains("cret"), "no value is ever shown");
-    bad.headers = vec![("not a name".to_owned(), String::new())];
-    assert!(Otlp::start(bad, &node()).is_err());
+    assert!(headers("\"not a name\" = \"\"").contains("not a name"));
+}
+
+#[tokio::test]
+async fn a_burst_is_delivered_or_counted_to_the_span() {
+    const BURST: u64 = 20_000;
+    let (collector, otlp) = Collector::start([]).await;
+    let calls = otlp.calls().unwrap();
+    let one = run(7, None);
+    for n in 0..BURST {
+        calls.publish(one.clone());
+        if n % 100 == 0 {
+            // As the daemon does between two turns.
+            tokio::task::yield_now().await;
+        }
+    }
+    let counters = otlp.shutdown().await.of(Kind::Calls);
+    assert_eq!((counters.exported + counters.dropped, counters.waiting), (BURST, 0));
+    assert_eq!(collector.spans.lock().unwrap().len() as u64, counters.exported);
+    assert!(counters.exported > 0);
+}
+
+#[tokio::test]
+async fn runs_are_wanted_when_they_failed_or_all_are() {
+    let failed = run(7, None);
+    let mut fine = failed.clone();
+    fine.entry.ended.as_mut().unwrap().status = Some(0);
+    let wants = |choice: &str| {
+        let file = format!("endpoint = \"http://127.0.0.1:1\"\ncni_calls = {choice:?}");
+        let otlp = Otlp::start(settings(&file).unwrap(), &node()).unwrap();
+        otlp.calls().map(|calls| (calls.wants(&failed), calls.wants(&fine)))
+    };
+    assert_eq!(wants("failed"), Some((true, false)));
+    assert_eq!(wants("all"), Some((true, true)));
+    assert_eq!(wants("none"), None);
+}
+
+#[tokio::test]
+async fn it_is_shown_how_it_stands() {
+    let (_collector, otlp) = Collector::start([Err(Status::invalid_argument("\u{1b}no"))]).await;
+    otlp.tell(&opened("a"));
+    until("dropped", || otlp.findings().dropped == 1).await;
+    let (status, detail) = otlp.standing();
+    assert_eq!(status, SourceStatus::Degraded);
+    assert!(
+        detail.contains("0 sent, 1 dropped, 0 waiting") && detail.contains("\\x1bno"),
+        "{detail}"
+    );
+    otlp.tell(&opened("b"));
+    until("sent", || otlp.findings().exported == 1).await;
+    assert_eq!(otlp.standing().0, SourceStatus::Active);
 }

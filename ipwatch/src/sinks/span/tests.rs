@@ -1,7 +1,15 @@
 use std::collections::HashMap;
 
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+
+use super::super::attributes::TEXT;
 use super::*;
 use crate::sinks::tests::{opened, resolved, updated};
+
+/// The span of a change that concerns nothing.
+fn span(change: &Change) -> Span {
+    super::span(&Published { change: change.clone(), links: Vec::new() })
+}
 
 const T0: u64 = 1_767_225_600_000_000_000; // 2026-01-01T00:00:00Z
 const SECOND: u64 = 1_000_000_000;
@@ -130,13 +138,26 @@ fn a_cookie_beyond_signed_numbers_is_told_in_digits() {
 
 #[test]
 fn the_resource_names_the_node() {
-    let node = Node { name: "node-17".to_owned(), version: "1.2.3".to_owned() };
-    let spans = request(&[opened("a"), opened("b")], &node);
+    let mut node = crate::sinks::tests::node();
+    node.resource = vec![
+        ("service.name".to_owned(), "watch".to_owned()),
+        ("deployment".to_owned(), "edge".to_owned()),
+    ];
+    let spans = from_node(vec![span(&opened("a")), span(&opened("b"))], &node);
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0].scope_spans[0].spans.len(), 2);
     let resource = spans[0].resource.clone().unwrap();
     let values = values(&resource.attributes);
-    assert_eq!(values["service.name"], string("ipwatch"));
+    assert_eq!(values["service.name"], string("watch"), "what the environment says goes first");
+    assert_eq!(values["deployment"], string("edge"));
     assert_eq!(values["service.version"], string("1.2.3"));
     assert_eq!(values["host.name"], string("node-17"));
+}
+
+#[test]
+fn links_lead_to_what_the_finding_concerns() {
+    let link = Link { trace_id: vec![1; 16], span_id: vec![2; 8], kind: "tenure" };
+    let span = super::span(&Published { change: opened("a"), links: vec![link] });
+    assert_eq!((&span.links[0].trace_id, &span.links[0].span_id), (&vec![1; 16], &vec![2; 8]));
+    assert_eq!(values(&span.links[0].attributes)["ipwatch.link.kind"], string("tenure"));
 }

@@ -1,0 +1,163 @@
+//! What a finding is about, for its spans: the tenure of its IP, and the newest runs of CNI plugins for its
+//! container. What a span points at is exported too, even where the rest of its kind is not: a link that leads
+//! nowhere helps nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::contract::{Netns, Tenure};
+use crate::fact::{CniCommand, NetnsRef, TaskKey};
+use crate::finding::{Change, ChangeKind, Finding};
+use crate::ledger::Ledger;
+use crate::map::{CallEntry, NodeMap};
+use crate::sinks::Link;
+use crate::sinks::call::{Run, RunKey};
+use crate::sinks::otlp::{Calls, Otlp};
+use crate::sinks::teardown::Teardown;
+use crate::sinks::tenure::{self, Held};
+
+/// Findings whose links are remembered, and spans of others that are known to have been sent.
+const MOST: usize = 4096;
+/// Links of one finding.
+const MOST_LINKS: usize = 16;
+
+/// The links of the findings that are open.
+#[derive(Debug, Default)]
+pub(super) struct Concerns {
+    of: BTreeMap<String, Vec<Link>>,
+    /// Tenures whose beginning was sent, by its span.
+    tenures: BTreeSet<Vec<u8>>,
+    /// Runs that are to be sent when they end, or were sent.
+    runs: BTreeSet<TaskKey>,
+}
+
+impl Concerns {
+    /// What this change's span points at. What was found once stays: the tenure may be over when the
+    /// finding is.
+    pub(super) fn links(
+        &mut self,
+        change: &Change,
+        map: &NodeMap,
+        ledger: &Ledger,
+        otlp: &Otlp,
+    ) -> Vec<Link> {
+        if !otlp.traces() {
+            return Vec::new();
+        }
+        let finding = &change.finding;
+        let mut links = self.of.remove(&finding.id).unwrap_or_default();
+        let tenures = self.tenures_of(finding, map, ledger, otlp);
+        let runs = otlp.calls().map(|calls| self.runs_of(finding, map, &calls));
+        for link in tenures.into_iter().chain(runs.into_iter().flatten()) {
+            if links.len() < MOST_LINKS && !links.contains(&link) {
+                links.push(link);
+            }
+        }
+        if change.change != ChangeKind::Resolved && self.of.len() < MOST {
+            self.of.insert(finding.id.clone(), links.clone());
+        }
+        links
+    }
+
+    fn tenures_of(
+        &mut self,
+        finding: &Finding,
+        map: &NodeMap,
+        ledger: &Ledger,
+        otlp: &Otlp,
+    ) -> Vec<Link> {
+        let (Some(ip), Some(netns)) = (finding.subject.ip, &finding.subject.netns) else {
+            return Vec::new();
+        };
+        let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
+        let keys = map.tenures_of(ip, netns);
+        let tenures = keys.iter().filter_map(|key| ledger.tenure(key));
+        let link = |tenure: Tenure| {
+            let link = tenure::link(&tenure, &boot_id);
+            if !otlp.tenures() && remember(&mut self.tenures, link.span_id.clone()) {
+                let holders = holders(map, &tenure.netns);
+                otlp.tenure(Held { tenure, holders, boot_id: Arc::clone(&boot_id) });
+            }
+            link
+        };
+        tenures.map(link).collect()
+    }
+
+    /// The newest ADD and the newest DEL for the container, by the outermost plugins.
+    fn runs_of(&mut self, finding: &Finding, map: &NodeMap, calls: &Calls) -> Vec<Link> {
+        let container = finding.subject.container.as_ref();
+        let Some(id) = container.and_then(|container| container.id.as_deref()) else {
+            return Vec::new();
+        };
+        let newest = |command| {
+            let of = |entry: &&CallEntry| entry.within.is_none() && entry.is(command, id);
+            map.calls().filter(of).max_by_key(|entry| entry.began)
+        };
+        let both = [CniCommand::Add, CniCommand::Del].into_iter().filter_map(newest);
+        both.map(|entry| self.run(entry, map, calls)).collect()
+    }
+
+    fn run(&mut self, entry: &CallEntry, map: &NodeMap, calls: &Calls) -> Link {
+        let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
+        let task = entry.call.task;
+        let link = RunKey { task, root: task, boot_id: &boot_id }.link();
+        let wall_offset = map.calendar().wall_offset;
+        let run = Run { entry: entry.clone(), root: task, boot_id, wall_offset, error: None };
+        // One that is under way is sent when it ends; one that failed was sent then.
+        if remember(&mut self.runs, task) && run.entry.ended.is_some() && !calls.wants(&run) {
+            calls.publish(run);
+        }
+        link
+    }
+
+    /// Whether a run that has ended is one that a finding points at.
+    pub(super) fn is_about(&self, task: &TaskKey) -> bool {
+        self.runs.contains(task)
+    }
+
+    /// A tenure begins: it is sent where all are.
+    pub(super) fn held(&self, tenure: &Tenure, map: &NodeMap, otlp: Option<&Otlp>) {
+        let Some(otlp) = otlp.filter(|otlp| otlp.tenures()) else { return };
+        self.send(tenure, map, otlp);
+    }
+
+    /// A tenure has ended: it is sent where all are, and where its beginning was.
+    pub(super) fn released(&mut self, tenure: &Tenure, map: &NodeMap, otlp: Option<&Otlp>) {
+        let Some(otlp) = otlp.filter(|otlp| otlp.traces()) else { return };
+        let boot_id = map.boot().map_or("", |boot| &boot.boot_id);
+        if self.tenures.remove(&tenure::link(tenure, boot_id).span_id) || otlp.tenures() {
+            self.send(tenure, map, otlp);
+        }
+    }
+
+    fn send(&self, tenure: &Tenure, map: &NodeMap, otlp: &Otlp) {
+        let holders = holders(map, &tenure.netns);
+        let boot_id = map.boot().map_or("", |boot| &boot.boot_id).into();
+        otlp.tenure(Held { tenure: tenure.clone(), holders, boot_id });
+    }
+}
+
+/// Teardowns of netns that have ended, or hang.
+pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
+    let endings = map.take_endings();
+    let Some(otlp) = otlp.filter(|otlp| otlp.traces() && !endings.is_empty()) else { return };
+    let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
+    let wall_offset = map.calendar().wall_offset;
+    for ending in endings {
+        otlp.teardown(Teardown { ending, boot_id: Arc::clone(&boot_id), wall_offset });
+    }
+}
+
+fn holders(map: &NodeMap, netns: &Netns) -> Vec<crate::contract::Holder> {
+    let names = NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid };
+    map.find(&names).map(|id| map.holder_views(id)).unwrap_or_default()
+}
+
+/// Whether it is new. Where there is no room, something old is forgotten: at worst a span is sent twice, which
+/// is the same span.
+fn remember<T: Ord>(set: &mut BTreeSet<T>, one: T) -> bool {
+    if set.len() >= MOST && !set.contains(&one) {
+        set.pop_first();
+    }
+    set.insert(one)
+}

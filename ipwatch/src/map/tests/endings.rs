@@ -1,0 +1,58 @@
+//! Teardowns of netns as they are told to whoever traces them.
+
+use super::*;
+use crate::fact::Cleanup;
+
+fn worker() -> Cleanup {
+    Cleanup { pid: 77, state: 'D', wchan: Some("msleep".into()), stack: Vec::new(), message: None }
+}
+
+/// A netns with an IP that begins to die; when it does.
+fn dying(feed: &mut Feed) -> BootNs {
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    feed.tell(What::NetnsDying { netns: NetnsRef::cookie(7) })
+}
+
+#[test]
+fn a_teardown_is_told_when_it_has_ended_with_what_the_netns_had() {
+    let mut feed = Feed::new(ALL);
+    let asked = dying(&mut feed);
+    assert!(feed.map.take_endings().is_empty());
+    let finished = feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    let told = feed.map.take_endings();
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].asked, told[0].finished), (asked, Some(finished)));
+    assert_eq!((told[0].netns.cookie, &*told[0].ips), (Some(7), &[ip(1)][..]));
+    assert!(!told[0].told && told[0].looks.is_empty());
+}
+
+#[test]
+fn one_that_hangs_is_told_once_and_keeps_every_look() {
+    let mut feed = Feed::new(ALL);
+    let asked = dying(&mut feed);
+    let look = |feed: &mut Feed, after: u64| {
+        let at = asked.plus(after * 1_000 * MS);
+        feed.tell_at(at, Origin::Procfs, What::Cleanup { worker: Some(worker()) });
+    };
+    look(&mut feed, 1);
+    assert!(feed.map.take_endings().is_empty(), "a second is no hang");
+    look(&mut feed, 6);
+    let told = feed.map.take_endings();
+    assert_eq!((told.len(), told[0].finished, told[0].looks.len()), (1, None, 1));
+    look(&mut feed, 16);
+    assert!(feed.map.take_endings().is_empty(), "told once");
+    feed.at = asked.plus(20_000 * MS);
+    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    let told = feed.map.take_endings();
+    assert!(told[0].told && told[0].finished.is_some());
+    assert_eq!(told[0].looks.len(), 2);
+    assert_eq!(told[0].looks[1].wchan.as_deref(), Some("msleep"));
+}
+
+#[test]
+fn without_sight_of_the_end_no_teardown_is_told() {
+    let mut feed = Feed::new(NONE);
+    dying(&mut feed);
+    assert!(feed.map.take_endings().is_empty());
+}

@@ -1,0 +1,164 @@
+//! How attributes are written: cleaned, cut, and the names of netns, container, pod and holders the same
+//! on every kind of span and log record. Pure.
+
+use opentelemetry_proto::tonic::common::v1::{
+    AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value::Value,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use sha2::{Digest, Sha256};
+
+use super::Node;
+use super::names::{self, Name};
+use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
+use crate::escape::escape;
+
+/// More holders than this are counted, not sent.
+const HOLDERS: usize = 16;
+/// Texts are cut here: a kernel stack fits, a hostile text does no harm.
+pub(super) const TEXT: usize = 4096;
+
+/// Who sends. What `OTEL_RESOURCE_ATTRIBUTES` says goes before our own word.
+pub(super) fn resource(node: &Node) -> Resource {
+    let own = [
+        text(names::SERVICE_NAME, "ipwatch"),
+        text(names::SERVICE_VERSION, &node.version),
+        text(names::HOST_NAME, &node.name),
+    ];
+    let said = |name: &str| node.resource.iter().any(|(key, _)| key == name);
+    let mut attributes: Vec<KeyValue> = own.into_iter().filter(|own| !said(&own.key)).collect();
+    attributes.extend(
+        node.resource.iter().map(|(key, value)| attribute(key, Value::StringValue(clean(value)))),
+    );
+    Resource { attributes, ..Resource::default() }
+}
+
+/// By what.
+pub(super) fn scope(node: &Node) -> InstrumentationScope {
+    InstrumentationScope {
+        name: "ipwatch".to_owned(),
+        version: node.version.clone(),
+        ..InstrumentationScope::default()
+    }
+}
+
+pub(super) fn netns(netns: &Netns, out: &mut Vec<KeyValue>) {
+    out.extend(netns.cookie.map(|cookie| number(names::NETNS_COOKIE, cookie)));
+    out.extend(netns.inode.map(|inode| number(names::NETNS_INODE, inode.into())));
+    out.extend(netns.path.as_deref().map(|path| text(names::NETNS_PATH, path)));
+}
+
+pub(super) fn container(container: &Container, out: &mut Vec<KeyValue>) {
+    out.extend(container.id.as_deref().map(|id| text(names::CONTAINER_ID, id)));
+    out.extend(container.name.as_deref().map(|name| text(names::CONTAINER_NAME, name)));
+    let runtime = container.runtime.as_deref();
+    out.extend(runtime.map(|name| text(names::CONTAINER_RUNTIME_NAME, name)));
+}
+
+pub(super) fn pod(pod: &Pod, out: &mut Vec<KeyValue>) {
+    out.extend(pod.namespace.as_deref().map(|name| text(names::K8S_NAMESPACE_NAME, name)));
+    out.extend(pod.name.as_deref().map(|name| text(names::K8S_POD_NAME, name)));
+    out.extend(pod.uid.as_deref().map(|uid| text(names::K8S_POD_UID, uid)));
+}
+
+/// The first holder in the names that everybody knows, and all of them in one list.
+pub(super) fn holders(holders: &[Holder], out: &mut Vec<KeyValue>) {
+    let Some(first) = holders.first() else { return };
+    out.extend(first.pid.map(|pid| number(names::PROCESS_PID, pid.into())));
+    out.extend(first.tid.map(|tid| number(names::THREAD_ID, tid.into())));
+    if let Some(comm) = &first.comm {
+        // The kernel names threads; the leader's name is the process's.
+        out.push(text(names::THREAD_NAME, comm));
+        out.push(text(names::PROCESS_COMMAND, comm));
+    }
+    let lines: Vec<String> = holders.iter().take(HOLDERS).map(holder).collect();
+    out.push(list(names::HOLDERS, lines.iter().map(String::as_str)));
+    if holders.len() > HOLDERS {
+        out.push(number(names::HOLDERS_COUNT, holders.len() as u64));
+    }
+}
+
+fn holder(holder: &Holder) -> String {
+    let mut line = match holder.kind {
+        HolderKind::Process => "process",
+        HolderKind::Thread => "thread",
+        HolderKind::Mount => "mount",
+        HolderKind::Fd => "fd",
+        HolderKind::Socket => "socket",
+        HolderKind::Kernel => "kernel",
+    }
+    .to_owned();
+    let numbers = [("pid", holder.pid), ("tid", holder.tid), ("fd", holder.fd)];
+    for (name, number) in numbers.into_iter().filter_map(|(name, n)| n.map(|n| (name, n))) {
+        line.push_str(&format!(" {name} {number}"));
+    }
+    for name in [&holder.comm, &holder.mount_path].into_iter().flatten() {
+        line.push(' ');
+        line.push_str(name);
+    }
+    if holder.exiting == Some(true) {
+        line.push_str(" exiting");
+    }
+    line
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    let value = Some(AnyValue { value: Some(value) });
+    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+}
+
+pub(super) fn text(name: Name, value: &str) -> KeyValue {
+    attribute(name.as_str(), Value::StringValue(clean(value)))
+}
+
+pub(super) fn flag(name: Name, value: bool) -> KeyValue {
+    attribute(name.as_str(), Value::BoolValue(value))
+}
+
+/// OTLP knows signed numbers only; a cookie beyond them is told in digits.
+pub(super) fn number(name: Name, value: u64) -> KeyValue {
+    let digits = || Value::StringValue(value.to_string());
+    attribute(name.as_str(), i64::try_from(value).map_or_else(|_| digits(), Value::IntValue))
+}
+
+pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyValue {
+    let values =
+        items.map(|item| AnyValue { value: Some(Value::StringValue(clean(item))) }).collect();
+    attribute(name.as_str(), Value::ArrayValue(ArrayValue { values }))
+}
+
+/// Collectors print what they get: hostile text is made harmless here too, and cut.
+pub(super) fn clean(value: &str) -> String {
+    escape(&value[..value.floor_char_boundary(TEXT)]).into_owned()
+}
+
+pub(super) fn more(len: usize, most: usize) -> u32 {
+    u32::try_from(len.saturating_sub(most)).unwrap_or(u32::MAX)
+}
+
+/// A trace's id, made from names that are never reused.
+pub(super) fn trace_id(parts: &[&str]) -> Vec<u8> {
+    hash(parts)[..16].to_vec()
+}
+
+/// A span's.
+pub(super) fn span_id(parts: &[&str]) -> Vec<u8> {
+    hash(parts)[..8].to_vec()
+}
+
+fn hash(parts: &[&str]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+        // Neither ids nor dates hold a NUL.
+        hash.update([0]);
+    }
+    hash.finalize().into()
+}
+
+/// Unix time in nanoseconds of an RFC 3339 date; 0 when it is none.
+pub(super) fn nanos(date: &str) -> u64 {
+    date.parse::<jiff::Timestamp>()
+        .ok()
+        .and_then(|stamp| u64::try_from(stamp.as_nanosecond()).ok())
+        .unwrap_or(0)
+}

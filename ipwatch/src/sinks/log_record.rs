@@ -1,0 +1,72 @@
+//! A change of a finding as an OTLP log record, which points at the span of the same change. Pure.
+
+use opentelemetry_proto::tonic::common::v1::{AnyValue, any_value::Value};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
+
+use super::attributes::{self, clean, nanos};
+use super::span::{SAMPLED, attributes as finding_attributes, ids, moment};
+use super::{Node, journal};
+use crate::finding::{Change, ChangeKind, Severity};
+
+/// Log records, from this node.
+pub(super) fn from_node(log_records: Vec<LogRecord>, node: &Node) -> Vec<ResourceLogs> {
+    let scope = Some(attributes::scope(node));
+    let scope_logs = vec![ScopeLogs { scope, log_records, ..ScopeLogs::default() }];
+    let resource = Some(attributes::resource(node));
+    vec![ResourceLogs { resource, scope_logs, ..ResourceLogs::default() }]
+}
+
+/// The record of a change. A finding that is over is no alarm, whatever it was before.
+pub(super) fn record(change: &Change) -> LogRecord {
+    let finding = &change.finding;
+    let (at, verb) = moment(change);
+    let (trace_id, span_id) = ids(change);
+    let severity = match finding.severity {
+        _ if change.change == ChangeKind::Resolved => SeverityNumber::Info,
+        Severity::Critical => SeverityNumber::Error,
+        Severity::Warning => SeverityNumber::Warn,
+        Severity::Info => SeverityNumber::Info,
+    };
+    let ip = finding.subject.ip.map(|ip| format!(" {ip}")).unwrap_or_default();
+    let body = format!("{verb}: {}{ip}: {}", finding.code, clean(&finding.impact));
+    LogRecord {
+        time_unix_nano: nanos(at),
+        observed_time_unix_nano: nanos(at),
+        severity_number: severity as i32,
+        severity_text: journal::severity(finding.severity).to_owned(),
+        body: Some(AnyValue { value: Some(Value::StringValue(body)) }),
+        attributes: finding_attributes(change),
+        flags: SAMPLED,
+        trace_id,
+        span_id,
+        event_name: "ipwatch.finding".to_owned(),
+        ..LogRecord::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::span::{Published, span};
+    use crate::sinks::tests::{opened, resolved};
+
+    #[test]
+    fn a_record_points_at_the_span_of_the_same_change() {
+        let change = opened("a");
+        let span = span(&Published { change: change.clone(), links: Vec::new() });
+        let record = record(&change);
+        assert_eq!((record.trace_id, record.span_id), (span.trace_id, span.span_id));
+        assert_eq!(record.time_unix_nano, span.end_time_unix_nano);
+        assert_eq!(record.attributes, span.attributes);
+    }
+
+    #[test]
+    fn severity_is_that_of_the_finding_until_it_is_over() {
+        assert_eq!(record(&opened("a")).severity_number, SeverityNumber::Warn as i32);
+        assert_eq!(record(&resolved("a")).severity_number, SeverityNumber::Info as i32);
+        let mut hostile = opened("a");
+        hostile.finding.impact = "\u{1b}[2J".to_owned();
+        let Some(Value::StringValue(body)) = record(&hostile).body.unwrap().value else { panic!() };
+        assert_eq!(body, "opened: ip-held-by-stuck-process 10.0.3.17: \\x1b[2J");
+    }
+}

@@ -1,0 +1,269 @@
+//! `[otlp]` of `ipwatch.toml`, joined with the environment variables that every OpenTelemetry program knows.
+//!
+//! Key by key: the file, then the variable of the signal (`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT`), then the
+//! variable of all (`OTEL_EXPORTER_OTLP_TIMEOUT`), then the default. `OTEL_SDK_DISABLED=true` ends it
+//! all, whatever the file says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+
+use super::OtlpError;
+use super::route::{self, Protocol, Route, Settings, Signal};
+use super::tls::{self, Files};
+
+/// How long one request may take, where nobody says.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The least it may be given.
+const LEAST: Duration = Duration::from_millis(100);
+
+/// Export to an OpenTelemetry collector.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Otlp {
+    /// `http://host:4317`, `https://host:4317` or `unix:///path`, for every signal. Absent:
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, and without that nothing is exported.
+    pub endpoint: Option<String>,
+    /// `"grpc"` (the default) or `"http/protobuf"`.
+    pub protocol: Option<Protocol>,
+    /// Longest wait for one export.
+    #[serde(deserialize_with = "duration")]
+    pub timeout: Option<SignedDuration>,
+    /// Sent with each request, for example a token.
+    pub headers: Headers,
+    /// Whose certificates to trust, PEM. Absent: those that the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate, PEM, for a collector that asks for one.
+    pub client_cert_file: Option<PathBuf>,
+    /// Its key, PEM.
+    pub client_key_file: Option<PathBuf>,
+    /// What is exported: `"traces"`, `"logs"`, `"metrics"`.
+    pub signals: Vec<Signal>,
+    /// Which runs of CNI plugins have a span: `"failed"`, `"all"` or `"none"`; and those that a finding
+    /// concerns, unless it is `"none"`.
+    pub cni_calls: CallChoice,
+    /// A span for every tenure of an IP, not only for those that a finding concerns.
+    pub tenures: bool,
+}
+
+/// Which runs of CNI plugins have a span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallChoice {
+    /// Those that failed, and those that a finding concerns.
+    #[default]
+    Failed,
+    /// Every one.
+    All,
+    /// None at all.
+    None,
+}
+
+/// Headers by name. Their values are secrets more often than not: they are never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Headers(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.keys().map(|name| (name, "(hidden)"))).finish()
+    }
+}
+
+impl serde::Serialize for Headers {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.keys().map(|name| (name, "(hidden)")))
+    }
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            protocol: None,
+            timeout: None,
+            headers: Headers::default(),
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+            signals: vec![Signal::Traces],
+            cni_calls: CallChoice::default(),
+            tenures: false,
+        }
+    }
+}
+
+/// Where variables are read.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The process's own environment. An empty variable is none.
+#[must_use]
+pub fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+impl Otlp {
+    /// What can be said of the file alone, without reading another.
+    ///
+    /// # Errors
+    /// It cannot work.
+    pub fn validate(&self) -> Result<(), OtlpError> {
+        if let Some(endpoint) = &self.endpoint {
+            route::Target::parse(endpoint, None)?;
+        }
+        let given = self.timeout.map(|timeout| Duration::try_from(timeout).unwrap_or_default());
+        if given.is_some_and(|timeout| timeout < LEAST) {
+            return Err(OtlpError::Setting("otlp.timeout must be at least 100ms".to_owned()));
+        }
+        if self.client_cert_file.is_some() != self.client_key_file.is_some() {
+            let why = "otlp.client_cert_file and otlp.client_key_file go together: name both";
+            return Err(OtlpError::Setting(why.to_owned()));
+        }
+        let headers: Vec<_> = self.headers.0.clone().into_iter().collect();
+        route::headers(&headers).map(drop)
+    }
+
+    /// What to send where; `None` when nothing is to be exported. Reads the certificates.
+    ///
+    /// # Errors
+    /// It cannot work. A collector that does not answer is no error: it may come later.
+    pub fn settings(&self, environment: Environment<'_>) -> Result<Option<Settings>, OtlpError> {
+        self.validate()?;
+        let disabled = environment("OTEL_SDK_DISABLED");
+        if disabled.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(None);
+        }
+        let mut routes = Vec::new();
+        for signal in Signal::ALL.into_iter().filter(|signal| self.signals.contains(signal)) {
+            routes.extend(self.route(signal, environment)?);
+        }
+        if routes.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Settings {
+            routes,
+            calls: self.cni_calls,
+            tenures: self.tenures,
+            resource: resource(environment)?,
+        }))
+    }
+
+    fn route(
+        &self,
+        signal: Signal,
+        environment: Environment<'_>,
+    ) -> Result<Option<Route>, OtlpError> {
+        let own = |key: &str| format!("OTEL_EXPORTER_OTLP_{}_{key}", signal.variable());
+        let all = |key: &str| format!("OTEL_EXPORTER_OTLP_{key}");
+        let said = |key: &str| {
+            let of = |name: String| environment(&name).map(|value| (name, value));
+            of(own(key)).or_else(|| of(all(key)))
+        };
+        let protocol = match (self.protocol, said("PROTOCOL")) {
+            (Some(protocol), _) => protocol,
+            (None, Some((name, value))) => Protocol::parse(&name, &value)?,
+            (None, None) => Protocol::default(),
+        };
+        // The signal's own variable names the whole URL, any other the beginning of it.
+        let (endpoint, path) = match (&self.endpoint, environment(&own("ENDPOINT"))) {
+            (Some(endpoint), _) => (endpoint.clone(), Some(signal.path())),
+            (None, Some(endpoint)) => (endpoint, None),
+            (None, None) => match environment(&all("ENDPOINT")) {
+                Some(endpoint) => (endpoint, Some(signal.path())),
+                None => return Ok(None),
+            },
+        };
+        let target = route::Target::parse(&endpoint, path)?;
+        let timeout = match (self.timeout, said("TIMEOUT")) {
+            (Some(timeout), _) => Duration::try_from(timeout).unwrap_or(TIMEOUT),
+            (None, Some((name, value))) => milliseconds(&name, &value)?,
+            (None, None) => TIMEOUT,
+        };
+        let headers = match (self.headers.0.is_empty(), said("HEADERS")) {
+            (true, Some((name, value))) => pairs(&name, &value)?,
+            _ => self.headers.0.clone().into_iter().collect(),
+        };
+        let file = |own: &Option<PathBuf>, key: &str| {
+            own.clone().or_else(|| said(key).map(|(_, path)| PathBuf::from(path)))
+        };
+        let tls = target.secure.then(|| {
+            let files = Files {
+                ca: file(&self.ca_file, "CERTIFICATE"),
+                certificate: file(&self.client_cert_file, "CLIENT_CERTIFICATE"),
+                key: file(&self.client_key_file, "CLIENT_KEY"),
+            };
+            tls::client(&files, protocol)
+        });
+        let headers = route::headers(&headers)?;
+        Ok(Some(Route { signal, target, protocol, timeout, headers, tls: tls.transpose()? }))
+    }
+
+    /// Files that must be named from the root.
+    #[must_use]
+    pub fn wrong_path(&self) -> Option<&Path> {
+        let files = [&self.ca_file, &self.client_cert_file, &self.client_key_file];
+        files.into_iter().flatten().map(PathBuf::as_path).find(|path| !path.is_absolute())
+    }
+}
+
+/// `OTEL_RESOURCE_ATTRIBUTES`, and `OTEL_SERVICE_NAME`, which goes before a name in that list.
+fn resource(environment: Environment<'_>) -> Result<Vec<(String, String)>, OtlpError> {
+    const NAME: &str = "OTEL_RESOURCE_ATTRIBUTES";
+    let mut all = environment(NAME).map_or(Ok(Vec::new()), |value| pairs(NAME, &value))?;
+    if let Some(name) = environment("OTEL_SERVICE_NAME") {
+        all.retain(|(key, _)| key != "service.name");
+        all.push(("service.name".to_owned(), name));
+    }
+    Ok(all)
+}
+
+fn milliseconds(name: &str, value: &str) -> Result<Duration, OtlpError> {
+    let timeout = value.parse().ok().map(Duration::from_millis).filter(|time| *time >= LEAST);
+    timeout.ok_or_else(|| {
+        let why = format!("{name} is {value:?}: write it in milliseconds, 100 or more");
+        OtlpError::Setting(why)
+    })
+}
+
+/// `key=value,key=value` with percent-encoded values (W3C baggage, as OpenTelemetry has it).
+fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, OtlpError> {
+    let pair = |pair: &str| {
+        let (key, value) = pair.split_once('=')?;
+        Some((key.trim().to_owned(), decoded(value.trim())?)).filter(|(key, _)| !key.is_empty())
+    };
+    let all = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    // The text may hold a secret: it is not shown.
+    let wrong = || OtlpError::Setting(format!("{name} is no list of key=value, parted by commas"));
+    all.map(|part| pair(part).ok_or_else(wrong)).collect()
+}
+
+/// `%41` is `A`. `None` where it is cut short or no text.
+fn decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let hex = |byte: u8| char::from(byte).to_digit(16);
+        out.push(match byte {
+            b'%' => u8::try_from(hex(bytes.next()?)? * 16 + hex(bytes.next()?)?).ok()?,
+            other => other,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+/// A duration as people write it.
+fn duration<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SignedDuration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|_| {
+        let help = "is no duration: write it as \"500ms\" or \"30s\"";
+        serde::de::Error::custom(format!("{text:?} {help}"))
+    })
+}
+
+#[cfg(test)]
+mod tests;

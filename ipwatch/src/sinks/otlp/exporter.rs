@@ -1,0 +1,136 @@
+//! The task that sends: one batch after the other, as often as it takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+
+use super::transport::{Payload, Refusal, Transport};
+use crate::escape::escape;
+use crate::sinks::queue::{Item, Queue};
+use crate::sinks::{Node, call, log_record, metrics, span, teardown, tenure};
+
+/// How many items one request carries.
+const BATCH: usize = 32;
+/// First and longest wait after a failure.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+pub(super) struct Exporter {
+    transport: Transport,
+    node: Node,
+    queue: Arc<Queue>,
+}
+
+impl Exporter {
+    pub(super) fn new(transport: Transport, node: Node, queue: Arc<Queue>) -> Self {
+        Self { transport, node, queue }
+    }
+
+    /// Until the end is asked for and nothing is left.
+    pub(super) async fn run(mut self) {
+        loop {
+            let batch = self.queue.take(BATCH);
+            if !batch.is_empty() {
+                self.deliver(&batch).await;
+            } else if self.queue.is_ending() {
+                return;
+            } else {
+                self.queue.news.notified().await;
+            }
+        }
+    }
+
+    /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
+    async fn deliver(&mut self, batch: &[Item]) {
+        let count = batch.len() as u64;
+        let mut wait = BACKOFF.0;
+        loop {
+            match self.transport.send(payload(batch, &self.node)).await {
+                Ok(taken) => {
+                    // A snapshot of metrics has many points, and is one to us.
+                    let rejected = taken.rejected.min(count);
+                    self.queue.settle(count - rejected, rejected);
+                    self.tell_taken(taken.rejected, &taken.why);
+                    return;
+                }
+                Err(Refusal::Never(why)) => {
+                    self.queue.settle(0, count);
+                    self.report(&why, "dropped");
+                    return;
+                }
+                Err(Refusal::Later(why)) => {
+                    self.report(&why, "kept and sent again");
+                    if self.queue.is_ending() {
+                        self.queue.settle(0, count);
+                        return;
+                    }
+                }
+            }
+            self.pause(wait).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    fn tell_taken(&self, rejected: u64, why: &str) {
+        let (url, signal) = self.names();
+        if rejected > 0 {
+            let why = escape(why);
+            tracing::warn!("the OTLP collector at {url} rejected {rejected} {signal}: {why}");
+        }
+        if self.queue.works() {
+            tracing::info!("the OTLP collector at {url} takes {signal} again");
+        }
+    }
+
+    /// One line when it begins to fail, not one for each attempt.
+    fn report(&self, why: &str, fate: &str) {
+        let (url, signal) = self.names();
+        if self.queue.failed(why) {
+            let why = escape(why);
+            tracing::warn!("the OTLP collector at {url} takes no {signal}: {why}; they are {fate}");
+        }
+    }
+
+    fn names(&self) -> (std::borrow::Cow<'_, str>, &'static str) {
+        let route = self.transport.route();
+        (escape(&route.target.url), route.signal.as_str())
+    }
+
+    /// Waits, but not beyond the end of the daemon.
+    async fn pause(&self, wait: Duration) {
+        let ending = async {
+            while !self.queue.is_ending() {
+                self.queue.news.notified().await;
+            }
+        };
+        // Either outcome means the same: try again.
+        let _ = tokio::time::timeout(wait, ending).await;
+    }
+}
+
+/// A batch is of one kind, so that it goes into one request.
+fn payload(batch: &[Item], node: &Node) -> Payload {
+    let (mut spans, mut records, mut resource_metrics) = (Vec::new(), Vec::new(), Vec::new());
+    for item in batch {
+        match item {
+            Item::Finding(published) => spans.push(span::span(published)),
+            Item::Teardown(teardown) => spans.push(teardown::span(teardown)),
+            Item::Call(run) => spans.push(call::span(run)),
+            Item::Tenure(held) => spans.push(tenure::span(held)),
+            Item::Log(change) => records.push(log_record::record(change)),
+            Item::Metrics(snapshot) => {
+                resource_metrics.extend(metrics::from_node(snapshot, node));
+            }
+        }
+    }
+    if !resource_metrics.is_empty() {
+        return Payload::Metrics(ExportMetricsServiceRequest { resource_metrics });
+    }
+    if !records.is_empty() {
+        let resource_logs = log_record::from_node(records, node);
+        return Payload::Logs(ExportLogsServiceRequest { resource_logs });
+    }
+    Payload::Traces(ExportTraceServiceRequest { resource_spans: span::from_node(spans, node) })
+}

@@ -1,0 +1,191 @@
+//! By TLS: with a CA of our own, with a certificate asked of us, and with one that does not match.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Collector, Otlp, settings, until};
+use crate::sinks::tests::{node, opened};
+
+/// A CA, and what it has signed.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &self.0).unwrap(), key)
+    }
+
+    fn write(&self, dir: &Path) {
+        std::fs::write(dir.join("ca.pem"), self.0.pem()).unwrap();
+        let (certificate, key) = self.sign("node-17");
+        std::fs::write(dir.join("client.pem"), certificate.pem()).unwrap();
+        std::fs::write(dir.join("client.key"), key.serialize_pem()).unwrap();
+    }
+
+    /// A server's side, for this name; with `asks`, of clients that the CA knows.
+    fn server(&self, name: &str, asks: bool, protocol: &[u8]) -> TlsAcceptor {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let (certificate, key) = self.sign(name);
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let builder = if asks {
+            let mut roots = RootCertStore::empty();
+            roots.add(self.0.der().clone()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            builder.with_no_client_auth()
+        };
+        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+/// A collector behind TLS; its port.
+async fn collector(acceptor: TlsAcceptor) -> (Collector, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let collector = Collector::default();
+    let service = super::TraceServiceServer::new(collector.clone());
+    let incoming =
+        futures_util::stream::unfold((listener, acceptor), |(listener, acceptor)| async {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    let stream = Ok::<_, std::io::Error>(Stream(stream));
+                    return Some((stream, (listener, acceptor)));
+                }
+            }
+        });
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    (collector, port)
+}
+
+/// A stream that tonic's server takes.
+struct Stream(tokio_rustls::server::TlsStream<tokio::net::TcpStream>);
+
+impl tonic::transport::server::Connected for Stream {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl tokio::io::AsyncRead for Stream {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        into: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl tokio::io::AsyncWrite for Stream {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        from: &[u8],
+    ) -> std::task::Poll<std::io::Result<usize>> {
+        std::pin::Pin::new(&mut self.0).poll_write(context, from)
+    }
+
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+fn start(port: u16, dir: &Path, more: &str) -> Otlp {
+    let ca = dir.join("ca.pem");
+    let file = format!("endpoint = \"https://localhost:{port}\"\nca_file = {ca:?}\n{more}");
+    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+}
+
+#[tokio::test]
+async fn a_collector_behind_tls_gets_spans_over_grpc() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(dir.path());
+    let (collector, port) = collector(authority.server("localhost", true, b"h2")).await;
+
+    let stranger = start(port, dir.path(), "");
+    stranger.tell(&opened("a"));
+    until("one without a certificate fails", || stranger.counters().failures > 0).await;
+    assert_eq!(stranger.shutdown().await.total().dropped, 1);
+
+    let (own, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
+    let client = format!("client_cert_file = {own:?}\nclient_key_file = {key:?}");
+    let otlp = start(port, dir.path(), &client);
+    otlp.tell(&opened("b"));
+    until("one with a certificate does not", || otlp.findings().exported == 1).await;
+    assert_eq!(collector.spans.lock().unwrap().len(), 1);
+    assert_eq!(otlp.trouble(), None);
+}
+
+#[tokio::test]
+async fn a_collector_behind_tls_gets_spans_over_http() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(dir.path());
+    let acceptor = authority.server("localhost", false, b"http/1.1");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        let mut head = [0; 19];
+        stream.read_exact(&mut head).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        stream.flush().await.unwrap();
+        (head, stream)
+    });
+    let otlp = start(port, dir.path(), "protocol = \"http/protobuf\"");
+    otlp.tell(&opened("a"));
+    until("it is exported", || otlp.findings().exported == 1).await;
+    assert_eq!(&server.await.unwrap().0, b"POST /v1/traces HTT");
+}
+
+#[tokio::test]
+async fn a_certificate_that_does_not_match_is_trouble_that_is_shown() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(dir.path());
+    // Another's name, and another's signature.
+    let elsewhere = authority.server("elsewhere", false, b"h2");
+    let unknown = Authority::new().server("localhost", false, b"h2");
+    for (acceptor, says) in [(elsewhere, "NotValidForName"), (unknown, "UnknownIssuer")] {
+        let (collector, port) = collector(acceptor).await;
+        let otlp = start(port, dir.path(), "");
+        otlp.tell(&opened("a"));
+        until("it fails", || otlp.counters().failures > 0).await;
+        let (status, detail) = otlp.standing();
+        assert_eq!(status, crate::fact::SourceStatus::Degraded);
+        assert!(detail.contains("certificate") && !detail.contains('\n'), "{says}: {detail}");
+        assert!(collector.spans.lock().unwrap().is_empty());
+        assert_eq!(otlp.shutdown().await.total().dropped, 1);
+    }
+}

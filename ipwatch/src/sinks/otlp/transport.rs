@@ -1,0 +1,195 @@
+//! One request to the collector and its answer, over gRPC or HTTP. Nothing here waits for longer than the
+//! route's timeout, and an answer is read to a limit only.
+
+use hyper::header::HeaderMap;
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request};
+
+use super::dial::Dial;
+use super::http::Http;
+use super::route::{Protocol, Route};
+use super::{OtlpError, chain};
+
+/// No answer is longer than this.
+pub(super) const LONGEST_ANSWER: usize = 64 * 1024;
+/// Who we are, to the collector.
+pub(super) const AGENT: &str = concat!("ipwatch/", env!("CARGO_PKG_VERSION"));
+
+/// What one request carries.
+#[derive(Debug, Clone)]
+pub(super) enum Payload {
+    Traces(ExportTraceServiceRequest),
+    Logs(ExportLogsServiceRequest),
+    Metrics(ExportMetricsServiceRequest),
+}
+
+/// The collector took the request, without so many of what was in it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) rejected: u64,
+    pub(super) why: String,
+}
+
+impl Taken {
+    pub(super) fn without(rejected: i64, why: String) -> Self {
+        // A warning alone rejects 0.
+        Self { rejected: u64::try_from(rejected).unwrap_or(0), why }
+    }
+}
+
+/// Why a batch was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The collector is not there, or overloaded: the same batch may be taken later.
+    Later(String),
+    /// It will never take it.
+    Never(String),
+}
+
+/// The way to the collector. It connects when there is something to send.
+pub(super) struct Transport {
+    route: Route,
+    way: Way,
+}
+
+enum Way {
+    Grpc(Box<Grpc>),
+    Http(Http),
+}
+
+impl Transport {
+    /// To be called within the runtime.
+    pub(super) fn new(route: Route) -> Result<Self, OtlpError> {
+        let way = match route.protocol {
+            Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route)?)),
+            Protocol::Http => Way::Http(Http::new(&route)?),
+        };
+        Ok(Self { route, way })
+    }
+
+    pub(super) fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// One attempt.
+    pub(super) async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
+        let answer = async {
+            match &mut self.way {
+                Way::Grpc(grpc) => grpc.send(payload).await,
+                Way::Http(http) => http.send(payload).await,
+            }
+        };
+        match tokio::time::timeout(self.route.timeout, answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                // Whoever hangs keeps what was sent to him: a new connection owes nothing.
+                match &mut self.way {
+                    Way::Grpc(grpc) => grpc.channel = grpc.fresh(),
+                    Way::Http(http) => http.hang_up(),
+                }
+                Err(Refusal::Later(format!("no answer within {:?}", self.route.timeout)))
+            }
+        }
+    }
+}
+
+struct Grpc {
+    endpoint: Endpoint,
+    dial: Dial,
+    headers: HeaderMap,
+    channel: Channel,
+}
+
+impl Grpc {
+    fn new(route: &Route) -> Result<Self, OtlpError> {
+        let target = &route.target;
+        let wrong = |why: String| OtlpError::Endpoint { endpoint: target.url.clone(), why };
+        let scheme = if target.secure { "https" } else { "http" };
+        let origin = format!("{scheme}://{}", target.authority);
+        let origin = origin.parse().map_err(|error| wrong(format!("{error}")))?;
+        // The connection is made by us, TLS included: to tonic it is a plain one.
+        let endpoint = Endpoint::from_shared(format!("http://{}", target.authority))
+            .and_then(|endpoint| endpoint.user_agent(AGENT))
+            .map_err(|error| wrong(chain(&error)))?
+            .origin(origin);
+        let (dial, headers) = (Dial::new(route)?, route.headers.clone());
+        let channel = connected(&endpoint, &dial);
+        Ok(Self { endpoint, dial, headers, channel })
+    }
+
+    fn fresh(&self) -> Channel {
+        connected(&self.endpoint, &self.dial)
+    }
+
+    async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
+        let channel = self.channel.clone();
+        let taken = match payload {
+            Payload::Traces(traces) => {
+                let mut client =
+                    TraceServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+                let answer = client.export(self.request(traces)).await;
+                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
+                    partial.map(|one| Taken::without(one.rejected_spans, one.error_message))
+                })
+            }
+            Payload::Logs(logs) => {
+                let mut client =
+                    LogsServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+                let answer = client.export(self.request(logs)).await;
+                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
+                    partial.map(|one| Taken::without(one.rejected_log_records, one.error_message))
+                })
+            }
+            Payload::Metrics(metrics) => {
+                let mut client =
+                    MetricsServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+                let answer = client.export(self.request(metrics)).await;
+                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
+                    partial.map(|one| Taken::without(one.rejected_data_points, one.error_message))
+                })
+            }
+        };
+        taken.map(Option::unwrap_or_default).map_err(|status| refusal(&status))
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
+        request
+    }
+}
+
+fn connected(endpoint: &Endpoint, dial: &Dial) -> Channel {
+    let dial = dial.clone();
+    endpoint.connect_with_connector_lazy(tower::service_fn(move |_: hyper::Uri| {
+        let dial = dial.clone();
+        async move { dial.connect().await.map(TokioIo::new) }
+    }))
+}
+
+/// As the OTLP specification sorts the codes (§ "Failures"), with one exception: a code that says
+/// nothing (a broken connection, a proxy between) is worth another attempt.
+fn refusal(status: &tonic::Status) -> Refusal {
+    let why = match std::error::Error::source(status) {
+        Some(source) => format!("{:?}: {}", status.code(), chain(source)),
+        None => format!("{:?}: {}", status.code(), status.message()),
+    };
+    match status.code() {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::Unimplemented
+        | Code::Unauthenticated => Refusal::Never(why),
+        _ => Refusal::Later(why),
+    }
+}
