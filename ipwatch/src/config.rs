@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::map::Policy;
+use crate::metrics;
 use crate::sources::arp::Watch;
 use crate::sources::cni;
 use crate::sources::ipam;
@@ -58,6 +59,8 @@ pub struct Config {
     pub runtime: Runtime,
     /// `[otlp]`
     pub otlp: Otlp,
+    /// `[metrics]`
+    pub metrics: metrics::Settings,
     /// `[retention]`
     pub retention: Retention,
 }
@@ -189,6 +192,7 @@ impl Default for Config {
             ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
             otlp: Otlp::default(),
+            metrics: metrics::Settings::default(),
             retention: Retention::default(),
         }
     }
@@ -327,6 +331,9 @@ impl Config {
         }
         if let Some(path) = self.ipam.wrong_path() {
             let wrong = format!("ipam: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
+        }
+        if let Some(wrong) = self.metrics.wrong() {
             return Err(ConfigError::Value(wrong));
         }
         self.otlp.validate()
@@ -516,6 +523,7 @@ mod tests {
             "[ipam]",
             "[runtime]",
             "[otlp]",
+            "[metrics]",
             "[retention]",
         ];
         for section in sections {

@@ -3,7 +3,7 @@
 //! - `start`: the sources, in an order that leaves no gap.
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
 //! - `desk`, `threads`: who finds out what the map wants to know.
-//! - `latency`, `memory`: what it costs.
+//! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
 //! - `tape`: `record` and `replay`.
 
 mod answer;
@@ -12,6 +12,7 @@ mod core;
 mod desk;
 mod latency;
 mod memory;
+mod meter;
 mod orphans;
 mod start;
 mod tape;
@@ -22,9 +23,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::core::{Core, Parts};
+use self::meter::Meter;
 use self::start::{Sight, Started};
 pub use self::tape::{record, replay};
 use crate::api::Streams;
@@ -34,30 +36,45 @@ use crate::config::Config;
 use crate::contract::{Body, Document};
 use crate::ledger::{Ledger, Retention};
 use crate::map::NodeMap;
+use crate::metrics;
 use crate::sinks::{self, Sinks};
 
 /// Events a slow follower may fall behind before some are dropped for it.
 const FOLLOWERS_LAG: usize = 1024;
 
+/// Scrapes that wait for the core.
+const SCRAPES: usize = 16;
+
 /// `ipwatch run`: watches until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink.
+/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink, no port for
+/// the metrics.
 pub fn run(config: Config) -> anyhow::Result<()> {
     must_be_root()?;
     memory::one_heap();
     let server = Server::bind(&config.socket, Options::default())?;
+    // Before anything is watched: a node whose metrics nobody can read is found at the rollout, not on the day
+    // that they are missed.
+    let meters = config.metrics.listen.as_ref().map(metrics::Server::bind).transpose()?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
-        let (mut core, requests) = core(&config, started, ledger, &events)?;
+        let (asking, scrapes) = mpsc::channel(SCRAPES);
+        let (mut core, requests) = core(&config, started, ledger, &events, scrapes)?;
 
         let (stop, mut stopped) = watch::channel(());
         let serving = tokio::spawn(server.run(requests, events, async move {
             // An error means that the sender is gone, which is the same.
             let _ = stopped.changed().await;
         }));
+        let measuring = meters.map(|server| {
+            let mut stopped = stop.subscribe();
+            tokio::spawn(server.run(asking, async move {
+                let _ = stopped.changed().await;
+            }))
+        });
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut told = false;
@@ -76,6 +93,9 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         drop(stop);
         let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
+        if let Some(measuring) = measuring {
+            let _ = tokio::time::timeout(Duration::from_secs(1), measuring).await;
+        }
         core.close().await;
         Ok(())
     })
@@ -129,7 +149,8 @@ fn core(
     started: Started,
     ledger: Ledger,
     events: &Streams,
-) -> anyhow::Result<(Core, tokio::sync::mpsc::Sender<crate::api::Request>)> {
+    scrapes: mpsc::Receiver<metrics::Question>,
+) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
     let otlp = config.otlp_endpoint().map(|endpoint| sinks::otlp::Settings {
         endpoint,
         timeout: config.otlp.timeout.unsigned_abs(),
@@ -144,6 +165,8 @@ fn core(
     calls.export_to(sinks.calls().filter(|_| config.otlp.cni_calls));
     let mut map = NodeMap::new(config.identity.provisional);
     map.share(config.addresses.shared.clone());
+    let mut meter = Meter::default();
+    meter.configure(&config.metrics, &config.addresses.shared);
     Ok(Core::new(Parts {
         map,
         ledger,
@@ -155,6 +178,8 @@ fn core(
         facts: started.facts,
         first: started.first,
         events: events.clone(),
+        meter,
+        scrapes,
     }))
 }
 
@@ -203,7 +228,8 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
         let started = start::start(&config, sight).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
-        let (mut core, _requests) = core(&config, started, ledger, &events)?;
+        let (_asking, scrapes) = mpsc::channel(1);
+        let (mut core, _requests) = core(&config, started, ledger, &events, scrapes)?;
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);
