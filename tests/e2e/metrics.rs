@@ -193,7 +193,8 @@ fn names(text: &str) -> BTreeSet<&str> {
     let ours = |word: &&str| {
         word.starts_with("ipwatch_") || word.starts_with("process_") || word.contains(":ipwatch_")
     };
-    words.filter(ours).collect()
+    // A colon may end a sentence, and never a name.
+    words.map(|word| word.trim_end_matches(':')).filter(ours).collect()
 }
 
 fn a_real_prometheus_runs_every_query_and_rule(lab: &Lab) {
