@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::map::Policy;
+use crate::metrics;
 use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
 use crate::sources::cni;
@@ -63,6 +64,8 @@ pub struct Config {
     pub runtime: Runtime,
     /// `[otlp]`
     pub otlp: Otlp,
+    /// `[metrics]`
+    pub metrics: metrics::Settings,
     /// `[retention]`
     pub retention: Retention,
 }
@@ -180,6 +183,7 @@ impl Default for Config {
             ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
             otlp: Otlp::default(),
+            metrics: metrics::Settings::default(),
             retention: Retention::default(),
         }
     }
@@ -307,6 +311,9 @@ impl Config {
         }
         if let Some(path) = self.ipam.wrong_path() {
             let wrong = format!("ipam: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
+        }
+        if let Some(wrong) = self.metrics.wrong() {
             return Err(ConfigError::Value(wrong));
         }
         if let Some(path) = self.otlp.wrong_path() {
@@ -517,6 +524,7 @@ mod tests {
             "[ipam]",
             "[runtime]",
             "[otlp]",
+            "[metrics]",
             "[retention]",
         ];
         for section in sections {

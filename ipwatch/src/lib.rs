@@ -22,7 +22,9 @@ pub mod finding;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod http;
 pub mod ledger;
 pub mod map;
+pub mod metrics;
 pub mod sinks;
 pub mod sources;

@@ -5,7 +5,7 @@
 //! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
 //! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and
-//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
+//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -29,6 +29,7 @@ mod ipam;
 mod ipam_bolt;
 mod lead;
 mod map;
+mod metrics;
 mod neighbours;
 mod never;
 mod never_ipam;
@@ -67,6 +68,7 @@ fn main() -> std::process::ExitCode {
         pod::TESTS,
         cni_calls::TESTS,
         export::TESTS,
+        metrics::TESTS,
         ipam_bolt::TESTS,
         secrets::TESTS,
         service::TESTS,

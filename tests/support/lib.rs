@@ -13,7 +13,8 @@
 //! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
 //!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
-//!   containerd, dockerd and OpenTelemetry collector; [`poorer`] takes things away from the daemon.
+//!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it;
+//!   [`poorer`] takes things away from the daemon.
 //! - [`container`] runs the daemon in a container.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
@@ -44,6 +45,7 @@ pub mod podman;
 pub mod poll;
 pub mod poorer;
 pub mod proc;
+pub mod prometheus;
 pub mod role;
 pub mod rtnl;
 pub mod sandbox;

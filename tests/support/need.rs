@@ -29,6 +29,8 @@ pub enum Need {
     FakeCri,
     /// The rotel collector.
     Rotel,
+    /// Prometheus and its promtool.
+    Prometheus,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
@@ -57,6 +59,7 @@ impl Need {
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),
+            Need::Prometheus => crate::prometheus::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),

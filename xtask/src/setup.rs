@@ -153,6 +153,22 @@ pub(crate) fn rotel() -> Result<PathBuf> {
     find_agent(&venv).context("rotel's package holds no rotel-agent")
 }
 
+/// The directory of Debian's Prometheus and promtool, unpacked into the cache: installed, it would be a service.
+pub(crate) fn prometheus() -> Result<PathBuf> {
+    let _lock = place::lock()?;
+    let dir = place::cache("prometheus")?;
+    let programs = dir.join("usr/bin");
+    let there = || ["prometheus", "promtool"].iter().all(|name| programs.join(name).exists());
+    if !there() {
+        println!("unpacking by apt, in {}: prometheus", dir.display());
+        unpack("prometheus", &dir).or_else(|_| {
+            update()?;
+            unpack("prometheus", &dir)
+        })?;
+    }
+    if there() { Ok(programs) } else { bail!("Debian's package holds no prometheus and promtool") }
+}
+
 fn find_agent(venv: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(venv.join("lib")).ok()?.flatten();
     pythons

@@ -137,10 +137,15 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         println!("no collector: {error:#}");
         PathBuf::new()
     });
+    let prometheus = setup::prometheus().unwrap_or_else(|error| {
+        println!("no Prometheus: {error:#}");
+        PathBuf::new()
+    });
     let e2e = || {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
+        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command

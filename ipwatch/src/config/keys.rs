@@ -130,6 +130,7 @@ pub const TABLES: &[(&str, &str)] = &[
     ("ipam", "Where IPAM plugins keep what they have reserved."),
     ("runtime", "The container runtimes."),
     ("otlp", "Export to an OpenTelemetry collector."),
+    ("metrics", "Metrics for Prometheus: docs/metrics.md."),
     ("retention", "How long the past is kept."),
 ];
 
@@ -303,6 +304,32 @@ pub const KEYS: &[Key] = &[
         "otlp.tenures",
         "A span for every tenure of an IP, not only for those that a finding concerns.",
         |c| Some(Value::Boolean(c.otlp.tenures)),
+    ),
+    Key::new(
+        "metrics.listen",
+        "Where they are served: a loopback address, or unix:/PATH. Absent: nothing listens.",
+        |c| c.metrics.listen.as_ref().map(|listen| Value::String(listen.to_string())),
+    )
+    .example("\"127.0.0.1:9469\""),
+    Key::new(
+        "metrics.allow_non_loopback",
+        "Listen where other machines reach it. They can then read pods' names and IPs.",
+        |c| Some(Value::Boolean(c.metrics.allow_non_loopback)),
+    ),
+    Key::new(
+        "metrics.address_info",
+        "ipwatch_address_info, a series for each IP of a pod; needs pod_cidrs.",
+        |c| Some(Value::Boolean(c.metrics.address_info)),
+    ),
+    Key::new(
+        "metrics.pod_cidrs",
+        "The pods' IPs: no other is a series of ipwatch_address_info.",
+        |c| Some(Value::Array(c.metrics.pod_cidrs.iter().map(|p| Value::String(p.to_string())).collect())),
+    ),
+    Key::new(
+        "metrics.max_address_series",
+        "How many of them there may be; the rest is counted.",
+        |c| i64::try_from(c.metrics.max_address_series).ok().map(Value::Integer),
     ),
     Key::new("retention.max_age", "How long the past is kept.", |c| span(c.retention.max_age)),
     Key::new("retention.max_mib", "And how much of it, in MiB.", |c| {

@@ -14,6 +14,7 @@ use super::concerns::{self, Concerns};
 use super::desk::Desk;
 use super::latency::Latency;
 use super::memory::Housekeeper;
+use super::meter::{self, Meter};
 use super::start::Eyes;
 use crate::api::{Event, Request, Streams};
 use crate::clock;
@@ -24,6 +25,7 @@ use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
 use crate::finding::{Change, Code, Status};
 use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
+use crate::metrics::Question;
 use crate::sinks::Sinks;
 use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
@@ -52,12 +54,14 @@ pub(super) struct Core {
     pub(super) desk: Desk,
     pub(super) latency: Latency,
     pub(super) eyes: Eyes,
-    sinks: Sinks,
+    pub(super) sinks: Sinks,
+    pub(super) meter: Meter,
     calls: Calls,
     concerns: Concerns,
     policy: Policy,
     facts: mpsc::Receiver<Vec<Fact>>,
     requests: mpsc::Receiver<Request>,
+    scrapes: mpsc::Receiver<Question>,
     /// Requests that come back after what they want to know was read afresh.
     returned: mpsc::Receiver<Request>,
     pub(super) again: mpsc::Sender<Request>,
@@ -94,12 +98,27 @@ pub(super) struct Parts {
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     pub(super) first: Vec<First>,
     pub(super) events: Streams,
+    pub(super) meter: Meter,
+    pub(super) scrapes: mpsc::Receiver<Question>,
 }
 
 impl Core {
     /// A core, and where its requests are put.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
-        let Parts { map, ledger, desk, eyes, sinks, calls, policy, facts, first, events } = parts;
+        let Parts {
+            map,
+            ledger,
+            desk,
+            eyes,
+            sinks,
+            calls,
+            policy,
+            facts,
+            first,
+            events,
+            meter,
+            scrapes,
+        } = parts;
         let (asking, requests) = mpsc::channel(64);
         let (again, returned) = mpsc::channel(64);
         let started = clock::now();
@@ -110,11 +129,13 @@ impl Core {
             latency: Latency::default(),
             eyes,
             sinks,
+            meter,
             calls,
             concerns: Concerns::default(),
             policy,
             facts,
             requests,
+            scrapes,
             returned,
             again,
             resync: None,
@@ -143,6 +164,7 @@ impl Core {
                 self.drain();
             }
             Some(request) = self.requests.recv() => return answer::answer(self, request),
+            Some(question) = self.scrapes.recv() => return meter::answer(self, question),
             Some(request) = self.returned.recv() => {
                 // What was read for this question lies in the queue before it.
                 self.drain();
@@ -199,6 +221,7 @@ impl Core {
             }
             self.map.apply(fact);
         }
+        self.meter.facts += batch.len() as u64;
         self.memory.worked(batch.len(), clock::now());
         // Dumps carry the time they began; only single events tell how late they came.
         if let [fact] | [fact, ..] = batch
@@ -255,6 +278,7 @@ impl Core {
         if self.resync.is_some_and(|due| due <= now) {
             self.resync = None;
             self.resynced = now;
+            self.meter.resyncs += 1;
             self.desk.snapshot();
             self.map.reopen_all(now);
         }
@@ -397,6 +421,7 @@ impl Core {
     }
 
     fn tell(&mut self, change: Change) {
+        self.meter.tell(&change);
         self.events.send(Event::Finding(Box::new(change.clone())));
         let links = self
             .sinks
@@ -427,6 +452,11 @@ impl Core {
         self.is_ready()
             && self.map.leaving().all(decided)
             && !self.map.has_open_suspicion(&self.policy)
+    }
+
+    /// Events that no program saw, as of the last count.
+    pub(super) fn missed(&self) -> u64 {
+        self.counted.1
     }
 
     /// How long events took to get here, for people.

@@ -5,16 +5,24 @@ const STEPS: usize = 8;
 /// Doublings from 1 µs: the last bucket begins at 16 s.
 const DOUBLINGS: usize = 24;
 
+use crate::metrics::LatencyReading;
+
+/// Upper bounds of what Prometheus is told, as powers of two of a µs, which fall together with ours: 16 µs to
+/// 1 s, the finest around the goal of 500 µs.
+const TOLD: [usize; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20];
+
 /// Counts of latencies.
 #[derive(Debug)]
 pub(super) struct Latency {
     buckets: [u32; STEPS * DOUBLINGS],
     count: u64,
+    /// All of them together, in ns.
+    sum: u64,
 }
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { buckets: [0; STEPS * DOUBLINGS], count: 0 }
+        Self { buckets: [0; STEPS * DOUBLINGS], count: 0, sum: 0 }
     }
 }
 
@@ -27,11 +35,24 @@ impl Latency {
         let bucket = (doubling * STEPS + step as usize).min(self.buckets.len() - 1);
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
         self.count += 1;
+        self.sum = self.sum.saturating_add(ns);
     }
 
     /// Number of events.
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// The same for Prometheus, in fewer buckets.
+    pub(super) fn reading(&self) -> LatencyReading {
+        let mut from = 0;
+        let buckets = TOLD.map(|doubling| {
+            let to = doubling * STEPS;
+            let count = self.buckets[from..to].iter().copied().map(u64::from).sum();
+            from = to;
+            ((1u64 << doubling) as f64 / 1e6, count)
+        });
+        LatencyReading { buckets: buckets.into(), sum: self.sum as f64 / 1e9, count: self.count }
     }
 
     /// An upper bound for this share (0 to 1) of all events, in µs; `None` without any.
@@ -63,6 +84,11 @@ mod tests {
             latency.record(us * 1_000);
         }
         assert_eq!((latency.quantile(0.5), latency.quantile(0.99)), (Some(11), Some(960)));
+        let reading = latency.reading();
+        let below = |bound: f64| reading.buckets.iter().filter(move |(upper, _)| *upper <= bound);
+        let below = |bound: f64| below(bound).map(|(_, count)| count).sum::<u64>();
+        assert_eq!((below(16e-6), below(512e-6), below(1024e-6)), (3, 3, 4));
+        assert_eq!((reading.count, reading.sum), (4, 930e-6));
         latency.record(0);
         latency.record(u64::MAX);
         assert_eq!(latency.count(), 6);

@@ -4,7 +4,7 @@
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`: who finds out what the map wants to know.
-//! - `latency`, `memory`: what it costs.
+//! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
 //! - `tape`: `record` and `replay`.
 
@@ -16,6 +16,7 @@ mod core;
 mod desk;
 mod latency;
 mod memory;
+mod meter;
 mod orphans;
 mod reload;
 mod service;
@@ -29,9 +30,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::core::{Core, Parts};
+use self::meter::Meter;
 use self::reload::Reloads;
 pub use self::reload::Reread;
 use self::service::Service;
@@ -44,21 +46,29 @@ use crate::config::Config;
 use crate::contract::{Body, Document};
 use crate::ledger::{Ledger, Retention};
 use crate::map::NodeMap;
+use crate::metrics;
 use crate::sinks::{self, Sinks};
 
 /// Events a slow follower may fall behind before some are dropped for it.
 const FOLLOWERS_LAG: usize = 1024;
 
+/// Scrapes that wait for the core.
+const SCRAPES: usize = 16;
+
 /// `ipwatch run`: watches until SIGINT or SIGTERM. On SIGHUP the configuration is read again; in a terminal,
 /// where it means that the terminal is gone, it is the end.
 ///
 /// # Errors
-/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink.
+/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink, no port for
+/// the metrics.
 pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
     must_be_root()?;
     memory::one_heap();
     let otlp = telemetry(&config)?;
     let server = Server::bind(&config.socket, Options::default())?;
+    // Before anything is watched: a node whose metrics nobody can read is found at the rollout, not on the day
+    // that they are missed.
+    let meters = config.metrics.listen.as_ref().map(metrics::Server::bind).transpose()?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
         // Before anything that takes its time: an early SIGHUP must not be the end.
@@ -68,7 +78,8 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
-        let (mut core, requests) = core(&config, started, ledger, &events, otlp)?;
+        let (asking, scrapes) = mpsc::channel(SCRAPES);
+        let (mut core, requests) = core(&config, started, ledger, &events, otlp, scrapes)?;
         core.beat(service.beat());
         let mut reloads = Reloads::new(reread, config);
 
@@ -78,6 +89,12 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
             let _ = stopped.changed().await;
         }));
         let attended = std::io::stderr().is_terminal();
+        let measuring = meters.map(|server| {
+            let mut stopped = stop.subscribe();
+            tokio::spawn(server.run(asking, async move {
+                let _ = stopped.changed().await;
+            }))
+        });
         let mut told = false;
         loop {
             tokio::select! {
@@ -96,6 +113,9 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         Service::stopping();
         drop(stop);
         let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
+        if let Some(measuring) = measuring {
+            let _ = tokio::time::timeout(Duration::from_secs(1), measuring).await;
+        }
         core.close().await;
         Ok(())
     })
@@ -153,7 +173,8 @@ fn core(
     ledger: Ledger,
     events: &Streams,
     otlp: Option<sinks::otlp::Settings>,
-) -> anyhow::Result<(Core, tokio::sync::mpsc::Sender<crate::api::Request>)> {
+    scrapes: mpsc::Receiver<metrics::Question>,
+) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
     let node = sinks::Node {
         name: started.boot.node.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -164,6 +185,8 @@ fn core(
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
     let mut map = NodeMap::new(config.identity.provisional);
     map.share(config.addresses.shared.clone());
+    let mut meter = Meter::default();
+    meter.configure(&config.metrics, &config.addresses.shared);
     Ok(Core::new(Parts {
         map,
         ledger,
@@ -175,6 +198,8 @@ fn core(
         facts: started.facts,
         first: started.first,
         events: events.clone(),
+        meter,
+        scrapes,
     }))
 }
 
@@ -221,8 +246,9 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
         let started = start::start(&config, sight).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
+        let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot answers on its own standard output only.
-        let (mut core, _requests) = core(&config, started, ledger, &events, None)?;
+        let (mut core, _requests) = core(&config, started, ledger, &events, None, scrapes)?;
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);

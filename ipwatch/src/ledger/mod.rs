@@ -215,6 +215,11 @@ impl Ledger {
         findings
     }
 
+    /// The same in no order, and not copied.
+    pub fn open_findings(&self) -> impl Iterator<Item = &Finding> {
+        self.life.open().map(|record| &record.finding)
+    }
+
     /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Whether it
     /// is a new one: a key that is held already goes on since its beginning, and only learns.
     pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {
@@ -277,6 +282,12 @@ impl Ledger {
     #[must_use]
     pub fn status(&self) -> (SourceStatus, String) {
         self.shared.status()
+    }
+
+    /// Rows that wait to be written, and those that were lost for want of room.
+    #[must_use]
+    pub fn backlog(&self) -> (u64, u64) {
+        self.shared.backlog()
     }
 
     /// Writes what waits and closes the file. Blocks, at most for `timeout`.

@@ -141,6 +141,13 @@ impl Shared {
         }
     }
 
+    /// Rows that wait to be written, and those that were lost for want of room.
+    pub(super) fn backlog(&self) -> (u64, u64) {
+        let inner = self.lock();
+        let writing = inner.writing.as_ref().map_or(0, |rows| rows.len());
+        ((inner.backlog.len() + writing) as u64, inner.backlog.lost())
+    }
+
     /// Tenures of `prefix`, the newest first, at most `limit`. Blocks on the disk.
     pub(super) fn history(&self, prefix: Option<Prefix>, limit: usize) -> Vec<Tenure> {
         let range = RowKey::range(prefix);

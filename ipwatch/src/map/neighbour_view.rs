@@ -11,6 +11,12 @@ use super::view::{interface_view, prefix_range, state_name};
 use super::{Netns, NetnsId, NodeMap};
 
 impl NodeMap {
+    /// How many entries there are.
+    #[must_use]
+    pub fn neighbour_count(&self) -> usize {
+        self.netns.values().map(|entry| entry.neighbours.len()).sum()
+    }
+
     /// Neighbour entries, of all IPs or of those within one prefix.
     #[must_use]
     pub fn neighbours(&self, prefix: Option<&Prefix>) -> Vec<contract::Neighbour> {

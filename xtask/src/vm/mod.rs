@@ -17,7 +17,7 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 10] = [
+const NOT_IN_A_VM: [&str; 12] = [
     "--without",
     "Containerd",
     "--without",
@@ -26,6 +26,8 @@ const NOT_IN_A_VM: [&str; 10] = [
     "Podman",
     "--without",
     "Rotel",
+    "--without",
+    "Prometheus",
     "--skip",
     "scale::",
 ];

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Response, StatusCode, Uri};
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{Method, StatusCode, Uri};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -18,8 +17,7 @@ use crate::api::route::{self, BadTarget, ROUTES, Route};
 use crate::api::{Ask, AskError, Event, Request, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
-
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+use crate::http::{Answer, response, whole};
 
 /// What every connection needs to answer.
 #[derive(Clone)]
@@ -192,7 +190,7 @@ impl Problem {
     }
 
     pub(super) fn into_response(self) -> Answer {
-        let body = Full::new(Bytes::from(self.body())).boxed_unsync();
+        let body = whole(self.body());
         let mut response = response(self.status, "application/json", body);
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
@@ -226,17 +224,6 @@ impl From<AskError> for Problem {
     }
 }
 
-fn response(
-    status: StatusCode,
-    content_type: &'static str,
-    body: UnsyncBoxBody<Bytes, Infallible>,
-) -> Answer {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
 /// A JSON response. Written on a blocking thread: ten thousand addresses take tens of milliseconds,
 /// in which events would queue.
 async fn json(
@@ -251,7 +238,7 @@ async fn json(
     });
     match written.await {
         Ok(Ok(bytes)) => {
-            let body = Full::new(Bytes::from(bytes)).boxed_unsync();
+            let body = whole(bytes);
             Ok(response(status, "application/json", body))
         }
         Ok(Err(error)) => {

@@ -5,46 +5,34 @@
 //! go over one bounded channel, events over a broadcast that overtakes slow followers.
 
 mod answer;
-mod bind;
 mod peer;
-mod stall;
 #[cfg(test)]
 mod tests;
 
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
 
 use self::answer::{Answerer, Problem};
-use self::bind::Bound;
 use self::peer::{Access, Peer};
-use self::stall::Impatient;
 use super::{Request, Streams};
+use crate::http::accept::accept;
+use crate::http::bind::Bound;
+use crate::http::{self, Patience};
 
-pub use self::bind::BindError;
+pub use crate::http::bind::BindError;
 
 /// Group whose members may ask, where the node has it.
 pub const GROUP: &str = "ipwatch";
 
 /// How long connections that are being served may go on after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Pause after a failed accept: out of fds is not cured by trying again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Clients beyond the limit that are told so at one time.
-const OVERFLOW: usize = 16;
-/// Longest request head.
-const HEAD_LIMIT: usize = 16 * 1024;
-/// Most header lines.
-const HEADER_LIMIT: usize = 64;
 
 /// What clients are allowed.
 #[derive(Debug, Clone)]
@@ -114,34 +102,16 @@ impl Server {
             answer_timeout: self.options.answer_timeout,
         };
         let access = Access { uid: rustix::process::geteuid().as_raw(), gid: self.bound.group };
-        let places = Places::new(self.options.connections);
-        let mut connections = JoinSet::new();
-        let mut shutdown = pin!(shutdown);
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = &mut shutdown => break,
-                accepted = listener.accept() => accepted,
-            };
-            while connections.try_join_next().is_some() {}
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            // Beyond the second row nobody is even told: the client sees a closed connection.
-            let Some((place, seated)) = places.take() else { continue };
-            let (answerer, options) = (answerer.clone(), self.options.clone());
-            connections.spawn(async move {
+        let options = self.options.clone();
+        let serve = |stream: UnixStream, seated: bool| {
+            let (answerer, options) = (answerer.clone(), options.clone());
+            async move {
                 let refused =
                     if seated { access.refusal(&stream, &options) } else { Some(Problem::full()) };
                 serve(stream, answerer, refused, &options).await;
-                drop(place);
-            });
-        }
+            }
+        };
+        let mut connections = accept(&listener, options.connections, shutdown, serve).await;
         drop(listener);
         self.bound.remove();
         let _ = closing.send(true);
@@ -150,27 +120,6 @@ impl Server {
             tracing::debug!("clients were still reading at shutdown");
         }
         Ok(())
-    }
-}
-
-/// Places for connections, and a second row for those that are only told that all are taken.
-struct Places {
-    seats: Arc<Semaphore>,
-    overflow: Arc<Semaphore>,
-}
-
-impl Places {
-    fn new(seats: usize) -> Self {
-        let row = |places| Arc::new(Semaphore::new(places));
-        Self { seats: row(seats), overflow: row(OVERFLOW) }
-    }
-
-    /// A place, and whether it is one to be served on.
-    fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
-        let place = |row: &Arc<Semaphore>| Arc::clone(row).try_acquire_owned().ok();
-        place(&self.seats)
-            .map(|place| (place, true))
-            .or_else(|| place(&self.overflow).map(|place| (place, false)))
     }
 }
 
@@ -196,25 +145,15 @@ async fn serve(
     refused: Option<Problem>,
     options: &Options,
 ) {
-    let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
+    let patience = Patience { head: options.head_timeout, stall: options.stall_timeout };
+    http::serve(stream, patience, move |request| {
         let (answerer, refused) = (answerer.clone(), refused.clone());
         async move {
-            Ok::<_, std::convert::Infallible>(match refused {
+            match refused {
                 Some(problem) => problem.into_response(),
                 None => answerer.answer(request.method(), request.uri()).await,
-            })
+            }
         }
-    });
-    let io = TokioIo::new(Impatient::new(stream, options.stall_timeout));
-    let result = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.head_timeout)
-        .max_headers(HEADER_LIMIT)
-        .max_buf_size(HEAD_LIMIT)
-        .keep_alive(false)
-        .serve_connection(io, service)
-        .await;
-    if let Err(error) = result {
-        tracing::debug!(%error, "a client went away");
-    }
+    })
+    .await;
 }

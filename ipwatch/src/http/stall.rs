@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 /// Wraps a stream: a write that makes no progress for `patience` fails with `TimedOut`, so that a
 /// client that stopped reading gives its place back.
-pub(super) struct Impatient<S> {
+pub(crate) struct Impatient<S> {
     stream: S,
     patience: Duration,
     /// Runs while a write waits.
@@ -18,7 +18,7 @@ pub(super) struct Impatient<S> {
 }
 
 impl<S> Impatient<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
+    pub(crate) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, waiting: None }
     }
 

@@ -45,10 +45,10 @@ pub enum BindError {
 
 /// A listening socket and its file.
 #[derive(Debug)]
-pub(super) struct Bound {
-    pub(super) listener: UnixListener,
+pub(crate) struct Bound {
+    pub(crate) listener: UnixListener,
     /// The group whose members may ask; `None`: only root and our own user.
-    pub(super) group: Option<u32>,
+    pub(crate) group: Option<u32>,
     path: PathBuf,
     identity: (u64, u64),
     /// Held for as long as we serve.
@@ -57,7 +57,7 @@ pub(super) struct Bound {
 
 impl Bound {
     /// Makes the socket file, mode 0660 for `group` where the node has it, else 0600.
-    pub(super) fn new(path: &Path, group: &str) -> Result<Self, BindError> {
+    pub(crate) fn new(path: &Path, group: &str) -> Result<Self, BindError> {
         let address = SocketAddrUnix::new(path).map_err(|error| match error {
             rustix::io::Errno::NAMETOOLONG => BindError::TooLong(path.to_owned()),
             other => refusal("use", path)(other.into()),
@@ -95,7 +95,7 @@ impl Bound {
     }
 
     /// Removes the file, unless somebody has put another one in its place.
-    pub(super) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let ours = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
         if ours && let Err(error) = rustix::fs::unlink(&self.path) {

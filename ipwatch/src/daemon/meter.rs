@@ -1,0 +1,177 @@
+//! What a scrape is told: a reading of the map, the ledger and the sinks as they stand between two turns.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::core::Core;
+use crate::clock;
+use crate::contract::{Body, Document, Prefix};
+use crate::finding::{Change, ChangeKind, Code, Finding, Severity, Status};
+use crate::map::{Netns, NodeMap};
+use crate::metrics::{
+    AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, Question, RANGES, Reading,
+    Settings, Signal, Sizes,
+};
+use crate::sinks;
+
+/// What is counted between scrapes, and what of it a scrape may see.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    settings: Settings,
+    /// IPs that several may have: two nodes with one of them are no news.
+    shared: Vec<Prefix>,
+    opened: BTreeMap<Code, u64>,
+    /// Facts that the map took.
+    pub(super) facts: u64,
+    /// How often everything was read again because events were lost.
+    pub(super) resyncs: u64,
+}
+
+impl Meter {
+    /// What the configuration says of it.
+    pub(super) fn configure(&mut self, settings: &Settings, shared: &[Prefix]) {
+        self.settings = settings.clone();
+        self.shared = shared.to_vec();
+    }
+
+    /// A finding changed.
+    pub(super) fn tell(&mut self, change: &Change) {
+        if change.change == ChangeKind::Opened {
+            *self.opened.entry(change.finding.code).or_default() += 1;
+        }
+    }
+}
+
+/// Answers from what is there.
+pub(super) fn answer(core: &mut Core, question: Question) {
+    match question {
+        Question::Ready(reply) => {
+            let _ = reply.send(core.is_ready());
+        }
+        Question::Read(reply) => {
+            let reading = Box::new(read(core));
+            let addresses = reading.addresses.as_ref().map_or(0, |all| all.told.len());
+            core.memory.worked(addresses, clock::now());
+            let _ = reply.send(reading);
+        }
+    }
+}
+
+fn read(core: &Core) -> Reading {
+    let Document { node, sources, body, .. } = core.document(Body::Probes(core.eyes.report()));
+    let probes = if let Body::Probes(probes) = body { probes } else { Vec::new() };
+    let boot = core.map.boot();
+    let mut reading = Reading {
+        node,
+        kernel: boot.map(|boot| boot.kernel.clone()).unwrap_or_default(),
+        ready: core.is_ready(),
+        opened: Code::ALL.iter().map(|code| (*code, 0)).collect(),
+        ranges: ranges(core),
+        addresses: core.meter.settings.address_info.then(|| addresses(core)),
+        probes,
+        missed: core.missed(),
+        latency: core.latency.reading(),
+        facts: core.meter.facts,
+        resyncs: core.meter.resyncs,
+        sources,
+        ledger: core.ledger.backlog(),
+        sizes: sizes(&core.map),
+        beyond_bounds: core.map.beyond_bounds(),
+        forgotten_claims: core.map.forgotten_claims(),
+        ..Reading::default()
+    };
+    reading.opened.extend(core.meter.opened.iter().map(|(code, count)| (*code, *count)));
+    findings(&mut reading, core.ledger.open_findings());
+    telemetry(&mut reading, core.sinks.counters());
+    reading
+}
+
+fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) {
+    let mut critical = Vec::new();
+    for finding in open {
+        let group = FindingGroup {
+            code: finding.code,
+            severity: finding.severity,
+            status: finding.status,
+            consequence: finding.caused_by.is_some(),
+        };
+        *reading.findings.entry(group).or_default() += 1;
+        if finding.severity == Severity::Critical
+            && finding.status == Status::Firing
+            && !group.consequence
+        {
+            let pod = finding.subject.pod.as_ref();
+            critical.push(CriticalFinding {
+                id: finding.id.clone(),
+                code: finding.code,
+                ip: finding.subject.ip.map(|ip| ip.to_string()),
+                namespace: pod.and_then(|pod| pod.namespace.clone()),
+                pod: pod.and_then(|pod| pod.name.clone()),
+            });
+        }
+    }
+    // Which ones are told must not depend on the order of a table.
+    critical.sort_unstable();
+    reading.critical = Counted::first(critical, CRITICAL);
+}
+
+fn ranges(core: &Core) -> Counted<crate::contract::IpamRange> {
+    Counted::first(core.map.ranges_view(clock::now(), core.policy()), RANGES)
+}
+
+/// IPs of pods, in the order of the IPs: where there are too many, the same ones are left out each time. The
+/// node's own are not told, nor those that several may have on purpose.
+fn addresses(core: &Core) -> Counted<AddressInfo> {
+    let Meter { settings, shared, .. } = &core.meter;
+    let within = |ip: IpAddr, prefixes: &[Prefix]| prefixes.iter().any(|one| one.contains(ip));
+    let mut found: Vec<(IpAddr, &Netns)> = Vec::new();
+    for netns in core.map.all_netns().filter(|netns| !netns.host) {
+        let used = netns.addresses().filter(|(_, known)| known.is_used());
+        let ips = used.map(|(key, _)| key.local);
+        let wanted = |ip: &IpAddr| within(*ip, &settings.pod_cidrs) && !within(*ip, shared);
+        found.extend(ips.filter(wanted).map(|ip| (ip, netns)));
+    }
+    found.sort_unstable_by_key(|(ip, netns)| (*ip, netns.id));
+    found.dedup_by_key(|(ip, netns)| (*ip, netns.id));
+    let Counted { told, omitted } = Counted::first(found, settings.max_address_series);
+    let info = |(ip, netns): (IpAddr, &Netns)| {
+        let pod = core.map.sandbox_of(netns.id).1.unwrap_or_default();
+        AddressInfo {
+            ip,
+            netns: netns_name(netns),
+            namespace: pod.namespace.unwrap_or_default(),
+            pod: pod.name.unwrap_or_default(),
+        }
+    };
+    Counted { told: told.into_iter().map(info).collect(), omitted }
+}
+
+/// As people see it in `ls -l /proc/PID/ns/net`; of two that live at one time each has its own.
+fn netns_name(netns: &Netns) -> String {
+    netns.names.inode.map_or_else(|| netns.identity.to_string(), |inode| inode.to_string())
+}
+
+fn sizes(map: &NodeMap) -> Sizes {
+    let (netns, addresses, tasks) = map.sizes();
+    Sizes { netns, addresses, tasks, neighbours: map.neighbour_count() }
+}
+
+fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
+    reading.published = counters.published;
+    let Some(otlp) = counters.otlp else { return };
+    reading.failures = Some(otlp.failures);
+    reading.telemetry = BTreeMap::from([
+        (
+            "findings",
+            Signal { exported: otlp.exported, dropped: otlp.dropped, waiting: otlp.waiting },
+        ),
+        (
+            "calls",
+            Signal {
+                exported: otlp.calls_exported,
+                dropped: otlp.calls_dropped,
+                waiting: otlp.calls_waiting,
+            },
+        ),
+    ]);
+}

@@ -1,0 +1,314 @@
+//! Every metric, and how a reading becomes its samples. `docs/metrics.md` has the same list; a test compares
+//! the two.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::process::Process;
+use super::reading::Reading;
+use super::text::{Family, Fill, Kind, Labels, Page, label};
+use crate::contract::{IpamRange, Probe};
+use crate::fact::SourceStatus;
+use crate::finding::{Severity, Status};
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, help }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, help }
+}
+
+const BUILD_INFO: Family = gauge("ipwatch_build_info", "Version of ipwatch, on which node");
+const READY: Family =
+    gauge("ipwatch_ready", "Whether the first snapshot is complete: before that nothing is judged");
+const FINDINGS: Family =
+    gauge("ipwatch_findings", "Open findings; a consequence follows from another one");
+const CRITICAL: Family = gauge(
+    "ipwatch_critical_finding_info",
+    "One for each finding that fires, is critical and follows from no other: these page",
+);
+const OPENED: Family =
+    counter("ipwatch_findings_opened_total", "Findings that opened since the daemon started");
+const RANGE_USABLE: Family =
+    gauge("ipwatch_ipam_range_usable", "Pods that a network has room for on this node");
+const RANGE_USED: Family = gauge("ipwatch_ipam_range_used", "IPs of it that are reserved");
+const RANGE_FREE: Family = gauge("ipwatch_ipam_range_free", "Pods that can still be started in it");
+const RANGE_LEAKED: Family =
+    gauge("ipwatch_ipam_range_leaked", "IPs of it that are reserved for what is gone");
+const RANGE_LEFT: Family = gauge(
+    "ipwatch_ipam_range_time_left_seconds",
+    "Until nothing of it is left, if it goes on as in the last minutes; absent where it does not shrink",
+);
+const ADDRESS: Family = gauge("ipwatch_address_info", "One for each IP of a pod, where it is up");
+const SOURCE: Family = gauge("ipwatch_source_status", "How a source stands: one series each");
+const PROBE: Family = gauge("ipwatch_probe_status", "How a kernel event is seen: one series each");
+const EVENTS: Family = counter("ipwatch_probe_events_total", "Events that were seen");
+const EVENTS_LOST: Family = counter(
+    "ipwatch_probe_events_lost_total",
+    "Events that were not told: no room, or too many in one second",
+);
+const MISSED: Family = counter(
+    "ipwatch_probe_runs_missed_total",
+    "Events that no program saw because it ran already; counted once a minute",
+);
+const LATENCY: Family = Family {
+    name: "ipwatch_event_latency_seconds",
+    kind: Kind::Histogram,
+    help: "From an event in the kernel to the map",
+};
+const FACTS: Family = counter("ipwatch_facts_total", "Facts that the map took");
+const RESYNCS: Family = counter(
+    "ipwatch_resyncs_total",
+    "How often everything was read again because events were lost",
+);
+const PUBLISHED: Family =
+    counter("ipwatch_telemetry_published_total", "Changes of findings that were told to the sinks");
+const EXPORTED: Family =
+    counter("ipwatch_telemetry_exported_total", "What the collector took, by signal");
+const DROPPED: Family =
+    counter("ipwatch_telemetry_dropped_total", "What the collector will not get, by signal");
+const WAITING: Family = gauge("ipwatch_telemetry_waiting", "What waits for the collector");
+const FAILURES: Family =
+    counter("ipwatch_telemetry_failures_total", "Failed attempts to send to the collector");
+const LEDGER_WAITING: Family =
+    gauge("ipwatch_ledger_rows_waiting", "Rows that wait to be written to disk");
+const LEDGER_LOST: Family =
+    counter("ipwatch_ledger_rows_lost_total", "Rows that were lost for want of room");
+const NETNS: Family = gauge("ipwatch_netns", "Network namespaces in the map");
+const ADDRESSES: Family = gauge("ipwatch_addresses", "Addresses in the map");
+const TASKS: Family = gauge("ipwatch_tasks", "Tasks in the map: those outside the host's netns");
+const NEIGHBOURS: Family = gauge("ipwatch_neighbours", "Neighbour entries in the map");
+const BEYOND: Family = gauge(
+    "ipwatch_beyond_bounds",
+    "Links, addresses and routes that are more than is kept of one netns",
+);
+const FORGOTTEN: Family =
+    counter("ipwatch_claims_forgotten_total", "Claims of IPs that were forgotten for want of room");
+const OMITTED: Family =
+    gauge("ipwatch_metrics_omitted", "Series of a metric that are left out, by its bound");
+const REFUSED: Family =
+    counter("ipwatch_metrics_refused_total", "Scrapes that found every place taken");
+const CPU: Family = counter("process_cpu_seconds_total", "User and system CPU time of the daemon");
+const RESIDENT: Family = gauge("process_resident_memory_bytes", "Resident memory of the daemon");
+const VIRTUAL: Family = gauge("process_virtual_memory_bytes", "Virtual memory of the daemon");
+const STARTED: Family =
+    gauge("process_start_time_seconds", "When the daemon started, since the Unix epoch");
+const FDS: Family = gauge("process_open_fds", "Open file descriptors of the daemon");
+const MAX_FDS: Family = gauge("process_max_fds", "How many file descriptors it may have open");
+
+/// Everything that one scrape tells.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pub(super) reading: Box<Reading>,
+    pub(super) process: Process,
+    /// Scrapes that found every place taken.
+    pub(super) refused: u64,
+}
+
+impl Fill for Scrape {
+    fn fill(&self, page: &mut Page<'_>) -> fmt::Result {
+        let mut omitted = BTreeMap::new();
+        self.findings(page, &mut omitted)?;
+        self.ranges(page, &mut omitted)?;
+        self.addresses(page, &mut omitted)?;
+        self.sight(page)?;
+        self.losses(page)?;
+        self.sizes(page)?;
+        let omitted = omitted
+            .into_iter()
+            .map(|(name, count): (&str, u64)| (vec![("metric", name.to_owned())], count));
+        page.family(&OMITTED, omitted)?;
+        page.single(&REFUSED, self.refused)?;
+        self.own(page)
+    }
+}
+
+/// What a metric tells of a range.
+type Column = fn(&IpamRange) -> u64;
+/// How many series are left out, by metric.
+type Omitted = BTreeMap<&'static str, u64>;
+
+impl Scrape {
+    fn findings(&self, page: &mut Page<'_>, omitted: &mut Omitted) -> fmt::Result {
+        let reading = &self.reading;
+        let build = vec![
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("node", label(&reading.node)),
+            ("kernel", label(&reading.kernel)),
+        ];
+        page.family(&BUILD_INFO, [(build, 1u64)])?;
+        page.single(&READY, reading.ready)?;
+        let groups = reading.findings.iter().map(|(group, count)| {
+            let role = if group.consequence { "consequence" } else { "cause" };
+            let labels = vec![
+                ("code", group.code.as_str().to_owned()),
+                ("severity", severity(group.severity).to_owned()),
+                ("status", status(group.status).to_owned()),
+                ("role", role.to_owned()),
+            ];
+            (labels, *count)
+        });
+        page.family(&FINDINGS, groups)?;
+        let told = reading.critical.told.iter().map(|finding| {
+            let text = |text: &Option<String>| label(text.as_deref().unwrap_or_default());
+            let labels = vec![
+                ("id", finding.id.clone()),
+                ("code", finding.code.as_str().to_owned()),
+                ("ip", text(&finding.ip)),
+                ("namespace", text(&finding.namespace)),
+                ("pod", text(&finding.pod)),
+                ("node", label(&reading.node)),
+            ];
+            (labels, 1u64)
+        });
+        let doubled = page.family(&CRITICAL, told)?;
+        omitted.insert(CRITICAL.name, reading.critical.omitted + doubled);
+        let opened = reading.opened.iter();
+        let opened = opened.map(|(code, count)| (vec![("code", code.as_str().to_owned())], *count));
+        page.family(&OPENED, opened).map(|_| ())
+    }
+
+    fn ranges(&self, page: &mut Page<'_>, omitted: &mut Omitted) -> fmt::Result {
+        let ranges = &self.reading.ranges;
+        let labels = |range: &IpamRange| -> Labels {
+            vec![
+                ("store", label(&range.store)),
+                ("network", label(&range.network)),
+                ("range", label(&range.range)),
+            ]
+        };
+        let columns: [(&Family, Column); 4] = [
+            (&RANGE_USABLE, |range| range.usable),
+            (&RANGE_USED, |range| range.used),
+            (&RANGE_FREE, |range| range.free),
+            (&RANGE_LEAKED, |range| range.leaked),
+        ];
+        for (family, value) in columns {
+            let samples = ranges.told.iter().map(|range| (labels(range), value(range)));
+            let doubled = page.family(family, samples)?;
+            omitted.insert(family.name, ranges.omitted + doubled);
+        }
+        let left = ranges.told.iter().filter_map(|range| Some((labels(range), range.time_left?)));
+        page.family(&RANGE_LEFT, left).map(|_| ())
+    }
+
+    fn addresses(&self, page: &mut Page<'_>, omitted: &mut Omitted) -> fmt::Result {
+        let Some(addresses) = &self.reading.addresses else { return Ok(()) };
+        let node = label(&self.reading.node);
+        let samples = addresses.told.iter().map(|address| {
+            let labels = vec![
+                ("ip", address.ip.to_string()),
+                ("netns", address.netns.clone()),
+                ("namespace", label(&address.namespace)),
+                ("pod", label(&address.pod)),
+                ("node", node.clone()),
+            ];
+            (labels, 1u64)
+        });
+        // One IP twice in one netns is one series, and nothing is left out.
+        page.family(&ADDRESS, samples)?;
+        omitted.insert(ADDRESS.name, addresses.omitted);
+        Ok(())
+    }
+
+    /// Sources and probes, and how fast they are.
+    fn sight(&self, page: &mut Page<'_>) -> fmt::Result {
+        let reading = &self.reading;
+        let sources = reading.sources.iter().map(|source| {
+            let status = standing(source.status).to_owned();
+            (vec![("source", label(&source.name)), ("status", status)], 1u64)
+        });
+        page.family(&SOURCE, sources)?;
+        let event = |probe: &Probe| -> Labels { vec![("event", probe.event.clone())] };
+        let probes = reading.probes.iter().map(|probe| {
+            let mut labels = event(probe);
+            labels.push(("rung", probe.rung.clone()));
+            labels.push(("status", probe.status.clone()));
+            (labels, 1u64)
+        });
+        page.family(&PROBE, probes)?;
+        let seen = reading.probes.iter();
+        page.family(&EVENTS, seen.filter_map(|probe| Some((event(probe), probe.seen?))))?;
+        // None lost is told as none, where there is somebody who counts.
+        let counted = reading.probes.iter().filter(|probe| probe.seen.is_some());
+        page.family(
+            &EVENTS_LOST,
+            counted.map(|probe| (event(probe), probe.lost.unwrap_or_default())),
+        )?;
+        page.single(&MISSED, reading.missed)?;
+        let latency = &reading.latency;
+        page.histogram(&LATENCY, &latency.buckets, latency.sum, latency.count)
+    }
+
+    /// What was lost on the way, in and out.
+    fn losses(&self, page: &mut Page<'_>) -> fmt::Result {
+        let reading = &self.reading;
+        page.single(&FACTS, reading.facts)?;
+        page.single(&RESYNCS, reading.resyncs)?;
+        page.single(&PUBLISHED, reading.published)?;
+        let signals = |value: fn(&super::Signal) -> u64| {
+            let all = reading.telemetry.iter();
+            all.map(move |(name, signal)| (vec![("signal", (*name).to_owned())], value(signal)))
+        };
+        page.family(&EXPORTED, signals(|signal| signal.exported))?;
+        page.family(&DROPPED, signals(|signal| signal.dropped))?;
+        page.family(&WAITING, signals(|signal| signal.waiting))?;
+        page.family(&FAILURES, reading.failures.map(|count| (Labels::new(), count)))?;
+        let (waiting, lost) = reading.ledger;
+        page.single(&LEDGER_WAITING, waiting)?;
+        page.single(&LEDGER_LOST, lost)
+    }
+
+    fn sizes(&self, page: &mut Page<'_>) -> fmt::Result {
+        let sizes = &self.reading.sizes;
+        page.single(&NETNS, sizes.netns)?;
+        page.single(&ADDRESSES, sizes.addresses)?;
+        page.single(&TASKS, sizes.tasks)?;
+        page.single(&NEIGHBOURS, sizes.neighbours)?;
+        page.single(&BEYOND, self.reading.beyond_bounds)?;
+        page.single(&FORGOTTEN, self.reading.forgotten_claims)
+    }
+
+    fn own(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Process { cpu, resident, virtual_memory, started, fds, max_fds } = self.process;
+        page.family(&CPU, cpu.map(|cpu| (Labels::new(), cpu)))?;
+        page.family(&RESIDENT, resident.map(|bytes| (Labels::new(), bytes)))?;
+        page.family(&VIRTUAL, virtual_memory.map(|bytes| (Labels::new(), bytes)))?;
+        page.family(&STARTED, started.map(|at| (Labels::new(), at)))?;
+        page.family(&FDS, fds.map(|count| (Labels::new(), count)))?;
+        page.family(&MAX_FDS, max_fds.map(|count| (Labels::new(), count)))?;
+        Ok(())
+    }
+}
+
+/// As JSON spells it.
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
+
+/// As JSON spells it.
+fn status(status: Status) -> &'static str {
+    match status {
+        Status::Pending => "pending",
+        Status::Firing => "firing",
+        Status::Resolved => "resolved",
+    }
+}
+
+/// As JSON spells it.
+fn standing(status: SourceStatus) -> &'static str {
+    match status {
+        SourceStatus::Active => "active",
+        SourceStatus::Degraded => "degraded",
+        SourceStatus::Down => "down",
+        SourceStatus::Disabled => "disabled",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! The server against a core that is not there: what goes over the wire, and who is kept waiting.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::contract::IpamRange;
+use crate::metrics::{Counted, Reading};
+
+/// A server and a core that answers.
+struct Rig {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<io::Result<()>>,
+    core: JoinHandle<()>,
+}
+
+impl Rig {
+    fn start(options: Options, ready: bool, ranges: usize) -> Self {
+        let mut server = Server::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        server.options = options;
+        let address = server.address().unwrap();
+        let (asking, mut questions) = mpsc::channel(4);
+        let core = tokio::spawn(async move {
+            while let Some(question) = questions.recv().await {
+                match question {
+                    Question::Ready(reply) => drop(reply.send(ready)),
+                    Question::Read(reply) => drop(reply.send(Box::new(reading(ready, ranges)))),
+                }
+            }
+        });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(server.run(asking, async move {
+            let _ = stopped.await;
+        }));
+        Self { address, stop, server, core }
+    }
+
+    /// What comes back for these bytes, whole.
+    async fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        // A server that hung up before it read everything resets the connection: after its answer.
+        let _ = stream.read_to_end(&mut response).await;
+        String::from_utf8(response).unwrap()
+    }
+
+    async fn get(&self, path: &str, accept: &str) -> String {
+        self.raw(&format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n")).await
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.server.await.unwrap().unwrap();
+        self.core.await.unwrap();
+    }
+}
+
+fn reading(ready: bool, ranges: usize) -> Reading {
+    let range = |number: usize| IpamRange {
+        store: "host-local".into(),
+        network: format!("{number:0100}"),
+        range: "10.0.3.2-10.0.3.254".into(),
+        usable: 253,
+        used: 1,
+        leaked: 0,
+        free: 252,
+        path: None,
+        time_left: None,
+    };
+    let ranges = Counted { told: (0..ranges).map(range).collect(), omitted: 0 };
+    Reading { ready, ranges, ..Reading::default() }
+}
+
+#[tokio::test]
+async fn the_format_is_negotiated() {
+    let rig = Rig::start(Options::default(), true, 1);
+    let plain = rig.get("/metrics", "*/*").await;
+    assert!(plain.starts_with("HTTP/1.1 200") && plain.contains("version=0.0.4"), "{plain}");
+    assert!(plain.contains("# TYPE ipwatch_facts_total counter") && !plain.contains("# EOF"));
+    let open = rig.get("/metrics", "application/openmetrics-text;version=1.0.0").await;
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.contains("# TYPE ipwatch_facts counter") && open.ends_with("# EOF\n"), "{open}");
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn health_is_an_answer_and_readiness_a_whole_map() {
+    for (ready, readiness) in [(true, "HTTP/1.1 200"), (false, "HTTP/1.1 503")] {
+        let rig = Rig::start(Options::default(), ready, 0);
+        assert!(rig.get("/healthz", "*/*").await.starts_with("HTTP/1.1 200"));
+        assert!(rig.get("/readyz", "*/*").await.starts_with(readiness));
+        // What there is can be read before that.
+        let page = rig.get("/metrics", "*/*").await;
+        assert!(page.contains(&format!("ipwatch_ready {}\n", u8::from(ready))), "{page}");
+        rig.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_asked_rightly_is_told_what_is_right() {
+    let rig = Rig::start(Options::default(), true, 0);
+    let unknown = rig.get("/", "*/*").await;
+    assert!(unknown.starts_with("HTTP/1.1 404") && unknown.contains("/metrics"), "{unknown}");
+    let post = rig.raw("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").await;
+    assert!(post.starts_with("HTTP/1.1 405") && post.contains("allow: GET"), "{post}");
+    let long = format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(http::HEAD_LIMIT));
+    assert!(rig.raw(&long).await.starts_with("HTTP/1.1 431"));
+    assert!(rig.raw("nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+    rig.stop().await;
+}
+
+/// `/healthz` is what a supervisor looks at: a core that stands still must not look well.
+#[tokio::test]
+async fn a_core_that_stands_still_is_not_healthy() {
+    let mut server = Server::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    server.options.answer = Duration::from_millis(100);
+    let address = server.address().unwrap();
+    let (asking, _questions) = mpsc::channel(1);
+    let running = tokio::spawn(server.run(asking, std::future::pending()));
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("stands still"), "{answer}");
+    }
+    running.abort();
+}
+
+/// Some that never ask, some that ask for megabytes and never read: each keeps its place for a while only, one
+/// too many is told so and counted, and then there is room again.
+#[tokio::test]
+async fn those_who_never_read_lose_their_places() {
+    let patience = Patience { head: Duration::from_secs(2), stall: Duration::from_secs(2) };
+    let options = Options { connections: 2, patience, ..Options::default() };
+    // 10 MB: more than the kernel takes on for somebody.
+    let rig = Rig::start(options, true, 10_000);
+    let mut deaf = TcpStream::connect(rig.address).await.unwrap();
+    deaf.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut begun = [0; 12];
+    deaf.read_exact(&mut begun).await.unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    let _silent = TcpStream::connect(rig.address).await.unwrap();
+    let refused = rig.get("/healthz", "*/*").await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many"), "{refused}");
+    let freed = async {
+        loop {
+            let page = rig.get("/metrics", "*/*").await;
+            if page.starts_with("HTTP/1.1 200") {
+                return page;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let page = timeout(Duration::from_secs(60), freed).await.unwrap();
+    let counted = page.lines().find(|line| line.starts_with("ipwatch_metrics_refused_total"));
+    assert!(!counted.unwrap().ends_with(" 0"), "{counted:?}");
+    drop(deaf);
+    rig.stop().await;
+}
+
+/// One that reads a little now and then is not stalled, and yet comes to an end.
+#[tokio::test]
+async fn no_connection_lasts_for_ever() {
+    let options = Options { whole: Duration::from_millis(300), ..Options::default() };
+    let rig = Rig::start(options, true, 10_000);
+    let mut slow = TcpStream::connect(rig.address).await.unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut some = vec![0; 4096];
+    let dripping = async {
+        while slow.read(&mut some).await.is_ok_and(|count| count > 0) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), dripping).await.unwrap();
+    rig.stop().await;
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = Server::bind(&Listen::Tcp(address)).unwrap_err().to_string();
+    assert!(error.contains(&address.to_string()) && error.contains("[metrics] listen"), "{error}");
+    assert!(!error.contains('\n'));
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_served_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.sock");
+    let listen = Listen::Unix(path.clone());
+    let server = Server::bind(&listen).unwrap();
+    let again = Server::bind(&listen).unwrap_err().to_string();
+    assert!(again.contains("in use") && !again.contains("--socket"), "{again}");
+    let (asking, mut questions) = mpsc::channel(1);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(server.run(asking, async move {
+        let _ = stopped.await;
+    }));
+    let core = tokio::spawn(async move {
+        while let Some(Question::Ready(reply)) = questions.recv().await {
+            let _ = reply.send(true);
+        }
+    });
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    core.await.unwrap();
+    assert!(!path.exists());
+}
