@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 
 use super::words::{self, Proof};
-use crate::escape::escape;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Holding, Meeting, Netns, NodeMap, Policy};
@@ -73,7 +72,7 @@ fn whose(subject: &Subject, netns: &Netns) -> String {
     words::owner(subject.pod.as_ref(), subject.container.as_ref(), &otherwise)
 }
 
-/// What two share, in words. Devices' names are the containers' own.
+/// What two share, in words.
 fn meeting(map: &NodeMap, meeting: Meeting) -> String {
     let place = |id| match map.netns(id) {
         Some(netns) if netns.host => "the host".to_owned(),
@@ -83,11 +82,10 @@ fn meeting(map: &NodeMap, meeting: Meeting) -> String {
     match meeting {
         Meeting::Router(netns) => format!("the router that is {}", place(netns)),
         Meeting::Link(at) => {
-            let link = map.netns(at.netns).and_then(|netns| netns.link(at.ifindex));
-            let name =
-                link.map_or_else(|| format!("device {}", at.ifindex), |link| link.name.clone());
-            let kind = link.and_then(|link| link.kind.as_deref()).unwrap_or("device");
-            format!("{kind} {} of {}", escape(&name), place(at.netns))
+            let Some(netns) = map.netns(at.netns) else { return "one link".to_owned() };
+            let kind = netns.link(at.ifindex).and_then(|link| link.kind.as_deref());
+            let kind = kind.map(|kind| format!("{kind} ")).unwrap_or_default();
+            format!("{kind}{} of {}", words::device(netns, at.ifindex), place(at.netns))
         }
     }
 }

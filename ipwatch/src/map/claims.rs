@@ -383,7 +383,7 @@ impl NodeMap {
     pub(super) fn devices_with(&self, ip: IpAddr) -> Vec<(NetnsId, u32, Option<Mac>)> {
         let mut found = Vec::new();
         for entry in self.with_ip(ip).filter_map(|id| self.netns.get(&id)) {
-            for (key, _) in entry.addresses().filter(|(key, _)| key.local == ip) {
+            for (key, _) in entry.with_ip(ip) {
                 let mac = entry.link(key.ifindex).and_then(|link| link.mac);
                 found.push((entry.id, key.ifindex, mac));
             }
@@ -457,9 +457,9 @@ impl NodeMap {
 
     /// Whether duplicate address detection has given an address up.
     pub(super) fn has_failed(&self, (ip, id, ifindex): &Key) -> bool {
-        let mut addresses = self.netns.get(id).into_iter().flat_map(|entry| entry.addresses());
-        addresses
-            .any(|(key, known)| key.local == *ip && key.ifindex == *ifindex && known.dad_failed())
+        let entry = self.netns.get(id);
+        let mut own = entry.into_iter().flat_map(|entry| entry.on_device(*ifindex, *ip));
+        own.any(|(_, known)| known.dad_failed())
     }
 
     /// A side, and where on this node it is now.
@@ -508,5 +508,5 @@ impl NodeMap {
 }
 
 fn holds(entry: &super::Netns, ip: IpAddr) -> bool {
-    entry.addresses().any(|(key, known)| key.local == ip && known.is_used())
+    entry.with_ip(ip).any(|(_, known)| known.is_used())
 }

@@ -174,7 +174,7 @@ impl NodeMap {
             if entry.dying.is_some() || !self.meets(here, key, there) {
                 continue;
             }
-            let own = entry.addresses().find(|(key, _)| key.local == ip && key.ifindex == on);
+            let own = entry.on_device(on, ip).next();
             let Some((_, address)) = own.filter(|(_, known)| known.is_used()) else { continue };
             let home = Home { netns: id, ifindex: on, holds: true };
             let claims = sides.iter().filter(|side| {
@@ -203,8 +203,7 @@ impl NodeMap {
         }
         let entry = self.netns.get(&netns).filter(|entry| entry.dying.is_none())?;
         let own = entry.link(ifindex)?.mac;
-        let (_, address) =
-            entry.addresses().find(|(key, _)| key.local == ip && key.ifindex == ifindex)?;
+        let (_, address) = entry.on_device(ifindex, ip).next()?;
         let heard = self.claims.contest(key).into_iter().flat_map(|contest| &contest.sides);
         let offenders: Vec<&Side> = heard.filter(|side| side.dad.is_some()).collect();
         // Its own question came back: a loop on the link, or a bond.

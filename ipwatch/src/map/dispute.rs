@@ -318,7 +318,7 @@ impl NodeMap {
     /// The bridge of the host that the device with an IP hangs on, or the host's device that it is made of.
     fn link_below(&self, netns: &Netns, ip: IpAddr) -> Option<u32> {
         let host = self.netns.get(&self.host()?)?;
-        let (key, _) = netns.addresses().find(|(key, _)| key.local == ip)?;
+        let (key, _) = netns.with_ip(ip).next()?;
         let link = netns.link(key.ifindex)?;
         match link.kind.as_deref() {
             Some("veth") => host_end(host, netns, link)?.master,
@@ -413,19 +413,16 @@ impl NodeMap {
     }
 }
 
-/// Whether a netns has an IP on a device by which others could reach it.
 /// Whether a netns answers for an IP: not where it is on a dummy alone.
 pub(super) fn has(netns: &Netns, ip: IpAddr) -> bool {
-    netns.routable().any(|(key, _)| {
-        let dummy =
-            netns.link(key.ifindex).is_some_and(|link| link.kind.as_deref() == Some("dummy"));
-        key.local == ip && !dummy
+    netns.with_ip(ip).filter(|(key, _)| netns.is_routable(key)).any(|(key, _)| {
+        let link = netns.link(key.ifindex);
+        link.is_none_or(|link| link.kind.as_deref() != Some("dummy"))
     })
 }
 
 fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
-    let own = netns.addresses().filter(|(key, _)| key.local == ip);
-    own.map(|(_, known)| known.since).min().unwrap_or_default()
+    netns.with_ip(ip).map(|(_, known)| known.since).min().unwrap_or_default()
 }
 
 /// The host's end of a netns's veth. Indexes are small numbers, the same ones in every netns: it is the host's

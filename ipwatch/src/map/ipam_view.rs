@@ -122,7 +122,7 @@ impl NodeMap {
         let all = self.with_ip(ip).filter_map(|id| self.netns.get(&id)).take(LISTED);
         let view = |netns: &Netns| {
             let (container, pod) = self.sandbox_of(netns.id);
-            let on = netns.addresses().find(|(key, _)| key.local == ip);
+            let on = netns.with_ip(ip).next();
             IpamHolder {
                 netns: self.netns_view(netns),
                 interface: on.map(|(key, _)| interface_view(netns, key.ifindex)),
@@ -174,7 +174,7 @@ impl NodeMap {
     }
 
     fn holding(&self, netns: &Netns, ip: IpAddr) -> String {
-        let on = netns.addresses().find(|(key, _)| key.local == ip);
+        let on = netns.with_ip(ip).next();
         let device = on.and_then(|(key, _)| Some(netns.link(key.ifindex)?.name.clone()));
         let device = device.map(|name| format!(" on {name}")).unwrap_or_default();
         if netns.host {

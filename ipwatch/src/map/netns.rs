@@ -171,6 +171,26 @@ impl Netns {
         self.addresses.iter()
     }
 
+    /// Those with this IP, by device: found, not searched for, for a netns may have thousands of others.
+    pub fn with_ip(&self, ip: IpAddr) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
+        let mut from = Some(0);
+        let devices = std::iter::from_fn(move || {
+            let (key, _) = self.addresses.range(least(from?, LEAST_IP)..).next()?;
+            from = key.ifindex.checked_add(1);
+            Some(key.ifindex)
+        });
+        devices.flat_map(move |ifindex| self.on_device(ifindex, ip))
+    }
+
+    /// Those with this IP on one device: they differ in prefix or peer.
+    pub fn on_device(
+        &self,
+        ifindex: u32,
+        ip: IpAddr,
+    ) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
+        self.addresses.range(all_of(ifindex, ip))
+    }
+
     /// Its links, by index.
     pub fn links(&self) -> impl Iterator<Item = &LinkEntry> {
         self.links.values()
@@ -236,6 +256,21 @@ impl Netns {
         is_routable(key.local)
             && !self.links.get(&key.ifindex).is_some_and(|entry| entry.link.loopback)
     }
+}
+
+/// The least IP, in the order of addresses.
+const LEAST_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+
+/// The least address that a device may have with an IP.
+fn least(ifindex: u32, local: IpAddr) -> AddressKey {
+    AddressKey { ifindex, local, prefix_len: 0, peer: None }
+}
+
+/// Every address that a device may have with an IP.
+fn all_of(ifindex: u32, local: IpAddr) -> std::ops::RangeInclusive<AddressKey> {
+    let last = IpAddr::V6(std::net::Ipv6Addr::from_bits(u128::MAX));
+    let most = AddressKey { ifindex, local, prefix_len: u8::MAX, peer: Some(last) };
+    least(ifindex, local)..=most
 }
 
 /// Whether an IP can be handed out at all: not loopback, link-local, multicast or unspecified.
@@ -462,7 +497,7 @@ impl NodeMap {
         }
         self.reach.readdressed();
         // The same IP may stand on another device or with another prefix.
-        if !entry.addresses.keys().any(|other| other.local == key.local) {
+        if entry.with_ip(key.local).next().is_none() {
             self.by_ip.remove(&(key.local, id));
             self.count_holders(key.local);
             self.ipam.touch(key.local);
@@ -499,12 +534,10 @@ impl NodeMap {
         }
         self.claims.dad_failed(id, ifindex, ip);
         let Some(entry) = self.netns.get_mut(&id) else { return };
-        for (key, known) in &mut entry.addresses {
-            if key.ifindex == ifindex && key.local == ip {
-                known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
-                self.reach.readdressed();
-                known.touched = known.touched.max(at);
-            }
+        for (_, known) in entry.addresses.range_mut(all_of(ifindex, ip)) {
+            known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
+            self.reach.readdressed();
+            known.touched = known.touched.max(at);
         }
     }
 

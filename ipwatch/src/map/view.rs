@@ -52,8 +52,7 @@ impl NodeMap {
         let mut views = Vec::new();
         for (ip, id) in entries {
             let Some(entry) = self.netns.get(&id) else { continue };
-            let of_ip = entry.addresses().filter(|(key, _)| key.local == ip);
-            views.extend(of_ip.map(|address| self.address_view(entry, Some(address))));
+            views.extend(entry.with_ip(ip).map(|address| self.address_view(entry, Some(address))));
         }
         views
     }

@@ -90,9 +90,9 @@ fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
         .filter_map(|id| map.netns.get(&id))
         .filter(|netns| netns.dying.is_none() && has(netns, ip))
         .flat_map(|netns| {
-            let own = netns.addresses().filter(move |(key, known)| {
+            let own = netns.with_ip(ip).filter(move |(key, known)| {
                 let stale = known.touched < map.lost_last;
-                key.local == ip && netns.is_routable(key) && answers(known) && !stale
+                netns.is_routable(key) && answers(known) && !stale
             });
             own.map(move |(key, known)| (netns, key.ifindex, known))
         })

@@ -337,8 +337,7 @@ impl Plan {
             }
             let own = end.local.is_none_or(|local| local == by.remote);
             let netns = map.netns.get(&end.under);
-            own && netns
-                .is_some_and(|netns| netns.addresses().any(|(key, _)| key.local == by.remote))
+            own && netns.is_some_and(|netns| netns.with_ip(by.remote).next().is_some())
         };
         if !names(a, b) || !names(b, a) {
             return false;

@@ -51,9 +51,7 @@ pub(super) fn meet(
     }
     let single = |at: Endpoint| {
         map.netns(at.netns).is_some_and(|netns| {
-            netns.addresses().any(|(key, _)| {
-                key.ifindex == at.ifindex && key.local == ip && key.prefix_len == len(ip)
-            })
+            netns.on_device(at.ifindex, ip).any(|(key, _)| key.prefix_len == len(ip))
         })
     };
     let routed = || {

@@ -112,3 +112,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_ip_is_found_on_every_device_that_has_it_and_nowhere_else() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+    let ips = ["0.0.0.0", "10.0.0.1", "10.0.0.2", "255.255.255.255", "::", "fd00::1", last].map(ip);
+    let netns = full(7, 70, 3);
+    let mut feed = Feed::new(NONE);
+    let mut n = 0;
+    for ifindex in [0, 1, 2, 7, u32::MAX] {
+        for local in ips {
+            for (prefix_len, peer) in [(0, None), (24, None), (255, Some(ip(last)))] {
+                n += 1;
+                if n * 7 % 5 < 3 {
+                    let key = AddressKey { ifindex, local, prefix_len, peer };
+                    let address = Address { key, scope: Some(0), flags: Some(0) };
+                    feed.tell(What::Address { netns, address });
+                }
+            }
+        }
+    }
+    let entry = feed.map.all_netns().find(|entry| entry.names.inode == netns.inode).unwrap();
+    assert!(entry.addresses().count() > 50);
+    for wanted in ips.into_iter().chain([ip("10.0.0.3"), ip("fd00::2")]) {
+        let keys = |ifindex: Option<u32>| {
+            let all = entry.addresses().map(|(key, _)| *key);
+            let own = all.filter(move |key| key.local == wanted);
+            own.filter(move |key| ifindex.is_none_or(|it| it == key.ifindex)).collect::<Vec<_>>()
+        };
+        let found: Vec<_> = entry.with_ip(wanted).map(|(key, _)| *key).collect();
+        assert_eq!(found, keys(None), "{wanted}");
+        for ifindex in [0, 2, 3, u32::MAX] {
+            let found: Vec<_> = entry.on_device(ifindex, wanted).map(|(key, _)| *key).collect();
+            assert_eq!(found, keys(Some(ifindex)), "{wanted} on {ifindex}");
+        }
+    }
+}

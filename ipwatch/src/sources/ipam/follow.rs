@@ -1,10 +1,13 @@
 //! Following the files of a store by inotify, and telling what changes.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use inotify::WatchMask;
@@ -13,7 +16,7 @@ use tokio::io::Interest;
 
 use super::known::{Known, Out};
 use super::trouble::Troubles;
-use super::{Content, Directory, Store, Trouble};
+use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
 use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
 use crate::sources::ready::ready;
@@ -34,12 +37,6 @@ const MOST_DIRECTORIES: usize = 4_096;
 
 /// Entries of one directory.
 const MOST_ENTRIES: usize = 262_144;
-
-/// Files that are read before what they say is told.
-const AT_ONCE: usize = 8_192;
-
-/// Of so many half are read by a thread of their own.
-const MANY: usize = 1_024;
 
 /// How long a directory must be gone before its files are: some stores replace one by two renames.
 const GONE_AFTER: u64 = 200_000_000;
@@ -114,7 +111,7 @@ async fn until(next: Option<BootNs>) {
 }
 
 struct Follower {
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     out: Out,
     watches: Option<Watches>,
     /// The store's directories, as they are watched.
@@ -143,15 +140,21 @@ struct Asked {
 
 /// How a directory was found.
 enum Listed {
-    There(Vec<(OsString, FileType)>),
+    There(Open),
     Absent,
+}
+
+/// A directory that is open, and what is in it: nobody can put another one in its place.
+struct Open {
+    fd: OwnedFd,
+    entries: Vec<(OsString, FileType)>,
 }
 
 impl Follower {
     fn new(store: Box<dyn Store>, emit: Emit) -> Self {
         let name = store.name();
         Self {
-            store,
+            store: Arc::from(store),
             out: Out::new(emit),
             watches: None,
             roots: Vec::new(),
@@ -165,7 +168,7 @@ impl Follower {
         }
     }
 
-    fn open(&mut self) -> io::Result<std::os::fd::OwnedFd> {
+    fn open(&mut self) -> io::Result<OwnedFd> {
         let watches = Watches::new(FILES)?;
         let fd = watches.fd()?;
         self.watches = Some(watches);
@@ -337,8 +340,8 @@ impl Follower {
         at: BootNs,
         seen: &mut HashSet<PathBuf>,
     ) -> Result<(), Stopped> {
-        let entries = match list(&root.path, true) {
-            Ok(Listed::There(entries)) => entries,
+        let there = match list(&root.path, true) {
+            Ok(Listed::There(there)) => there,
             Ok(Listed::Absent) => return Ok(self.troubles.clear(&root.path, &mut self.out)?),
             Err(error) => {
                 self.in_place |= self.store.shows_use(root);
@@ -350,9 +353,10 @@ impl Follower {
         self.troubles.clear(&root.path, &mut self.out)?;
         if !root.nested {
             seen.insert(root.path.clone());
-            return self.entries(&root.path, &entries, dump, at);
+            return self.entries(&root.path, &there, dump, at);
         }
-        let directories = entries
+        let directories = there
+            .entries
             .into_iter()
             .filter(|(_, kind)| !matches!(kind, FileType::RegularFile | FileType::Fifo));
         for (n, (name, _)) in directories.enumerate() {
@@ -373,10 +377,10 @@ impl Follower {
             may_look(watches.follow_below(path))?;
         }
         match list(path, false) {
-            Ok(Listed::There(entries)) => {
+            Ok(Listed::There(there)) => {
                 self.leaving.remove(path);
                 self.troubles.clear(path, &mut self.out)?;
-                self.entries(path, &entries, dump, at)
+                self.entries(path, &there, dump, at)
             }
             Ok(Listed::Absent) => {
                 self.directory_absent(path);
@@ -419,25 +423,23 @@ impl Follower {
     fn entries(
         &mut self,
         directory: &Path,
-        entries: &[(OsString, FileType)],
+        open: &Open,
         dump: bool,
         at: BootNs,
     ) -> Result<(), Stopped> {
-        let there: HashSet<&OsStr> = entries.iter().map(|(name, _)| &**name).collect();
+        let names = open.entries.iter().map(|(name, _)| &**name);
+        // The first time there is nothing to be missed.
+        let there: LazyCell<HashSet<&OsStr>, _> = LazyCell::new(|| names.clone().collect());
         self.known.gone_but(directory, |name| there.contains(name), &mut self.out)?;
         for file in self.troubles.below(directory) {
             if file.file_name().is_none_or(|name| !there.contains(name)) {
                 self.troubles.clear(&file, &mut self.out)?;
             }
         }
-        let paths = entries.iter().map(|(name, _)| directory.join(name));
+        let paths = names.clone().map(|name| directory.join(name));
         let paths: Vec<PathBuf> = paths.filter(|path| self.store.is_part(path)).collect();
-        for paths in paths.chunks(AT_ONCE) {
-            for (path, said) in paths.iter().zip(read_all(&*self.store, paths)) {
-                self.says(path, said, dump, at)?;
-            }
-        }
-        Ok(())
+        let store = Arc::clone(&self.store);
+        gather::each(&*store, open.fd.as_fd(), &paths, |path, said| self.says(path, said, dump, at))
     }
 
     /// Reads one file, or finds it gone.
@@ -501,25 +503,6 @@ impl Follower {
     }
 }
 
-/// Reads files: many of them in two threads, for what takes the time is the kernel's.
-fn read_all(store: &dyn Store, paths: &[PathBuf]) -> Vec<Result<Content, Trouble>> {
-    let read = |paths: &[PathBuf]| paths.iter().map(|path| store.read(path)).collect::<Vec<_>>();
-    if paths.len() < MANY {
-        return read(paths);
-    }
-    let (first, second) = paths.split_at(paths.len() / 2);
-    std::thread::scope(|scope| {
-        let other = std::thread::Builder::new().spawn_scoped(scope, || read(second));
-        let mut all = read(first);
-        match other.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(more)) => all.extend(more),
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => all.extend(read(second)), // there is no room for a thread
-        }
-        all
-    })
-}
-
 /// A directory that may not be watched may not be read either, and is told of then; any other error ends
 /// all watching.
 fn may_look<T>(watched: io::Result<T>) -> io::Result<()> {
@@ -546,7 +529,7 @@ fn list(path: &Path, through: bool) -> io::Result<Listed> {
         fd => fd?,
     };
     let mut entries = Vec::new();
-    for entry in rustix::fs::Dir::new(fd)? {
+    for entry in rustix::fs::Dir::new(fd.try_clone()?)? {
         let entry = entry?;
         if entries.len() == MOST_ENTRIES {
             return Err(io::Error::other(format!("more than {MOST_ENTRIES} entries")));
@@ -556,7 +539,7 @@ fn list(path: &Path, through: bool) -> io::Result<Listed> {
             entries.push((name.to_owned(), entry.file_type()));
         }
     }
-    Ok(Listed::There(entries))
+    Ok(Listed::There(Open { fd, entries }))
 }
 
 #[cfg(test)]

@@ -8,9 +8,13 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use super::{Content, Directory, Settings, Store, Trouble, conflist, read_whole, subnet};
+use super::{
+    Content, Directory, Settings, Store, Trouble, conflist, read_whole, subnet, too_long, unread,
+};
+use crate::bounded;
 use crate::fact::Reservation;
 
 /// Its name as a store.
@@ -96,7 +100,21 @@ impl Store for HostLocal {
             // Which network it is for the configurations say.
             return subnet::read(path).map(|_| Content::default());
         }
-        Ok(Content { reservations: vec![reservation(path)?], ..Content::default() })
+        let read = read_whole(path, LONGEST, Some(TAKEN))?;
+        content(path, &read.bytes, read.modified)
+    }
+
+    fn read_in(&self, directory: BorrowedFd<'_>, path: &Path) -> Result<Content, Trouble> {
+        let Some(name) = path.file_name().filter(|_| ip_of(path).is_some()) else {
+            return self.read(path);
+        };
+        let mut buffer = [0; LONGEST + 1];
+        let read = bounded::read_at(directory, Path::new(name), &mut buffer)
+            .map_err(|error| unread(&error, Some(TAKEN)))?;
+        if read.length > LONGEST {
+            return Err(too_long(LONGEST, Some(TAKEN)));
+        }
+        content(path, &buffer[..read.length], read.modified)
     }
 }
 
@@ -105,14 +123,14 @@ fn ip_of(path: &Path) -> Option<IpAddr> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-fn reservation(path: &Path) -> Result<Reservation, Trouble> {
-    let read = read_whole(path, LONGEST, Some(TAKEN))?;
+/// What the file of a reservation says.
+fn content(path: &Path, bytes: &[u8], modified: Option<i64>) -> Result<Content, Trouble> {
     let unreadable =
         |reason: &str| Trouble::Unreadable { reason: reason.to_owned(), effect: Some(TAKEN) };
     let ip = ip_of(path).ok_or_else(|| unreadable("its name is no IP"))?;
     let network = path.parent().and_then(Path::file_name).unwrap_or_default();
-    let Holder { container_id, ifname } = parse(&read.bytes).map_err(unreadable)?;
-    Ok(Reservation {
+    let Holder { container_id, ifname } = parse(bytes).map_err(unreadable)?;
+    let reservation = Reservation {
         store: NAME.to_owned(),
         network: network.to_string_lossy().into_owned(),
         key: path.display().to_string(),
@@ -120,8 +138,9 @@ fn reservation(path: &Path) -> Result<Reservation, Trouble> {
         container_id: Some(container_id),
         ifname,
         pod: None,
-        since: read.modified,
-    })
+        since: modified,
+    };
+    Ok(Content { reservations: vec![reservation], ..Content::default() })
 }
 
 /// For whom an IP is reserved.

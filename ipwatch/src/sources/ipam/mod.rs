@@ -1,8 +1,8 @@
 //! The stores of IPAM plugins: which IPs are reserved, for whom, and out of which ranges.
 //!
 //! Each kind of store is one file here and one [`Store`]; what follows files and turns their changes into
-//! facts is shared: `follow` (the events and the order of things), `known` (what was said before),
-//! `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
+//! facts is shared: `follow` (the events and the order of things), `gather` (many files at once), `known` (what
+//! was said before), `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
 
 #[doc(hidden)]
 pub mod aws;
@@ -15,6 +15,7 @@ mod document;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+mod gather;
 #[doc(hidden)]
 pub mod host_local;
 mod known;
@@ -28,6 +29,7 @@ mod trouble;
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -137,6 +139,15 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// It says nothing that can be relied upon. What it said before stands.
     fn read(&self, path: &Path) -> Result<Content, Trouble>;
 
+    /// The same, where the directory that the file is in is open. For stores with tens of thousands of files.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn read_in(&self, directory: BorrowedFd<'_>, path: &Path) -> Result<Content, Trouble> {
+        let _ = directory;
+        self.read(path)
+    }
+
     /// The IP that this file keeps from being handed out even when it says nothing.
     fn takes(&self, path: &Path) -> Option<IpAddr> {
         let _ = path;
@@ -188,17 +199,22 @@ fn whole(
     limit: usize,
     effect: Option<&'static str>,
 ) -> Result<Bytes, Trouble> {
-    let unreadable = |reason: String| Trouble::Unreadable { reason, effect };
-    let read = read.map_err(|error| match error.kind() {
+    let read = read.map_err(|error| unread(&error, effect))?;
+    if read.truncated { Err(too_long(limit, effect)) } else { Ok(read) }
+}
+
+/// Why a file was not read.
+fn unread(error: &io::Error, effect: Option<&'static str>) -> Trouble {
+    match error.kind() {
         io::ErrorKind::NotFound => Trouble::Gone,
         // Its owner holds a lease on it.
         io::ErrorKind::WouldBlock => Trouble::Busy(error.to_string()),
-        _ => unreadable(error.to_string()),
-    })?;
-    if read.truncated {
-        return Err(unreadable(format!("longer than {limit} bytes")));
+        _ => Trouble::Unreadable { reason: error.to_string(), effect },
     }
-    Ok(read)
+}
+
+fn too_long(limit: usize, effect: Option<&'static str>) -> Trouble {
+    Trouble::Unreadable { reason: format!("longer than {limit} bytes"), effect }
 }
 
 /// Why a file says nothing.

@@ -311,6 +311,21 @@ pub(super) struct Standing {
     why: Why,
 }
 
+impl Standing {
+    /// A probe tells of ARP: no socket has to.
+    fn is_above_the_watch(&self) -> bool {
+        self.event == ARP_CLAIM && self.rung.is_some_and(|rung| rung != Rung::Socket)
+    }
+
+    /// The watch was asked for beside it, and this is why it is not there, if it is not.
+    fn lacks_the_watch(&mut self, refused: Option<Reason>) {
+        if let Some(reason) = refused {
+            tracing::warn!(%reason, "probes: ARP on the host's links is not heard");
+            self.why.add(Some(Rung::Socket), reason);
+        }
+    }
+}
+
 /// Tries every event's ways. Nothing in here is fatal: what the kernel refuses is noted.
 pub(super) fn climb(loader: &mut Loader<'_>, settings: &Settings) -> Vec<Standing> {
     let mut forbid = settings.forbid.clone();
@@ -318,16 +333,17 @@ pub(super) fn climb(loader: &mut Loader<'_>, settings: &Settings) -> Vec<Standin
         forbid.push(Rung::Socket);
     }
     let mut climb = |event| settle(event, loader, &forbid);
-    let standings: Vec<Standing> = EVENTS.iter().map(&mut climb).collect();
-    let higher = |standing: &Standing| {
-        standing.event == ARP_CLAIM && standing.rung.is_some_and(|rung| rung != Rung::Socket)
-    };
+    let mut standings: Vec<Standing> = EVENTS.iter().map(&mut climb).collect();
+    let higher = standings.iter_mut().find(|standing| standing.is_above_the_watch());
     if settings.watch == Watch::Always
-        && standings.iter().any(higher)
-        && !forbid.contains(&Rung::Socket)
-        && let Err(refusal) = loader.attach(Rung::Socket, ARP_WATCH)
+        && let Some(standing) = higher
     {
-        tracing::warn!(%refusal, "probes: ARP on the host's links is not heard");
+        let refused = if forbid.contains(&Rung::Socket) {
+            Some(Reason::Forbidden)
+        } else {
+            loader.attach(Rung::Socket, ARP_WATCH).err().map(Reason::Refused)
+        };
+        standing.lacks_the_watch(refused);
     }
     standings
 }
@@ -412,6 +428,24 @@ mod tests {
         kinds.sort_unstable();
         // The iterators' kinds never come through the ring buffer.
         assert_eq!(kinds, (kind::NETNS_CREATED..kind::TASK_SEEN).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
+        let counters = events::Counters::default();
+        let standing = |event, rung| Standing { event, rung, hook: "", why: Why::default() };
+        let mut standings: Vec<Standing> =
+            EVENTS.iter().map(|event| standing(event.name, Some(Rung::Kprobe))).collect();
+        let arp = standings.iter_mut().find(|it| it.is_above_the_watch()).unwrap();
+        arp.lacks_the_watch(None);
+        assert_eq!(arp.why, Why::default());
+        arp.lacks_the_watch(Some(Reason::Forbidden));
+        let report = report(&standings, &counters, &|_| 0);
+        let shown = report.iter().find(|probe| probe.event == ARP_CLAIM).unwrap();
+        let why = format!("{}: forbidden by the configuration", Rung::Socket);
+        assert_eq!((&*shown.status, shown.why.as_ref()), ("fallback", Some(&why)));
+        assert!(!standing(ARP_CLAIM, Some(Rung::Socket)).is_above_the_watch());
+        assert!(!standing(ARP_CLAIM, None).is_above_the_watch());
     }
 
     #[test]

@@ -487,27 +487,3 @@ fn a_configuration_may_be_a_link() {
     fs::rename(at("..data_tmp"), at("..data")).unwrap();
     assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "end"]);
 }
-
-#[test]
-fn many_files_are_read_in_their_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let networks = dir.path().join("networks/cbr0");
-    fs::create_dir_all(&networks).unwrap();
-    let paths: Vec<PathBuf> =
-        (0..3 * MANY).map(|n| networks.join(format!("10.0.{}.{}", n / 256, n % 256))).collect();
-    for (n, path) in paths.iter().enumerate().filter(|(n, _)| n % 7 > 0) {
-        fs::write(path, format!("c{n}")).unwrap();
-    }
-    let store = HostLocal::new(&settings(dir.path()));
-    let said = read_all(&store, &paths);
-    assert_eq!(said.len(), paths.len());
-    for (n, said) in said.into_iter().enumerate() {
-        match said {
-            Ok(content) => {
-                let id = content.reservations[0].container_id.as_deref();
-                assert_eq!(id, Some(format!("c{n}").as_str()));
-            }
-            Err(trouble) => assert!(n % 7 == 0 && trouble == Trouble::Gone),
-        }
-    }
-}
