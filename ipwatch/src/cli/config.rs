@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::args::{ConfigCommand, ConfigWhat, Configured, Global};
 use super::output::Out;
 use super::{Failure, Outcome, daemon};
+use crate::sinks::otlp::config::environment;
 use crate::config::{Config, DEFAULT_PATH, text};
 use crate::escape::escape;
 
@@ -38,6 +39,7 @@ fn check(file: Option<PathBuf>) -> Result<String, Failure> {
 fn show(global: &Global, configured: &Configured) -> Result<String, Failure> {
     let mut config = daemon::config(global, configured)?;
     // The environment has its say where the file has none.
-    config.otlp.endpoint = config.otlp_endpoint();
+    let endpoint = config.otlp.endpoint;
+    config.otlp.endpoint = endpoint.or_else(|| environment("OTEL_EXPORTER_OTLP_ENDPOINT"));
     Ok(text::effective(&config))
 }

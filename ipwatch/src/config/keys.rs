@@ -324,7 +324,7 @@ pub const KEYS: &[Key] = &[
     Key::new(
         "metrics.pod_cidrs",
         "The pods' IPs: no other is a series of ipwatch_address_info.",
-        |c| Some(Value::Array(c.metrics.pod_cidrs.iter().map(|p| Value::String(p.to_string())).collect())),
+        |c| list(&c.metrics.pod_cidrs),
     ),
     Key::new(
         "metrics.max_address_series",

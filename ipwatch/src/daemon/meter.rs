@@ -160,18 +160,9 @@ fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
     reading.published = counters.published;
     let Some(otlp) = counters.otlp else { return };
     reading.failures = Some(otlp.failures);
-    reading.telemetry = BTreeMap::from([
-        (
-            "findings",
-            Signal { exported: otlp.exported, dropped: otlp.dropped, waiting: otlp.waiting },
-        ),
-        (
-            "calls",
-            Signal {
-                exported: otlp.calls_exported,
-                dropped: otlp.calls_dropped,
-                waiting: otlp.calls_waiting,
-            },
-        ),
-    ]);
+    let signal = |kind| {
+        let sinks::otlp::Count { exported, dropped, waiting } = otlp.of(kind);
+        (sinks::otlp::Kind::as_str(kind), Signal { exported, dropped, waiting })
+    };
+    reading.telemetry = sinks::otlp::Kind::ALL.into_iter().map(signal).collect();
 }
