@@ -36,6 +36,7 @@ pub struct Config {
     conf_dirs: Vec<PathBuf>,
     bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
+    otlp_lines: String,
     extra: String,
 }
 
@@ -104,6 +105,14 @@ impl Config {
         self
     }
 
+    /// A line beside the collector's address.
+    #[must_use]
+    pub fn otlp_line(mut self, line: &str) -> Self {
+        self.otlp_lines.push_str(line);
+        self.otlp_lines.push('\n');
+        self
+    }
+
     /// Any other lines.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -153,7 +162,7 @@ impl Config {
             section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
         }
         if let Some(endpoint) = &self.otlp {
-            section("otlp", format!("endpoint = {endpoint:?}"));
+            section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
         }
         match probes().as_str() {
             "kprobe" => section("probes", "forbid = [\"fentry\"]".into()),
