@@ -60,12 +60,11 @@ fn a_finding_reaches_a_collector_over_http(lab: &Lab) {
         all.into_iter().find(|finding| finding["status"] == "firing")
     });
     let id = finding["id"].as_str().unwrap().to_owned();
-    support::poll::until("its span and its log record have arrived", 20, || {
+    support::poll::until("its span has arrived", 20, || {
         let received = collector.received();
-        received.contains("ipwatch.finding ip-held-by-stuck-process")
-            && received.contains("opened: ip-held-by-stuck-process")
-            && received.contains(&id)
+        received.contains("ipwatch.finding ip-held-by-stuck-process") && received.contains(&id)
     });
+    // The collector prints one signal only; of the other it is known whether it was taken.
     let standing = daemon.source("otlp").expect("the collector is a source");
     assert_eq!(standing["status"], "active", "{standing}");
     let detail = standing["detail"].as_str().unwrap();
@@ -138,7 +137,7 @@ fn a_teardown_and_a_tenure_are_spans(lab: &Lab) {
     let sees = daemon
         .list("probes", &["doctor"])
         .iter()
-        .any(|probe| probe["event"] == "netns-teardown-end" && probe["status"] != "missing");
+        .any(|probe| probe["event"] == "netns-teardown-end" && probe["rung"] != "netlink");
     if sees {
         support::poll::until("the teardown has arrived", 20, || {
             with("ipwatch.netns.teardown", &[&inode.to_string(), "finished"])
