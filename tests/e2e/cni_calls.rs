@@ -165,7 +165,7 @@ fn spans_of_calls_nest_and_say_why_one_failed(lab: &Lab) {
     let collector = Collector::start(lab);
     let log = lab.dir().join("containerd.log");
     std::fs::write(&log, "").unwrap();
-    let config = Config::default().otlp(&collector.endpoint);
+    let config = Config::default().otlp(&collector.endpoint).otlp_line("cni_calls = \"all\"");
     let _daemon = Daemon::start(lab, &config.line(&format!("[cni]\nlogs = [{log:?}]")));
     let (pod, id) = (node.pod("spans"), "0123456789abcdef");
     assert!(node.run(&node.call("bridge", "ADD", id, &pod)).1.status.success());

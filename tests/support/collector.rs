@@ -28,6 +28,8 @@ pub struct Collector {
     output: PathBuf,
     /// Where it takes OTLP over gRPC.
     pub endpoint: String,
+    /// Where it takes OTLP over HTTP.
+    pub http: String,
 }
 
 impl Collector {
@@ -51,7 +53,9 @@ impl Collector {
         until("the collector listens", 20, || {
             std::net::TcpStream::connect(("127.0.0.1", grpc)).is_ok()
         });
-        Self { child, output, endpoint: format!("http://127.0.0.1:{grpc}") }
+        let (endpoint, http) =
+            (format!("http://127.0.0.1:{grpc}"), format!("http://127.0.0.1:{http}"));
+        Self { child, output, endpoint, http }
     }
 
     /// What it received and printed so far.

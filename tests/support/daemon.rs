@@ -37,6 +37,7 @@ pub struct Config {
     conf_dirs: Vec<PathBuf>,
     bin_dirs: Vec<PathBuf>,
     otlp: Option<String>,
+    otlp_lines: String,
     extra: String,
 }
 
@@ -105,6 +106,14 @@ impl Config {
         self
     }
 
+    /// A line beside the collector's address.
+    #[must_use]
+    pub fn otlp_line(mut self, line: &str) -> Self {
+        self.otlp_lines.push_str(line);
+        self.otlp_lines.push('\n');
+        self
+    }
+
     /// Any other lines.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -154,7 +163,7 @@ impl Config {
             section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
         }
         if let Some(endpoint) = &self.otlp {
-            section("otlp", format!("endpoint = {endpoint:?}"));
+            section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
         }
         match probes().as_str() {
             "kprobe" => section("probes", "forbid = [\"fentry\"]".into()),

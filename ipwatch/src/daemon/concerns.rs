@@ -83,14 +83,22 @@ impl Concerns {
         tenures.map(link).collect()
     }
 
-    /// The newest ADD and the newest DEL for the container, by the outermost plugins.
+    /// The newest ADD and the newest DEL for the container, or for the netns where no container is known, by the
+    /// outermost plugins.
     fn runs_of(&mut self, finding: &Finding, map: &NodeMap, calls: &Calls) -> Vec<Link> {
-        let container = finding.subject.container.as_ref();
-        let Some(id) = container.and_then(|container| container.id.as_deref()) else {
-            return Vec::new();
-        };
+        let subject = &finding.subject;
+        let id = subject.container.as_ref().and_then(|container| container.id.as_deref());
+        let path = subject.netns.as_ref().and_then(|netns| netns.path.as_deref()).map(bare);
         let newest = |command| {
-            let of = |entry: &&CallEntry| entry.within.is_none() && entry.is(command, id);
+            let of = |entry: &&CallEntry| {
+                let call = &entry.call;
+                let meant = match (id, path) {
+                    (Some(id), _) => call.container_id.as_deref() == Some(id),
+                    (None, Some(path)) => call.netns_path.as_deref().map(bare) == Some(path),
+                    (None, None) => false,
+                };
+                meant && call.command == command && entry.within.is_none()
+            };
             map.calls().filter(of).max_by_key(|entry| entry.began)
         };
         let both = [CniCommand::Add, CniCommand::Del].into_iter().filter_map(newest);
@@ -151,6 +159,11 @@ pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
 fn holders(map: &NodeMap, netns: &Netns) -> Vec<crate::contract::Holder> {
     let names = NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid };
     map.find(&names).map(|id| map.holder_views(id)).unwrap_or_default()
+}
+
+/// `/var/run` is a link to `/run`: a path by its shorter name.
+fn bare(path: &str) -> &str {
+    path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
 }
 
 /// Whether it is new. Where there is no room, something old is forgotten: at worst a span is sent twice, which

@@ -233,6 +233,7 @@ async fn a_burst_is_delivered_or_counted_to_the_span() {
             tokio::task::yield_now().await;
         }
     }
+    until("nothing waits", || otlp.counters().of(Kind::Calls).waiting == 0).await;
     let counters = otlp.shutdown().await.of(Kind::Calls);
     assert_eq!((counters.exported + counters.dropped, counters.waiting), (BURST, 0));
     assert_eq!(collector.spans.lock().unwrap().len() as u64, counters.exported);
