@@ -125,6 +125,9 @@ pub(super) enum Command {
     Replay(Replay),
     /// A completion script on stdout
     Completions(Completions),
+    /// Manual pages, one for each command
+    #[command(hide = true)]
+    ManPages(ManPages),
 }
 
 /// The daemon's configuration.
@@ -309,6 +312,13 @@ pub(super) struct Completions {
     /// For which shell
     #[arg(value_name = "SHELL")]
     pub(super) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ManPages {
+    /// Where they are put
+    #[arg(value_name = "DIR")]
+    pub(super) dir: PathBuf,
 }
 
 /// A duration as people write it.

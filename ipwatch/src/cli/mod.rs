@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use self::args::{Cli, Command};
+use self::args::{Cli, Command, ManPages};
 use self::output::Out;
 use crate::api::client::ClientError;
 use crate::escape::escape;
@@ -118,7 +118,17 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
             out.raw(&script)?;
             Ok(Outcome::Fine)
         }
+        Command::ManPages(ManPages { dir }) => {
+            clap_mangen::generate_to(without_help(Cli::command()), &dir)
+                .map_err(|error| anyhow::anyhow!("cannot write to {}: {error}", dir.display()))?;
+            Ok(Outcome::Fine)
+        }
     }
+}
+
+/// `help` of each command is no command of its own in the manual.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
 /// Runs a conversation with the daemon to its end.
