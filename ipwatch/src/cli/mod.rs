@@ -1,6 +1,7 @@
 //! The command line: parses, asks, shows. One file per command; `show/` turns documents into text
 //! and touches nothing else.
 
+mod ack;
 mod args;
 mod check;
 mod config;
@@ -103,6 +104,8 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
+        Command::Ack(acked) => wait_for(ack::ack(&global, &out, acked))?,
+        Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
         Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
         Command::Config(command) => config::config(&global, &out, command),
         Command::Record(record) => daemon::record(&global, record),

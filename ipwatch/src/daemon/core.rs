@@ -372,7 +372,7 @@ impl Core {
         self.events.neighbours_lagged(news.more);
     }
 
-    fn tell(&mut self, change: Change) {
+    pub(super) fn tell(&mut self, change: Change) {
         self.events.send(Event::Finding(Box::new(change.clone())));
         self.sinks.publish(&change);
     }
