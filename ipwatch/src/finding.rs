@@ -293,6 +293,22 @@ pub struct Finding {
     /// It already stood when ipwatch first looked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,
+    /// A person has seen it: it is not to page again while this is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acked: Option<Ack>,
+}
+
+/// Somebody's word that a finding is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// When it was given, RFC 3339.
+    pub at: String,
+    /// Until when it holds, RFC 3339; absent: until the finding is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Why, in the words of whoever gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// One step in the life of a finding: one event for every sink.
@@ -310,7 +326,7 @@ pub struct Change {
 pub enum ChangeKind {
     /// First seen.
     Opened,
-    /// Began to fire, or changed its severity, holders or subject.
+    /// Began to fire, changed its severity, holders or subject, or was acknowledged or no longer is.
     Updated,
     /// Over.
     Resolved,

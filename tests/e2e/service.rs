@@ -21,6 +21,7 @@ support::tests! {
     the_journal_gets_fields needs [Fuse],
     with_the_units_capabilities_it_sees_everything needs [Fuse],
     a_capability_that_is_missing_is_named,
+    an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to needs [Fuse],
 }
 
 /// The watchdog's time in these tests.
@@ -310,4 +311,49 @@ fn lacks(daemon: &Daemon) -> String {
     poor.map(|source| format!("{} {}", source["name"], source["detail"]))
         .collect::<Vec<_>>()
         .join(" | ")
+}
+
+fn an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "stuck");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(1), "eth0");
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let config = Config::default().grace(1);
+    let daemon = Daemon::start(lab, &config);
+    let ours = |finding: &serde_json::Value| finding["subject"]["netns"]["inode"] == netns.inode;
+    let finding = daemon.await_firing("ip-held-by-stuck-process", 20, ours);
+    let id = finding["id"].as_str().unwrap();
+    let acked = |daemon: &Daemon| {
+        let all = daemon.findings_in(netns.inode);
+        all.into_iter().find(|one| one["id"] == id).map(|mut one| one["acked"].take()).unwrap()
+    };
+    assert!(acked(&daemon).is_null());
+    let follower = daemon.follow();
+    eventually("the follower is there", 10, || {
+        let out = daemon.ask(&["ack", &id[..8], "--for", "1h", "--note", "seen\u{1b}[2J by me"]);
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(said.contains("acknowledged") && said.contains("\\x1b[2J by me"), "{said}");
+        let told = follower.changes();
+        told.iter().any(|change| change["finding"]["acked"]["note"].is_string()).then_some(())
+    });
+    let before = acked(&daemon);
+    assert!(before["until"].is_string() && before["note"] == "seen\u{1b}[2J by me", "{before}");
+    assert_eq!(daemon.findings_in(netns.inode)[0]["status"], "firing", "it goes on");
+
+    daemon.crash();
+    let daemon = Daemon::start(lab, &config);
+    let _ = daemon.await_firing("ip-held-by-stuck-process", 20, ours);
+    assert_eq!(acked(&daemon)["note"], before["note"], "kept over a restart");
+
+    assert!(daemon.ask(&["ack", id, "--for", "1s"]).status.success());
+    eventually("its time is over", 15, || acked(&daemon).is_null().then_some(()));
+    assert!(daemon.ask(&["ack", id]).status.success());
+    assert!(acked(&daemon)["until"].is_null(), "until it is over");
+    assert!(daemon.ask(&["unack", id]).status.success());
+    assert!(acked(&daemon).is_null());
+    assert_eq!(daemon.ask(&["ack", "77777777"]).status.code(), Some(3));
+    assert_eq!(daemon.ask(&["ack", ""]).status.code(), Some(2), "nothing is meant by nothing");
 }

@@ -7,6 +7,7 @@
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
 //! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
+//! - `package`: a .deb and an .rpm.
 //! - `bench`: the figures that the design promises.
 //!
 //! What a command needs of the machine it installs by apt, and says so ([`setup`]). What is costly to
@@ -23,6 +24,7 @@ mod ebpf;
 mod fuzz;
 mod interrupt;
 mod monitor;
+mod package;
 mod place;
 mod run;
 mod setup;
@@ -47,6 +49,7 @@ Usage: cargo xtask COMMAND
                               fuzz the parsers of foreign bytes, each for 60 s or so long
   vm [6.1|6.12]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU
+  package [--binary FILE]     make a .deb and an .rpm in target/package
   bench [FILTER]...           measure what the design promises (root)";
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => test::run(rest),
         ["fuzz", rest @ ..] => fuzz::command(rest),
         ["vm", rest @ ..] => vm::command(rest),
+        ["package", rest @ ..] => package::command_line(rest).map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         _ => {
             eprintln!("{USAGE}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::UnixStream;
@@ -106,7 +106,8 @@ impl Client {
     /// # Errors
     /// There is no daemon, it refuses, or what it says cannot be understood.
     pub async fn ask(&self, ask: &Ask) -> Result<Document, ClientError> {
-        self.document(&route::target(ask)).await
+        let method = if ask.changes() { Method::POST } else { Method::GET };
+        self.document(method, &route::target(ask)).await
     }
 
     /// Whether the daemon answers: its word on itself, see `/v1/health`.
@@ -114,7 +115,7 @@ impl Client {
     /// # Errors
     /// As [`ask`](Self::ask).
     pub async fn health(&self) -> Result<serde_json::Value, ClientError> {
-        self.document(route::HEALTH).await
+        self.document(Method::GET, route::HEALTH).await
     }
 
     /// Follows the daemon's events from now on.
@@ -122,15 +123,19 @@ impl Client {
     /// # Errors
     /// As [`ask`](Self::ask).
     pub async fn watch(&self, stream: Stream) -> Result<Watch, ClientError> {
-        let connection = self.get(route::watch(stream)).await?;
+        let connection = self.send(Method::GET, route::watch(stream)).await?;
         if connection.response.status() != StatusCode::OK {
             return Err(self.refusal(connection).await);
         }
         Ok(Watch { connection, pending: Vec::new(), path: self.path.clone() })
     }
 
-    async fn document<T: for<'de> Deserialize<'de>>(&self, target: &str) -> Result<T, ClientError> {
-        let connection = self.get(target).await?;
+    async fn document<T: for<'de> Deserialize<'de>>(
+        &self,
+        method: Method,
+        target: &str,
+    ) -> Result<T, ClientError> {
+        let connection = self.send(method, target).await?;
         if connection.response.status() != StatusCode::OK {
             return Err(self.refusal(connection).await);
         }
@@ -148,7 +153,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.broken(error))
     }
 
-    async fn get(&self, target: &str) -> Result<Connection, ClientError> {
+    async fn send(&self, method: Method, target: &str) -> Result<Connection, ClientError> {
         let stream =
             UnixStream::connect(&self.path).await.map_err(|error| self.unreachable(error))?;
         let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -158,7 +163,9 @@ impl Client {
             // What goes wrong here shows in the response.
             let _ = driver.await;
         }));
-        let request = hyper::Request::get(target)
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(target)
             .header(hyper::header::HOST, "ipwatch")
             .body(Empty::<Bytes>::new())
             .map_err(|error| self.broken(error))?;

@@ -55,6 +55,29 @@ pub enum Ask {
     },
     /// `doctor`: every event and the rung it stands on.
     Doctor,
+    /// `ack`: an open finding is known and is not to page again. With `Unack`, the only ones that change
+    /// anything.
+    Ack {
+        /// Its id or the beginning of it.
+        what: String,
+        /// For so many seconds; absent: until it is over.
+        seconds: Option<u64>,
+        /// Why.
+        note: Option<String>,
+    },
+    /// `unack`: it may page again.
+    Unack {
+        /// Its id or the beginning of it.
+        what: String,
+    },
+}
+
+impl Ask {
+    /// Whether it changes something: such a request is a POST, so that nothing is changed by looking.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        matches!(self, Ask::Ack { .. } | Ask::Unack { .. })
+    }
 }
 
 /// Why the core has no document to give.

@@ -16,6 +16,8 @@ pub const ROUTES: &[&str] = &[
     "/v1/ipam?ip=IP|CIDR&network=NAME",
     "/v1/check?ip=IP&container=ID",
     "/v1/doctor",
+    "POST /v1/ack?what=ID&for=SECONDS&note=TEXT",
+    "POST /v1/unack?what=ID",
     "/v1/watch?what=neigh",
     "/v1/health",
 ];
@@ -77,6 +79,12 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             container: parameters.take("container").filter(|id| !id.is_empty()),
         }),
         "/v1/doctor" => Route::Ask(Ask::Doctor),
+        "/v1/ack" => Route::Ask(Ask::Ack {
+            what: parameters.id()?,
+            seconds: parameters.seconds("for")?,
+            note: parameters.take("note").filter(|note| !note.is_empty()),
+        }),
+        "/v1/unack" => Route::Ask(Ask::Unack { what: parameters.id()? }),
         WATCH => Route::Watch(stream(&mut parameters)?),
         HEALTH => Route::Health,
         other => return Err(BadTarget::NoRoute(other.to_owned())),
@@ -125,6 +133,16 @@ pub fn target(ask: &Ask) -> String {
             target.optional("container", container.clone());
         }
         Ask::Doctor => target.path("/v1/doctor"),
+        Ask::Ack { what, seconds, note } => {
+            target.path("/v1/ack");
+            target.with("what", what);
+            target.optional("for", seconds.map(|seconds| seconds.to_string()));
+            target.optional("note", note.clone());
+        }
+        Ask::Unack { what } => {
+            target.path("/v1/unack");
+            target.with("what", what);
+        }
     }
     target.0
 }
@@ -205,6 +223,23 @@ impl Parameters {
         let value = self.take(name).unwrap_or_default();
         let wrong = || BadTarget::Parameter(format!("{name} must be an IP, as {name}=10.0.3.17"));
         value.parse().map_err(|_| wrong())
+    }
+
+    /// A finding's id, which must be there: nothing is acknowledged by an empty prefix.
+    fn id(&mut self) -> Result<String, BadTarget> {
+        let missing = || BadTarget::Parameter("what must be a finding's id, as what=k3f9".into());
+        self.take("what").filter(|what| !what.is_empty()).ok_or_else(missing)
+    }
+
+    fn seconds(&mut self, name: &str) -> Result<Option<u64>, BadTarget> {
+        /// A hundred years: whoever means longer means for ever.
+        const MOST: u64 = 100 * 366 * 86_400;
+        let Some(value) = self.take(name).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        let seconds = value.parse().ok().filter(|seconds| (1..=MOST).contains(seconds));
+        let wrong = || BadTarget::Parameter(format!("{name} must be seconds, as {name}=3600"));
+        seconds.map(Some).ok_or_else(wrong)
     }
 
     fn flag(&mut self, name: &str) -> Result<bool, BadTarget> {
@@ -341,6 +376,10 @@ mod tests {
             ("/v1/check", "must be an IP"),
             ("/v1/check?ip=10.0.3.0/24", "must be an IP"),
             ("/v1/doctor?ip=1.2.3.4", "takes no parameter ip"),
+            ("/v1/ack", "a finding's id"),
+            ("/v1/ack?what=k3f9&for=soon", "must be seconds"),
+            ("/v1/ack?what=k3f9&for=0", "must be seconds"),
+            ("/v1/unack?what=", "a finding's id"),
             ("/v1/findings?all=maybe", "true or false"),
             ("/v1/findings?what=a&what=b", "twice"),
             ("/v1/findings?what=%f", "percent-encoded"),
@@ -368,6 +407,9 @@ mod tests {
             (prefix_or_not, name.clone()).prop_map(|(ip, network)| Ask::Ipam { ip, network }),
             (any::<IpAddr>(), name).prop_map(|(ip, container)| Ask::Check { ip, container }),
             Just(Ask::Doctor),
+            (".{1,20}", proptest::option::of(1..1_000_000_u64), proptest::option::of(".{1,20}"))
+                .prop_map(|(what, seconds, note)| Ask::Ack { what, seconds, note }),
+            ".{1,20}".prop_map(|what| Ask::Unack { what }),
         ]
     }
 

@@ -118,6 +118,10 @@ pub(super) enum Command {
     Watch(Watched),
     /// What happened, what will break and what to do
     Explain(Explain),
+    /// A finding is known: it is not to page again until it is over, or the time is
+    Ack(Acked),
+    /// It may page again
+    Unack(Unacked),
     /// What can be seen on this node, and why not more
     Doctor(Configured),
     /// The configuration: its keys, whether a file is right, what is in force
@@ -128,6 +132,9 @@ pub(super) enum Command {
     Replay(Replay),
     /// A completion script on stdout
     Completions(Completions),
+    /// Manual pages, one for each command
+    #[command(hide = true)]
+    ManPages(ManPages),
 }
 
 impl Command {
@@ -293,6 +300,26 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Acked {
+    /// The finding's id or the beginning of it
+    #[arg(value_name = "FINDING")]
+    pub(super) finding: String,
+    /// For how long, as 8h; otherwise until the finding is over
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    pub(super) lasts: Option<Duration>,
+    /// Why, or who sees to it
+    #[arg(long, value_name = "TEXT")]
+    pub(super) note: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Unacked {
+    /// The finding's id or the beginning of it
+    #[arg(value_name = "FINDING")]
+    pub(super) finding: String,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Record {
     #[command(flatten)]
     pub(super) configured: Configured,
@@ -321,12 +348,27 @@ pub(super) struct Completions {
     pub(super) shell: clap_complete::Shell,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct ManPages {
+    /// Where they are put
+    #[arg(value_name = "DIR")]
+    pub(super) dir: PathBuf,
+}
+
 /// A duration as people write it.
 fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<jiff::SignedDuration>()
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
         .ok_or_else(|| "not a duration: write it as 500ms, 30s or 1h30m".to_owned())
+}
+
+/// A duration of a second at least.
+fn seconds(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| match duration.as_secs() {
+        0 => Err("too short: a second at least, as 8h".to_owned()),
+        _ => Ok(duration),
+    })
 }
 
 /// A grace; two looks must fit into it.

@@ -1,6 +1,7 @@
 //! The command line: parses, asks, shows. One file per command; `show/` turns documents into text
 //! and touches nothing else.
 
+mod ack;
 mod args;
 mod check;
 mod config;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use self::args::{Cli, Command};
+use self::args::{Cli, Command, ManPages};
 use self::output::Out;
 use crate::api::client::ClientError;
 use crate::escape::escape;
@@ -107,6 +108,8 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
+        Command::Ack(acked) => wait_for(ack::ack(&global, &out, acked))?,
+        Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
         Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
         Command::Config(command) => config::config(&global, &out, command),
         Command::Record(record) => daemon::record(&global, record),
@@ -122,7 +125,17 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
             out.raw(&script)?;
             Ok(Outcome::Fine)
         }
+        Command::ManPages(ManPages { dir }) => {
+            clap_mangen::generate_to(without_help(Cli::command()), &dir)
+                .map_err(|error| anyhow::anyhow!("cannot write to {}: {error}", dir.display()))?;
+            Ok(Outcome::Fine)
+        }
     }
+}
+
+/// `help` of each command is no command of its own in the manual.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
 /// Runs a conversation with the daemon to its end.

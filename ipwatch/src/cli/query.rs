@@ -66,8 +66,10 @@ fn nothing(ask: &Ask) -> Body {
         Ask::Neighbours(_) => Body::Neighbours(Vec::new()),
         Ask::History(_) => Body::History(Vec::new()),
         Ask::Ipam { .. } => Body::Ranges(Vec::new()),
-        // `check` asks by itself.
-        Ask::Doctor | Ask::Check { .. } => Body::Probes(Vec::new()),
+        // `check`, `ack` and `unack` ask by themselves.
+        Ask::Doctor | Ask::Check { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
+            Body::Probes(Vec::new())
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
 use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
 use crate::finding::{Finding, Status};
+use crate::ledger::Word;
 
 /// How long a question waits for a fresh look at what no probe tells.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -91,6 +92,13 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         }
         Ask::Doctor => {
             let _ = reply.send(Ok(doctor(core)));
+        }
+        Ask::Ack { what, seconds, note } => {
+            let word = Word { lasts: seconds.map(Duration::from_secs), note };
+            let _ = reply.send(acknowledge(core, &what, Some(word)));
+        }
+        Ask::Unack { what } => {
+            let _ = reply.send(acknowledge(core, &what, None));
         }
     }
 }
@@ -180,6 +188,33 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
         }
     }
     Ok(core.document(Body::Findings(found)))
+}
+
+/// One open finding, by its id alone: whoever names an IP or a pod may mean several.
+fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Document, AskError> {
+    let mut open = core.ledger.findings(false);
+    open.retain(|finding| finding.id.starts_with(what));
+    let id = match open.as_slice() {
+        [] => {
+            return Err(AskError::NotFound(format!(
+                "no open finding {what:?}: `ipwatch query findings` lists them"
+            )));
+        }
+        [one] => one.id.clone(),
+        _ => {
+            return Err(AskError::Ambiguous(format!(
+                "{what:?} is the beginning of {} ids",
+                open.len()
+            )));
+        }
+    };
+    if let Some(change) = core.ledger.acknowledge(&id, clock::now(), word) {
+        core.tell(change);
+        // The core is to wake when it ends.
+        core.step();
+    }
+    let found = core.ledger.findings(false).into_iter().filter(|finding| finding.id == id);
+    Ok(core.document(Body::Findings(found.collect())))
 }
 
 /// Whether a finding is meant by an id prefix, a code, an IP, a pod or the name of one.

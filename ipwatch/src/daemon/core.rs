@@ -420,7 +420,7 @@ impl Core {
         self.events.neighbours_lagged(news.more);
     }
 
-    fn tell(&mut self, change: Change) {
+    pub(super) fn tell(&mut self, change: Change) {
         self.meter.tell(&change);
         self.events.send(Event::Finding(Box::new(change.clone())));
         let links = self

@@ -19,7 +19,7 @@ use super::tenure::millis;
 use crate::clock::Calendar;
 use crate::contract::Holder;
 use crate::fact::BootNs;
-use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Status};
+use crate::finding::{Ack, Candidate, Change, ChangeKind, Code, Finding, Status};
 
 /// How many resolved findings stay in memory, the newest. The store keeps more.
 pub(super) const RESOLVED_KEPT: usize = 256;
@@ -71,7 +71,9 @@ impl Life {
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
         let seen = by_id(candidates);
-        let mut changes = self.resolve_missing(calendar.date(now), &seen, blind);
+        let date = calendar.date(now);
+        let mut changes = self.resolve_missing(date.clone(), &seen, blind);
+        changes.extend(self.end_acks(&date));
         // Known before any of them is told, so that a consequence that comes first in the list still
         // names its cause.
         let known: BTreeSet<String> = seen.keys().chain(self.open.keys()).cloned().collect();
@@ -94,6 +96,29 @@ impl Life {
             changes.extend(change);
         }
         changes
+    }
+
+    /// Acknowledges one that is alive, or with `None` takes that back. `None`: nothing has changed.
+    pub fn acknowledge(&mut self, id: &str, ack: Option<Ack>) -> Option<Change> {
+        let finding = &mut self.open.get_mut(id)?.finding;
+        if finding.acked == ack {
+            return None;
+        }
+        finding.acked = ack;
+        Some(Change { change: ChangeKind::Updated, finding: finding.clone() })
+    }
+
+    /// Takes back what holds no longer. Dates of one form compare as they read.
+    fn end_acks(&mut self, now: &str) -> Vec<Change> {
+        let over = |ack: &Ack| ack.until.as_deref().is_some_and(|until| until <= now);
+        let ended =
+            self.open.values_mut().filter(|one| one.finding.acked.as_ref().is_some_and(over));
+        ended
+            .map(|Record { finding, .. }| {
+                finding.acked = None;
+                Change { change: ChangeKind::Updated, finding: finding.clone() }
+            })
+            .collect()
     }
 
     /// Sets how far apart the two observations must be that make a finding fire.
@@ -139,6 +164,7 @@ impl Life {
         let (mine, theirs) = (&mut record.finding, earlier.finding);
         mine.since = theirs.since;
         mine.preexisting = theirs.preexisting;
+        mine.acked = theirs.acked;
         if theirs.firing_at.is_some() {
             mine.firing_at = theirs.firing_at;
             mine.status = Status::Firing;
@@ -218,6 +244,7 @@ impl Life {
             impact: candidate.impact.clone(),
             remediation: candidate.remediation.clone(),
             preexisting: candidate.preexisting,
+            acked: None,
         };
         let at = candidate.observed;
         let record = Record { observed: at, seen: at, finding: finding.clone() };

@@ -32,7 +32,7 @@ use crate::api::Prefix;
 use crate::clock::Calendar;
 use crate::contract::{Container, Pod, Tenure};
 use crate::fact::{Boot, BootNs, SourceStatus};
-use crate::finding::{Candidate, Change, Code, Finding};
+use crate::finding::{Ack, Candidate, Change, Code, Finding};
 
 /// Name of the file in the state directory.
 const FILE: &str = "ledger.redb";
@@ -99,6 +99,15 @@ impl Retention {
     fn target(self) -> u64 {
         self.max_bytes / 3
     }
+}
+
+/// An acknowledgement as it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    /// For how long; `None`: until the finding is over.
+    pub lasts: Option<Duration>,
+    /// Why.
+    pub note: Option<String>,
 }
 
 /// Findings, tenures and their history.
@@ -171,10 +180,18 @@ impl Ledger {
         self.life.set_second_look(ns);
     }
 
-    /// See [`Life::due`].
+    /// When something may change without anything new being seen: see [`Life::due`], and acknowledgements
+    /// that end.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
-        self.life.due(now)
+        let wall = tenure::millis(&self.calendar.date(now));
+        let until = |record: &Record| {
+            let until = tenure::millis(record.finding.acked.as_ref()?.until.as_deref()?);
+            // A millisecond later it is over for sure.
+            Some(now.plus((until.saturating_sub(wall) + 1).saturating_mul(1_000_000)))
+        };
+        let acks = self.life.open().filter_map(until).min();
+        [self.life.due(now), acks].into_iter().flatten().min()
     }
 
     /// See [`Life::be_patient`].
@@ -198,6 +215,23 @@ impl Ledger {
         }
         changes.extend(fresh);
         changes
+    }
+
+    /// Acknowledges a finding that is alive, for so long or until it is over; with `None` takes that back.
+    /// What changed, if anything.
+    pub fn acknowledge(&mut self, id: &str, now: BootNs, ack: Option<Word>) -> Option<Change> {
+        self.take_over();
+        let date = |after: u64| self.calendar.date(now.plus(after));
+        let ack = ack.map(|Word { lasts, note }| Ack {
+            at: date(0),
+            until: lasts.map(|lasts| date(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX / 4))),
+            note,
+        });
+        let change = self.life.acknowledge(id, ack)?;
+        if !self.shared.in_memory() {
+            self.write_findings(std::slice::from_ref(&change));
+        }
+        Some(change)
     }
 
     /// The findings that are alive, the worst and oldest first; with `all` then those that are over,

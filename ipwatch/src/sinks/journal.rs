@@ -82,6 +82,9 @@ pub(super) fn sentence(change: &Change) -> String {
             let _ = write!(line, " and {} more", finding.holders.len() - 1);
         }
     }
+    if finding.acked.is_some() {
+        line.push_str(", acknowledged");
+    }
     line
 }
 

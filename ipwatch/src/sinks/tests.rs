@@ -50,6 +50,7 @@ pub(super) fn opened(id: &str) -> Change {
         impact: "the IP cannot be used".to_owned(),
         remediation: vec!["bring back the NFS server".to_owned()],
         preexisting: false,
+        acked: None,
     };
     Change { change: ChangeKind::Opened, finding }
 }

@@ -39,14 +39,22 @@ impl Answerer {
     }
 
     async fn try_answer(&self, method: &Method, uri: &Uri) -> Result<Answer, Problem> {
-        if method != Method::GET {
-            return Err(Problem::new(
+        let allowed = |method: &Method| {
+            Problem::new(
                 StatusCode::METHOD_NOT_ALLOWED,
-                format!("{method} is not answered"),
-                "this API only reads: use GET",
-            ));
+                format!("{method} is not answered here"),
+                "questions are GET, /v1/ack and /v1/unack are POST",
+            )
+        };
+        if ![Method::GET, Method::POST].contains(method) {
+            return Err(allowed(method));
         }
-        match route::parse(uri.path(), uri.query())? {
+        let route = route::parse(uri.path(), uri.query())?;
+        let changes = matches!(&route, Route::Ask(ask) if ask.changes());
+        if changes != (method == Method::POST) {
+            return Err(allowed(method));
+        }
+        match route {
             Route::Ask(ask) => json(StatusCode::OK, self.ask(ask).await?).await,
             Route::Health => self.health().await,
             Route::Watch(stream) => self.watch(stream),
@@ -193,7 +201,7 @@ impl Problem {
         let body = whole(self.body());
         let mut response = response(self.status, "application/json", body);
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST"));
         }
         response
     }

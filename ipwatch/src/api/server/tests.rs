@@ -137,6 +137,8 @@ async fn what_is_not_asked_rightly_is_told_what_is_right() {
     assert!(bad.starts_with("HTTP/1.1 400") && bad.contains("10.0.3.17"), "{bad}");
     let post = rig.raw("POST /v1/doctor HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").await;
     assert!(post.starts_with("HTTP/1.1 405") && post.contains("allow: GET"), "{post}");
+    let looked = rig.get("/v1/ack?what=k3f9").await;
+    assert!(looked.starts_with("HTTP/1.1 405"), "nothing is changed by looking: {looked}");
     let long = format!("GET /v1/doctor HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(http::HEAD_LIMIT));
     assert!(rig.raw(&long).await.starts_with("HTTP/1.1 431"));
     rig.stop().await;

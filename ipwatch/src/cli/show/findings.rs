@@ -5,7 +5,7 @@ use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text::{self, ShortIds};
 use crate::contract::Document;
-use crate::finding::{Finding, Severity, Status};
+use crate::finding::{Ack, Finding, Severity, Status};
 
 pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: View) -> String {
     let families = Families::new(findings);
@@ -122,9 +122,22 @@ fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
     if finding.preexisting {
         parts.push("stood before ipwatch first looked".to_owned());
     }
+    parts.extend(finding.acked.as_ref().map(|ack| acked(ack, view)));
     parts.extend(relation);
     parts.retain(|part| !part.is_empty());
     parts.join(" · ")
+}
+
+/// That somebody knows of it. The note is theirs: it is escaped with the line.
+fn acked(ack: &Ack, view: View) -> String {
+    let mut text = format!("acknowledged {} ago", view.now.age(Some(&ack.at)));
+    if let Some(until) = &ack.until {
+        text.push_str(&format!(", until {until}"));
+    }
+    if let Some(note) = &ack.note {
+        text.push_str(&format!(": {note}"));
+    }
+    text
 }
 
 #[cfg(test)]

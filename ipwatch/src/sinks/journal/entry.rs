@@ -39,6 +39,11 @@ pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
         |name, value: Option<String>| fields.extend(value.map(|value| (name, value)));
     optional("IPWATCH_ACTION", Some(actions.join("\n")).filter(|actions| !actions.is_empty()));
     optional("IPWATCH_CAUSED_BY", finding.caused_by.clone());
+    if let Some(ack) = &finding.acked {
+        optional("IPWATCH_ACKED", Some(ack.at.clone()));
+        optional("IPWATCH_ACKED_UNTIL", ack.until.clone());
+        optional("IPWATCH_ACKED_NOTE", ack.note.as_deref().map(|note| escape(note).into_owned()));
+    }
     subject(finding, &mut optional);
     for (_, value) in &mut fields {
         cut(value);
@@ -64,7 +69,7 @@ fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<Str
     }
 }
 
-/// The syslog priority. `crit` is what may page a person: critical, firing, and nobody's consequence.
+/// The syslog priority. `crit` is what may page a person.
 fn priority(change: &Change) -> u8 {
     const CRITICAL: u8 = 2;
     const WARNING: u8 = 4;
@@ -72,12 +77,15 @@ fn priority(change: &Change) -> u8 {
     let finding = &change.finding;
     match finding.severity {
         _ if change.change == ChangeKind::Resolved => INFO,
-        Severity::Critical if finding.status == Status::Firing && finding.caused_by.is_none() => {
-            CRITICAL
-        }
+        Severity::Critical if pages(finding) => CRITICAL,
         Severity::Critical | Severity::Warning => WARNING,
         Severity::Info => INFO,
     }
+}
+
+/// Whether a critical one is to wake somebody: it fires, is nobody's consequence, and nobody knows it yet.
+fn pages(finding: &Finding) -> bool {
+    finding.status == Status::Firing && finding.caused_by.is_none() && finding.acked.is_none()
 }
 
 /// The code's `MESSAGE_ID`: a UUID (version 8, RFC 9562) made from its name, the same for ever.

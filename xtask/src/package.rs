@@ -1,0 +1,180 @@
+//! `cargo xtask package`: a .deb and an .rpm of one tree: binary, unit, catalog, group, configuration, man pages,
+//! completions, documents.
+//!
+//! dpkg-deb and rpmbuild put them together; what runs at install and removal lies in `deploy/package`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::{command, output, run};
+use crate::{build, place, setup};
+
+/// rpmbuild; dpkg-deb comes with Debian, and with this package elsewhere.
+const TOOLS: &[&str] = &["dpkg", "rpm", "gzip"];
+/// Where zsh looks, on Debian and elsewhere.
+const ZSH: [&str; 2] = ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
+
+/// Builds both, and says where they are. Options: `--binary FILE` packs that one instead of building.
+pub(crate) fn command_line(args: &[&str]) -> Result<()> {
+    let binary = match args {
+        [] => build::release()?,
+        ["--binary", file] => PathBuf::from(file),
+        _ => bail!("usage: cargo xtask package [--binary FILE]"),
+    };
+    for package in packages(&binary)? {
+        println!("{}", package.display());
+    }
+    Ok(())
+}
+
+/// Both packages of this binary.
+pub(crate) fn packages(binary: &Path) -> Result<Vec<PathBuf>> {
+    setup::packages(TOOLS)?;
+    let version = version(binary)?;
+    let room = place::target().join("package");
+    if room.exists() {
+        fs::remove_dir_all(&room)?;
+    }
+    let deb = deb(binary, &version, &room.join("deb"))?;
+    let rpm = rpm(binary, &version, &room.join("rpm"))?;
+    Ok(vec![deb, rpm])
+}
+
+/// What the binary says of itself: `ipwatch 0.1.0`.
+fn version(binary: &Path) -> Result<String> {
+    let said = output(&mut program(binary, &["--version"]))?;
+    let version = said.trim().rsplit(' ').next().unwrap_or_default();
+    if !version.starts_with(|first: char| first.is_ascii_digit()) {
+        bail!("{} says {said:?} of its version", binary.display());
+    }
+    Ok(version.to_owned())
+}
+
+fn program(binary: &Path, args: &[&str]) -> std::process::Command {
+    let mut program = std::process::Command::new(binary);
+    program.args(args);
+    program
+}
+
+/// What both hold, under `root`.
+fn tree(binary: &Path, root: &Path, zsh: &str) -> Result<()> {
+    let repository = place::repository();
+    let deploy = repository.join("deploy/systemd");
+    install(binary, &root.join("usr/bin/ipwatch"), 0o755)?;
+    let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
+    file(deploy.join("ipwatch.service"), "usr/lib/systemd/system/ipwatch.service")?;
+    file(deploy.join("ipwatch.catalog"), "usr/lib/systemd/catalog/ipwatch.catalog")?;
+    file(deploy.join("ipwatch.sysusers"), "usr/lib/sysusers.d/ipwatch.conf")?;
+    let doc = "usr/share/doc/ipwatch";
+    for name in ["README.md", "docs/config.md", "docs/service.md"] {
+        let base = name.rsplit('/').next().unwrap_or(name);
+        file(repository.join(name), &format!("{doc}/{base}"))?;
+    }
+    for entry in fs::read_dir(repository.join("docs/findings"))?.flatten() {
+        file(entry.path(), &format!("{doc}/findings/{}", entry.file_name().to_string_lossy()))?;
+    }
+    write(&root.join(doc).join("copyright"), &copyright(repository)?)?;
+    let made =
+        |args: &[&str], to: &str| write(&root.join(to), &output(&mut program(binary, args))?);
+    made(&["config", "default"], "etc/ipwatch/ipwatch.toml")?;
+    made(&["completions", "bash"], "usr/share/bash-completion/completions/ipwatch")?;
+    made(&["completions", "fish"], "usr/share/fish/vendor_completions.d/ipwatch.fish")?;
+    made(&["completions", "zsh"], &format!("{zsh}/_ipwatch"))?;
+    let man = root.join("usr/share/man/man1");
+    fs::create_dir_all(&man)?;
+    run(program(binary, &["man-pages"]).arg(&man))?;
+    for page in fs::read_dir(&man)?.flatten() {
+        compress(&page.path())?;
+    }
+    Ok(())
+}
+
+/// The same bytes each time: no name and no date within.
+fn compress(file: &Path) -> Result<()> {
+    run(command(&["gzip", "-9n"]).arg(file))
+}
+
+fn deb(binary: &Path, version: &str, root: &Path) -> Result<PathBuf> {
+    tree(binary, root, ZSH[0])?;
+    let repository = place::repository();
+    let parts = repository.join("deploy/package");
+    let changelog = root.join("usr/share/doc/ipwatch/changelog");
+    install(&repository.join("CHANGELOG.md"), &changelog, 0o644)?;
+    compress(&changelog)?;
+    let arch = output(&mut command(&["dpkg", "--print-architecture"]))?;
+    let arch = arch.trim();
+    let size = output(command(&["du", "-sk", "--apparent-size"]).arg(root))?;
+    let size = size.split_whitespace().next().unwrap_or("0");
+    let control = fs::read_to_string(parts.join("control"))?
+        .replace("@VERSION@", version)
+        .replace("@ARCH@", arch)
+        .replace("@SIZE@", size);
+    write(&root.join("DEBIAN/control"), &control)?;
+    write(&root.join("DEBIAN/conffiles"), "/etc/ipwatch/ipwatch.toml\n")?;
+    write(&root.join("DEBIAN/md5sums"), &sums(root)?)?;
+    for script in ["postinst", "prerm", "postrm"] {
+        install(&parts.join(script), &root.join("DEBIAN").join(script), 0o755)?;
+    }
+    let package = place::target().join("package").join(format!("ipwatch_{version}_{arch}.deb"));
+    run(command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]).arg(root).arg(&package))?;
+    Ok(package)
+}
+
+/// What `dpkg --verify` compares with.
+fn sums(root: &Path) -> Result<String> {
+    let mut find = command(&["find", "usr", "-type", "f", "-exec", "md5sum", "{}", "+"]);
+    output(find.current_dir(root))
+}
+
+fn rpm(binary: &Path, version: &str, room: &Path) -> Result<PathBuf> {
+    let tree_root = room.join("tree");
+    tree(binary, &tree_root, ZSH[1])?;
+    let spec = fs::read_to_string(place::repository().join("deploy/package/ipwatch.spec"))?
+        .replace("@VERSION@", version)
+        .replace("@TREE@", &tree_root.to_string_lossy());
+    let file = room.join("ipwatch.spec");
+    write(&file, &spec)?;
+    let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
+    let mut build = command(&["rpmbuild", "-bb", "--quiet"]);
+    build.args(define("_topdir", &room.join("build").to_string_lossy()));
+    // The tree is built and stripped; nothing is to be derived from it on this distribution's terms.
+    build.args(define("__os_install_post", "%{nil}")).args(define("debug_package", "%{nil}"));
+    build.args(define("_build_id_links", "none")).args(define("_binary_payload", "w9.gzdio"));
+    run(build.arg(&file))?;
+    let made = output(command(&["find", "-name", "*.rpm"]).current_dir(room.join("build")))?;
+    let made = made.lines().next().context("rpmbuild made no package")?;
+    let from = room.join("build").join(made);
+    let name = from.file_name().context("a package without a name")?.to_owned();
+    let package = place::target().join("package").join(name);
+    fs::copy(&from, &package)?;
+    Ok(package)
+}
+
+fn copyright(repository: &Path) -> Result<String> {
+    let mit = fs::read_to_string(repository.join("LICENSE-MIT"))?;
+    Ok(format!(
+        "ipwatch is licensed under MIT or Apache-2.0, as you choose. The text of Apache-2.0 is in\n\
+         /usr/share/common-licenses/Apache-2.0 on Debian. The kernel half is also under GPL-2.0-only.\n\n{mit}"
+    ))
+}
+
+fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::copy(from, to).with_context(|| format!("{} to {}", from.display(), to.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+fn write(to: &Path, text: &str) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(to, text)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o644))?;
+    Ok(())
+}
