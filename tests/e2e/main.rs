@@ -1,9 +1,9 @@
 //! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
-//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] and [`neighbours`] (what is
-//! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
-//! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
+//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
+//! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
+//! (how early), [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
 //! [`restart`] (what must hold at all times), [`probes`] and
 //! [`tracing`] (what may be missing), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`] and [`export`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
@@ -28,9 +28,11 @@ mod ipam;
 mod ipam_bolt;
 mod lead;
 mod map;
+mod neighbour_links;
 mod neighbours;
 mod never;
 mod never_ipam;
+mod never_pool;
 mod pod;
 mod probes;
 mod reach;
@@ -51,6 +53,7 @@ fn main() -> std::process::ExitCode {
         stuck::TESTS,
         never::TESTS,
         never_ipam::TESTS,
+        never_pool::TESTS,
         tape::TESTS,
         identity::TESTS,
         ipam::TESTS,
@@ -80,6 +83,7 @@ fn main() -> std::process::ExitCode {
         lead::ipvlan::TESTS,
         scale::TESTS,
         neighbours::TESTS,
+        neighbour_links::TESTS,
         healthy::TESTS,
     ])
 }
