@@ -1,11 +1,13 @@
 //! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
-//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`] and [`neighbours`] (what is
-//! found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the field's cases), [`lead`]
-//! (how early), [`never`], [`never_ipam`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
-//! [`restart`] (what must hold at all times), [`probes`], [`container`] and
-//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`], [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve).
+//! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
+//! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the
+//! field's cases), [`lead`] (how early), [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be
+//! found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and
+//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`],
+//! [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`]
+//! (what dockerd and podman reserve).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -30,9 +32,11 @@ mod ipam_bolt;
 mod lead;
 mod map;
 mod metrics;
+mod neighbour_links;
 mod neighbours;
 mod never;
 mod never_ipam;
+mod never_pool;
 mod pod;
 mod probes;
 mod reach;
@@ -54,6 +58,7 @@ fn main() -> std::process::ExitCode {
         stuck::TESTS,
         never::TESTS,
         never_ipam::TESTS,
+        never_pool::TESTS,
         tape::TESTS,
         identity::TESTS,
         ipam::TESTS,
@@ -86,6 +91,7 @@ fn main() -> std::process::ExitCode {
         lead::ipvlan::TESTS,
         scale::TESTS,
         neighbours::TESTS,
+        neighbour_links::TESTS,
         healthy::TESTS,
     ])
 }

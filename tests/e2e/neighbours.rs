@@ -22,8 +22,8 @@ support::tests! {
     changes_are_followed,
 }
 
-const CONFLICT: &str = "neighbour-conflict";
-const SOON: u32 = 20;
+pub(crate) const CONFLICT: &str = "neighbour-conflict";
+pub(crate) const SOON: u32 = 20;
 
 /// A node with a bridge.
 struct Node<'a> {
@@ -71,7 +71,7 @@ fn ask(netns: &Netns, ip: Ipv4Addr) {
 }
 
 /// The same with nothing known of it.
-fn ask_anew(netns: &Netns, ip: Ipv4Addr) {
+pub(crate) fn ask_anew(netns: &Netns, ip: Ipv4Addr) {
     netns.ip(&format!("neigh flush to {ip}"));
     ask(netns, ip);
 }
@@ -80,19 +80,19 @@ fn set(netns: &Netns, sysctl: &str, value: &str) {
     netns.run(|| fs::write(format!("/proc/sys/net/{sysctl}"), value).expect("set a sysctl"));
 }
 
-fn about(ip: impl ToString) -> impl Fn(&Value) -> bool {
+pub(crate) fn about(ip: impl ToString) -> impl Fn(&Value) -> bool {
     let ip = ip.to_string();
     move |finding| finding["subject"]["ip"] == *ip
 }
 
 /// Every finding about an IP, also those that are over.
-fn ever(daemon: &Daemon, ip: impl ToString) -> Vec<Value> {
+pub(crate) fn ever(daemon: &Daemon, ip: impl ToString) -> Vec<Value> {
     let mut all = daemon.list("findings", &["query", "findings", "--all"]);
     all.retain(about(ip));
     all
 }
 
-fn proof(finding: &Value) -> String {
+pub(crate) fn proof(finding: &Value) -> String {
     let items = finding["evidence"].as_array().expect("evidence");
     items.iter().filter_map(|item| item["text"].as_str()).collect::<Vec<_>>().join("\n")
 }

@@ -305,7 +305,9 @@ fn spawn(test: &Test, tag: &str, log: &std::path::Path) -> std::io::Result<std::
 /// Waits for a test; `Some` says why it failed.
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
     // A long healthy run needs its time, and everything else is done long before.
-    let longer = Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
+    let long = if is_long() { Duration::from_secs(180) } else { Duration::ZERO };
+    let longer =
+        long + Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
     let limit = Duration::from_secs(180) * patience() + longer;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -333,6 +335,12 @@ fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Opti
 #[must_use]
 pub fn cycles() -> Option<usize> {
     std::env::var("IPWATCH_TEST_CYCLES").ok()?.parse().ok()
+}
+
+/// Whether what takes long and seldom tells something new is wanted too, `IPWATCH_TEST_LONG`.
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("IPWATCH_TEST_LONG").is_some() || cycles().is_some()
 }
 
 /// Ctrl-C ends the running tests, which are then swept as ever.

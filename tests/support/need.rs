@@ -36,6 +36,10 @@ pub enum Need {
     OwnMachine,
     /// Probes may be attached to kernel functions (fentry or kprobe).
     Tracing,
+    /// The kernel makes devices of this kind.
+    Macvlan,
+    /// The same.
+    Vxlan,
 }
 
 impl Need {
@@ -65,6 +69,8 @@ impl Need {
             .then(|| "this is no VM of the tests' own".into()),
             Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),
+            Need::Macvlan => no_device("link low type macvlan mode bridge"),
+            Need::Vxlan => no_device("type vxlan id 7 remote 100.64.0.1 dstport 4789"),
         }
     }
 }
@@ -76,6 +82,18 @@ impl Need {
     pub fn may_be_missing(self) -> bool {
         self == Need::FreezerV1 && Need::Tracing.missing().is_some()
     }
+}
+
+/// Says so when the kernel does not make such a device, in a netns that is gone at once.
+fn no_device(what: &str) -> Option<String> {
+    let script = format!("ip link add low type veth peer name high && ip link add new {what}");
+    let made = std::process::Command::new("unshare").args(["--net", "sh", "-c", &script]).output();
+    let out = match made {
+        Ok(out) => out,
+        Err(error) => return Some(format!("cannot run unshare: {error}")),
+    };
+    let said = String::from_utf8_lossy(&out.stderr);
+    (!out.status.success()).then(|| format!("no device of {what:?}: {}", said.trim()))
 }
 
 /// Says so when `path` is not there.

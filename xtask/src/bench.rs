@@ -18,7 +18,9 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
     let (bench, cri) = (build::test_binary("bench")?, build::cri()?);
     let e2e = build::test_binary("e2e")?;
     if filters.is_empty() {
-        run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", "replay"])?)?;
+        for bench in ["replay", "ipam"] {
+            run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", bench])?)?;
+        }
     }
     let with = |program| {
         let mut command = Command::new(program);

@@ -86,7 +86,8 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     if wants("unit") {
         tally.add(&unit()?);
     }
-    if wanted.long {
+    // With a filter: those tests alone, in their long form.
+    if wanted.long && filters.is_empty() {
         tally.add(&live_bolt()?);
         tally.add(&fuzz::all()?);
     }
@@ -147,6 +148,7 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         command.env("IPWATCH_TEST_ROTEL", &rotel);
         command.env("IPWATCH_TEST_PROMETHEUS", &prometheus);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
+        command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command
     };

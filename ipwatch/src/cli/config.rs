@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use super::args::{ConfigCommand, ConfigWhat, Configured, Global};
 use super::output::Out;
 use super::{Failure, Outcome, daemon};
-use crate::sinks::otlp::config::environment;
 use crate::config::{Config, DEFAULT_PATH, text};
 use crate::escape::escape;
+use crate::sinks::otlp::config::environment;
 
 pub(super) fn config(
     global: &Global,

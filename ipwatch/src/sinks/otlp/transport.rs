@@ -62,7 +62,7 @@ pub(super) struct Transport {
 
 enum Way {
     Grpc(Box<Grpc>),
-    Http(Http),
+    Http(Box<Http>),
 }
 
 impl Transport {
@@ -70,7 +70,7 @@ impl Transport {
     pub(super) fn new(route: Route) -> Result<Self, OtlpError> {
         let way = match route.protocol {
             Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route)?)),
-            Protocol::Http => Way::Http(Http::new(&route)?),
+            Protocol::Http => Way::Http(Box::new(Http::new(&route)?)),
         };
         Ok(Self { route, way })
     }
