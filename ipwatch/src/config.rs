@@ -450,7 +450,7 @@ mod tests {
         assert!(endpoint("collector:4317").unwrap_err().contains("http://"));
         assert!(endpoint("").unwrap_err().contains("http://"));
         let wrong = parse("[otlp]\nprotocol = \"http/json\"").unwrap_err();
-        assert!(wrong.contains("line 2") && wrong.contains("http/protobuf"), "{wrong}");
+        assert!(wrong.contains("test.toml:2") && wrong.contains("http/protobuf"), "{wrong}");
         assert!(parse("[otlp]\ntimeout = \"1ms\"").unwrap_err().contains("otlp.timeout"));
         assert!(parse("[otlp]\ncni_calls = \"some\"").unwrap_err().contains("failed"));
         assert!(parse("[otlp]\nca_file = \"ca.pem\"").unwrap_err().contains("must begin with /"));
