@@ -214,9 +214,9 @@ fn a_configuration_is_checked_without_a_daemon(lab: &Lab) {
         said.contains(&format!("{path}:3: unknown key `garce`, did you mean `grace`?")),
         "{said}"
     );
-    fs::write(&file, "[otlp]\nendpoint = \"http://me:hunter2@127.0.0.1:4317\"\n").unwrap();
+    fs::write(&file, "[otlp.headers]\nauthorization = \"hunter2\"\n").unwrap();
     let shown = config(&["show", "--config", path]);
     let text = String::from_utf8(shown.stdout).unwrap();
-    assert!(text.contains("(hidden)@127.0.0.1:4317") && !text.contains("hunter2"), "{text}");
+    assert!(text.contains("authorization") && !text.contains("hunter2"), "{text}");
     refused(&config(&["check", lab.dir().join("absent.toml").to_str().unwrap()]));
 }
