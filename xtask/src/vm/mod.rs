@@ -17,9 +17,11 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 12] = [
+const NOT_IN_A_VM: [&str; 14] = [
     "--without",
     "Containerd",
+    "--without",
+    "Runc",
     "--without",
     "Dockerd",
     "--without",
