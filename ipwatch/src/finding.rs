@@ -298,6 +298,17 @@ pub struct Finding {
     pub acked: Option<Ack>,
 }
 
+impl Finding {
+    /// Whether it is to wake somebody: it is critical, fires, follows from no other, and nobody knows it yet.
+    #[must_use]
+    pub fn pages(&self) -> bool {
+        self.severity == Severity::Critical
+            && self.status == Status::Firing
+            && self.caused_by.is_none()
+            && self.acked.is_none()
+    }
+}
+
 /// Somebody's word that a finding is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {

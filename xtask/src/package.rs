@@ -80,6 +80,8 @@ fn tree(binary: &Path, root: &Path, zsh: &str) -> Result<()> {
     let made =
         |args: &[&str], to: &str| write(&root.join(to), &output(&mut program(binary, args))?);
     made(&["config", "default"], "etc/ipwatch/ipwatch.toml")?;
+    // Headers to a collector are written here.
+    fs::set_permissions(root.join("etc/ipwatch/ipwatch.toml"), fs::Permissions::from_mode(0o640))?;
     made(&["completions", "bash"], "usr/share/bash-completion/completions/ipwatch")?;
     made(&["completions", "fish"], "usr/share/fish/vendor_completions.d/ipwatch.fish")?;
     made(&["completions", "zsh"], &format!("{zsh}/_ipwatch"))?;

@@ -140,7 +140,13 @@ pub(super) enum Command {
 impl Command {
     /// Whether it reads the node, or talks with its daemon.
     pub(super) fn is_about_the_node(&self) -> bool {
-        !matches!(self, Command::Replay(_) | Command::Completions(_))
+        !matches!(
+            self,
+            Command::Replay(_)
+                | Command::Completions(_)
+                | Command::ManPages(_)
+                | Command::Config(ConfigCommand { what: ConfigWhat::Default })
+        )
     }
 }
 

@@ -9,6 +9,7 @@
 //! node's. A private copy of the node's mounts keeps alive what the node unmounts, the network namespaces and
 //! file systems of dead pods among them: that harm is refused here.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub(super) enum HostRootError {
 /// [`HostRootError`]; nothing has changed then.
 pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
     let closed = |error: io::Error| HostRootError::Closed { path: path.to_owned(), error };
+    // As the kernel names it in mountinfo.
+    let path = &fs::canonicalize(path).map_err(closed)?;
     let path_of = |tail: &str| path.join(tail);
     let own = fs::read_link(path_of("proc/self")).map_err(closed)?;
     if own.to_str().and_then(|pid| pid.parse().ok()) != Some(std::process::id()) {
@@ -80,21 +83,25 @@ pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
     rustix::process::chdir("/").map_err(|error| closed(error.into()))
 }
 
-/// The first mount below `root` that would stay when the node unmounts it. Lines of mountinfo are `ID PARENT
-/// DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`; `master:` is the tag of one that follows another, and
-/// `shared:` of one that is the other's equal (`show_mountinfo`, fs/proc_namespace.c).
+/// The first mount below `root` that would stay when the node unmounts it: what it is mounted on follows no other
+/// mount, and that is what an unmounting spreads by (`propagate_umount`, fs/pnode.c). Lines of mountinfo are `ID
+/// PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`; `master:` is the tag of a mount that follows
+/// another, and `shared:` of one that is the other's equal (`show_mountinfo`, fs/proc_namespace.c).
 fn pinned(mounts: &str, root: &Path) -> Option<String> {
-    mounts.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let end = fields.iter().position(|field| *field == "-")?;
+    let lines = || mounts.lines().map(|line| line.split(' ').collect::<Vec<&str>>());
+    let end = |fields: &[&str]| fields.iter().position(|field| *field == "-");
+    let following: HashSet<String> = lines()
+        .filter(|fields| {
+            let tags = end(fields).and_then(|end| fields.get(6..end)).unwrap_or_default();
+            tags.iter().any(|tag| tag.starts_with("master:") || tag.starts_with("shared:"))
+        })
+        .filter_map(|fields| fields.first().map(|id| (*id).to_owned()))
+        .collect();
+    lines().find_map(|fields| {
         let below = Path::new(fields.get(4)?).strip_prefix(root).ok()?;
-        let follows = fields
-            .get(6..end)?
-            .iter()
-            .any(|tag| tag.starts_with("master:") || tag.starts_with("shared:"));
         // Where netns files and the root file systems of containers are mounted.
-        let pins = ["nsfs", "overlay"].contains(fields.get(end + 1)?);
-        (pins && !follows).then(|| format!("/{}", below.display()))
+        let pins = ["nsfs", "overlay"].contains(fields.get(end(&fields)? + 1)?);
+        (pins && !following.contains(*fields.get(1)?)).then(|| format!("/{}", below.display()))
     })
 }
 
@@ -102,25 +109,26 @@ fn pinned(mounts: &str, root: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn mount(point: &str, tags: &str, kind: &str) -> String {
-        format!("40 30 0:22 / {point} rw,nosuid {tags}- {kind} source rw\n")
+    fn mount(id: u32, on: u32, point: &str, tags: &str, kind: &str) -> String {
+        format!("{id} {on} 0:22 / {point} rw,nosuid {tags}- {kind} source rw\n")
     }
 
     #[test]
-    fn a_mount_that_does_not_follow_the_nodes_is_found() {
+    fn a_mount_that_does_not_go_with_the_nodes_is_found() {
         let root = Path::new("/host");
         let found = |lines: &[String]| pinned(&lines.concat(), root);
-        let fine = [
-            mount("/", "", "overlay"),
-            mount("/host/proc", "", "proc"),
-            mount("/host/run", "master:5 ", "tmpfs"),
-            mount("/host/run/netns/a", "shared:9 master:7 ", "nsfs"),
-            mount("/host/etc/ipwatch", "", "ext4"),
-        ];
+        let image = mount(1, 0, "/", "", "overlay");
+        let proc = mount(2, 1, "/host/proc", "", "proc");
+        let run = |tags: &str| mount(3, 1, "/host/run", tags, "tmpfs");
+        let netns = |tags: &str| mount(4, 3, "/host/run/netns/a", tags, "nsfs");
+        let fine = [image.clone(), proc, run("master:5 "), netns("shared:9 master:7 ")];
         assert_eq!(found(&fine), None);
-        let netns =
-            [mount("/host/run", "master:5 ", "tmpfs"), mount("/host/run/netns/a", "", "nsfs")];
-        assert_eq!(found(&netns).as_deref(), Some("/run/netns/a"));
+        // Private on the node itself, and unmounted with what it is on.
+        assert_eq!(found(&[image.clone(), run("master:5 "), netns("")]), None);
+        let kept = Some("/run/netns/a");
+        assert_eq!(found(&[run(""), netns("")]).as_deref(), kept);
+        // Mounted private, but not what was mounted below it.
+        assert_eq!(found(&[run(""), netns("master:7 ")]).as_deref(), kept);
         assert_eq!(found(&["torn".into(), "1 2 - ".into()]), None);
     }
 

@@ -200,8 +200,10 @@ impl Core {
     /// Takes over what of the configuration needs no restart.
     pub(super) fn retune(&mut self, policy: Policy, shared: Vec<Prefix>) {
         self.policy = Policy { second_look: self.policy.second_look, ..policy };
-        self.map.share(shared);
         // What is on the agenda was put there with the old patience.
+        self.map.replan();
+        self.meter.share(&shared);
+        self.map.share(shared);
         self.next = Some(clock::now());
     }
 

@@ -14,7 +14,7 @@ const TOLD: [usize; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20];
 /// Counts of latencies.
 #[derive(Debug)]
 pub(super) struct Latency {
-    buckets: [u32; STEPS * DOUBLINGS],
+    buckets: [u64; STEPS * DOUBLINGS],
     count: u64,
     /// All of them together, in ns.
     sum: u64,
@@ -33,7 +33,7 @@ impl Latency {
         let doubling = us.ilog2() as usize;
         let step = ((us - (1 << doubling)) * STEPS as u64) >> doubling;
         let bucket = (doubling * STEPS + step as usize).min(self.buckets.len() - 1);
-        self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
+        self.buckets[bucket] += 1;
         self.count += 1;
         self.sum = self.sum.saturating_add(ns);
     }
@@ -48,7 +48,7 @@ impl Latency {
         let mut from = 0;
         let buckets = TOLD.map(|doubling| {
             let to = doubling * STEPS;
-            let count = self.buckets[from..to].iter().copied().map(u64::from).sum();
+            let count = self.buckets[from..to].iter().sum();
             from = to;
             ((1u64 << doubling) as f64 / 1e6, count)
         });
@@ -60,7 +60,7 @@ impl Latency {
         let wanted = (self.count as f64 * share).ceil() as u64;
         let mut seen = 0;
         self.buckets.iter().enumerate().find_map(|(bucket, count)| {
-            seen += u64::from(*count);
+            seen += count;
             (seen >= wanted && seen > 0).then(|| upper_bound(bucket))
         })
     }

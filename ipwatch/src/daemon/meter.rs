@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use super::core::Core;
 use crate::clock;
 use crate::contract::{Body, Document, Prefix};
-use crate::finding::{Change, ChangeKind, Code, Finding, Severity, Status};
+use crate::finding::{Change, ChangeKind, Code, Finding};
 use crate::map::{Netns, NodeMap};
 use crate::metrics::{
-    AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, Question, RANGES, Reading,
+    AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, Question, RANGES, Reading, Role,
     Settings, Signal, Sizes,
 };
 use crate::sinks;
@@ -31,6 +31,11 @@ impl Meter {
     /// What the configuration says of it.
     pub(super) fn configure(&mut self, settings: &Settings, shared: &[Prefix]) {
         self.settings = settings.clone();
+        self.shared = shared.to_vec();
+    }
+
+    /// Other IPs may be several's now.
+    pub(super) fn share(&mut self, shared: &[Prefix]) {
         self.shared = shared.to_vec();
     }
 
@@ -64,7 +69,7 @@ fn read(core: &Core) -> Reading {
     let mut reading = Reading {
         node,
         kernel: boot.map(|boot| boot.kernel.clone()).unwrap_or_default(),
-        ready: core.is_ready(),
+        whole: core.is_whole(),
         opened: Code::ALL.iter().map(|code| (*code, 0)).collect(),
         ranges: ranges(core),
         addresses: core.meter.settings.address_info.then(|| addresses(core)),
@@ -89,17 +94,14 @@ fn read(core: &Core) -> Reading {
 fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) {
     let mut critical = Vec::new();
     for finding in open {
-        let group = FindingGroup {
-            code: finding.code,
-            severity: finding.severity,
-            status: finding.status,
-            consequence: finding.caused_by.is_some(),
+        let role = match finding {
+            Finding { caused_by: Some(_), .. } => Role::Consequence,
+            Finding { acked: Some(_), .. } => Role::Acked,
+            _ => Role::Cause,
         };
-        *reading.findings.entry(group).or_default() += 1;
-        if finding.severity == Severity::Critical
-            && finding.status == Status::Firing
-            && !group.consequence
-        {
+        let Finding { code, severity, status, .. } = *finding;
+        *reading.findings.entry(FindingGroup { code, severity, status, role }).or_default() += 1;
+        if finding.pages() {
             let pod = finding.subject.pod.as_ref();
             critical.push(CriticalFinding {
                 id: finding.id.clone(),

@@ -71,10 +71,9 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
     let meters = config.metrics.listen.as_ref().map(metrics::Server::bind).transpose()?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
-        // Before anything that takes its time: an early SIGHUP must not be the end.
+        // Before anything that takes its time: an early SIGHUP must not be the end. The others must, while nobody
+        // listens to them yet.
         let mut hangup = signal(SignalKind::hangup())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
@@ -88,7 +87,10 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
             // An error means that the sender is gone, which is the same.
             let _ = stopped.changed().await;
         }));
-        let attended = std::io::stderr().is_terminal();
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let attended = input.is_terminal() || output.is_terminal() || error.is_terminal();
         let measuring = meters.map(|server| {
             let mut stopped = stop.subscribe();
             tokio::spawn(server.run(asking, async move {

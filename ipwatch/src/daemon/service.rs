@@ -4,6 +4,11 @@
 //! The watchdog is fed after a turn of the core and nowhere else: no timer, no thread of its own. A core that
 //! stands still is ended and started anew, and its findings keep their ids (`ledger`).
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -78,7 +83,10 @@ impl Service {
     pub(super) fn reloaded(&mut self, status: &str) {
         self.status = cut(status);
         self.said = clock::now();
-        notify(&[NotifyState::Ready, NotifyState::Status(&self.status)]);
+        // Whoever waits for the start to end is not told so before the map is complete.
+        let ready = Some(NotifyState::Ready).filter(|_| self.ready);
+        let told: Vec<_> = ready.into_iter().chain([NotifyState::Status(&self.status)]).collect();
+        notify(&told);
     }
 
     /// The daemon goes down.
@@ -89,9 +97,24 @@ impl Service {
 
 fn notify(states: &[NotifyState<'_>]) {
     // Without a service manager this does nothing.
-    if let Err(error) = sd_notify::notify(states) {
+    let Some(manager) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = send(&manager, states) {
         tracing::debug!("the service manager was not told: {error}");
     }
+}
+
+/// sd_notify(3) by a socket of our own, which waits for nobody: the manager of a sick node may read nothing
+/// any more, and the core must go on.
+fn send(manager: &OsStr, states: &[NotifyState<'_>]) -> io::Result<()> {
+    let address = match manager.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let text: String = states.iter().map(|state| format!("{state}\n")).collect();
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(text.as_bytes(), &address)?;
+    Ok(())
 }
 
 /// How things stand, for `systemctl status`.

@@ -164,7 +164,7 @@ impl Life {
         let (mine, theirs) = (&mut record.finding, earlier.finding);
         mine.since = theirs.since;
         mine.preexisting = theirs.preexisting;
-        mine.acked = theirs.acked;
+        mine.acked = mine.acked.take().or(theirs.acked);
         if theirs.firing_at.is_some() {
             mine.firing_at = theirs.firing_at;
             mine.status = Status::Firing;

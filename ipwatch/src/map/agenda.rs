@@ -376,6 +376,12 @@ impl NodeMap {
         }
     }
 
+    /// Plans every look anew, by a policy that has changed.
+    pub fn replan(&mut self) {
+        let pending = &mut self.agenda;
+        pending.to_plan.extend(pending.plans.keys().map(|task| (*task, None)));
+    }
+
     /// Whether a netns is there that was neither opened nor twice tried in vain.
     #[must_use]
     pub fn has_unopened(&self) -> bool {

@@ -19,6 +19,8 @@ pub(super) struct Graves {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Grave {
     Cookie(u64),
+    /// One whose end was told by another name, or concluded: that name may have been another's by then.
+    PerhapsCookie(u64),
     Inode(u32),
     Nsid(i32),
     Link(NetnsId, u32),
@@ -59,9 +61,19 @@ impl Graves {
         self.entries.get(&grave).is_some_and(|dug| *dug >= at)
     }
 
+    /// The end of a netns, as it was told.
     pub(super) fn netns(&mut self, names: &NetnsRef, at: BootNs) {
         if let Some(cookie) = names.cookie {
             self.dig(Grave::Cookie(cookie), at);
+        }
+        self.netns_removed(&NetnsRef { cookie: None, ..*names }, at);
+    }
+
+    /// A netns is gone by what is known now. Its nsid may have been another's when the end was told: netlink's
+    /// word is stamped when it is read, which may be after the nsid was given out again.
+    pub(super) fn netns_removed(&mut self, names: &NetnsRef, at: BootNs) {
+        if let Some(cookie) = names.cookie {
+            self.dig(Grave::PerhapsCookie(cookie), at);
         }
         if let Some(inode) = names.inode {
             self.dig(Grave::Inode(inode), at);
@@ -75,7 +87,8 @@ impl Graves {
     /// somebody's who died after `at`.
     pub(super) fn buried(&self, names: &NetnsRef, at: BootNs) -> bool {
         if let Some(cookie) = names.cookie {
-            return self.entries.contains_key(&Grave::Cookie(cookie));
+            return self.entries.contains_key(&Grave::Cookie(cookie))
+                || self.covers(Grave::PerhapsCookie(cookie), at);
         }
         names.inode.is_some_and(|inode| self.covers(Grave::Inode(inode), at))
             || names.nsid.is_some_and(|nsid| self.covers(Grave::Nsid(nsid), at))

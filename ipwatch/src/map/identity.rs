@@ -329,7 +329,7 @@ impl NodeMap {
         self.forget_netns_neighbours(id);
         self.strangers.forget(id);
         self.owners.forget(id, entry.owner.as_ref());
-        self.graves.netns(&entry.names, at);
+        self.graves.netns_removed(&entry.names, at);
     }
 }
 

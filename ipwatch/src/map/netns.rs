@@ -361,13 +361,10 @@ impl NodeMap {
     }
 
     pub(super) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
-        let ids = self.meant_by_death(netns, at);
-        if ids.is_empty() {
-            self.graves.netns(netns, at);
-        }
-        for id in ids {
+        for id in self.meant_by_death(netns, at) {
             self.remove_netns(id, at, "netns-gone");
         }
+        self.graves.netns(netns, at);
     }
 
     /// A whole walk of `net->list` did not meet these: they are being torn down, or gone.

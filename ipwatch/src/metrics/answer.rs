@@ -73,11 +73,16 @@ impl Answerer {
         let written = tokio::task::spawn_blocking(move || {
             text::write(Scrape { reading, process: Process::own(), refused }, format)
         });
+        // What has not begun when nobody waits any more is not done at all.
+        let late = written.abort_handle();
         let page = match timeout(self.patience, written).await {
             Ok(Ok(Ok(page))) => page,
             Ok(Ok(Err(error))) => return failed(&error),
             Ok(Err(error)) => return failed(&error),
-            Err(error) => return failed(&error),
+            Err(error) => {
+                late.abort();
+                return failed(&error);
+            }
         };
         let kind = match format {
             Format::OpenMetrics => OPEN_METRICS,

@@ -21,9 +21,11 @@ const fn gauge(name: &'static str, help: &'static str) -> Family {
 
 const BUILD_INFO: Family = gauge("ipwatch_build_info", "Version of ipwatch, on which node");
 const READY: Family =
-    gauge("ipwatch_ready", "Whether the first snapshot is complete: before that nothing is judged");
-const FINDINGS: Family =
-    gauge("ipwatch_findings", "Open findings; a consequence follows from another one");
+    gauge("ipwatch_ready", "Whether everything has been read once: what has not been is unknown");
+const FINDINGS: Family = gauge(
+    "ipwatch_findings",
+    "Open findings; a consequence follows from another one, and one that is acked is known",
+);
 const CRITICAL: Family = gauge(
     "ipwatch_critical_finding_info",
     "One for each finding that fires, is critical and follows from no other: these page",
@@ -138,14 +140,13 @@ impl Scrape {
             ("kernel", label(&reading.kernel)),
         ];
         page.family(&BUILD_INFO, [(build, 1u64)])?;
-        page.single(&READY, reading.ready)?;
+        page.single(&READY, reading.whole)?;
         let groups = reading.findings.iter().map(|(group, count)| {
-            let role = if group.consequence { "consequence" } else { "cause" };
             let labels = vec![
                 ("code", group.code.as_str().to_owned()),
                 ("severity", severity(group.severity).to_owned()),
                 ("status", status(group.status).to_owned()),
-                ("role", role.to_owned()),
+                ("role", group.role.as_str().to_owned()),
             ];
             (labels, *count)
         });

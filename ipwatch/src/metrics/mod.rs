@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 pub use self::reading::{
     AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, LatencyReading, RANGES, Reading,
-    Signal, Sizes,
+    Role, Signal, Sizes,
 };
 pub use self::server::{BindError, Server};
 pub use self::settings::{Listen, Settings};

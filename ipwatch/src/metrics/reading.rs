@@ -17,8 +17,8 @@ pub struct Reading {
     pub node: String,
     /// Its kernel.
     pub kernel: String,
-    /// The first snapshot is complete.
-    pub ready: bool,
+    /// Everything has been read once.
+    pub whole: bool,
     /// Findings that are open, counted.
     pub findings: BTreeMap<FindingGroup, u64>,
     /// Those that fire, are critical and follow from no other, one by one.
@@ -90,8 +90,31 @@ pub struct FindingGroup {
     pub severity: Severity,
     /// Where they stand.
     pub status: Status,
-    /// They follow from others.
-    pub consequence: bool,
+    /// What is to be done about them.
+    pub role: Role,
+}
+
+/// What a finding is to whoever looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// It stands for itself.
+    Cause,
+    /// It follows from another one.
+    Consequence,
+    /// Somebody knows it already.
+    Acked,
+}
+
+impl Role {
+    /// As a label says it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Cause => "cause",
+            Role::Consequence => "consequence",
+            Role::Acked => "acked",
+        }
+    }
 }
 
 /// A finding that pages.

@@ -48,6 +48,7 @@ names! {
     CNI_SIGNAL = "ipwatch.cni.signal",
     EVIDENCE_SOURCE = "ipwatch.evidence.source",
     EVIDENCE_TEXT = "ipwatch.evidence.text",
+    FINDING_ACKED = "ipwatch.finding.acked",
     FINDING_CAUSED_BY = "ipwatch.finding.caused_by",
     FINDING_CHANGE = "ipwatch.finding.change",
     FINDING_CODE = "ipwatch.finding.code",

@@ -71,7 +71,8 @@ pub(super) fn moment(change: &Change) -> (&str, &'static str) {
         ChangeKind::Opened => (finding.last_seen.as_str(), "opened"),
         ChangeKind::Updated => {
             let fired = finding.firing_at.as_deref().unwrap_or_default();
-            (finding.last_seen.as_str().max(fired), "updated")
+            let acked = finding.acked.as_ref().map_or("", |ack| ack.at.as_str());
+            (finding.last_seen.as_str().max(fired).max(acked), "updated")
         }
         ChangeKind::Resolved => (finding.resolved_at.as_deref().unwrap_or_default(), "resolved"),
     }
@@ -86,7 +87,8 @@ pub(super) fn ids(change: &Change) -> (Vec<u8>, Vec<u8>) {
         ChangeKind::Updated => {
             let status = journal::status(finding.status);
             let severity = journal::severity(finding.severity);
-            attributes::span_id(&[&finding.id, &finding.since, name, at, status, severity])
+            let acked = if finding.acked.is_some() { "acked" } else { "" };
+            attributes::span_id(&[&finding.id, &finding.since, name, at, status, severity, acked])
         }
         ChangeKind::Resolved => attributes::span_id(&[&finding.id, &finding.since, name, at]),
     };
@@ -165,6 +167,7 @@ pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     if finding.preexisting {
         out.push(flag(names::FINDING_PREEXISTING, true));
     }
+    out.extend(finding.acked.as_ref().map(|ack| text(names::FINDING_ACKED, &ack.at)));
     out.extend(finding.caused_by.as_deref().map(|id| text(names::FINDING_CAUSED_BY, id)));
     out.extend(subject.ip.map(|ip| text(names::NETWORK_LOCAL_ADDRESS, &ip.to_string())));
     out.extend(subject.network.as_deref().map(|name| text(names::CNI_NETWORK, name)));

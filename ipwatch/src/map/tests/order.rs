@@ -28,6 +28,24 @@ fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
     assert!(feed.ips().is_empty(), "the kernel gives a name out again when its owner is gone");
 }
 
+/// Netlink's word of the one that had the nsid before is read after the nsid was given out again, and stamped then.
+#[test]
+fn a_late_end_by_nsid_hides_nobody_for_good() {
+    let mut feed = Feed::new(NONE);
+    feed.tell(What::Netns { netns: full(8, 70, 3) });
+    feed.tell_from(Origin::Netlink, What::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell(What::Netns { netns: NetnsRef::nsid(3) });
+    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell_from(
+        Origin::Snapshot,
+        What::Netns { netns: NetnsRef { nsid: None, ..full(8, 70, 3) } },
+    );
+    feed.tell(What::Netns { netns: full(8, 70, 3) });
+    let id = feed.map.find(&NetnsRef::cookie(8)).unwrap();
+    assert_eq!(feed.map.find(&NetnsRef::nsid(3)), Some(id));
+    assert_eq!(feed.ips(), [ip(1)]);
+}
+
 #[test]
 fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
     let mut feed = Feed::new(ALL);

@@ -4,7 +4,9 @@ use super::*;
 use crate::contract::SourceState;
 use crate::finding::Code;
 use crate::metrics::text::{Format, write};
-use crate::metrics::{AddressInfo, Counted, CriticalFinding, FindingGroup, LatencyReading, Signal};
+use crate::metrics::{
+    AddressInfo, Counted, CriticalFinding, FindingGroup, LatencyReading, Role, Signal,
+};
 
 fn range(network: &str) -> IpamRange {
     IpamRange {
@@ -38,7 +40,7 @@ fn full() -> Reading {
         code: Code::IpDuplicate,
         severity: Severity::Critical,
         status: Status::Firing,
-        consequence: false,
+        role: Role::Cause,
     };
     let critical = CriticalFinding {
         id: "k3f9aaaaaaaaaaaa".into(),
@@ -58,7 +60,7 @@ fn full() -> Reading {
     Reading {
         node: "node-17".into(),
         kernel: "6.12".into(),
-        ready: true,
+        whole: true,
         findings: [(group, 2)].into(),
         critical: Counted { told: vec![critical], omitted: 1 },
         opened: [(Code::IpDuplicate, 3)].into(),

@@ -72,7 +72,7 @@ fn reading(ready: bool, ranges: usize) -> Reading {
         time_left: None,
     };
     let ranges = Counted { told: (0..ranges).map(range).collect(), omitted: 0 };
-    Reading { ready, ranges, ..Reading::default() }
+    Reading { whole: ready, ranges, ..Reading::default() }
 }
 
 #[tokio::test]

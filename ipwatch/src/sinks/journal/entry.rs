@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{pod, sentence, severity, status};
 use crate::escape::escape;
-use crate::finding::{Change, ChangeKind, Code, Finding, Severity, Status};
+use crate::finding::{Change, ChangeKind, Code, Finding, Severity};
 
 /// No field is longer: an entry must fit into a datagram.
 const LONGEST: usize = 8 * 1024;
@@ -77,15 +77,10 @@ fn priority(change: &Change) -> u8 {
     let finding = &change.finding;
     match finding.severity {
         _ if change.change == ChangeKind::Resolved => INFO,
-        Severity::Critical if pages(finding) => CRITICAL,
+        _ if finding.pages() => CRITICAL,
         Severity::Critical | Severity::Warning => WARNING,
         Severity::Info => INFO,
     }
-}
-
-/// Whether a critical one is to wake somebody: it fires, is nobody's consequence, and nobody knows it yet.
-fn pages(finding: &Finding) -> bool {
-    finding.status == Status::Firing && finding.caused_by.is_none() && finding.acked.is_none()
 }
 
 /// The code's `MESSAGE_ID`: a UUID (version 8, RFC 9562) made from its name, the same for ever.

@@ -21,11 +21,13 @@ pub(super) struct Exporter {
     transport: Transport,
     node: Node,
     queue: Arc<Queue>,
+    /// It took the last batch in part only.
+    rejecting: bool,
 }
 
 impl Exporter {
     pub(super) fn new(transport: Transport, node: Node, queue: Arc<Queue>) -> Self {
-        Self { transport, node, queue }
+        Self { transport, node, queue, rejecting: false }
     }
 
     /// Until the end is asked for and nothing is left.
@@ -49,8 +51,11 @@ impl Exporter {
         loop {
             match self.transport.send(payload(batch, &self.node)).await {
                 Ok(taken) => {
-                    // A snapshot of metrics has many points, and is one to us.
-                    let rejected = taken.rejected.min(count);
+                    let rejected = match batch.first() {
+                        // A snapshot has many points, and is one to us.
+                        Some(Item::Metrics(_)) => taken.rejected.min(1),
+                        _ => taken.rejected.min(count),
+                    };
                     self.queue.settle(count - rejected, rejected);
                     self.tell_taken(taken.rejected, &taken.why);
                     return;
@@ -73,9 +78,11 @@ impl Exporter {
         }
     }
 
-    fn tell_taken(&self, rejected: u64, why: &str) {
+    fn tell_taken(&mut self, rejected: u64, why: &str) {
+        let before = std::mem::replace(&mut self.rejecting, rejected > 0);
         let (url, signal) = self.names();
-        if rejected > 0 {
+        // One line when it begins; the counters tell how many.
+        if rejected > 0 && !before {
             let why = escape(why);
             tracing::warn!("the OTLP collector at {url} rejected {rejected} {signal}: {why}");
         }

@@ -88,8 +88,18 @@ impl Http {
         }
         let request = request.body(Full::new(body)).map_err(|error| chain(&error))?;
         let answer = line.sender.send_request(request).await.map_err(|error| chain(&error))?;
-        let (status, body) = read(answer).await?;
-        self.line = Some(line);
+        let status = answer.status();
+        // The status alone says what became of it. A connection with the rest of an answer on it is not used again.
+        let body = match read(answer).await {
+            Ok(body) => {
+                self.line = Some(line);
+                body
+            }
+            Err(error) => {
+                tracing::debug!("the OTLP collector answered {status}, and then: {error}");
+                Bytes::new()
+            }
+        };
         Ok((status, body))
     }
 
@@ -105,11 +115,9 @@ impl Http {
     }
 }
 
-async fn read(answer: Response<Incoming>) -> Result<(StatusCode, Bytes), String> {
-    let status = answer.status();
+async fn read(answer: Response<Incoming>) -> Result<Bytes, String> {
     let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-    let body = body.map_err(|error| format!("{status}, and then: {}", chain(&*error)))?;
-    Ok((status, body.to_bytes()))
+    Ok(body.map_err(|error| chain(&*error))?.to_bytes())
 }
 
 /// How much of it was taken. An answer that says nothing took all.

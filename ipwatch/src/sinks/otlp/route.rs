@@ -155,12 +155,15 @@ impl Target {
         if rest.is_empty() || rest.starts_with('/') {
             return Err(wrong("it names no host".to_owned()));
         }
+        // Both would be shown wherever the endpoint is.
+        if let Some(part) =
+            [('@', "user"), ('?', "query")].iter().find(|(sign, _)| rest.contains(*sign))
+        {
+            let why = format!("it has a {}: put what is secret into the headers", part.1);
+            return Err(wrong(why));
+        }
         let uri: hyper::Uri = endpoint.parse().map_err(|error| wrong(format!("{error}")))?;
         let authority = uri.authority().ok_or_else(|| wrong("it names no host".to_owned()))?;
-        if authority.as_str().contains('@') {
-            let why = "it names a user, and would be logged: put what is secret into the headers";
-            return Err(wrong(why.to_owned()));
-        }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let port = match (authority.as_str().rsplit_once(':'), authority.port_u16()) {
             (_, Some(port)) => port,
@@ -203,11 +206,16 @@ impl Target {
     }
 }
 
-/// An endpoint as it may be shown: without the user's name and password.
+/// An endpoint as it may be shown: without name and password, and without a query.
 fn shown(endpoint: &str) -> String {
-    match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
-        _ => endpoint.to_owned(),
+    let (plain, query) =
+        endpoint.split_once('?').map_or((endpoint, ""), |(plain, _)| (plain, "?…"));
+    match (endpoint.split_once("://"), plain.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) if !scheme.contains('@') => {
+            format!("{scheme}://…@{rest}{query}")
+        }
+        (_, Some((_, rest))) => format!("…@{rest}{query}"),
+        _ => format!("{plain}{query}"),
     }
 }
 

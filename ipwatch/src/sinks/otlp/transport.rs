@@ -41,7 +41,7 @@ pub(super) struct Taken {
 impl Taken {
     pub(super) fn without(rejected: i64, why: String) -> Self {
         // A warning alone rejects 0.
-        Self { rejected: u64::try_from(rejected).unwrap_or(0), why }
+        Self { rejected: u64::try_from(rejected).unwrap_or(0), why: cut(&why).to_owned() }
     }
 }
 
@@ -176,11 +176,13 @@ fn connected(endpoint: &Endpoint, dial: &Dial) -> Channel {
 }
 
 /// As the OTLP specification sorts the codes (§ "Failures"), with one exception: a code that says
-/// nothing (a broken connection, a proxy between) is worth another attempt.
+/// nothing (a broken connection, a proxy between) is worth another attempt. What the collector said itself
+/// has no source; what broke on the way has.
 fn refusal(status: &tonic::Status) -> Refusal {
-    let why = match std::error::Error::source(status) {
+    let source = std::error::Error::source(status);
+    let why = match source {
         Some(source) => format!("{:?}: {}", status.code(), chain(source)),
-        None => format!("{:?}: {}", status.code(), status.message()),
+        None => format!("{:?}: {}", status.code(), cut(status.message())),
     };
     match status.code() {
         Code::InvalidArgument
@@ -190,6 +192,21 @@ fn refusal(status: &tonic::Status) -> Refusal {
         | Code::FailedPrecondition
         | Code::Unimplemented
         | Code::Unauthenticated => Refusal::Never(why),
+        // An answer beyond what is read is one too (tonic's `Streaming`): it was sent, and would be again.
+        Code::Internal | Code::OutOfRange if source.is_none() => Refusal::Never(why),
+        Code::ResourceExhausted if !asks_for_another(status.details()) => Refusal::Never(why),
         _ => Refusal::Later(why),
     }
+}
+
+/// Whether a status says when to try again: by a `RetryInfo` among its details, which carry their type's name.
+fn asks_for_another(details: &[u8]) -> bool {
+    const RETRY: &[u8] = b"google.rpc.RetryInfo";
+    details.windows(RETRY.len()).any(|name| name == RETRY)
+}
+
+/// As much of a collector's words as is repeated.
+pub(super) fn cut(text: &str) -> &str {
+    const MOST: usize = 256;
+    &text[..text.floor_char_boundary(MOST)]
 }

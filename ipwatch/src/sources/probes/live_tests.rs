@@ -334,7 +334,7 @@ fn what_does_not_fit_is_counted() {
     block_on(async {
         let events = probes.events().unwrap().unwrap();
         // Each child makes at least four records of a hundred bytes.
-        for _ in 0..300 {
+        for _ in 0..1000 {
             drop(Sleeper::spawn());
         }
         let (emit, mut facts) = Emit::channel(64);
