@@ -28,3 +28,5 @@ pub mod map;
 pub mod metrics;
 pub mod sinks;
 pub mod sources;
+#[cfg(test)]
+mod testing;

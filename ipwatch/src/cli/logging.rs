@@ -95,38 +95,22 @@ fn priority(level: Level) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Buffer {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::{Log, hear};
 
     #[test]
     fn the_journal_gets_priorities_and_neither_time_nor_colour() {
-        let buffer = Buffer::default();
-        let writer = buffer.clone();
+        let log = Log::default();
+        let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .event_format(Journal::new())
             .with_writer(move || writer.clone())
             .finish();
-        tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(path = "/x", "first");
-            tracing::info!("second");
-        });
-        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let _hearing = hear(subscriber);
+        tracing::warn!(path = "/x", "first");
+        tracing::info!("second");
         let target = module_path!();
-        assert_eq!(text, format!("<4>{target}: first path=\"/x\"\n<6>{target}: second\n"));
+        assert_eq!(log.text(), format!("<4>{target}: first path=\"/x\"\n<6>{target}: second\n"));
     }
 }

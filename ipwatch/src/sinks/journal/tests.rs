@@ -1,32 +1,16 @@
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use super::*;
 use crate::sinks::tests::{opened, resolved};
-
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use crate::testing::{Log, hear};
 
 /// What these changes look like in the log.
 fn log(changes: &[Change]) -> String {
-    let sink = Sink::default();
-    let writer = sink.clone();
+    let log = Log::default();
+    let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, || changes.iter().for_each(write));
-    let bytes = sink.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    let _hearing = hear(subscriber);
+    changes.iter().for_each(write);
+    log.text()
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Runtimes that hang, lie or leak.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::cri::messages::PodSandbox;
@@ -8,6 +7,7 @@ use super::super::testing::{Cri, Docker, PATIENCE, Place, hurried, pace, run, sa
 use super::super::{Kind, Pace};
 use super::CRI;
 use crate::fact::{Life, SourceStatus, What};
+use crate::testing::{Log, hear};
 
 #[tokio::test]
 async fn a_runtime_that_hangs_is_down_and_delays_nobody() {
@@ -153,21 +153,6 @@ async fn a_sandbox_that_cannot_be_asked_after_keeps_no_other_waiting() {
     assert_eq!(asked, 2);
 }
 
-/// What is logged in this thread, down to the last detail.
-#[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
     const TOKEN: &str = "c4n4ry-t0ken";
@@ -177,7 +162,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
         .finish();
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let _logging = hear(subscriber);
 
     let place = Place::new();
     let (cri, docker) = (place.path("a.sock"), place.path("docker.sock"));
@@ -226,7 +211,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
     let facts = serde_json::to_string(&seen.all).unwrap();
     assert!(facts.contains("/run/netns/s1") && facts.contains("/run/docker/netns/d1"));
     assert!(!facts.contains(TOKEN), "{facts}");
-    let log = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    let log = log.text();
     assert!(log.contains("ipwatch"), "something was logged");
     let line = log.lines().find(|line| line.contains(TOKEN));
     assert_eq!(line, None);

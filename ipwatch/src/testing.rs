@@ -1,0 +1,40 @@
+//! What the unit tests of several rooms share: a log that is read back.
+
+use std::io;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
+use tracing::{Dispatch, Subscriber};
+
+/// Collects what is logged. Clones write into the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// While there is one subscriber in the process, tracing asks the default of whichever thread comes
+/// to a callsite first, and remembers its "never" for all of them: another test's thread would
+/// silence a line that this one waits for. Among three it asks each (tracing-core 0.1,
+/// `Dispatchers::rebuilder`).
+static COMPANY: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [NoSubscriber::new(), NoSubscriber::new()].map(Dispatch::new));
+
+/// Until the guard goes, what this thread logs goes to `subscriber`.
+pub(crate) fn hear(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
+    LazyLock::force(&COMPANY);
+    tracing::subscriber::set_default(subscriber)
+}
