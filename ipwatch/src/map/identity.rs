@@ -206,7 +206,7 @@ impl NodeMap {
     }
 
     /// Whoever is known by any of these names, the cookie's owner first.
-    fn owners(&self, names: &NetnsRef) -> Vec<NetnsId> {
+    pub(super) fn owners(&self, names: &NetnsRef) -> Vec<NetnsId> {
         let mut owners = Vec::with_capacity(3);
         let by_cookie = names.cookie.and_then(|cookie| self.names.cookies.get(&cookie));
         let by_inode = names.inode.and_then(|inode| self.names.inodes.get(&inode));

@@ -550,7 +550,13 @@ impl NodeMap {
     }
 
     pub(super) fn dump_ended(&mut self, netns: &NetnsRef, began: BootNs, complete: bool) {
-        let Some(id) = self.resolve(netns, began) else { return };
+        let Some(id) = self.resolve(netns, began) else {
+            // A name of it was another's, who has died since: nothing of the dump was taken.
+            for id in self.owners(netns) {
+                self.agenda.not_adopted(id, self.now);
+            }
+            return;
+        };
         let Some(entry) = self.netns.get_mut(&id) else { return };
         entry.dumping = None;
         if complete {

@@ -258,6 +258,25 @@ fn a_netns_is_unopened_until_it_was_read_or_twice_could_not_be() {
     assert!(!feed.map.has_unopened() && !adopts(&feed.wants(100_000)));
 }
 
+/// Its nsid was another's, whose end is told when the netns has been read already.
+#[test]
+fn a_netns_that_was_read_too_early_is_read_again() {
+    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    for provisional in [true, false] {
+        let mut feed = Feed::with(NodeMap::new(provisional), NONE);
+        feed.tell(What::Netns { netns: NetnsRef { cookie: None, ..full(0, 60, 3) } });
+        feed.wants(0);
+        feed.tell(What::Task(task(10, NetnsRef::inode(70))));
+        assert!(adopts(&feed.wants(0)));
+        let (began, netns) = (feed.at, NetnsRef { cookie: None, ..full(0, 70, 3) });
+        feed.tell(What::NetnsGone { netns: NetnsRef::nsid(3) });
+        feed.tell_at(began, Origin::Netlink, What::Netns { netns });
+        let scope = Scope::Addresses { netns };
+        feed.tell_at(feed.at, Origin::Netlink, What::Ended { scope, began, complete: true });
+        assert!(adopts(&feed.wants(30)), "what was read was not taken");
+    }
+}
+
 #[test]
 fn a_netns_known_by_its_nsid_alone_asks_for_a_walk() {
     let mut feed = Feed::new(NONE);
