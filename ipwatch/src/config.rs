@@ -234,13 +234,16 @@ impl Default for Retention {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}; name another one with --config")]
+    #[error("cannot read the configuration {path}: {source}; {}", way_to_read(.source))]
     Read {
         /// Which file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
+    /// Whoever read it did not come back.
+    #[error("the configuration was not read to its end: try again")]
+    Unread,
     /// It is longer than any configuration is.
     #[error("the configuration {0} is larger than 1 MiB: is it the right file?")]
     TooLarge(PathBuf),
@@ -255,8 +258,21 @@ pub enum ConfigError {
         message: String,
     },
     /// A value is out of its bounds.
-    #[error("the configuration is wrong: {0}")]
-    Value(String),
+    #[error("the configuration is wrong in {path}: {message}; correct it and try again")]
+    Value {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// What to do about a file that cannot be read.
+fn way_to_read(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "use sudo: it may hold passwords",
+        _ => "name another one with --config",
+    }
 }
 
 impl Config {
@@ -289,14 +305,14 @@ impl Config {
                 message: complaint(text, line, error.message()),
             }
         })?;
-        config.validate()?;
+        config.validate().map_err(|message| ConfigError::Value { path: path.into(), message })?;
         Ok(config)
     }
 
-    fn validate(&self) -> Result<(), ConfigError> {
+    fn validate(&self) -> Result<(), String> {
         let positive = |name: &str, value: SignedDuration| {
             if value < SignedDuration::from_millis(100) {
-                return Err(ConfigError::Value(format!("{name} must be at least 100ms")));
+                return Err(format!("{name} must be at least 100ms"));
             }
             Ok(())
         };
@@ -307,20 +323,18 @@ impl Config {
         positive("holders.teardown_grace", self.holders.teardown_grace)?;
         positive("retention.max_age", self.retention.max_age)?;
         if self.retention.max_mib == 0 {
-            return Err(ConfigError::Value("retention.max_mib must be at least 1".into()));
+            return Err("retention.max_mib must be at least 1".into());
         }
         if let Some(path) = self.ipam.wrong_path() {
-            let wrong = format!("ipam: {} must begin with /", path.display());
-            return Err(ConfigError::Value(wrong));
+            return Err(format!("ipam: {} must begin with /", path.display()));
         }
         if let Some(wrong) = self.metrics.wrong() {
-            return Err(ConfigError::Value(wrong));
+            return Err(wrong);
         }
         if let Some(path) = self.otlp.wrong_path() {
-            let wrong = format!("otlp: {} must begin with /", path.display());
-            return Err(ConfigError::Value(wrong));
+            return Err(format!("otlp: {} must begin with /", path.display()));
         }
-        self.otlp.validate().map_err(|error| ConfigError::Value(error.to_string()))
+        self.otlp.validate().map_err(|error| error.to_string())
     }
 
     /// How patient the map is.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
+
 use super::args::{ConfigCommand, ConfigWhat, Configured, Global};
 use super::output::Out;
 use super::{Failure, Outcome, daemon};
@@ -25,7 +27,9 @@ pub(super) fn config(
 
 fn check(file: Option<PathBuf>) -> Result<String, Failure> {
     // A file that is named must be there; the usual one may be absent.
-    Config::load(file.as_deref()).map_err(anyhow::Error::from)?;
+    let config = Config::load(file.as_deref()).map_err(anyhow::Error::from)?;
+    // The files that it names too: without them the daemon would not start.
+    config.otlp.settings(&|_| None).context("the configuration is wrong")?;
     let file = file.unwrap_or_else(|| DEFAULT_PATH.into());
     let shown = file.to_string_lossy();
     let shown = escape(&shown);

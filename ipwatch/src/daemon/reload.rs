@@ -50,7 +50,7 @@ impl Reloads {
         let Some(reading) = &mut self.reading else { return std::future::pending().await };
         let read = reading.await;
         self.reading = None;
-        read.unwrap_or_else(|_| Err(ConfigError::Value("it was not read to its end".to_owned())))
+        read.unwrap_or(Err(ConfigError::Unread))
     }
 
     /// Takes over what was read, and says so.

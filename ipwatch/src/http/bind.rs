@@ -32,7 +32,7 @@ pub enum BindError {
     #[error("{0} is too long for a socket (107 bytes at most): give a shorter --socket")]
     TooLong(PathBuf),
     /// The system refused.
-    #[error("cannot {action} {path}: {error}")]
+    #[error("cannot {action} {path}: {error}; run it as root, or give another --socket")]
     Io {
         /// What was tried.
         action: &'static str,

@@ -65,7 +65,9 @@ pub enum OtlpError {
         why: String,
     },
     /// A file of certificates or of a key.
-    #[error("OTLP: {path}: {why}")]
+    #[error(
+        "OTLP: {path}: {why}; see to it, or to ca_file, client_cert_file and client_key_file of [otlp]"
+    )]
     File {
         /// Which.
         path: PathBuf,
