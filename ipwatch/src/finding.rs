@@ -314,6 +314,9 @@ impl Finding {
 pub struct Ack {
     /// When it was given, RFC 3339.
     pub at: String,
+    /// The user who gave it, by number; absent in what older versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// Until when it holds, RFC 3339; absent: until the finding is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,

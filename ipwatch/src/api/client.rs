@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum ClientError {
     /// No socket, or nobody behind it.
     #[error(
-        "no daemon answers on {0}: start it with `ipwatch run`, or use `ipwatch scan` for one shot"
+        "no daemon answers on {0}: `systemctl status ipwatch` says why, `ipwatch run` starts one by hand, \
+         `ipwatch scan` looks once without one"
     )]
     NoDaemon(PathBuf),
     /// The socket's file may not be opened.

@@ -24,7 +24,7 @@ pub(crate) fn daemon(answer: impl Fn(&Ask) -> Result<Document, AskError> + Send 
     let events = Streams::new(16);
     tokio::spawn(server.run(sender, events.clone(), std::future::pending()));
     tokio::spawn(async move {
-        while let Some(Request { ask, reply }) = requests.recv().await {
+        while let Some(Request { ask, reply, .. }) = requests.recv().await {
             let _ = reply.send(answer(&ask));
         }
     });

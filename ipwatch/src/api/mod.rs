@@ -99,6 +99,8 @@ pub enum AskError {
 pub struct Request {
     /// The question.
     pub ask: Ask,
+    /// The user who asks.
+    pub uid: u32,
     /// The answer.
     pub reply: oneshot::Sender<Result<Document, AskError>>,
 }

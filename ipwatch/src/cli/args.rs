@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::api::Prefix;
-use crate::config::DEFAULT_SOCKET;
+use crate::config::{Config, DEFAULT_SOCKET};
 
 /// The shortest grace of `scan`, as in the configuration.
 const SHORTEST_GRACE: Duration = Duration::from_millis(100);
@@ -73,9 +73,11 @@ pub(super) struct Global {
 }
 
 impl Global {
-    /// Where the daemon is.
+    /// Where the daemon is: as named here, or in the usual configuration where that may be read.
     pub(super) fn socket(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into())
+        let configured =
+            || Config::load(None).map_or(DEFAULT_SOCKET.into(), |config| config.socket);
+        self.socket.clone().unwrap_or_else(configured)
     }
 
     /// The socket, when it was named.

@@ -31,5 +31,6 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         }
     }
     let path = client.path().display();
-    Err(anyhow::anyhow!("the daemon on {path} has gone: start it with `ipwatch run`").into())
+    Err(anyhow::anyhow!("the daemon on {path} has gone: `systemctl status ipwatch` says why")
+        .into())
 }

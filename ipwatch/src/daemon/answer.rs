@@ -23,7 +23,7 @@ type Reply = oneshot::Sender<Result<Document, AskError>>;
 
 /// Answers at once, or sends somebody to find out and answers when they are back.
 pub(super) fn answer(core: &mut Core, request: Request) {
-    let Request { ask, reply } = request;
+    let Request { ask, uid, reply } = request;
     if !core.is_ready() {
         let wait = "the first snapshot is not complete yet: ask again in a second";
         let _ = reply.send(Err(AskError::Unavailable(wait.to_owned())));
@@ -35,21 +35,21 @@ pub(super) fn answer(core: &mut Core, request: Request) {
         tokio::spawn(async move {
             // Whether it worked or not: the answer names the sources that are down.
             let _ = tokio::time::timeout(REFRESH, done).await;
-            let _ = again.send(Request { ask, reply }).await;
+            let _ = again.send(Request { ask, uid, reply }).await;
         });
         return;
     }
-    answer_fresh(core, Request { ask, reply });
+    answer_fresh(core, Request { ask, uid, reply });
 }
 
 /// Answers from the map as it stands.
 pub(super) fn answer_fresh(core: &mut Core, request: Request) {
-    let Request { ask, reply } = request;
+    let Request { ask, uid, reply } = request;
     match ask {
         Ask::Addresses(Selector::Pid(pid)) | Ask::Reach(Selector::Pid(pid))
             if core.map.tasks_of(pid).next().is_none() =>
         {
-            by_procfs(core, pid, reply);
+            by_procfs(core, pid, uid, reply);
         }
         Ask::Addresses(selector) => {
             let answer = addresses(core, &selector);
@@ -94,7 +94,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
             let _ = reply.send(Ok(doctor(core)));
         }
         Ask::Ack { what, seconds, note } => {
-            let word = Word { lasts: seconds.map(Duration::from_secs), note };
+            let word = Word { uid, lasts: seconds.map(Duration::from_secs), note };
             let _ = reply.send(acknowledge(core, &what, Some(word)));
         }
         Ask::Unack { what } => {
@@ -104,7 +104,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
 }
 
 /// A process that the map does not follow: it is in the host's netns, or gone.
-fn by_procfs(core: &mut Core, pid: u32, reply: Reply) {
+fn by_procfs(core: &mut Core, pid: u32, uid: u32, reply: Reply) {
     let again = core.again.clone();
     let presence = core.desk.presence(pid);
     tokio::spawn(async move {
@@ -115,7 +115,7 @@ fn by_procfs(core: &mut Core, pid: u32, reply: Reply) {
             return;
         };
         let ask = Ask::Addresses(Selector::Netns(Some(inode.to_string())));
-        let _ = again.send(Request { ask, reply }).await;
+        let _ = again.send(Request { ask, uid, reply }).await;
     });
 }
 
@@ -174,9 +174,7 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
                 && (all || finding.status != Status::Resolved || finding.id.starts_with(what))
         });
         if found.is_empty() {
-            return Err(AskError::NotFound(format!(
-                "no finding about {what:?}: `ipwatch query findings` lists the open ones"
-            )));
+            return Err(AskError::NotFound(format!("no finding about {what:?}")));
         }
         let by_id = found.iter().filter(|finding| finding.id.starts_with(what)).count();
         if by_id > 1 {
@@ -196,9 +194,7 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
     open.retain(|finding| finding.id.starts_with(what));
     let id = match open.as_slice() {
         [] => {
-            return Err(AskError::NotFound(format!(
-                "no open finding {what:?}: `ipwatch query findings` lists them"
-            )));
+            return Err(AskError::NotFound(format!("no open finding {what:?}")));
         }
         [one] => one.id.clone(),
         _ => {

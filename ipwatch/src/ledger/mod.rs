@@ -104,6 +104,8 @@ impl Retention {
 /// An acknowledgement as it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
+    /// The user who gives it.
+    pub uid: u32,
     /// For how long; `None`: until the finding is over.
     pub lasts: Option<Duration>,
     /// Why.
@@ -222,8 +224,9 @@ impl Ledger {
     pub fn acknowledge(&mut self, id: &str, now: BootNs, ack: Option<Word>) -> Option<Change> {
         self.take_over();
         let date = |after: u64| self.calendar.date(now.plus(after));
-        let ack = ack.map(|Word { lasts, note }| Ack {
+        let ack = ack.map(|Word { uid, lasts, note }| Ack {
             at: date(0),
+            uid: Some(uid),
             until: lasts.map(|lasts| date(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX / 4))),
             note,
         });

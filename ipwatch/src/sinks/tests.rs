@@ -82,7 +82,7 @@ pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
     let finding = &mut change.finding;
     (finding.preexisting, finding.caused_by) = (true, Some("b".to_owned()));
     let at = "2026-01-01T00:00:00.000Z".to_owned();
-    finding.acked = Some(crate::finding::Ack { at, until: None, note: None });
+    finding.acked = Some(crate::finding::Ack { at, uid: Some(1000), until: None, note: None });
     (finding.subject.network, finding.holders[0].tid) = (Some("pods".to_owned()), Some(813));
     finding.holders = std::iter::repeat_n(finding.holders[0].clone(), 20).collect();
     let container = finding.subject.container.as_mut().unwrap();

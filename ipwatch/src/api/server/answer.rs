@@ -1,7 +1,8 @@
 //! From a request to a response.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::stream;
@@ -14,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 use tokio::time::timeout;
 
 use crate::api::route::{self, BadTarget, ROUTES, Route};
-use crate::api::{Ask, AskError, Event, Request, Stream, Streams};
+use crate::api::{Ask, AskError, Event, Request, Selector, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
 use crate::http::{Answer, response, whole};
@@ -27,18 +28,46 @@ pub(super) struct Answerer {
     /// Turns true when the server goes down.
     pub(super) closed: watch::Receiver<bool>,
     pub(super) watchers: Arc<Semaphore>,
+    /// Documents that are made at one time: one of everything may have megabytes.
+    pub(super) documents: Arc<Semaphore>,
+    /// Answers above [`LARGE`] that are being read at one time.
+    pub(super) large: Arc<Semaphore>,
     pub(super) answer_timeout: Duration,
 }
 
+/// An answer of more bytes has one of few places until it is read.
+const LARGE: usize = 1 << 20;
+
+/// One connection.
+pub(super) struct Visit {
+    /// The user who asks.
+    pub(super) uid: u32,
+    /// It stays for what comes.
+    pub(super) follows: AtomicBool,
+    /// Where it reads a large answer, until it has gone.
+    place: OnceLock<OwnedSemaphorePermit>,
+}
+
+impl Visit {
+    pub(super) fn of(uid: u32) -> Self {
+        Self { uid, follows: AtomicBool::new(false), place: OnceLock::new() }
+    }
+}
+
 impl Answerer {
-    pub(super) async fn answer(&self, method: &Method, uri: &Uri) -> Answer {
-        match self.try_answer(method, uri).await {
+    pub(super) async fn answer(&self, visit: &Visit, method: &Method, uri: &Uri) -> Answer {
+        match self.try_answer(visit, method, uri).await {
             Ok(answer) => answer,
             Err(problem) => problem.into_response(),
         }
     }
 
-    async fn try_answer(&self, method: &Method, uri: &Uri) -> Result<Answer, Problem> {
+    async fn try_answer(
+        &self,
+        visit: &Visit,
+        method: &Method,
+        uri: &Uri,
+    ) -> Result<Answer, Problem> {
         let allowed = |method: &Method| {
             Problem::new(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -55,21 +84,35 @@ impl Answerer {
             return Err(allowed(method));
         }
         match route {
-            Route::Ask(ask) => json(StatusCode::OK, self.ask(ask).await?).await,
-            Route::Health => self.health().await,
-            Route::Watch(stream) => self.watch(stream),
+            Route::Ask(ask) => self.document(visit, ask).await,
+            Route::Health => self.health(visit.uid).await,
+            Route::Watch(stream) => self.watch(visit, stream),
         }
     }
 
+    /// A document of any size.
+    async fn document(&self, visit: &Visit, ask: Ask) -> Result<Answer, Problem> {
+        let turn = Arc::clone(&self.documents).acquire_owned();
+        let _turn = timeout(self.answer_timeout, turn).await.map_err(|_| Problem::busy())?;
+        let bytes = json(self.ask(visit.uid, ask).await?).await?;
+        if bytes.len() > LARGE {
+            let place = Arc::clone(&self.large).try_acquire_owned().map_err(|_| Problem::busy())?;
+            let _ = visit.place.set(place);
+        }
+        Ok(answered(bytes))
+    }
+
     /// Sends a question to the core and waits for its answer.
-    async fn ask(&self, ask: Ask) -> Result<Document, Problem> {
+    async fn ask(&self, uid: u32, ask: Ask) -> Result<Document, Problem> {
         let (reply, answer) = oneshot::channel();
+        let elsewhere = list_of(&ask);
         let asked = async {
-            self.requests.send(Request { ask, reply }).await.map_err(|_| Problem::going_down())?;
+            let request = Request { ask, uid, reply };
+            self.requests.send(request).await.map_err(|_| Problem::going_down())?;
             answer.await.map_err(|_| Problem::going_down())
         };
         match timeout(self.answer_timeout, asked).await {
-            Ok(answer) => Ok(answer??),
+            Ok(answer) => answer?.map_err(|error| Problem::of(&error, elsewhere)),
             Err(_) => Err(Problem::new(
                 StatusCode::GATEWAY_TIMEOUT,
                 "the daemon did not answer in time",
@@ -79,8 +122,9 @@ impl Answerer {
     }
 
     /// The daemon answers, and how its sources stand.
-    async fn health(&self) -> Result<Answer, Problem> {
-        let Document { schema, node, taken_at, sources, body, .. } = self.ask(Ask::Doctor).await?;
+    async fn health(&self, uid: u32) -> Result<Answer, Problem> {
+        let Document { schema, node, taken_at, sources, body, .. } =
+            self.ask(uid, Ask::Doctor).await?;
         // Which rung each event stands on is for `/v1/doctor`.
         debug_assert!(matches!(body, Body::Probes(_)));
         let whole = sources
@@ -91,11 +135,11 @@ impl Answerer {
             "schema": schema, "node": node, "taken_at": taken_at, "status": status,
             "sources": sources,
         });
-        json(StatusCode::OK, health).await
+        Ok(answered(json(health).await?))
     }
 
     /// Events from now on, one JSON document a line, until either side goes.
-    fn watch(&self, stream: Stream) -> Result<Answer, Problem> {
+    fn watch(&self, visit: &Visit, stream: Stream) -> Result<Answer, Problem> {
         let place = Arc::clone(&self.watchers).try_acquire_owned().map_err(|_| {
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -103,6 +147,7 @@ impl Answerer {
                 "stop one of the running `ipwatch watch`",
             )
         })?;
+        visit.follows.store(true, Ordering::Relaxed);
         let follower = Follower {
             events: self.events.follow(stream),
             closed: self.closed.clone(),
@@ -184,6 +229,24 @@ impl Problem {
         )
     }
 
+    /// What the core says. `elsewhere` is where to look for what is not there.
+    fn of(error: &AskError, elsewhere: &str) -> Self {
+        let (status, next) = match error {
+            AskError::NotFound(_) => (StatusCode::NOT_FOUND, elsewhere),
+            AskError::Ambiguous(_) => (StatusCode::CONFLICT, "give more of it"),
+            AskError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "try again in a moment"),
+        };
+        Self::new(status, error.to_string(), next)
+    }
+
+    fn busy() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many clients ask for much at once",
+            "ask for less, by IP, pod or netns, or try again in a moment",
+        )
+    }
+
     fn going_down() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -217,27 +280,32 @@ impl From<BadTarget> for Problem {
     }
 }
 
-impl From<AskError> for Problem {
-    fn from(error: AskError) -> Self {
-        let text = error.to_string();
-        match error {
-            AskError::NotFound(_) => {
-                Self::new(StatusCode::NOT_FOUND, text, "`ipwatch query ip` lists what there is")
-            }
-            AskError::Ambiguous(_) => Self::new(StatusCode::CONFLICT, text, "give more of it"),
-            AskError::Unavailable(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, text, "try again in a moment")
-            }
+/// What lists everything of the kind that was asked for.
+fn list_of(ask: &Ask) -> &'static str {
+    match ask {
+        Ask::Findings { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
+            "`ipwatch query findings` lists what there is"
         }
+        Ask::Neighbours(_) => "`ipwatch query neigh` lists what there is",
+        Ask::History(_) => "`ipwatch query history` lists what there is",
+        Ask::Ipam { .. } => "`ipwatch query ipam` lists what there is",
+        Ask::Addresses(Selector::Netns(_)) | Ask::Reach(Selector::Netns(_)) => {
+            "`ipwatch query netns` lists what there is"
+        }
+        Ask::Addresses(Selector::Pod(_)) | Ask::Reach(Selector::Pod(_)) => {
+            "`ipwatch query pod` lists what there is"
+        }
+        _ => "`ipwatch query ip` lists what there is",
     }
 }
 
-/// A JSON response. Written on a blocking thread: ten thousand addresses take tens of milliseconds,
-/// in which events would queue.
-async fn json(
-    status: StatusCode,
-    document: impl Serialize + Send + 'static,
-) -> Result<Answer, Problem> {
+fn answered(json: Vec<u8>) -> Answer {
+    response(StatusCode::OK, "application/json", whole(json))
+}
+
+/// It as JSON. Written on a blocking thread: ten thousand addresses take tens of milliseconds, in which
+/// events would queue.
+async fn json(document: impl Serialize + Send + 'static) -> Result<Vec<u8>, Problem> {
     let written = tokio::task::spawn_blocking(move || {
         serde_json::to_vec(&document).map(|mut bytes| {
             bytes.push(b'\n');
@@ -245,10 +313,7 @@ async fn json(
         })
     });
     match written.await {
-        Ok(Ok(bytes)) => {
-            let body = whole(bytes);
-            Ok(response(status, "application/json", body))
-        }
+        Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => {
             Err(Problem::internal(&format!("the answer cannot be written as JSON: {error}")))
         }

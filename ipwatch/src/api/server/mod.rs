@@ -13,13 +13,14 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-use self::answer::{Answerer, Problem};
+use self::answer::{Answerer, Problem, Visit};
 use self::peer::{Access, Peer};
 use super::{Request, Streams};
 use crate::http::accept::accept;
@@ -33,6 +34,9 @@ pub const GROUP: &str = "ipwatch";
 
 /// How long connections that are being served may go on after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Documents in the making at one time, and as many large ones that are read.
+const DOCUMENTS: usize = 4;
 
 /// What clients are allowed.
 #[derive(Debug, Clone)]
@@ -49,6 +53,8 @@ pub struct Options {
     pub answer_timeout: Duration,
     /// How long a client may read nothing of what is ready for it.
     pub stall_timeout: Duration,
+    /// How long a connection may last that follows nothing, however diligently its client reads.
+    pub whole_timeout: Duration,
 }
 
 impl Default for Options {
@@ -60,6 +66,7 @@ impl Default for Options {
             head_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(20),
             stall_timeout: Duration::from_secs(20),
+            whole_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -99,6 +106,8 @@ impl Server {
             events,
             closed,
             watchers: Arc::new(Semaphore::new(self.options.watchers)),
+            documents: Arc::new(Semaphore::new(DOCUMENTS)),
+            large: Arc::new(Semaphore::new(DOCUMENTS)),
             answer_timeout: self.options.answer_timeout,
         };
         let access = Access { uid: rustix::process::geteuid().as_raw(), gid: self.bound.group };
@@ -106,9 +115,9 @@ impl Server {
         let serve = |stream: UnixStream, seated: bool| {
             let (answerer, options) = (answerer.clone(), options.clone());
             async move {
-                let refused =
-                    if seated { access.refusal(&stream, &options) } else { Some(Problem::full()) };
-                serve(stream, answerer, refused, &options).await;
+                let asker =
+                    if seated { access.asker(&stream, &options) } else { Err(Problem::full()) };
+                serve(stream, answerer, asker, &options).await;
             }
         };
         let mut connections = accept(&listener, options.connections, shutdown, serve).await;
@@ -124,16 +133,16 @@ impl Server {
 }
 
 impl Access {
-    /// Why this client is not served, if it is not.
-    fn refusal(&self, stream: &UnixStream, options: &Options) -> Option<Problem> {
+    /// The user who asks, or why this client is not served.
+    fn asker(&self, stream: &UnixStream, options: &Options) -> Result<u32, Problem> {
         match Peer::of(stream) {
-            Ok(peer) if self.admits(&peer) => None,
+            Ok(peer) if self.admits(&peer) => Ok(peer.uid),
             Ok(peer) => {
                 tracing::debug!(uid = peer.uid, "refused a client");
-                Some(Problem::forbidden(peer.uid, &options.group))
+                Err(Problem::forbidden(peer.uid, &options.group))
             }
             // Nobody whom we cannot name is let in.
-            Err(error) => Some(Problem::internal(&format!("cannot read who is asking: {error}"))),
+            Err(error) => Err(Problem::internal(&format!("cannot read who is asking: {error}"))),
         }
     }
 }
@@ -142,18 +151,24 @@ impl Access {
 async fn serve(
     stream: UnixStream,
     answerer: Answerer,
-    refused: Option<Problem>,
+    asker: Result<u32, Problem>,
     options: &Options,
 ) {
     let patience = Patience { head: options.head_timeout, stall: options.stall_timeout };
-    http::serve(stream, patience, move |request| {
-        let (answerer, refused) = (answerer.clone(), refused.clone());
+    let visit = asker.map(Visit::of).map(Arc::new);
+    let served = http::serve(stream, patience, |request| {
+        let (answerer, visit) = (answerer.clone(), visit.clone());
         async move {
-            match refused {
-                Some(problem) => problem.into_response(),
-                None => answerer.answer(request.method(), request.uri()).await,
+            match visit {
+                Err(problem) => problem.into_response(),
+                Ok(visit) => answerer.answer(&visit, request.method(), request.uri()).await,
             }
         }
-    })
-    .await;
+    });
+    let mut served = std::pin::pin!(served);
+    if timeout(options.whole_timeout, &mut served).await.is_err()
+        && visit.as_ref().is_ok_and(|visit| visit.follows.load(Ordering::Relaxed))
+    {
+        served.await;
+    }
 }

@@ -41,7 +41,8 @@ impl Rig {
 
     /// Answers the next question.
     async fn reply(&mut self, answer: Result<Document, AskError>) -> Ask {
-        let Request { ask, reply } = self.requests.recv().await.unwrap();
+        let Request { ask, uid, reply } = self.requests.recv().await.unwrap();
+        assert_eq!(uid, rustix::process::geteuid().as_raw());
         reply.send(answer).unwrap();
         ask
     }
@@ -336,4 +337,67 @@ async fn as_nobody(client: Client) -> ClientError {
         runtime.block_on(client.ask(&Ask::Doctor)).unwrap_err()
     });
     tokio::task::spawn_blocking(move || asked.join().unwrap()).await.unwrap()
+}
+
+/// More than a socket's buffers take.
+fn large() -> Document {
+    Document { node: "n".repeat(3 << 20), ..document(Body::Probes(Vec::new())) }
+}
+
+/// Asks for it and reads nothing but the beginning of the answer.
+async fn visitor(rig: &mut Rig) -> UnixStream {
+    let mut stream = UnixStream::connect(&rig.path).await.unwrap();
+    stream.write_all(b"GET /v1/doctor HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    rig.reply(Ok(large())).await;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    stream
+}
+
+#[tokio::test]
+async fn few_read_large_answers_at_one_time() {
+    let mut rig = Rig::start(options());
+    let mut readers = Vec::new();
+    for _ in 0..DOCUMENTS {
+        readers.push(visitor(&mut rig).await);
+    }
+    let client = rig.client();
+    let (_, refused) = tokio::join!(rig.reply(Ok(large())), client.ask(&Ask::Doctor));
+    let Err(ClientError::Refused { status: 503, hint, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(hint.starts_with("ask for less"), "{hint}");
+    // What is small finds its place.
+    let small = document(Body::Probes(Vec::new()));
+    let (_, answered) = tokio::join!(rig.reply(Ok(small)), client.ask(&Ask::Doctor));
+    answered.unwrap();
+    // And one who goes makes room.
+    drop(readers.pop());
+    let room = async {
+        while tokio::join!(rig.reply(Ok(large())), client.ask(&Ask::Doctor)).1.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), room).await.unwrap();
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_reads_byte_by_byte_is_let_go() {
+    let mut rig = Rig::start(Options { whole_timeout: Duration::from_millis(300), ..options() });
+    let mut slow = visitor(&mut rig).await;
+    let ended = async {
+        let mut byte = [0; 1024];
+        let mut read = 0;
+        // Within its buffers it reads on; then comes the end, before that of the answer.
+        while let Ok(some @ 1..) = slow.read(&mut byte).await {
+            read += some;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        read
+    };
+    let read = timeout(Duration::from_secs(60), ended).await.unwrap();
+    assert!(read < 3 << 20, "{read}");
+    rig.stop().await;
 }

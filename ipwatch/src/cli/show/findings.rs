@@ -131,6 +131,9 @@ fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
 /// That somebody knows of it. The note is theirs: it is escaped with the line.
 fn acked(ack: &Ack, view: View) -> String {
     let mut text = format!("acknowledged {} ago", view.now.age(Some(&ack.at)));
+    if let Some(uid) = ack.uid {
+        text.push_str(&format!(" by uid {uid}"));
+    }
     if let Some(until) = &ack.until {
         text.push_str(&format!(", until {until}"));
     }

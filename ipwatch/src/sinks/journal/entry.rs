@@ -41,6 +41,7 @@ pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
     optional("IPWATCH_CAUSED_BY", finding.caused_by.clone());
     if let Some(ack) = &finding.acked {
         optional("IPWATCH_ACKED", Some(ack.at.clone()));
+        optional("IPWATCH_ACKED_UID", ack.uid.map(|uid| uid.to_string()));
         optional("IPWATCH_ACKED_UNTIL", ack.until.clone());
         optional("IPWATCH_ACKED_NOTE", ack.note.as_deref().map(|note| escape(note).into_owned()));
     }

@@ -51,8 +51,12 @@ fn only_a_critical_finding_that_fires_may_page_and_once_per_cause() {
     assert_eq!(priority(Severity::Critical, resolved("a"), None), "6");
     assert_eq!(priority(Severity::Info, updated("a"), None), "6");
     let mut known = updated("a");
-    known.finding.acked =
-        Some(crate::finding::Ack { at: "x".into(), until: None, note: Some("a\nb".into()) });
+    known.finding.acked = Some(crate::finding::Ack {
+        at: "x".into(),
+        uid: Some(1000),
+        until: None,
+        note: Some("a\nb".into()),
+    });
     assert_eq!(priority(Severity::Critical, known.clone(), None), "4", "acknowledged");
     assert_eq!(of(&known)["IPWATCH_ACKED_NOTE"], "a\\x0ab");
 }
