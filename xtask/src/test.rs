@@ -142,11 +142,15 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         println!("no Prometheus: {error:#}");
         PathBuf::new()
     });
+    let helm = setup::helm().unwrap_or_else(|error| {
+        println!("no Helm: {error:#}");
+        PathBuf::new()
+    });
     let e2e = || {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
-        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus);
+        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus).env("IPWATCH_TEST_HELM", &helm);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
