@@ -122,9 +122,14 @@ fn deb(packed: &Packed, version: &str, root: &Path) -> Result<PathBuf> {
     tree(packed, root, ZSH[0])?;
     let repository = place::repository();
     let parts = repository.join("deploy/package");
+    let changes = root.join("usr/share/doc/ipwatch/CHANGELOG.md");
+    install(&repository.join("CHANGELOG.md"), &changes, 0o644)?;
+    compress(&changes)?;
     let changelog = root.join("usr/share/doc/ipwatch/changelog");
-    install(&repository.join("CHANGELOG.md"), &changelog, 0o644)?;
+    write(&changelog, &debian_changelog(version)?)?;
     compress(&changelog)?;
+    let overrides = root.join("usr/share/lintian/overrides/ipwatch");
+    install(&parts.join("lintian-overrides"), &overrides, 0o644)?;
     let arch = packed.machine.debian();
     let size = output(command(&["du", "-sk", "--apparent-size"]).arg(root))?;
     let size = size.split_whitespace().next().unwrap_or("0");
@@ -142,6 +147,16 @@ fn deb(packed: &Packed, version: &str, root: &Path) -> Result<PathBuf> {
     let package = place::target().join("package").join(format!("ipwatch_{version}_{arch}.deb"));
     run(command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]).arg(root).arg(&package))?;
     Ok(package)
+}
+
+/// In Debian's form, which its tools read, and with no more than that asks for. The date is the file's.
+fn debian_changelog(version: &str) -> Result<String> {
+    let changes = place::repository().join("CHANGELOG.md");
+    let date = output(command(&["date", "--utc", "--rfc-email", "--reference"]).arg(&changes))?;
+    Ok(format!(
+        "ipwatch ({version}) unstable; urgency=medium\n\n  * What changed: CHANGELOG.md.gz.\n\n \
+         -- The ipwatch authors <ipwatch@localhost>  {date}"
+    ))
 }
 
 /// Modes that do not depend on the umask of whoever builds: of directories (five digits clear setgid too), and of what
