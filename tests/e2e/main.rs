@@ -7,7 +7,7 @@
 //! found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and
 //! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`]
-//! (what dockerd and podman reserve).
+//! (what dockerd and podman reserve), [`chart`] (what Helm makes).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,7 @@ mod bad_input;
 mod bad_link;
 mod bad_runtime;
 mod cases;
+mod chart;
 mod cni_calls;
 mod container;
 mod export;
@@ -65,6 +66,7 @@ fn main() -> std::process::ExitCode {
         restart::TESTS,
         probes::TESTS,
         container::TESTS,
+        chart::TESTS,
         reach::TESTS,
         tracing::TESTS,
         bad_input::TESTS,

@@ -15,7 +15,7 @@
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it;
 //!   [`poorer`] takes things away from the daemon.
-//! - [`container`] runs the daemon in a container.
+//! - [`container`] runs the daemon in a container; [`helm`] makes manifests.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
     clippy::unwrap_used,
@@ -34,6 +34,7 @@ pub mod docker;
 pub mod fake_cri;
 pub mod fuse;
 pub mod harness;
+pub mod helm;
 pub mod innocent;
 pub mod lab;
 pub mod lead;

@@ -31,6 +31,8 @@ pub enum Need {
     Rotel,
     /// Prometheus and its promtool.
     Prometheus,
+    /// Helm and kubectl.
+    Helm,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
@@ -64,6 +66,7 @@ impl Need {
             Need::FakeCri => absent(crate::pod::client()),
             Need::Rotel => crate::collector::missing(),
             Need::Prometheus => crate::prometheus::missing(),
+            Need::Helm => crate::helm::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),

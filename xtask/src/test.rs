@@ -11,7 +11,7 @@ use crate::tally::Tally;
 use crate::{fuzz, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
-const PARTS: [&str; 3] = ["unit", "e2e", "vm"];
+const PARTS: [&str; 4] = ["unit", "e2e", "vm", "arm64"];
 
 /// What only touches what a lower rung of the attach ladder changes: repeated there.
 pub(crate) const RUNG_AREAS: [&str; 4] = ["map::", "holders::", "stuck::", "identity::"];
@@ -70,7 +70,7 @@ impl<'a> Wanted<'a> {
                     rest
                 }
                 _ => bail!(
-                    "usage: cargo xtask test [--only unit|e2e|vm|FILTER]... [--cycles NUMBER] \
+                    "usage: cargo xtask test [--only unit|e2e|vm|arm64|FILTER]... [--cycles NUMBER] \
                      [--repeat NUMBER] [--long]"
                 ),
             }
@@ -90,6 +90,10 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     if wanted.long && filters.is_empty() {
         tally.add(&live_bolt()?);
         tally.add(&fuzz::all()?);
+    }
+    // A build of everything and two boots of an emulated machine: too long for every run.
+    if only.contains(&"arm64") || (wanted.long && only.is_empty()) {
+        tally.add(&vm::arm64()?);
     }
     if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
         return Ok(());
@@ -142,11 +146,15 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         println!("no Prometheus: {error:#}");
         PathBuf::new()
     });
+    let helm = setup::helm().unwrap_or_else(|error| {
+        println!("no Helm: {error:#}");
+        PathBuf::new()
+    });
     let e2e = || {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
-        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus);
+        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus).env("IPWATCH_TEST_HELM", &helm);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));

@@ -6,11 +6,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::machine::Machine;
 use crate::shell::{command, output, succeeds};
 use crate::{place, setup};
 
-const PACKAGE: &str = "qemu-system-x86";
-const BINARY: &str = "qemu-system-x86_64";
+/// Debian's package with the QEMU of a machine.
+fn package(machine: Machine) -> &'static str {
+    match machine {
+        Machine::X86_64 => "qemu-system-x86",
+        Machine::Arm64 => "qemu-system-arm",
+    }
+}
+
+fn program(machine: Machine) -> String {
+    format!("qemu-system-{}", machine.name())
+}
 
 /// A QEMU that runs.
 #[derive(Debug)]
@@ -22,19 +32,20 @@ pub(crate) struct Emulator {
 
 impl Emulator {
     /// Finds one, or gets one.
-    pub(crate) fn find() -> Result<Self> {
-        let own = Self { binary: BINARY.into(), firmware: Vec::new() };
+    pub(crate) fn find(machine: Machine) -> Result<Self> {
+        let own = Self { binary: program(machine).into(), firmware: Vec::new() };
         if own.runs() {
             return Ok(own);
         }
-        let dir = place::cache("qemu")?.join(PACKAGE);
-        let unpacked = Self::at(&dir);
+        let package = package(machine);
+        let dir = place::cache("qemu")?.join(package);
+        let unpacked = Self::at(&dir, &program(machine));
         if unpacked.runs() {
             return Ok(unpacked);
         }
-        let Err(error) = setup::packages(&[PACKAGE]) else { return Ok(own) };
+        let Err(error) = setup::packages(&[package]) else { return Ok(own) };
         println!("{error:#}\nso it is unpacked in the cache instead");
-        unpack(&dir)?;
+        unpack(package, &dir)?;
         if !unpacked.runs() {
             bail!("the QEMU in {} does not run", dir.display());
         }
@@ -54,9 +65,9 @@ impl Emulator {
     }
 
     /// The one that is unpacked there, or will be.
-    fn at(dir: &Path) -> Self {
+    fn at(dir: &Path, program: &str) -> Self {
         Self {
-            binary: dir.join("usr/bin").join(BINARY),
+            binary: dir.join("usr/bin").join(program),
             firmware: vec![
                 dir.join("usr/share/qemu"),
                 "/usr/share/seabios".into(),
@@ -67,13 +78,13 @@ impl Emulator {
 }
 
 /// Unpacks its own packages, and installs what they depend on.
-fn unpack(dir: &Path) -> Result<()> {
+fn unpack(package: &str, dir: &Path) -> Result<()> {
     let _lock = place::lock()?;
     let simulated = output(setup::apt("apt-get").args([
         "install",
         "--simulate",
         "--no-install-recommends",
-        PACKAGE,
+        package,
     ]))?;
     let names = simulated.lines().filter_map(|line| line.strip_prefix("Inst "));
     let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();

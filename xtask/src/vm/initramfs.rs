@@ -9,8 +9,8 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
 
-use super::Run;
-use super::kernel::Fetched;
+use super::kernel::{Fetched, Stock};
+use super::{Run, sysroot};
 use crate::build::{self, Binaries};
 use crate::shell::{command, output, run};
 
@@ -23,6 +23,7 @@ const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvl
 /// Makes it in `dir` and returns its path.
 pub(crate) fn make(
     dir: &Path,
+    stock: Stock,
     kernel: &Fetched,
     binaries: &Binaries,
     runs: &[Run],
@@ -51,11 +52,15 @@ pub(crate) fn make(
     fs::write(root.join("runs"), script(runs))?;
     fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
-    tools(&root)?;
+    tools(&root, &Source { stock, sysroot: &kernel.sysroot })?;
     modules(&root, kernel)?;
-    build::stripped(&binaries.ipwatch, &root.join("bin/ipwatch"))?;
-    build::stripped(&binaries.e2e, &root.join("bin/e2e"))?;
-    build::stripped(&binaries.cri, &root.join("bin/ipwatch-test-cri"))?;
+    for (from, name) in [
+        (&binaries.ipwatch, "ipwatch"),
+        (&binaries.e2e, "e2e"),
+        (&binaries.cri, "ipwatch-test-cri"),
+    ] {
+        build::stripped(stock.machine, from, &root.join("bin").join(name))?;
+    }
     pack(&root, &dir.join("initramfs"))
 }
 
@@ -73,44 +78,70 @@ fn script(runs: &[Run]) -> String {
 
 /// busybox's `sh` would run busybox's own `ip`, which lacks half of what is asked of it: dash is the
 /// shell, iproute2 comes first in the path, and busybox's applets stand last.
-fn tools(root: &Path) -> Result<()> {
-    let busybox = output(&mut command(&["busybox", "--list"]))?;
-    fs::copy(which("busybox")?, root.join("bb/busybox"))?;
-    for applet in busybox.lines().filter(|applet| *applet != "busybox") {
-        symlink("busybox", root.join("bb").join(applet))?;
-    }
-    program(root, &which("dash")?, "bin/sh")?;
+fn tools(root: &Path, source: &Source) -> Result<()> {
+    busybox(root, source)?;
+    source.program(root, &source.which("dash")?, "bin/sh")?;
     for name in ["ip", "bridge"] {
-        program(root, &which(name)?, &format!("sbin/{name}"))?;
+        source.program(root, &source.which(name)?, &format!("sbin/{name}"))?;
     }
     // busybox's knows no long options.
-    program(root, &which("nsenter")?, "bin/nsenter")?;
+    source.program(root, &source.which("nsenter")?, "bin/nsenter")?;
     fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
         let path = format!("usr/lib/cni/{plugin}");
-        program(root, &Path::new("/").join(&path), &path)?;
+        source.program(root, &source.sysroot.join(&path), &path)?;
     }
     Ok(())
 }
 
-/// Copies a program and the libraries that it is linked with.
-fn program(root: &Path, from: &Path, to: &str) -> Result<()> {
-    fs::copy(from, root.join(to)).with_context(|| from.display().to_string())?;
-    let libraries = output(command(&["ldd"]).arg(from))?;
-    for word in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
-        let at = root.join(word.trim_start_matches('/'));
-        if let Some(parent) = at.parent() {
-            fs::create_dir_all(parent)?;
+fn busybox(root: &Path, source: &Source) -> Result<()> {
+    // This machine's says what another's has as well.
+    let busybox = output(&mut command(&["busybox", "--list"]))?;
+    fs::copy(source.which("busybox")?, root.join("bb/busybox"))?;
+    for applet in busybox.lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", root.join("bb").join(applet))?;
+    }
+    Ok(())
+}
+
+/// Where programs come from.
+struct Source<'a> {
+    stock: Stock,
+    sysroot: &'a Path,
+}
+
+impl Source<'_> {
+    fn is_own(&self) -> bool {
+        self.sysroot == Path::new("/")
+    }
+
+    /// Copies a program and the libraries that it is linked with.
+    fn program(&self, root: &Path, from: &Path, to: &str) -> Result<()> {
+        fs::copy(from, root.join(to)).with_context(|| from.display().to_string())?;
+        let libraries = if self.is_own() {
+            let said = output(command(&["ldd"]).arg(from))?;
+            let paths = said.split_whitespace().filter_map(|word| word.strip_prefix('/'));
+            paths.map(str::to_owned).collect()
+        } else {
+            sysroot::libraries(self.sysroot, self.stock.machine, from)?
+        };
+        for library in libraries {
+            let at = root.join(&library);
+            if let Some(parent) = at.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::copy(self.sysroot.join(&library), at).with_context(|| library.clone())?;
         }
-        fs::copy(word, at).with_context(|| word.to_owned())?;
+        Ok(())
     }
-    Ok(())
-}
 
-fn which(name: &str) -> Result<PathBuf> {
-    let path =
-        output(&mut command(&["sh", "-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", name]))?;
-    Ok(path.trim().into())
+    fn which(&self, name: &str) -> Result<PathBuf> {
+        if !self.is_own() {
+            return sysroot::which(self.sysroot, name);
+        }
+        let find = "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"";
+        Ok(output(&mut command(&["sh", "-c", find, name]))?.trim().into())
+    }
 }
 
 /// Copies the modules, unpacked, and the order in which they load.

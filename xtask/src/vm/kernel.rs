@@ -4,13 +4,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::apt::Apt;
+use super::sysroot;
+use crate::machine::Machine;
+use crate::place;
 use crate::shell::{command, output, run};
-use crate::{place, setup};
 
 /// The kernels that are tested.
 pub(crate) const KERNELS: [Stock; 2] = [
-    Stock { name: "6.12", meta: "linux-image-6.12-cloud-amd64" },
-    Stock { name: "6.1", meta: "linux-image-cloud-amd64" },
+    Stock { name: "6.12", meta: "linux-image-6.12-cloud-amd64", machine: Machine::X86_64 },
+    Stock { name: "6.1", meta: "linux-image-cloud-amd64", machine: Machine::X86_64 },
+];
+
+/// Those of another architecture. There fentry came with 6.4 or so: on 6.1 kprobes are the highest rung.
+pub(crate) const ARM64: [Stock; 2] = [
+    Stock { name: "6.12-arm64", meta: "linux-image-6.12-cloud-arm64", machine: Machine::Arm64 },
+    Stock { name: "6.1-arm64", meta: "linux-image-cloud-arm64", machine: Machine::Arm64 },
 ];
 
 /// What the tests need beyond what is built in; virtio for the one NIC. Disks are not needed: input comes
@@ -31,17 +40,21 @@ const MODULES: [&str; 12] = [
 ];
 
 /// A kernel of Debian.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stock {
     /// As people name it.
     pub(crate) name: &'static str,
     /// The package that depends on its newest build.
     meta: &'static str,
+    /// What it runs on.
+    pub(crate) machine: Machine,
 }
 
 /// One, unpacked.
 #[derive(Debug)]
 pub(crate) struct Fetched {
+    /// Where programs for it lie: `/` for this machine's.
+    pub(crate) sysroot: PathBuf,
     /// The bootable image.
     pub(crate) image: PathBuf,
     /// Modules in the order in which they load.
@@ -49,22 +62,30 @@ pub(crate) struct Fetched {
 }
 
 impl Stock {
+    /// Whether programs can be attached to its functions by fentry (on arm64 since 6.4).
+    pub(crate) fn has_fentry(self) -> bool {
+        self.machine == Machine::X86_64 || !self.name.starts_with("6.1-")
+    }
+
     /// Downloads and unpacks it into the cache, unless it is there.
     pub(crate) fn fetch(self) -> Result<Fetched> {
         let _lock = place::lock()?;
-        let package = self.package()?;
-        let (package, dir) = match get(&package) {
+        let apt = Apt::of(self.machine)?;
+        let package = self.package(&apt)?;
+        let (package, dir) = match get(&apt, &package) {
             Ok(dir) => (package, dir),
             // The mirrors keep the newest build only, which the lists may not know yet.
             Err(_) => {
-                setup::update()?;
-                let package = self.package()?;
-                let dir = get(&package)?;
+                apt.update()?;
+                let package = self.package(&apt)?;
+                let dir = get(&apt, &package)?;
                 (package, dir)
             }
         };
         let release = package.strip_prefix("linux-image-").unwrap_or(&package);
+        let own = self.machine == Machine::own()?;
         Ok(Fetched {
+            sysroot: if own { "/".into() } else { sysroot::fetch(self.machine, &apt)? },
             image: dir.join("boot").join(format!("vmlinuz-{release}")),
             modules: modules(&dir, release)?,
         })
@@ -72,39 +93,40 @@ impl Stock {
 
     /// The package that the meta package depends on. Lists that are too old to know it are updated.
     /// On another release of Debian the meta package may stand for another series.
-    fn package(self) -> Result<String> {
-        let series = format!("linux-image-{}.", self.name);
+    fn package(self, apt: &Apt) -> Result<String> {
+        let version = self.name.split('-').next().unwrap_or(self.name);
+        let series = format!("linux-image-{version}.");
         let depends = || {
-            let text = output(setup::apt("apt-cache").args(["depends", self.meta])).ok()?;
+            let text = output(apt.command("apt-cache").args(["depends", self.meta])).ok()?;
             let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
             names.find(|name| name.starts_with(&series)).map(str::to_owned)
         };
         if let Some(package) = depends() {
             return Ok(package);
         }
-        setup::update()?;
+        apt.update()?;
         depends().with_context(|| {
-            format!("apt's sources have no {} with Linux {}; Debian 12's do", self.meta, self.name)
+            format!("apt's sources have no {} with Linux {version}; Debian 12's do", self.meta)
         })
     }
 }
 
 /// The package, unpacked in the cache.
-fn get(package: &str) -> Result<PathBuf> {
+fn get(apt: &Apt, package: &str) -> Result<PathBuf> {
     let dir = place::cache("kernels")?.join(package);
     if !dir.exists() {
         println!("downloading by apt: {package}");
-        unpack(package, &dir)?;
+        unpack(apt, package, &dir)?;
     }
     Ok(dir)
 }
 
 /// Unpacks beside the final place and moves there: what stands there is whole.
-fn unpack(package: &str, dir: &Path) -> Result<()> {
+fn unpack(apt: &Apt, package: &str, dir: &Path) -> Result<()> {
     let part = dir.with_file_name(format!("{package}.part"));
     let _ = std::fs::remove_dir_all(&part);
     std::fs::create_dir_all(&part)?;
-    setup::unpack(package, &part)?;
+    apt.unpack(&[package], &part)?;
     // 6.12 has its modules in usr/lib; depmod looks in lib.
     if !part.join("lib/modules").exists() {
         std::fs::create_dir_all(part.join("lib"))?;

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::Stock;
 use super::emulator::Emulator;
+use crate::machine::Machine;
 use crate::shell;
 use crate::tally::Tally;
 
@@ -33,7 +34,8 @@ pub(crate) fn boot(
     command.args(["--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
     command.args(emulator.words());
     // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-smp", "2"]);
+    let (board, console) = board(kernel.machine);
+    command.args(["-accel", "tcg,thread=multi", "-smp", "2"]).args(board);
     command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.args(["-serial", "stdio", "-monitor", "none"]);
     // A NIC that can be moved into a netns. It leads nowhere.
@@ -42,7 +44,7 @@ pub(crate) fn boot(
     // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
     command.args([
         "-append",
-        "console=ttyS0 panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1",
+        &format!("{console} panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1"),
     ]);
     command.stdin(std::process::Stdio::null());
     let mut tally = Tally::default();
@@ -68,4 +70,17 @@ pub(crate) fn boot(
         }
     }
     Ok(Some(tally))
+}
+
+/// Words for QEMU, and words for the kernel, which hands those that it does not know to `init.sh`.
+fn board(machine: Machine) -> (&'static [&'static str], &'static str) {
+    match machine {
+        Machine::X86_64 => (&["-cpu", "max", "-M", "q35"], "console=ttyS0"),
+        // A plain CPU: emulating the newest one's pointer authentication is slow. Nothing boots from the NIC, and
+        // its ROM may be missing. What is tested there is not optimised.
+        Machine::Arm64 => (
+            &["-cpu", "cortex-a72", "-M", "virt", "-global", "virtio-net-pci.romfile="],
+            "console=ttyAMA0 IPWATCH_TEST_SLOW=15",
+        ),
+    }
 }

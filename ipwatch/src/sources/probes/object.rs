@@ -5,6 +5,11 @@
 pub(super) const OBJECT: Option<&[u8]> =
     Some(aya::include_bytes_aligned!("../../../ebpf/ipwatch-ebpf.x86_64.o"));
 
+/// The same.
+#[cfg(target_arch = "aarch64")]
+pub(super) const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!("../../../ebpf/ipwatch-ebpf.aarch64.o"));
+
 /// There is none for this architecture: everything is then seen through netlink and procfs.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) const OBJECT: Option<&[u8]> = None;
