@@ -6,7 +6,7 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
+//! - `vm [systemd] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone.
 //! - `package`: a .deb and an .rpm.
 //! - `bench`: the figures that the design promises.
 //!
@@ -42,13 +42,13 @@ Usage: cargo xtask COMMAND
   run                         start the monitor on this node and show what it sees (root)
   demo                        make a stuck and a leaked pod and show what it says (root)
   test [--only PART]... [--cycles NUMBER] [--long]
-                              run all tests (root); parts: unit, e2e, vm, or a filter of e2e tests;
+                              run all tests (root); parts: unit, e2e, vm, systemd, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [6.1|6.12]... [-- FILTER...]
-                              run the end-to-end tests on stock kernels in QEMU
+  vm [systemd] [6.1|6.12]... [-- FILTER...]
+                              run the end-to-end tests on stock kernels in QEMU; systemd: booted by it
   package [--binary FILE]     make a .deb and an .rpm in target/package
   bench [FILTER]...           measure what the design promises (root)";
 

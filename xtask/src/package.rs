@@ -38,9 +38,20 @@ pub(crate) fn packages(binary: &Path) -> Result<Vec<PathBuf>> {
     if room.exists() {
         fs::remove_dir_all(&room)?;
     }
-    let deb = deb(binary, &version, &room.join("deb"))?;
+    let deb = deb(binary, &version, &room.join("deb"), &room)?;
     let rpm = rpm(binary, &version, &room.join("rpm"))?;
     Ok(vec![deb, rpm])
+}
+
+/// A .deb of this binary for each revision, in `room`: `-2` makes a package that dpkg takes for newer.
+pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec<PathBuf>> {
+    setup::packages(&["dpkg", "gzip"])?;
+    let version = version(binary)?;
+    let one = |revision: &&str| {
+        let version = format!("{version}{revision}");
+        deb(binary, &version, &room.join(format!("deb-{version}")), room)
+    };
+    revisions.iter().map(one).collect()
 }
 
 /// What the binary says of itself: `ipwatch 0.1.0`.
@@ -99,7 +110,7 @@ fn compress(file: &Path) -> Result<()> {
     run(command(&["gzip", "-9n"]).arg(file))
 }
 
-fn deb(binary: &Path, version: &str, root: &Path) -> Result<PathBuf> {
+fn deb(binary: &Path, version: &str, root: &Path, room: &Path) -> Result<PathBuf> {
     tree(binary, root, ZSH[0])?;
     let repository = place::repository();
     let parts = repository.join("deploy/package");
@@ -120,7 +131,7 @@ fn deb(binary: &Path, version: &str, root: &Path) -> Result<PathBuf> {
     for script in ["postinst", "prerm", "postrm"] {
         install(&parts.join(script), &root.join("DEBIAN").join(script), 0o755)?;
     }
-    let package = place::target().join("package").join(format!("ipwatch_{version}_{arch}.deb"));
+    let package = room.join(format!("ipwatch_{version}_{arch}.deb"));
     run(command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]).arg(root).arg(&package))?;
     Ok(package)
 }

@@ -59,6 +59,20 @@ pub(crate) fn make(
     pack(&root, &dir.join("initramfs"))
 }
 
+/// One that does no more than `init` says, in busybox's shell, with the kernel's modules at hand.
+pub(super) fn loader(dir: &Path, kernel: &Fetched, init: &str) -> Result<PathBuf> {
+    let root = dir.join("root");
+    for name in ["bin", "bb", "modules", "proc", "sys", "dev"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    fs::write(root.join("init"), init)?;
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+    busybox(&root)?;
+    symlink("../bb/busybox", root.join("bin/sh"))?;
+    modules(&root, kernel)?;
+    pack(&root, &dir.join("initramfs"))
+}
+
 /// One call of `tests` (see `init.sh`) for each run.
 fn script(runs: &[Run]) -> String {
     let mut text = String::new();
@@ -74,11 +88,7 @@ fn script(runs: &[Run]) -> String {
 /// busybox's `sh` would run busybox's own `ip`, which lacks half of what is asked of it: dash is the
 /// shell, iproute2 comes first in the path, and busybox's applets stand last.
 fn tools(root: &Path) -> Result<()> {
-    let busybox = output(&mut command(&["busybox", "--list"]))?;
-    fs::copy(which("busybox")?, root.join("bb/busybox"))?;
-    for applet in busybox.lines().filter(|applet| *applet != "busybox") {
-        symlink("busybox", root.join("bb").join(applet))?;
-    }
+    busybox(root)?;
     program(root, &which("dash")?, "bin/sh")?;
     for name in ["ip", "bridge"] {
         program(root, &which(name)?, &format!("sbin/{name}"))?;
@@ -89,6 +99,15 @@ fn tools(root: &Path) -> Result<()> {
     for plugin in PLUGINS {
         let path = format!("usr/lib/cni/{plugin}");
         program(root, &Path::new("/").join(&path), &path)?;
+    }
+    Ok(())
+}
+
+fn busybox(root: &Path) -> Result<()> {
+    let busybox = output(&mut command(&["busybox", "--list"]))?;
+    fs::copy(which("busybox")?, root.join("bb/busybox"))?;
+    for applet in busybox.lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", root.join("bb").join(applet))?;
     }
     Ok(())
 }

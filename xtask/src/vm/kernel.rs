@@ -13,9 +13,9 @@ pub(crate) const KERNELS: [Stock; 2] = [
     Stock { name: "6.1", meta: "linux-image-cloud-amd64" },
 ];
 
-/// What the tests need beyond what is built in; virtio for the one NIC. Disks are not needed: input comes
-/// in the initramfs and output goes to the console.
-const MODULES: [&str; 12] = [
+/// What the tests need beyond what is built in; virtio for the one NIC, and for the disks of the VMs that boot
+/// systemd. The others need none: input comes in the initramfs and output goes to the console.
+const MODULES: [&str; 13] = [
     "veth",
     "bridge",
     "macvlan",
@@ -28,6 +28,7 @@ const MODULES: [&str; 12] = [
     "tcp_diag",
     "virtio_pci",
     "virtio_net",
+    "virtio_blk",
 ];
 
 /// A kernel of Debian.

@@ -5,6 +5,7 @@ mod emulator;
 mod initramfs;
 mod kernel;
 mod qemu;
+pub(crate) mod systemd;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -17,7 +18,7 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 14] = [
+const NOT_IN_A_VM: [&str; 16] = [
     "--without",
     "Containerd",
     "--without",
@@ -30,6 +31,8 @@ const NOT_IN_A_VM: [&str; 14] = [
     "Rotel",
     "--without",
     "Prometheus",
+    "--without",
+    "Systemd",
     "--skip",
     "scale::",
 ];
@@ -50,10 +53,14 @@ impl Run {
     }
 }
 
-/// `cargo xtask vm [KERNEL]… [-- FILTER…]`.
+/// `cargo xtask vm [systemd] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
     let (named, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
+    let (by_systemd, named) = match named {
+        ["systemd", named @ ..] => (true, named),
+        _ => (false, named),
+    };
     let mut kernels = Vec::new();
     for name in named {
         match KERNELS.iter().find(|kernel| kernel.name == *name) {
@@ -66,8 +73,10 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
     }
     let binaries = build::for_tests()?;
     let mut tally = Tally::default();
-    for kernel in kernels {
-        tally.add(&test(kernel, &binaries, filters));
+    if by_systemd {
+        tally = systemd::test(&kernels, &binaries, filters);
+    } else {
+        kernels.iter().for_each(|kernel| tally.add(&test(*kernel, &binaries, filters)));
     }
     println!("{tally}");
     Ok(tally.failed == 0)
@@ -83,16 +92,23 @@ pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str]) -> Tall
     };
     let (emulator, fetched) = match parts() {
         Ok(parts) => parts,
-        Err(error) if setup::in_ci() => {
-            println!("FAILED  Linux {}: {error:#}", kernel.name);
-            return Tally::failure();
-        }
-        Err(error) => {
-            println!("skipped Linux {}: {error:#}", kernel.name);
-            return Tally::skip();
-        }
+        Err(error) => return lacking(&format!("Linux {}", kernel.name), &error),
     };
-    let boot = || boot(&emulator, kernel, &fetched, binaries, &runs(filters));
+    twice(kernel, || boot(&emulator, kernel, &fetched, binaries, &runs(filters)))
+}
+
+/// What this machine lacks for a VM: a skip, and in CI a failure.
+fn lacking(what: &str, error: &anyhow::Error) -> Tally {
+    if setup::in_ci() {
+        println!("FAILED  {what}: {error:#}");
+        return Tally::failure();
+    }
+    println!("skipped {what}: {error:#}");
+    Tally::skip()
+}
+
+/// Boots, in CI once more where it ended in the middle.
+fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
     let again = || {
         // As with a test that fails: in CI it has a second try, and is named.
         if !setup::in_ci() {
@@ -127,5 +143,5 @@ fn boot(
     let dir = place::target().join("vm").join(kernel.name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let image = initramfs::make(&dir, fetched, binaries, runs)?;
-    qemu::boot(emulator, kernel, &fetched.image, &image)
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
 }
