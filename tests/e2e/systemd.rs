@@ -289,9 +289,7 @@ fn what_is_removed_is_gone(lab: &Lab) {
         assert!(!Path::new(path).exists(), "{path}");
     }
     assert_eq!(property("LoadState"), "not-found");
-    // It ended in order.
-    let log = systemd::run(&["journalctl", "--no-pager", "--lines=20", "--unit=ipwatch.service"]);
-    assert!(log.contains("Deactivated successfully"), "{log}");
+    assert!(log(pid).contains("going down"), "in order: {}", log(pid));
     for path in ["/var/lib/ipwatch", systemd::CONFIG] {
         assert!(Path::new(path).exists(), "{path} is kept until the purge");
     }

@@ -78,7 +78,7 @@ pub fn packages() -> [PathBuf; 2] {
 #[track_caller]
 pub fn install(package: &Path) {
     let package = package.to_str().expect("a path that is text");
-    let out = output(&["dpkg", "--force-confold", "--install", package]);
+    let out = output(&["dpkg", "--force-confold", "--force-unsafe-io", "--install", package]);
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "dpkg: {said}\n{}", String::from_utf8_lossy(&out.stdout));
     println!("{}{said}", String::from_utf8_lossy(&out.stdout));
