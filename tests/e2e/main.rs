@@ -5,7 +5,7 @@
 //! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the
 //! field's cases), [`lead`] (how early), [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be
 //! found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and
-//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`bad_input`], [`bad_link`],
+//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`]
 //! (what dockerd and podman reserve), [`chart`] (what Helm makes).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
@@ -47,6 +47,7 @@ mod scale;
 mod secrets;
 mod service;
 mod stuck;
+mod systemd;
 mod tape;
 mod tracing;
 
@@ -79,6 +80,7 @@ fn main() -> std::process::ExitCode {
         ipam_bolt::TESTS,
         secrets::TESTS,
         service::TESTS,
+        systemd::TESTS,
         cases::dead::TESTS,
         cases::leaked::TESTS,
         cases::mounts::TESTS,

@@ -1,6 +1,5 @@
 //! What a service manager sees of the daemon, with a real socket in its place: readiness, the watchdog,
-//! reload, stop, the journal's fields, and the capabilities that the unit grants. systemd itself runs only in
-//! VMs, which boot without it here: `docs/service.md` says what was tried by hand.
+//! reload, stop, the journal's fields, and the capabilities that the unit grants. [`super::systemd`] has the real one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use support::fuse::Hung;
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys, unit};
 
 support::tests! {
     it_tells_when_it_is_ready_and_that_it_is_alive,
@@ -253,27 +252,16 @@ fn the_journal_gets_fields(lab: &Lab) {
     assert!(log.contains("<6>"), "its own lines are still there: {log}");
 }
 
-/// The capabilities that the unit grants.
-fn granted() -> Vec<String> {
-    let unit = include_str!("../../deploy/systemd/ipwatch.service");
-    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
-    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
-}
-
-/// The daemon with these capabilities and no other.
-fn with_capabilities(names: &[String]) -> Command {
-    let mut command = Command::new(daemon::binary());
-    sys::keep_capabilities(&mut command, names);
-    command
-}
-
 fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let netns = Netns::new(lab, "stuck");
     netns.veth_to_host();
     netns.add_address(&lab.cidr(1), "eth0");
     let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    let whole = Daemon::start(lab, &Config::default());
+    // Whatever the cage of this run is.
+    let free = Command::new(daemon::binary());
+    let mut whole = Daemon::spawn_by(free, lab, &Config::default(), &lab.subdir("state"));
+    whole.await_ready();
     let probes = |daemon: &Daemon| {
         let mut probes = daemon.list("probes", &["doctor"]);
         // Not how much went on meanwhile.
@@ -284,7 +272,7 @@ fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
     };
     let best = probes(&whole);
     assert!(whole.stop().success());
-    let command = with_capabilities(&granted());
+    let command = unit::with_capabilities(&unit::capabilities());
     let config = Config::default().grace(1);
     let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
     daemon.await_ready();
@@ -306,12 +294,12 @@ fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
 
 /// Without any one of them it either runs and says what it lacks, or says so and does not start.
 fn a_capability_that_is_missing_is_named(lab: &Lab) {
-    let all = granted();
+    let all = unit::capabilities();
     assert!(all.len() > 5, "{all:?}");
     for name in &all {
         let rest: Vec<String> = all.iter().filter(|one| *one != name).cloned().collect();
         let mut daemon = Daemon::spawn_by(
-            with_capabilities(&rest),
+            unit::with_capabilities(&rest),
             lab,
             &Config::default(),
             &lab.subdir(&name.to_lowercase()),

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
+use crate::unit::{self, Cage};
 use crate::{Lab, sys};
 
 /// The binary under test: `IPWATCH_BIN`, else the one cargo built beside this.
@@ -188,6 +189,8 @@ pub struct Daemon {
     log: PathBuf,
     /// The container that it is in.
     bundle: Option<Bundle>,
+    /// Where its pid is, when `child` only waits for it.
+    pid_file: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -226,7 +229,17 @@ impl Daemon {
         if container::wanted() {
             return Self::spawn_in(&Plan::default(), lab, config, state);
         }
-        Self::spawn_by(Command::new(binary()), lab, config, state)
+        let command = match unit::cage() {
+            Cage::None => Command::new(binary()),
+            Cage::Capabilities => unit::with_capabilities(&unit::capabilities()),
+            Cage::Unit => {
+                let mut daemon = Self::spawn_by(unit::by_systemd(lab), lab, config, state);
+                daemon.pid_file = Some(unit::pid_file(lab.dir()));
+                unit::assert_caged(daemon.pid());
+                return daemon;
+            }
+        };
+        Self::spawn_by(command, lab, config, state)
     }
 
     /// The same in a container.
@@ -269,13 +282,29 @@ impl Daemon {
             .stderr(sink)
             .spawn()
             .unwrap_or_else(|error| panic!("start {command:?}: {error}"));
-        Self { child, socket: Self::socket_in(lab), log, bundle: None }
+        Self { child, socket: Self::socket_in(lab), log, bundle: None, pid_file: None }
+    }
+
+    /// One that systemd runs: it is asked here, and `follow`, which prints its log, stands for it.
+    #[must_use]
+    pub fn of_a_service(follow: Command, lab: &Lab, socket: &Path) -> Self {
+        let mut daemon = Self::launch(follow, lab);
+        socket.clone_into(&mut daemon.socket);
+        daemon
     }
 
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.bundle.as_ref().map_or_else(|| self.child.id(), Bundle::pid)
+        self.bundle.as_ref().map_or_else(|| self.signalled(), Bundle::pid)
+    }
+
+    /// Whom to signal so that it ends.
+    fn signalled(&self) -> u32 {
+        let Some(file) = &self.pid_file else { return self.child.id() };
+        eventually("it has written its pid", 10, || {
+            fs::read_to_string(file).ok()?.trim().parse().ok()
+        })
     }
 
     /// Its socket.
@@ -468,13 +497,13 @@ impl Daemon {
 
     /// Ends it as an operator would, and says how it ended.
     pub fn stop(mut self) -> std::process::ExitStatus {
-        sys::kill(self.child.id(), libc::SIGTERM).expect("signal the daemon");
+        sys::kill(self.signalled(), libc::SIGTERM).expect("signal the daemon");
         eventually("the daemon stops", 15, || self.child.try_wait().expect("wait for the daemon"))
     }
 
     /// Ends it without warning.
     pub fn crash(mut self) {
-        self.child.kill().expect("kill the daemon");
+        sys::kill(self.signalled(), libc::SIGKILL).expect("kill the daemon");
         self.child.wait().expect("wait for the daemon");
     }
 
@@ -544,7 +573,12 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             println!("the daemon said:\n{}", self.log());
         }
-        let _ = sys::kill(self.child.id(), libc::SIGTERM);
+        // One in a unit has an end of its own, as `child` is only who waits for it.
+        let pid = self.pid_file.as_ref().and_then(|file| fs::read_to_string(file).ok());
+        let pid = pid.and_then(|text| text.trim().parse().ok()).unwrap_or(self.child.id());
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = sys::kill(pid, libc::SIGTERM);
+        }
         for _ in 0..100 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

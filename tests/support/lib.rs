@@ -15,7 +15,8 @@
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it;
 //!   [`poorer`] takes things away from the daemon.
-//! - [`container`] runs the daemon in a container; [`helm`] makes manifests.
+//! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
+//!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +54,9 @@ pub mod sandbox;
 pub mod stuck;
 pub mod sweep;
 pub mod sys;
+pub mod systemd;
 mod table;
+pub mod unit;
 
 pub use daemon::{Config, Daemon, Follower};
 pub use harness::Test;

@@ -36,6 +36,8 @@ pub enum Need {
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
+    /// A machine that systemd boots, with the packages to install.
+    Systemd,
     /// Probes may be attached to kernel functions (fentry or kprobe).
     Tracing,
     /// The kernel makes devices of this kind.
@@ -70,6 +72,7 @@ impl Need {
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),
+            Need::Systemd => crate::systemd::missing(),
             Need::Tracing => (std::env::var_os("IPWATCH_TEST_TRACING").is_none())
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),
             Need::Macvlan => no_device("link low type macvlan mode bridge"),

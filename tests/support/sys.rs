@@ -76,6 +76,45 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A thread that a debugger holds: it does nothing any more, and the others of its process go on.
+#[derive(Debug)]
+pub struct Held {
+    tid: u32,
+}
+
+impl Held {
+    /// Holds one until its process ends or the calling thread does.
+    pub fn take(tid: u32) -> io::Result<Self> {
+        for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+            // SAFETY: both requests ignore their address and their data, and touch no memory of ours.
+            let rc = unsafe { libc::ptrace(request, tid as libc::pid_t, 0, 0) };
+            if rc != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let held = Self { tid };
+        crate::poll::until("the thread stands still", 10, || held.wait().is_some());
+        Ok(held)
+    }
+
+    /// The next thing that became of it, as wait(2) tells.
+    fn wait(&self) -> Option<libc::c_int> {
+        let mut status = 0;
+        // SAFETY: the kernel writes one int to `status`.
+        let rc = unsafe {
+            libc::waitpid(self.tid as libc::pid_t, &raw mut status, libc::WNOHANG | libc::__WALL)
+        };
+        (rc > 0).then_some(status)
+    }
+
+    /// Waits for the end of its process. Who holds the leader hears of it first, and its parent only then.
+    pub fn await_end(self, seconds: u32) {
+        crate::poll::until("the held process ends", seconds, || {
+            self.wait().is_some_and(|status| !libc::WIFSTOPPED(status))
+        });
+    }
+}
+
 /// Ends the calling thread alone. In a leader it leaves a zombie whose other threads go on.
 pub fn exit_this_thread() -> ! {
     // SAFETY: SYS_exit ends this thread only and never returns; nothing of it is used any more.

@@ -6,7 +6,7 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `vm [systemd] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
 //! - `bench`: the figures that the design promises.
 //!
@@ -43,13 +43,13 @@ Usage: cargo xtask COMMAND
   run                         start the monitor on this node and show what it sees (root)
   demo                        make a stuck and a leaked pod and show what it says (root)
   test [--only PART]... [--cycles NUMBER] [--long]
-                              run all tests (root); parts: unit, e2e, vm, arm64, or a filter of e2e tests;
+                              run all tests (root); parts: unit, e2e, vm, systemd, arm64, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [6.1|6.12|6.1-arm64|6.12-arm64]... [-- FILTER...]
-                              run the end-to-end tests on stock kernels in QEMU
+  vm [systemd] [6.1|6.12|6.1-arm64|6.12-arm64]... [-- FILTER...]
+                              run the end-to-end tests on stock kernels in QEMU; systemd: booted by it
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package
   bench [FILTER]...           measure what the design promises (root)";

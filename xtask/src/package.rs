@@ -56,9 +56,21 @@ pub(crate) fn packages(packed: &Packed) -> Result<Vec<PathBuf>> {
     if room.exists() {
         fs::remove_dir_all(&room)?;
     }
-    let deb = deb(packed, &version, &room.join("deb"))?;
+    let deb = deb(packed, &version, &room.join("deb"), &room)?;
     let rpm = rpm(packed, &version, &room.join("rpm"))?;
     Ok(vec![deb, rpm])
+}
+
+/// A .deb of this binary for each revision, in `room`: `-2` makes a package that dpkg takes for newer.
+pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec<PathBuf>> {
+    setup::packages(&["dpkg", "gzip"])?;
+    let version = version(binary)?;
+    let packed = Packed { machine: Machine::own()?, binary: binary.into(), speaker: binary.into() };
+    let one = |revision: &&str| {
+        let version = format!("{version}{revision}");
+        deb(&packed, &version, &room.join(format!("deb-{version}")), room)
+    };
+    revisions.iter().map(one).collect()
 }
 
 /// What the binary says of itself: `ipwatch 0.1.0`.
@@ -118,7 +130,7 @@ fn compress(file: &Path) -> Result<()> {
     run(command(&["gzip", "-9n"]).arg(file))
 }
 
-fn deb(packed: &Packed, version: &str, root: &Path) -> Result<PathBuf> {
+fn deb(packed: &Packed, version: &str, root: &Path, room: &Path) -> Result<PathBuf> {
     tree(packed, root, ZSH[0])?;
     let repository = place::repository();
     let parts = repository.join("deploy/package");
@@ -144,7 +156,7 @@ fn deb(packed: &Packed, version: &str, root: &Path) -> Result<PathBuf> {
         install(&parts.join(script), &root.join("DEBIAN").join(script), 0o755)?;
     }
     settle(root)?;
-    let package = place::target().join("package").join(format!("ipwatch_{version}_{arch}.deb"));
+    let package = room.join(format!("ipwatch_{version}_{arch}.deb"));
     run(command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]).arg(root).arg(&package))?;
     Ok(package)
 }

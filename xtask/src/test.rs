@@ -11,7 +11,7 @@ use crate::tally::Tally;
 use crate::{fuzz, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
-const PARTS: [&str; 4] = ["unit", "e2e", "vm", "arm64"];
+const PARTS: [&str; 5] = ["unit", "e2e", "vm", "systemd", "arm64"];
 
 /// What only touches what a lower rung of the attach ladder changes: repeated there.
 pub(crate) const RUNG_AREAS: [&str; 4] = ["map::", "holders::", "stuck::", "identity::"];
@@ -70,7 +70,7 @@ impl<'a> Wanted<'a> {
                     rest
                 }
                 _ => bail!(
-                    "usage: cargo xtask test [--only unit|e2e|vm|arm64|FILTER]... [--cycles NUMBER] \
+                    "usage: cargo xtask test [--only unit|e2e|vm|systemd|arm64|FILTER]... [--cycles NUMBER] \
                      [--repeat NUMBER] [--long]"
                 ),
             }
@@ -95,7 +95,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     if only.contains(&"arm64") || (wanted.long && only.is_empty()) {
         tally.add(&vm::arm64()?);
     }
-    if !(wants("e2e") || wants("vm") || !filters.is_empty()) {
+    if filters.is_empty() && !["e2e", "vm", "systemd"].iter().any(|part| wants(part)) {
         return Ok(());
     }
     setup::need_root("testing end to end")?;
@@ -107,6 +107,10 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
         for kernel in vm::KERNELS {
             tally.add(&vm::test(kernel, &binaries, &[]));
         }
+    }
+    // Not of a whole run yet: it is new, and takes minutes.
+    if only.contains(&"systemd") {
+        tally.add(&vm::systemd::test(&vm::KERNELS, &binaries, &[]));
     }
     Ok(())
 }
@@ -163,7 +167,7 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
     println!("== end to end on this host");
     // Probes on kernel functions are tested in the VMs, whatever this kernel takes.
     // Nor is a network that is not the tests' own stopped.
-    let elsewhere = ["--skip", "tracing::", "--without", "OwnMachine"];
+    let elsewhere = ["--skip", "tracing::", "--without", "OwnMachine", "--without", "Systemd"];
     let mut tally = count(e2e().args(filters).args(elsewhere), "")?;
     if filters.is_empty() {
         println!("== end to end on this host, without probes");

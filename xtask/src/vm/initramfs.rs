@@ -64,6 +64,20 @@ pub(crate) fn make(
     pack(&root, &dir.join("initramfs"))
 }
 
+/// One that does no more than `init` says, in busybox's shell, with the kernel's modules at hand.
+pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> Result<PathBuf> {
+    let root = dir.join("root");
+    for name in ["bin", "bb", "modules", "proc", "sys", "dev"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    fs::write(root.join("init"), init)?;
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+    busybox(&root, &Source { stock, sysroot: &kernel.sysroot })?;
+    symlink("../bb/busybox", root.join("bin/sh"))?;
+    modules(&root, kernel)?;
+    pack(&root, &dir.join("initramfs"))
+}
+
 /// One call of `tests` (see `init.sh`) for each run.
 fn script(runs: &[Run]) -> String {
     let mut text = String::new();

@@ -22,9 +22,9 @@ pub(crate) const ARM64: [Stock; 2] = [
     Stock { name: "6.1-arm64", meta: "linux-image-cloud-arm64", machine: Machine::Arm64 },
 ];
 
-/// What the tests need beyond what is built in; virtio for the one NIC. Disks are not needed: input comes
-/// in the initramfs and output goes to the console.
-const MODULES: [&str; 12] = [
+/// What the tests need beyond what is built in; virtio for the one NIC, and for the disks of the VMs that boot
+/// systemd. The others need none: input comes in the initramfs and output goes to the console.
+const MODULES: [&str; 13] = [
     "veth",
     "bridge",
     "macvlan",
@@ -37,6 +37,7 @@ const MODULES: [&str; 12] = [
     "tcp_diag",
     "virtio_pci",
     "virtio_net",
+    "virtio_blk",
 ];
 
 /// A kernel of Debian.

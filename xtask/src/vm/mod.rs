@@ -7,6 +7,7 @@ mod initramfs;
 mod kernel;
 mod qemu;
 mod sysroot;
+pub(crate) mod systemd;
 
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{ARM64, KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 16] = [
+const NOT_IN_A_VM: [&str; 18] = [
     "--without",
     "Containerd",
     "--without",
@@ -37,6 +38,8 @@ const NOT_IN_A_VM: [&str; 16] = [
     "Prometheus",
     "--without",
     "Helm",
+    "--without",
+    "Systemd",
     "--skip",
     "scale::",
 ];
@@ -71,10 +74,14 @@ impl Run {
     }
 }
 
-/// `cargo xtask vm [KERNEL]… [-- FILTER…]`.
+/// `cargo xtask vm [systemd] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
     let (named, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
+    let (by_systemd, named) = match named {
+        ["systemd", named @ ..] => (true, named),
+        _ => (false, named),
+    };
     let mut kernels = Vec::new();
     for name in named {
         match KERNELS.iter().chain(&ARM64).find(|kernel| kernel.name == *name) {
@@ -85,12 +92,21 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
     if kernels.is_empty() {
         kernels.extend(KERNELS);
     }
+    if by_systemd && kernels.iter().any(|kernel| kernel.machine == Machine::Arm64) {
+        bail!("the Debian that boots systemd here is one for x86_64");
+    }
     let mut tally = Tally::default();
     for machine in [Machine::X86_64, Machine::Arm64] {
-        let kernels: Vec<_> = kernels.iter().filter(|kernel| kernel.machine == machine).collect();
-        if !kernels.is_empty() {
-            let binaries = build::for_machine(machine)?;
-            kernels.iter().for_each(|kernel| tally.add(&test(**kernel, &binaries, filters)));
+        let mut its = kernels.clone();
+        its.retain(|kernel| kernel.machine == machine);
+        if its.is_empty() {
+            continue;
+        }
+        let binaries = build::for_machine(machine)?;
+        if by_systemd {
+            tally.add(&systemd::test(&its, &binaries, filters));
+        } else {
+            its.iter().for_each(|kernel| tally.add(&test(*kernel, &binaries, filters)));
         }
     }
     println!("{tally}");
@@ -183,5 +199,5 @@ fn boot(
     let dir = place::target().join("vm").join(kernel.name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let image = initramfs::make(&dir, kernel, fetched, binaries, runs)?;
-    qemu::boot(emulator, kernel, &fetched.image, &image)
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
 }

@@ -22,12 +22,13 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// Boots and waits for the end. `None`: it did not reach its last line, and has failed, whatever it said
-/// before.
+/// before. `disks` become `/dev/vda` and so on.
 pub(crate) fn boot(
     emulator: &Emulator,
     kernel: Stock,
     image: &Path,
     initramfs: &Path,
+    disks: &[&Path],
 ) -> Result<Option<Tally>> {
     let mut command = Command::new("timeout");
     // In this process's group: Ctrl-C ends the VM too.
@@ -40,6 +41,11 @@ pub(crate) fn boot(
     command.args(["-serial", "stdio", "-monitor", "none"]);
     // A NIC that can be moved into a netns. It leads nowhere.
     command.args(["-nic", "user,model=virtio-net-pci,restrict=on"]);
+    // What is written to a disk is gone after the boot.
+    for disk in disks {
+        let file = disk.display();
+        command.arg("-drive").arg(format!("file={file},format=raw,if=virtio,snapshot=on"));
+    }
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
     // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
     command.args([

@@ -1,0 +1,322 @@
+//! ipwatch as a service of a real systemd, from the package: installed, ready, in its cage, missed when it stands
+//! still, reloaded, upgraded, removed. In a VM that `cargo xtask test --only systemd` boots.
+//!
+//! The tests share one service and come one after the other; each sets it up as it needs it.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::fuse::Hung;
+use support::poll::until;
+use support::role::{Helper, Role, Running};
+use support::stuck::{self, How};
+use support::systemd::{self, property};
+use support::unit::{self, status};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
+
+support::tests! {
+    an_installed_package_is_a_service_that_is_ready needs [Systemd] @ alone,
+    it_has_the_units_capabilities_and_no_other needs [Systemd] @ alone,
+    a_capability_that_is_taken_away_is_named needs [Systemd] @ alone,
+    a_finding_is_in_the_journal_with_its_runbook needs [Systemd, Fuse] @ alone,
+    a_reload_keeps_the_map needs [Systemd] @ alone,
+    a_core_that_stands_still_is_started_anew needs [Systemd, Fuse] @ alone,
+    an_upgrade_restarts_it_and_keeps_findings needs [Systemd, Fuse] @ alone,
+    what_is_removed_is_gone needs [Systemd] @ alone,
+    its_exposure_is_as_documented needs [Systemd] @ alone,
+}
+
+/// A netns with an IP, and a process in it that hangs in its exit.
+struct Stuck {
+    _hung: Hung,
+    _helper: Running,
+    netns: Netns,
+    ip: Ipv4Addr,
+}
+
+impl Stuck {
+    fn new(lab: &Lab) -> Self {
+        let mut hung = Hung::mount(lab);
+        let netns = Netns::new(lab, "stuck");
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(1), "eth0");
+        let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+        stuck::hang(How::Kill, &mut helper);
+        Self { _hung: hung, _helper: helper, netns, ip: lab.ip(1) }
+    }
+
+    /// The finding about it, firing.
+    #[track_caller]
+    fn finding(&self, service: &Daemon) -> Value {
+        let ours = |finding: &Value| finding["subject"]["netns"]["inode"] == self.netns.inode;
+        service.await_firing("ip-held-by-stuck-process", 20, ours)
+    }
+}
+
+fn same(before: &Value, after: &Value) {
+    for key in ["id", "since", "firing_at"] {
+        assert_eq!(before[key], after[key], "{key}: the same finding");
+    }
+}
+
+fn an_installed_package_is_a_service_that_is_ready(lab: &Lab) {
+    if systemd::installed().is_some() {
+        systemd::purge();
+    }
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let holder = Helper::new(Role::Park).inside(&netns).comm("java").start();
+    systemd::install(&systemd::packages()[0]);
+    // dpkg came back when systemd had, which is when the map was complete: nothing is waited for.
+    let service = systemd::ask(lab);
+    let address = service.ip_in(lab.ip(7), netns.inode).expect("known at once");
+    let holders = address["holders"].as_array().unwrap();
+    assert!(
+        holders.iter().any(|one| one["pid"] == holder.pid() && one["comm"] == "java"),
+        "{address}"
+    );
+    assert_eq!(property("ActiveState"), "active");
+    assert_eq!(property("UnitFileState"), "enabled");
+    assert_eq!(property("Type"), "notify");
+    let status = property("StatusText");
+    assert!(status.contains("addresses in"), "{status}");
+    // As a member of its group may ask.
+    let socket = systemd::run(&["stat", "-c", "%G %a", "/run/ipwatch/ipwatch.sock"]);
+    assert_eq!(socket.trim(), "ipwatch 660");
+    let state = systemd::run(&["stat", "-c", "%U %a", "/var/lib/ipwatch"]);
+    assert_eq!(state.trim(), "root 700");
+    // Every file as it was packed, and what systemd says of the unit: nothing.
+    assert_eq!(systemd::run(&["dpkg", "--verify", "ipwatch"]), "");
+    systemd::run(&["systemd-analyze", "verify", "--man=no", "ipwatch.service"]);
+    assert!(systemd::run(&["ipwatch", "query", "ip", &lab.ip(7).to_string()]).contains("java"));
+}
+
+/// Probes and where they hang, not how much went on.
+fn probes(daemon: &Daemon) -> Vec<Value> {
+    let mut probes = daemon.list("probes", &["doctor"]);
+    for probe in probes.iter_mut().filter_map(Value::as_object_mut) {
+        probe.retain(|key, _| ["event", "hook", "rung", "status"].contains(&key.as_str()));
+    }
+    probes
+}
+
+fn it_has_the_units_capabilities_and_no_other(lab: &Lab) {
+    let service = systemd::service(lab, &Config::default(), "");
+    let pid = systemd::main_pid();
+    let granted = unit::mask(&unit::capabilities());
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        let has = u64::from_str_radix(&status(pid, set), 16).unwrap();
+        assert_eq!(has, granted, "{set}: {has:x}, not {granted:x}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&status(pid, set), 16).unwrap(), 0, "{set}");
+    }
+    assert_eq!((status(pid, "NoNewPrivs").as_str(), status(pid, "Seccomp").as_str()), ("1", "2"));
+    // No mount namespace of its own, which would keep what the node has unmounted.
+    let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
+    assert_eq!(mounts(&pid.to_string()), mounts("1"));
+    assert_eq!(service.source("capabilities"), None);
+    let best = {
+        let free = Command::new(daemon::binary());
+        let state = lab.subdir("state");
+        let mut free = Daemon::spawn_by(free, lab, &Config::default(), &state);
+        free.await_ready();
+        probes(&free)
+    };
+    assert!(!best.is_empty());
+    assert_eq!(probes(&service), best, "every probe on the same rung as without the cage");
+    let down = service.document(&["doctor"]).unwrap()["sources"].take();
+    let down = down.as_array().unwrap().iter().filter(|source| source["status"] == "down");
+    assert_eq!(down.collect::<Vec<_>>(), Vec::<&Value>::new());
+    // Taken while it runs: it is told by netlink, and read by entering.
+    let late = Netns::new(lab, "late");
+    late.ip(&format!("addr add {} dev lo", lab.cidr(2)));
+    service.await_ip(lab.ip(2), late.inode);
+}
+
+fn a_capability_that_is_taken_away_is_named(lab: &Lab) {
+    let all = unit::capabilities();
+    assert!(all.len() > 5, "{all:?}");
+    for name in &all {
+        let lines = format!("CapabilityBoundingSet=~{name}");
+        let service = systemd::service(lab, &Config::default(), &lines);
+        let has = u64::from_str_radix(&status(systemd::main_pid(), "CapBnd"), 16).unwrap();
+        assert_eq!(
+            has,
+            unit::mask(&all) & !unit::mask(std::slice::from_ref(name)),
+            "it is taken away: {has:x}"
+        );
+        let source =
+            service.source("capabilities").unwrap_or_else(|| panic!("{name} is not missed"));
+        let detail = source["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("without {name} ")), "{detail}");
+        assert_eq!(detail.matches("without").count(), 1, "{detail}");
+        assert!(systemd::run(&["ipwatch", "doctor"]).contains(name));
+    }
+    systemd::drop_in("");
+}
+
+/// What the journal has of a finding, the newest last.
+fn journal(finding: &Value) -> Vec<Value> {
+    let id = format!("IPWATCH_ID={}", finding["id"].as_str().unwrap());
+    let text = systemd::run(&["journalctl", "--output=json", &id]);
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+}
+
+fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
+    let service = systemd::service(lab, &Config::default().grace(1), "");
+    let stuck = Stuck::new(lab);
+    let finding = stuck.finding(&service);
+    let entry = eventually("the journal has it", 10, || {
+        journal(&finding).into_iter().rfind(|entry| entry["IPWATCH_STATUS"] == "firing")
+    });
+    let code = "ip-held-by-stuck-process";
+    let wanted: [(&str, &str); 7] = [
+        ("IPWATCH_CODE", code),
+        ("IPWATCH_IP", &stuck.ip.to_string()),
+        ("IPWATCH_NETNS", &stuck.netns.inode.to_string()),
+        ("IPWATCH_SEVERITY", finding["severity"].as_str().unwrap()),
+        ("PRIORITY", "4"),
+        ("SYSLOG_IDENTIFIER", "ipwatch"),
+        ("_SYSTEMD_UNIT", "ipwatch.service"),
+    ];
+    for (field, value) in wanted {
+        assert_eq!(entry[field], value, "{field}: {entry}");
+    }
+    // Asked for as an operator would.
+    let by_code = format!("IPWATCH_CODE={code}");
+    let by_ip = format!("IPWATCH_IP={}", stuck.ip);
+    let said = systemd::run(&["journalctl", "--output=json", &by_code, &by_ip]);
+    assert!(!said.trim().is_empty());
+    // The catalog's entry, filled in, and with the runbook.
+    let id = format!("IPWATCH_ID={}", finding["id"].as_str().unwrap());
+    let text = systemd::run(&["journalctl", "--no-pager", "--catalog", &id]);
+    for part in [
+        format!("ipwatch: {code}").as_str(),
+        "WHAT IT MEANS",
+        "KEEP IT FROM GETTING WORSE",
+        "/sys/fs/fuse/connections/",
+        &format!("ipwatch explain {}", finding["id"].as_str().unwrap()),
+    ] {
+        assert!(text.contains(part), "{part:?}: {text}");
+    }
+}
+
+/// What this process wrote to the journal.
+fn log(pid: u32) -> String {
+    systemd::run(&["journalctl", "--no-pager", "--output=cat", &format!("_PID={pid}")])
+}
+
+fn a_reload_keeps_the_map(lab: &Lab) {
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let service = systemd::service(lab, &Config::default(), "");
+    let (pid, since) =
+        (systemd::main_pid(), service.await_ip(lab.ip(7), netns.inode)["since"].take());
+    let reload = |text: &str, says: &str| {
+        fs::write(systemd::CONFIG, text).unwrap();
+        systemd::run(&["systemctl", "reload", "ipwatch.service"]);
+        // systemd 252 does not wait for it.
+        until(&format!("it says {says:?}"), 10, || log(pid).contains(says));
+        assert_eq!(property("ActiveState"), "active");
+        assert_eq!(systemd::main_pid(), pid, "the same process");
+        let address = service.ip_in(lab.ip(7), netns.inode).expect("still known");
+        assert_eq!(address["since"], since, "the same tenure");
+    };
+    reload(&Config::default().grace(1).text(), "reloaded: stuck.grace");
+    reload("[stuck]\ngarce = \"2s\"\n", "not reloaded, the old configuration stays: ");
+    assert_eq!(property("NRestarts"), "0");
+}
+
+/// First the thread that the core is on, with all others going on; then the whole process.
+fn a_core_that_stands_still_is_started_anew(lab: &Lab) {
+    let config = Config::default().grace(1);
+    // Not to wait half a minute each time.
+    let service = systemd::service(lab, &config, "WatchdogSec=10s\nRestartSec=1s");
+    let stuck = Stuck::new(lab);
+    let before = stuck.finding(&service);
+    let first = systemd::main_pid();
+    // The runtime has one thread, the first.
+    sys::Held::take(first).unwrap().await_end(60);
+    let second = systemd::await_successor(first);
+    assert_eq!(property("NRestarts"), "1");
+    same(&before, &stuck.finding(&service));
+
+    sys::kill(second, libc::SIGSTOP).unwrap();
+    systemd::await_successor(second);
+    assert_eq!(property("NRestarts"), "2");
+    same(&before, &stuck.finding(&service));
+    let log = systemd::run(&["journalctl", "--no-pager", "--unit=ipwatch.service"]);
+    assert!(log.matches("Watchdog timeout").count() >= 2, "{log}");
+    systemd::drop_in("");
+}
+
+fn an_upgrade_restarts_it_and_keeps_findings(lab: &Lab) {
+    let [old, new] = systemd::packages();
+    if systemd::installed().is_some() {
+        systemd::purge();
+    }
+    systemd::install(&old);
+    let config = Config::default().grace(1);
+    let service = systemd::service(lab, &config, "");
+    let (pid, version) = (systemd::main_pid(), systemd::installed().unwrap());
+    let stuck = Stuck::new(lab);
+    let before = stuck.finding(&service);
+    systemd::install(&new);
+    assert_eq!(systemd::installed().unwrap(), format!("{version}-2"));
+    assert_eq!(property("ActiveState"), "active");
+    assert_ne!(systemd::main_pid(), pid, "restarted");
+    same(&before, &stuck.finding(&service));
+    assert_eq!(fs::read_to_string(systemd::CONFIG).unwrap(), config.text(), "kept");
+    // One that somebody stopped stays stopped.
+    systemd::run(&["systemctl", "stop", "ipwatch.service"]);
+    systemd::install(&old);
+    assert_eq!(property("ActiveState"), "inactive");
+}
+
+fn what_is_removed_is_gone(lab: &Lab) {
+    let service = systemd::service(lab, &Config::default(), "");
+    let pid = systemd::main_pid();
+    drop(service);
+    systemd::run(&["dpkg", "--remove", "ipwatch"]);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "its process");
+    for path in ["/usr/bin/ipwatch", "/run/ipwatch", "/usr/lib/systemd/system/ipwatch.service"] {
+        assert!(!Path::new(path).exists(), "{path}");
+    }
+    assert_eq!(property("LoadState"), "not-found");
+    assert!(log(pid).contains("going down"), "in order: {}", log(pid));
+    for path in ["/var/lib/ipwatch", systemd::CONFIG] {
+        assert!(Path::new(path).exists(), "{path} is kept until the purge");
+    }
+    // It comes back as it was.
+    systemd::install(&systemd::packages()[0]);
+    assert_eq!(
+        (property("ActiveState"), property("UnitFileState")),
+        ("active".into(), "enabled".into())
+    );
+    systemd::purge();
+    for path in ["/var/lib/ipwatch", "/etc/ipwatch", "/usr/bin/ipwatch", "/run/ipwatch"] {
+        assert!(!Path::new(path).exists(), "{path}");
+    }
+    assert_eq!(property("LoadState"), "not-found");
+    let links = systemd::run(&["find", "/etc/systemd", "-name", "ipwatch*"]);
+    assert_eq!(links, "", "nothing of it is enabled");
+}
+
+fn its_exposure_is_as_documented(lab: &Lab) {
+    let _service = systemd::service(lab, &Config::default(), "");
+    let said = systemd::run(&["systemd-analyze", "--no-pager", "security", "ipwatch.service"]);
+    let line = said.lines().find(|line| line.contains("Overall exposure level"));
+    let line = line.unwrap_or_else(|| panic!("no sum: {said}"));
+    // `→ Overall exposure level for ipwatch.service: 4.9 OK 🙂`
+    let (_, sum) = line.split_once("ipwatch.service: ").expect("a sum");
+    let sum: Vec<&str> = sum.split_whitespace().take(2).collect();
+    let docs = include_str!("../../docs/service.md");
+    let documented = format!("says {} (\"{}\")", sum[0], sum[1]);
+    assert!(docs.contains(&documented), "docs/service.md does not say {documented:?}:\n{said}");
+}

@@ -1,0 +1,111 @@
+//! The unit of `deploy/systemd`, as far as tests hold the daemon to it.
+//!
+//! `IPWATCH_TEST_CAGE` has every daemon of a run started with less than root may do: `capabilities`, those that the
+//! unit lists and no other, which any machine can do; `unit`, within everything that the unit forbids, by a systemd
+//! that boots this machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{Lab, daemon, sys};
+
+const UNIT: &str = include_str!("../../deploy/systemd/ipwatch.service");
+
+/// What holds the daemons of this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cage {
+    /// Nothing.
+    None,
+    /// The unit's capabilities.
+    Capabilities,
+    /// The unit.
+    Unit,
+}
+
+/// The one that is wanted.
+///
+/// # Panics
+/// There is no such cage.
+#[must_use]
+pub fn cage() -> Cage {
+    match std::env::var("IPWATCH_TEST_CAGE").as_deref() {
+        Err(_) | Ok("") => Cage::None,
+        Ok("capabilities") => Cage::Capabilities,
+        Ok("unit") => Cage::Unit,
+        Ok(other) => panic!("no cage {other:?}"),
+    }
+}
+
+/// The capabilities that it grants.
+#[must_use]
+pub fn capabilities() -> Vec<String> {
+    let lines = UNIT.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// Such names as a mask, as `/proc` shows it.
+///
+/// # Panics
+/// There is no capability of such a name.
+#[must_use]
+pub fn mask(names: &[String]) -> u64 {
+    use rustix::thread::CapabilitySet;
+    let one = |name: &String| CapabilitySet::from_name(name.strip_prefix("CAP_")?);
+    let all: Option<CapabilitySet> = names.iter().map(one).collect();
+    all.expect("capabilities").bits()
+}
+
+/// The line of a process' status with this name.
+///
+/// # Panics
+/// There is none.
+#[must_use]
+#[track_caller]
+pub fn status(pid: u32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process' status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.expect("the line").trim().to_owned()
+}
+
+/// The daemon with these capabilities and no other.
+#[must_use]
+pub fn with_capabilities(names: &[String]) -> Command {
+    let mut command = Command::new(daemon::binary());
+    sys::keep_capabilities(&mut command, names);
+    command
+}
+
+/// The daemon in a transient unit to which systemd applies what the unit forbids, by a drop-in for every unit with
+/// such a name (`xtask/src/vm/systemd/run.sh`). systemd-run waits for it and ends as it does. Its pid is written to
+/// [`pid_file`].
+#[must_use]
+pub fn by_systemd(lab: &Lab) -> Command {
+    static SERIAL: AtomicUsize = AtomicUsize::new(0);
+    let mut command = Command::new("systemd-run");
+    command.args(["--quiet", "--collect", "--pipe", "--wait", "--service-type=exec"]);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    command.arg(format!("--unit=ipwatch-caged-{}-{serial}", lab.tag()));
+    // So that it is swept with the test.
+    command.arg(format!("--setenv={}={}", crate::lab::TAG_VARIABLE, lab.tag()));
+    // systemd makes one of two dollars.
+    let script = "echo $$$$ > \"$0\" && exec \"$@\"";
+    command.args(["sh", "-c", script]).arg(pid_file(lab.dir())).arg(daemon::binary());
+    let _ = fs::remove_file(pid_file(lab.dir()));
+    command
+}
+
+/// # Panics
+/// This process may do more than the unit lets it.
+#[track_caller]
+pub fn assert_caged(pid: u32) {
+    let has = u64::from_str_radix(&status(pid, "CapBnd"), 16).expect("a mask");
+    assert_eq!((has, status(pid, "Seccomp").as_str()), (mask(&capabilities()), "2"));
+}
+
+/// Where that is, in the lab's directory.
+#[must_use]
+pub fn pid_file(dir: &Path) -> std::path::PathBuf {
+    dir.join("daemon.pid")
+}

@@ -1,0 +1,135 @@
+//! The service under a real systemd: a small Debian boots on each stock kernel, installs the package by dpkg, and
+//! runs the tests that need a service manager, and with the daemon in the unit's cage some that do not.
+
+mod rootfs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::emulator::Emulator;
+use super::kernel::{Fetched, Stock};
+use super::{initramfs, qemu};
+use crate::build::{self, Binaries};
+use crate::machine::Machine;
+use crate::tally::Tally;
+use crate::{package, place, setup};
+
+/// What the disk of the tests holds beside the binaries: the script, and the service that runs it.
+const SCRIPT: &str = include_str!("run.sh");
+const UNIT: &str = include_str!("ipwatch-test.service");
+/// What stands before systemd.
+const INIT: &str = include_str!("init.sh");
+
+/// Room for two packages and the test binary.
+const SIZE: &str = "256M";
+
+/// The two versions between which the package is upgraded: both of the one binary.
+const REVISIONS: [&str; 2] = ["", "-2"];
+
+/// What every VM boots from.
+struct Disks {
+    system: PathBuf,
+    tests: PathBuf,
+}
+
+/// What is tested once more with the daemon in the unit's cage: the map, who holds an IP, a finding, and what the
+/// command line says of them.
+const IN_THE_CAGE: [&str; 3] = ["map::", "holders::", "stuck::"];
+
+/// On these kernels: all there is, or the tests that are named.
+pub(crate) fn test(kernels: &[Stock], binaries: &Binaries, filters: &[&str]) -> Tally {
+    println!("== under systemd (QEMU, emulated: some minutes)");
+    let parts = || -> Result<_> {
+        setup::packages(setup::VM)?;
+        Ok((Emulator::find(Machine::X86_64)?, rootfs::get()?))
+    };
+    let (emulator, system) = match parts() {
+        Ok(parts) => parts,
+        Err(error) => return super::lacking("systemd", &error),
+    };
+    let tests = match tests(binaries, filters) {
+        Ok(tests) => tests,
+        Err(error) => {
+            println!("FAILED  systemd: {error:#}");
+            return Tally::failure();
+        }
+    };
+    let disks = Disks { system, tests };
+    let mut tally = Tally::default();
+    for &kernel in kernels {
+        println!("== under systemd on Linux {}", kernel.name);
+        tally.add(&match kernel.fetch() {
+            Ok(fetched) => super::twice(kernel, || boot(&emulator, kernel, &fetched, &disks)),
+            Err(error) => super::lacking(&format!("systemd on Linux {}", kernel.name), &error),
+        });
+    }
+    tally
+}
+
+fn boot(
+    emulator: &Emulator,
+    kernel: Stock,
+    fetched: &Fetched,
+    disks: &Disks,
+) -> Result<Option<Tally>> {
+    let image = initramfs::loader(&room(kernel.name)?, kernel, fetched, INIT)?;
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[&disks.system, &disks.tests])
+}
+
+/// The disk with what is tested.
+fn tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
+    let dir = room("tests")?;
+    let root = dir.join("root");
+    fs::create_dir_all(&root)?;
+    build::stripped(Machine::X86_64, &binaries.e2e, &root.join("e2e"))?;
+    fs::write(root.join("run.sh"), SCRIPT)?;
+    fs::write(root.join("ipwatch-test.service"), UNIT)?;
+    fs::write(root.join("runs"), runs(filters))?;
+    for deb in package::debs(&binaries.ipwatch, &REVISIONS, &dir.join("package"))? {
+        let name = deb.file_name().context("a package without a name")?;
+        fs::copy(&deb, root.join(name))?;
+    }
+    let disk = dir.join("disk");
+    rootfs::disk(&root, &disk, SIZE)?;
+    Ok(disk)
+}
+
+/// What the script runs, in shell.
+fn runs(filters: &[&str]) -> String {
+    let words = |filters: &[&str]| -> String {
+        filters.iter().map(|one| format!(" '{}'", one.replace('\'', r"'\''"))).collect()
+    };
+    match filters {
+        [] => format!("tests systemd::\ncaged{}\n", words(&IN_THE_CAGE)),
+        ["caged", filters @ ..] => format!("caged{}\n", words(filters)),
+        _ => format!("tests{}\n", words(filters)),
+    }
+}
+
+/// An empty directory for one thing.
+fn room(name: &str) -> Result<PathBuf> {
+    let dir = place::target().join("vm/systemd").join(name);
+    empty(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
+fn empty(dir: &Path) -> std::io::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_run_or_what_is_named() {
+        assert_eq!(runs(&[]), "tests systemd::\ncaged 'map::' 'holders::' 'stuck::'\n");
+        assert_eq!(runs(&["systemd::a", "it's"]), "tests 'systemd::a' 'it'\\''s'\n");
+        assert_eq!(runs(&["caged", "map::"]), "caged 'map::'\n");
+    }
+}
