@@ -262,6 +262,11 @@ pub const KEYS: &[Key] = &[
     )
     .example("\"/var/run/secrets/kubernetes.io/serviceaccount\""),
     Key::new(
+        "kubernetes.whereabouts",
+        "Follow Whereabouts' pools too. Every node then hears of each change of every pool: for small clusters.",
+        |c| Some(Value::Boolean(c.kubernetes.whereabouts)),
+    ),
+    Key::new(
         "kubernetes.node",
         "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the host name.",
         |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),

@@ -12,7 +12,9 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 /// One answer.
 #[derive(Debug, Clone)]
@@ -46,25 +48,52 @@ pub(super) struct Fake(Arc<Mutex<State>>);
 impl Fake {
     /// One that answers from now on. Where it is.
     pub(super) async fn start(lists: Vec<Reply>, watches: Vec<Reply>) -> (Self, String) {
+        Self::serve(lists, watches, None).await
+    }
+
+    /// The same over TLS.
+    pub(super) async fn secure(lists: Vec<Reply>, tls: TlsAcceptor) -> (Self, String) {
+        Self::serve(lists, Vec::new(), Some(tls)).await
+    }
+
+    async fn serve(
+        lists: Vec<Reply>,
+        watches: Vec<Reply>,
+        tls: Option<TlsAcceptor>,
+    ) -> (Self, String) {
         let fake = Self::default();
         fake.state().lists = lists.into();
         fake.state().watches = watches.into();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let served = fake.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let fake = served.clone();
-                let service = hyper::service::service_fn(move |request| {
-                    let fake = fake.clone();
-                    async move { fake.answer(&request).await }
+                let (fake, tls) = (served.clone(), tls.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        None => fake.connection(stream).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                fake.connection(stream).await;
+                            }
+                        }
+                    }
                 });
-                let serving = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(serving);
             }
         });
         (fake, url)
+    }
+
+    async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let fake = self.clone();
+            async move { fake.answer(&request).await }
+        });
+        let serving = hyper::server::conn::http1::Builder::new();
+        // A client goes away when it likes.
+        let _ = serving.serve_connection(TokioIo::new(stream), service).await;
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -44,6 +44,16 @@ pub(super) trait Kind: Send + 'static {
     /// Their path, with the selector: `/api/v1/pods?fieldSelector=…`, or with a lone `?`.
     fn path(&self) -> String;
 
+    /// Whether a cluster may do without this kind: then it is off, and looked for now and then.
+    fn may_be_missing(&self) -> bool {
+        false
+    }
+
+    /// Parts of what is there now that are not understood.
+    fn wrong(&self) -> usize {
+        0
+    }
+
     /// What of it becomes a fact.
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>);
 }
@@ -136,6 +146,9 @@ impl<K: Kind> Follower<K> {
                 (SourceStatus::Degraded, format!("{about} are listed anew: {error}"))
             }
             ApiError::Busy { .. } => (SourceStatus::Degraded, format!("{about}: {error}")),
+            ApiError::Refused { code: 404, .. } if self.kind.may_be_missing() => {
+                (SourceStatus::Disabled, format!("{about}: this cluster has no such objects"))
+            }
             ApiError::Garbage { .. } | ApiError::TooLarge { .. } => {
                 // Going on from there would bring the same.
                 self.resumes = false;
@@ -284,7 +297,10 @@ impl<K: Kind> Follower<K> {
             _ => return Ok(()),
         };
         match item {
-            Ok(change) => self.tell(vec![(clock::now(), change)]).await?,
+            Ok(change) => {
+                self.tell(vec![(clock::now(), change)]).await?;
+                self.well(api).await?;
+            }
             Err(_) => {
                 // The next list tells it, or says that it cannot.
                 (self.dropped, self.resumes) = (self.dropped + 1, false);
@@ -311,10 +327,10 @@ impl<K: Kind> Follower<K> {
     /// It answers.
     async fn well(&mut self, api: &Api) -> Result<(), Closed> {
         let about = format!("{}, {}", self.kind.about(), api.url());
-        match self.dropped {
+        match self.dropped + self.kind.wrong() {
             0 => self.say(SourceStatus::Active, about).await,
             n => {
-                let text = format!("{n} objects are not understood; {about}");
+                let text = format!("{n} entries are not understood; {about}");
                 self.say(SourceStatus::Degraded, text).await
             }
         }

@@ -1,4 +1,5 @@
-//! What the Kubernetes API server says of this node's pods: read only, and no other node's.
+//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools.
+//! Read only.
 //!
 //! - `account`: where it is, and who we are.
 //! - `client`: requests with bounds.
@@ -6,6 +7,7 @@
 //! - `read`: answers as they come.
 //! - `follow`: list, watch, resume.
 //! - `pods`: the pods of this node.
+//! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
 
 mod account;
 mod client;
@@ -14,10 +16,14 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod follow;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
+mod networks;
 mod pods;
 mod read;
 #[cfg(test)]
 mod tests;
+mod whereabouts;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,6 +48,8 @@ pub struct Settings {
     pub kubeconfig: Option<PathBuf>,
     /// Directory of the service account, with `token` and `ca.crt`.
     pub service_account: Option<PathBuf>,
+    /// Follow Whereabouts' pools too, which are the whole cluster's.
+    pub whereabouts: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
 }
@@ -110,6 +118,14 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit) {
     // Told by the manifests, from `spec.nodeName`.
     let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     let node = settings.node.clone().or_else(told).unwrap_or_else(|| node.to_owned());
+    if let Ok(door) = &door
+        && settings.whereabouts
+    {
+        let pools = whereabouts::Pools::default();
+        tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
+        let networks = networks::Networks::default();
+        tokio::spawn(follow::run(networks, door.clone(), Pace::default(), emit.clone()));
+    }
     tokio::spawn(async move {
         match door {
             Ok(door) => follow::run(pods::Pods { node }, door, Pace::default(), emit).await,

@@ -38,17 +38,63 @@ struct Seen {
 
 /// The source against this server.
 fn run(url: &str, pace: Pace) -> Seen {
+    run_trusting("", url, pace)
+}
+
+/// The same, with this authority's certificate in PEM.
+fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
+    std::fs::write(dir.path().join("ca.pem"), authority).unwrap();
+    let ca = if authority.is_empty() { "" } else { ", certificate-authority: ca.pem" };
     let config = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: \"{url}\"}}}}]\nusers: [{{name: u, user: {{token: canary}}}}]\n"
+         clusters: [{{name: c, cluster: {{server: \"{url}\"{ca}}}}}]\n\
+         users: [{{name: u, user: {{token: canary}}}}]\n"
     );
     std::fs::write(&path, config).unwrap();
     let (emit, facts) = Emit::channel(64);
     let pods = Pods { node: "node-1".into() };
     tokio::spawn(follow::run(pods, Door::Kubeconfig(path), pace, emit));
     Seen { facts, all: Vec::new(), _dir: dir }
+}
+
+/// An authority, and a server's side that it vouches for.
+fn vouched_for() -> (String, tokio_rustls::TlsAcceptor) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let own = params.signed_by(&key, &authority).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.der().clone()], key)
+        .unwrap();
+    (authority.pem(), tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config)))
+}
+
+#[tokio::test]
+async fn only_a_server_that_its_authority_vouches_for_is_told_the_token() {
+    let (ours, tls) = vouched_for();
+    let (theirs, _) = vouched_for();
+    let (fake, url) = Fake::secure(vec![list("5", &[3])], tls).await;
+    let mut seen = run_trusting(&theirs, &url, pace());
+    seen.status(SourceStatus::Down).await;
+    let why = seen.status(SourceStatus::Down).await;
+    assert!(why.contains("certificate"), "{why}");
+    assert_eq!(fake.paths().len(), 0);
+    let mut seen = run_trusting(&ours, &url, pace());
+    seen.pod(3).await;
+    assert!(seen.listed().await);
+    assert_eq!(fake.state().asked[0].1.as_deref(), Some("Bearer canary"));
 }
 
 impl Seen {
@@ -302,7 +348,7 @@ async fn an_object_that_is_not_understood_spoils_no_other_and_makes_nothing_gone
     seen.pod(2).await;
     assert!(!seen.listed().await, "it is not complete");
     let why = seen.status(SourceStatus::Degraded).await;
-    assert!(why.starts_with("1 objects are not understood"), "{why}");
+    assert!(why.starts_with("1 entries are not understood"), "{why}");
     assert!(seen.listed().await, "what was missed in the watch is listed");
     seen.status(SourceStatus::Active).await;
 }
