@@ -19,6 +19,7 @@ use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
 use crate::sources::cni;
 use crate::sources::ipam;
+use crate::sources::kubernetes;
 use crate::sources::probes::Rung;
 use crate::sources::runtime::Socket;
 
@@ -62,6 +63,8 @@ pub struct Config {
     pub ipam: ipam::Settings,
     /// `[runtime]`
     pub runtime: Runtime,
+    /// `[kubernetes]`
+    pub kubernetes: kubernetes::Settings,
     /// `[otlp]`
     pub otlp: Otlp,
     /// `[metrics]`
@@ -182,6 +185,7 @@ impl Default for Config {
             cni: Cni::default(),
             ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
+            kubernetes: kubernetes::Settings::default(),
             otlp: Otlp::default(),
             metrics: metrics::Settings::default(),
             retention: Retention::default(),
@@ -327,6 +331,10 @@ impl Config {
         }
         if let Some(path) = self.ipam.wrong_path() {
             return Err(format!("ipam: {} must begin with /", path.display()));
+        }
+        if let Some(path) = self.kubernetes.wrong_path() {
+            let wrong = format!("kubernetes: {} must begin with /", path.display());
+            return Err(ConfigError::Value(wrong));
         }
         if let Some(wrong) = self.metrics.wrong() {
             return Err(wrong);

@@ -21,6 +21,8 @@ pub enum Code {
     IpHeldByStuckProcess,
     /// A netns with an IP has tasks, and its sandbox is dead to the runtime.
     IpHeldByDeadSandbox,
+    /// The API server has deleted a pod whose netns with an IP is still here.
+    IpHeldByDeletedPod,
     /// A NIC of the node is in the netns of a dead sandbox.
     DeviceHeldByDeadSandbox,
     /// A runtime's netns without tasks, whose sandbox is gone, is kept alive by something else.
@@ -62,6 +64,7 @@ impl Code {
     pub const ALL: &[Code] = &[
         Code::IpHeldByStuckProcess,
         Code::IpHeldByDeadSandbox,
+        Code::IpHeldByDeletedPod,
         Code::DeviceHeldByDeadSandbox,
         Code::NetnsLeaked,
         Code::NetnsTeardownStuck,
@@ -87,6 +90,7 @@ impl Code {
         match self {
             Code::IpHeldByStuckProcess => "ip-held-by-stuck-process",
             Code::IpHeldByDeadSandbox => "ip-held-by-dead-sandbox",
+            Code::IpHeldByDeletedPod => "ip-held-by-deleted-pod",
             Code::DeviceHeldByDeadSandbox => "device-held-by-dead-sandbox",
             Code::NetnsLeaked => "netns-leaked",
             Code::NetnsTeardownStuck => "netns-teardown-stuck",
@@ -116,6 +120,9 @@ impl Code {
             }
             Code::IpHeldByDeadSandbox => {
                 include_str!("../../docs/findings/ip-held-by-dead-sandbox.md")
+            }
+            Code::IpHeldByDeletedPod => {
+                include_str!("../../docs/findings/ip-held-by-deleted-pod.md")
             }
             Code::DeviceHeldByDeadSandbox => {
                 include_str!("../../docs/findings/device-held-by-dead-sandbox.md")

@@ -129,6 +129,7 @@ pub const TABLES: &[(&str, &str)] = &[
     ("cni", "CNI: its result cache, its plugins, and the runtime's log."),
     ("ipam", "Where IPAM plugins keep what they have reserved."),
     ("runtime", "The container runtimes."),
+    ("kubernetes", "The API server, asked for this node's pods and nothing else."),
     ("otlp", "Export to an OpenTelemetry collector."),
     ("metrics", "Metrics for Prometheus: docs/metrics.md."),
     ("retention", "How long the past is kept."),
@@ -242,6 +243,35 @@ pub const KEYS: &[Key] = &[
         |c| c.runtime.sockets.as_ref().map(|all| Value::Array(all.iter().map(socket).collect())),
     )
     .example("[\"/run/containerd/containerd.sock\"]"),
+    Key::new(
+        "kubernetes.enabled",
+        "Ask it. Default: where a kubeconfig is named, or in a pod that has a service account's token.",
+        |c| c.kubernetes.enabled.map(Value::Boolean),
+    )
+    .example("false"),
+    Key::new(
+        "kubernetes.kubeconfig",
+        "A kubeconfig with a token or a certificate; the kubelet's own may do all that is needed.",
+        |c| c.kubernetes.kubeconfig.as_deref().and_then(path),
+    )
+    .example("\"/etc/kubernetes/kubelet.conf\""),
+    Key::new(
+        "kubernetes.service_account",
+        "Directory of a service account (token, ca.crt). Default: a pod's own, else /etc/ipwatch-api.",
+        |c| c.kubernetes.service_account.as_deref().and_then(path),
+    )
+    .example("\"/var/run/secrets/kubernetes.io/serviceaccount\""),
+    Key::new(
+        "kubernetes.whereabouts",
+        "Follow Whereabouts' pools too. Every node then hears of each change of every pool: for small clusters.",
+        |c| Some(Value::Boolean(c.kubernetes.whereabouts)),
+    ),
+    Key::new(
+        "kubernetes.node",
+        "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the host name.",
+        |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),
+    )
+    .example("\"node-17\""),
     Key::new(
         "otlp.endpoint",
         "The collector: http://, https:// or unix:///PATH. Default: OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is \

@@ -17,7 +17,7 @@ use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
-use crate::sources::{Closed, Emit, First, arp, cni, ipam};
+use crate::sources::{Closed, Emit, First, arp, cni, ipam, kubernetes};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -88,6 +88,10 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     watch_cni(config, &emit);
     let stores = ipam::start(&config.ipam, &emit);
     let (runtimes, first) = ask_runtimes(config, sight, &emit);
+    // Whoever looks once has no use for what only time tells.
+    if sight == Sight::Everything {
+        kubernetes::start(&config.kubernetes, &boot.node, &emit);
+    }
 
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();

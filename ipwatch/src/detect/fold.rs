@@ -1,9 +1,9 @@
 //! Consequences under their cause: one cause is one line and one page.
 //!
 //! A netns that several findings are about has one root: the process that hangs in it, else the sandbox
-//! that is dead, else what keeps it alive. An agent that keeps mounts is the root of the netns that one of
-//! these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far as anybody can
-//! tell, and pages a person.
+//! that is dead, else what keeps it alive, else the pod's deletion. An agent that keeps mounts is the root of the
+//! netns that one of these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far
+//! as anybody can tell, and pages a person.
 //!
 //! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
 //!
@@ -19,10 +19,16 @@ use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Holding, NodeMap, RangeEntry};
 
 /// Codes that can be the root of what else is wrong with the same netns, the deepest first.
-const ROOTS: [Code; 3] = [Code::IpHeldByStuckProcess, Code::IpHeldByDeadSandbox, Code::NetnsLeaked];
-/// Codes that follow from a root in the same netns.
-const FOLLOW: [Code; 5] = [
+const ROOTS: [Code; 4] = [
+    Code::IpHeldByStuckProcess,
     Code::IpHeldByDeadSandbox,
+    Code::NetnsLeaked,
+    Code::IpHeldByDeletedPod,
+];
+/// Codes that follow from a root in the same netns.
+const FOLLOW: [Code; 6] = [
+    Code::IpHeldByDeadSandbox,
+    Code::IpHeldByDeletedPod,
     Code::DeviceHeldByDeadSandbox,
     Code::NetnsLeaked,
     Code::IpReleasedButHeld,

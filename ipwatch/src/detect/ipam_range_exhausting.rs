@@ -11,7 +11,8 @@ use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
 const LISTED: usize = 24;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    map.ranges().filter_map(|range| candidate(map, range, now, policy)).collect()
+    let ranges = map.ranges().filter(|range| map.store_counts(&range.range.store));
+    ranges.filter_map(|range| candidate(map, range, now, policy)).collect()
 }
 
 fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) -> Option<Candidate> {
@@ -52,9 +53,10 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         since: now.min(map.range_low_since(entry).unwrap_or(now)),
         observed: now,
         impact: format!(
-            "Room for {} more on this node in network {}, for {freed} if the leaks were freed. Then ADD fails: \
+            "Room for {} more {} in network {}, for {freed} if the leaks were freed. Then ADD fails: \
              no IP addresses available in range set.",
             words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
+            if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
             range.network
         ),
         remediation: remediation(map, entry, leaked.len()),
@@ -92,8 +94,17 @@ fn tell_owners(
 fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> {
     let node = map.boot().map_or("NODE", |boot| &*boot.node);
     let network = super::cause::quoted(&entry.range.network);
-    let mut lines = vec![format!("Start no new pod here: kubectl cordon {node}")];
-    if leaked > 0 {
+    let mut lines = vec![if entry.is_of_the_cluster() {
+        format!("Start no new pod in network {network}, on any node")
+    } else {
+        format!("Start no new pod here: kubectl cordon {node}")
+    }];
+    if leaked == 0 && entry.is_of_the_cluster() {
+        lines.push(
+            "Leaks of other nodes are unknown here: for each allocation, is its pod still there, with this IP?"
+                .to_owned(),
+        );
+    } else if leaked > 0 {
         lines.push(format!(
             "Free the {}: ipwatch query ipam {network} lists them, the finding of each says how",
             words::count(leaked, "leak")

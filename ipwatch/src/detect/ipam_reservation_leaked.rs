@@ -10,14 +10,14 @@ use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, Word};
+use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
 
 /// Reservations of one network that are told one by one.
 const TOLD: usize = 64;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
-    for leak in map.leaks() {
+    for leak in map.leaks().filter(|leak| map.store_counts(&leak.entry.store)) {
         let network = (&*leak.entry.store, &*leak.entry.network);
         by_network.entry(network).or_default().push(leak);
     }
@@ -171,6 +171,8 @@ fn remediation(leak: &Leak<'_>, id: &str) -> Vec<String> {
             "Free it under the plugin's own lock, if the file still names that container: flock {dir}/lock \
              sh -c 'head -n 1 \"$1\" | grep -q \"^$2\" && rm \"$1\"' sh {key} {id}"
         ));
+    } else if let Some(edit) = whereabouts(entry) {
+        lines.extend(edit);
     } else {
         lines.push(format!(
             "Let {} give it back: its own garbage collection, or CNI DEL",
@@ -183,4 +185,31 @@ fn remediation(leak: &Leak<'_>, id: &str) -> Vec<String> {
             .to_owned(),
     );
     lines
+}
+
+/// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's, and
+/// from the list of all pools.
+fn whereabouts(entry: &ReservationEntry) -> Option<[String; 2]> {
+    let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == "whereabouts")?;
+    let (namespace, rest) = key.split_once('/')?;
+    let (pool, offset) = rest.rsplit_once('/')?;
+    let allocation = format!("/spec/allocations/{offset}");
+    let patch = serde_json::json!([
+        {"op": "test", "path": format!("{allocation}/id"), "value": entry.container_id.as_deref()},
+        {"op": "remove", "path": allocation},
+    ]);
+    let quoted = super::cause::quoted;
+    let (namespace, patch) = (quoted(namespace), quoted(&patch.to_string()));
+    let ip = entry.ip.to_string().replace(':', "-");
+    Some([
+        format!(
+            "Free offset {offset} of the pool: kubectl -n {namespace} patch ippools.whereabouts.cni.cncf.io {} \
+             --type json -p {patch}",
+            quoted(pool)
+        ),
+        format!(
+            "And {ip} in the list of all pools, where it is (in a named network NAME-{ip}): kubectl -n \
+             {namespace} delete overlappingrangeipreservations.whereabouts.cni.cncf.io {ip}"
+        ),
+    ])
 }

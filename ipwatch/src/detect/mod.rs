@@ -12,6 +12,7 @@ mod gateway_neighbour_lost;
 mod ip_conflict_imminent;
 mod ip_duplicate;
 mod ip_held_by_dead_sandbox;
+mod ip_held_by_deleted_pod;
 mod ip_held_by_stuck_process;
 mod ip_released_but_held;
 mod ipam_range_exhausting;
@@ -36,8 +37,9 @@ use crate::map::{NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-pub const SLOW: [Code; 13] = [
+pub const SLOW: [Code; 14] = [
     Code::IpHeldByDeadSandbox,
+    Code::IpHeldByDeletedPod,
     Code::DeviceHeldByDeadSandbox,
     Code::NetnsLeaked,
     Code::NetnsTeardownStuck,
@@ -61,6 +63,7 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     const DETECTORS: &[Detector] = &[
         ip_held_by_stuck_process::detect,
         ip_held_by_dead_sandbox::detect,
+        ip_held_by_deleted_pod::detect,
         device_held_by_dead_sandbox::detect,
         netns_leaked::detect,
         netns_teardown_stuck::detect,
@@ -107,6 +110,10 @@ pub fn blind(map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
             Code::SandboxCrashLoop,
             Code::MountLeakBlocksRemoval,
         ]);
+    }
+    let runtime = answers(&["procfs", "netlink"]) && map.runtimes_answer();
+    if !runtime || !(map.pods_answer() || map.pods_are_off()) {
+        blind.insert(Code::IpHeldByDeletedPod);
     }
     blind_to_ipam(map, &mut blind);
     blind

@@ -2,7 +2,8 @@
 //! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
 //! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
 //! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`,
-//! routes that lead to nobody in `orphans`.
+//! routes that lead to nobody in `orphans`, pods that the API server has deleted in `pods`, pools of the
+//! whole cluster in `whereabouts`.
 
 mod calls;
 mod dispute;
@@ -10,8 +11,10 @@ mod duplicate;
 mod ipam;
 mod neighbours;
 mod orphans;
+mod pods;
 mod sandboxes;
 mod silence;
+mod whereabouts;
 
 use std::net::Ipv4Addr;
 

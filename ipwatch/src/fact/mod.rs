@@ -10,6 +10,7 @@ mod hang;
 mod ipam;
 mod link;
 mod network;
+mod pod;
 mod runtime;
 mod sandbox;
 mod task;
@@ -24,6 +25,7 @@ pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
 pub use ipam::{Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
+pub use pod::Pod;
 pub use runtime::{Container, Life, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
@@ -80,6 +82,8 @@ pub enum Origin {
     Cni,
     /// A container runtime's API.
     Runtime,
+    /// The Kubernetes API server.
+    Kubernetes,
     /// An IPAM plugin's store.
     Ipam,
     /// ARP packets on the node's own links.
@@ -97,6 +101,7 @@ impl fmt::Display for Origin {
             Origin::Procfs => "procfs",
             Origin::Cni => "cni",
             Origin::Runtime => "runtime",
+            Origin::Kubernetes => "kubernetes",
             Origin::Ipam => "ipam",
             Origin::Wire => "wire",
             Origin::Daemon => "daemon",
@@ -183,6 +188,8 @@ pub enum Scope {
         /// Name of its source.
         runtime: String,
     },
+    /// Every pod of this node that the API server has.
+    Pods,
     /// Every reservation of one store.
     Reservations {
         /// Name of the store.
@@ -455,6 +462,16 @@ pub enum What {
         id: String,
     },
 
+    /// The API server tells of a pod of this node.
+    Pod(Pod),
+    /// The API server has deleted a pod of this node.
+    PodGone {
+        /// Its uid.
+        uid: String,
+    },
+    /// All that the API server has told of this node's pods is as new as this.
+    PodsConfirmed,
+
     /// A container's file system, or its netns file, is mounted somewhere.
     ContainerMount(ContainerMount),
     /// A search of every mount namespace for mounts of these containers has ended. What it found was
@@ -552,8 +569,8 @@ pub struct Sight {
 /// The state of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, …; a runtime's own name, or `runtime` while
-    /// there is none.
+    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, `kubernetes`, …; a runtime's own name, or
+    /// `runtime` while there is none.
     pub name: String,
     /// Its state.
     pub status: SourceStatus,

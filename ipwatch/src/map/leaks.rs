@@ -32,6 +32,8 @@ const TOLD_OF_ALL: usize = 2048;
 /// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
 /// minutes for those that did not.
 const STICKY: (&str, u64) = ("terway", 660_000_000_000);
+/// Stores that are the whole cluster's: what no runtime of this node knows may be another node's.
+const OF_THE_CLUSTER: [&str; 1] = ["whereabouts"];
 /// Netns of one sandbox that are looked at.
 const LOOKED_AT: usize = 8;
 
@@ -286,6 +288,12 @@ impl NodeMap {
         let from = match self.word_on(id) {
             Word::Lives | Word::Dead(_) => None,
             Word::Gone(sandbox) => Some(sandbox.gone.unwrap_or_default().plus(grace)),
+            // Of another node's nobody here can tell.
+            Word::Denied(_)
+                if quick.is_none() && is_of_the_cluster(&entry.store) && !self.is_ours(id) =>
+            {
+                None
+            }
             Word::Denied(first) => {
                 Some(quick.unwrap_or_else(|| self.made(entry).plus(policy.leak_age)).max(first))
             }
@@ -304,6 +312,11 @@ impl NodeMap {
             [went.ended.map(ended), newest.map(|began| began.plus(HUNG))]
         });
         Some(calls.flatten().fold(from, BootNs::max))
+    }
+
+    /// Whether this node is known to have made this container: it has the result of its ADD, or has seen it.
+    fn is_ours(&self, id: &str) -> bool {
+        self.attachment_of(id).is_some() || self.call_history(id).is_some()
     }
 
     /// The same by what cannot be otherwise, whatever runtimes know.
@@ -371,6 +384,13 @@ impl NodeMap {
         })
     }
 
+    /// Whether what a store said still counts. Files stay what they are while nobody reads them; the API
+    /// server's objects go on changing while it is silent.
+    #[must_use]
+    pub fn store_counts(&self, store: &str) -> bool {
+        !is_of_the_cluster(store) || self.answers(store)
+    }
+
     /// Whether a reservation's container is gone.
     #[must_use]
     pub fn is_leaked(&self, store: &str, key: &str) -> bool {
@@ -415,6 +435,11 @@ impl NodeMap {
         }
         leaked
     }
+}
+
+/// Whether a store has the reservations of other nodes too.
+pub(super) fn is_of_the_cluster(store: &str) -> bool {
+    OF_THE_CLUSTER.contains(&store)
 }
 
 /// How long after its container is gone a reservation may stand.

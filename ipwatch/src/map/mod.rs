@@ -17,6 +17,7 @@
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
+//! - `pods`: what the API server says of this node's pods.
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
 //! - `ipam`: what the stores reserve and let go of; `ranges`: out of what. `dispute`: the stores against the
 //!   kernel. `leaks`: reservations for containers that are gone.
@@ -48,6 +49,7 @@ mod netns;
 mod news;
 mod orphans;
 mod owner;
+mod pods;
 mod ranges;
 mod reach;
 mod runtime;
@@ -84,6 +86,7 @@ pub use netns::{AddressEntry, LinkEntry, Netns};
 pub use news::NeighbourNews;
 pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
+pub use pods::{DeletedPod, PodEntry};
 pub use ranges::{Level, RangeEntry, Usage};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
@@ -128,6 +131,7 @@ pub struct NodeMap {
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
 
     runtimes: runtime::Runtimes,
+    pods: pods::Pods,
     owners: owner::Owners,
     leftovers: leftovers::Leftovers,
     teardowns: teardown::Teardowns,
@@ -259,6 +263,10 @@ impl NodeMap {
             What::Container(container) => self.set_container(container, at),
             What::ContainerGone { runtime, id } => self.container_gone(runtime, id, at),
 
+            What::Pod(pod) => self.set_pod(pod, at),
+            What::PodGone { uid } => self.pod_gone(uid, at),
+            What::PodsConfirmed => self.pods_confirmed(at),
+
             What::ContainerMount(mount) => self.set_container_mount(mount, at),
             What::ContainerMountsSearched { ids, complete } => {
                 self.container_mounts_searched(ids, *complete, at);
@@ -319,6 +327,7 @@ impl NodeMap {
                 matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
             }),
             Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
+            Scope::Pods => self.pods_listed(began),
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),

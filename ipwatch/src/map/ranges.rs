@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Range, RangePart};
 
+use super::leaks::is_of_the_cluster;
 use super::{NodeMap, ReservationEntry};
 
 /// Ranges kept. A node has a few networks.
@@ -87,6 +88,12 @@ impl RangeEntry {
             Some(_) => self.has_file(&entry.key),
             None => self.range.network == *entry.network,
         }
+    }
+
+    /// Whether it is the whole cluster's, not this node's alone.
+    #[must_use]
+    pub fn is_of_the_cluster(&self) -> bool {
+        is_of_the_cluster(&self.range.store)
     }
 
     /// Whether a file is in the directory of its network's reservations.

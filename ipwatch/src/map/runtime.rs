@@ -460,6 +460,9 @@ impl NodeMap {
         for (_, since) in self.denied(policy) {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }
+        for deleted in self.deleted_pods(policy) {
+            found.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
+        }
         for since in self.ipam.leaks.moments() {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }

@@ -7,12 +7,14 @@
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
+//! - [`kubernetes`]: the API server, which knows which pods are to be here.
 
 pub mod arp;
 pub mod cni;
 mod first;
 pub mod ipam;
 mod json;
+pub mod kubernetes;
 pub mod netlink;
 pub mod probes;
 pub mod procfs;

@@ -1,0 +1,95 @@
+//! `ip-held-by-deleted-pod`: the API server has deleted a pod, by force as a rule, while its sandbox and its
+//! netns with an IP are still on this node.
+//!
+//! Only an API server and a runtime that answer can say so, and the runtime must have said it again after
+//! the pod's grace period and ours. A sandbox that its runtime has forgotten is another finding.
+
+use super::words::{self, Proof};
+use crate::contract::Holder;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Evidence, Severity};
+use crate::map::{DeletedPod, NodeMap, Policy};
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    map.deleted_pods(policy).filter_map(|deleted| candidate(map, now, &deleted)).collect()
+}
+
+fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Candidate> {
+    let (netns, sandbox) = (deleted.netns, &deleted.sandbox.sandbox);
+    let said = map.last_listed(&sandbox.runtime).filter(|said| *said >= deleted.from)?;
+    let subject = words::subject(map, netns);
+    let ip = subject.ip?;
+    let boot = map.boot()?;
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "the pod");
+    let holders = map.resident_views(netns.id, now);
+    let own = |holder: &&Holder| holder.mount_path.is_none() && holder.fd.is_none();
+    let pids: Vec<u32> = holders.iter().filter(own).filter_map(|holder| holder.pid).collect();
+    Some(Candidate {
+        code: Code::IpHeldByDeletedPod,
+        key: format!("{}/{}/{}", boot.boot_id, netns.identity, sandbox.id),
+        severity: Severity::Warning,
+        evidence: evidence(map, deleted, said, &pids),
+        impact: format!(
+            "{ip} stays up in what is left of {whose}, which the API server has deleted. An IPAM that \
+             goes by the API server frees it, and the next pod that is given {ip} shares it."
+        ),
+        remediation: remediation(map, deleted),
+        holders,
+        subject,
+        since: deleted.gone,
+        observed: said,
+        caused_by: None,
+        preexisting: deleted.entry.is_none(),
+    })
+}
+
+fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32]) -> Vec<Evidence> {
+    let mut proof = Proof::new(map);
+    proof.tell("kubernetes", deleted.gone, verdict(deleted));
+    proof.runtime(deleted.sandbox);
+    if !pids.is_empty() {
+        let some: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+        let more = if pids.len() > some.len() { ", …" } else { "" };
+        let place = words::netns_text(deleted.netns);
+        let held = format!("in {place}: pid {}{more}", some.join(", "));
+        proof.tell("procfs", said, held);
+    }
+    let ips = words::addresses(deleted.netns).join(", ");
+    proof.tell("netlink", said, format!("still up: {ips}"));
+    proof.done()
+}
+
+/// What the API server says.
+fn verdict(deleted: &DeletedPod<'_>) -> String {
+    let Some(entry) = deleted.entry else {
+        let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
+        return format!("it has no pod with uid {} on this node", uid.unwrap_or_default());
+    };
+    let pod = &entry.pod;
+    let how = match pod.deletion.and_then(words::date) {
+        Some(date) => format!("; it was to be gone by {date}"),
+        None => ", which it was never asked to end: a forced deletion".to_owned(),
+    };
+    let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
+    format!("pod {}/{} (uid {}) is deleted{phase}{how}", pod.namespace, pod.name, pod.uid)
+}
+
+fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<String> {
+    let node = map.boot().map_or("NODE", |boot| &*boot.node);
+    let id = words::short(&deleted.sandbox.sandbox.id);
+    let clean = if deleted.sandbox.sandbox.runtime == "docker" {
+        format!("docker stop {id}")
+    } else {
+        format!("crictl stopp {id} && crictl rmp {id}")
+    };
+    vec![
+        format!("Start no new pod here, it may be given this IP: kubectl cordon {node}"),
+        "See whether the kubelet is still at it, and what it waits for: journalctl -u kubelet | grep \
+         'KillPod\\|killPod\\|StopPodSandbox'"
+            .to_owned(),
+        format!("If it is not, end what is left of the pod as it would: {clean}"),
+        "If that hangs, a process in it does: ipwatch scan names it, and what it waits for".to_owned(),
+        "Do not: delete the reservation of this IP, or restart the IPAM's agent, while it is up"
+            .to_owned(),
+    ]
+}

@@ -1,0 +1,156 @@
+//! Whereabouts' pools, which are the whole cluster's: what of them this node can tell.
+
+use super::ipam::{NEW, SEEN, ip};
+use super::sandboxes::sandbox;
+use super::*;
+use crate::fact::{Attachment, Life, PodName, Range, RangePart, Reservation, Scope};
+
+fn id(n: u8) -> String {
+    format!("{n:02x}{}", &NEW[2..])
+}
+
+fn allocation(offset: u8, podref: Option<&str>) -> What {
+    let pod = podref.and_then(|podref| podref.split_once('/')).map(|(namespace, name)| PodName {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: None,
+    });
+    What::Reservation(Reservation {
+        store: "whereabouts".into(),
+        network: "10.0.0.0-27".into(),
+        key: format!("ippools/kube-system/10.0.0.0-27/{offset}"),
+        ip: ip(offset),
+        container_id: Some(id(offset)),
+        ifname: None,
+        pod,
+        since: None,
+    })
+}
+
+/// This node has the result of its ADD still, from before the crash.
+fn cached(offset: u8) -> What {
+    What::Attachment(Attachment {
+        container_id: id(offset),
+        ifname: "net1".into(),
+        network: "ipvlan".into(),
+        netns_path: None,
+        ips: vec![(ip(offset), 27)],
+        made: None,
+        pod: None,
+    })
+}
+
+/// A /27 of which five IPs can be had, as only the NetworkAttachmentDefinition says, and five allocations:
+/// two of this node's pods of before it crashed, three of others.
+fn crashed() -> Case {
+    let mut case = Case::with_runtime();
+    for name in ["whereabouts", "cni"] {
+        case.source(name, SourceStatus::Active);
+    }
+    case.at(1, What::Sight(SEEN));
+    case.list(11, alive());
+    case.at(
+        12,
+        What::Range(Range {
+            store: "whereabouts".into(),
+            network: "10.0.0.0-27".into(),
+            path: "network-attachment-definitions/shop/ipvlan".into(),
+            data_dir: None,
+            sets: vec![vec![RangePart { first: ip(10), last: ip(14), except: Vec::new() }]],
+        }),
+    );
+    let scope = Scope::Reservations { store: "whereabouts".into() };
+    case.at(12, What::Began(scope.clone()));
+    for (offset, podref) in
+        [(10, None), (11, Some("shop/db-1")), (12, Some("shop/x")), (13, None), (14, Some("a/b"))]
+    {
+        case.at(12, allocation(offset, podref));
+    }
+    case.at(12, What::Ended { scope, began: BootNs(12 * MS), complete: true });
+    case.wants(12);
+    case
+}
+
+fn alive() -> Vec<What> {
+    vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]
+}
+
+fn later(case: &mut Case) -> Vec<Candidate> {
+    for ms in [100_000, 400_000, 401_000, 402_000] {
+        case.list(ms, alive());
+        case.wants(ms);
+    }
+    case.then(403_000)
+}
+
+#[test]
+fn the_pool_of_a_node_that_crashed_is_full_and_two_of_it_can_be_had_back() {
+    let mut case = crashed();
+    case.at(13, cached(10));
+    case.at(13, cached(11));
+    let found = later(&mut case);
+    let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
+    let text = &range.evidence[0].text;
+    assert!(text.contains("5 of 5 taken, 2 of them leaked, 0 free"), "{text}");
+    assert!(
+        range.impact.contains("Room for 0 pods more in the cluster")
+            && range.impact.contains("for 2 if"),
+        "{}",
+        range.impact
+    );
+    let leaks: Vec<&Candidate> =
+        found.iter().filter(|one| one.code == Code::IpamReservationLeaked).collect();
+    let ips: Vec<_> = leaks.iter().filter_map(|one| one.subject.ip).collect();
+    assert_eq!(ips, [ip(10), ip(11)]);
+    let all = |one: &Candidate| {
+        let proof = one.evidence.iter().map(|item| item.text.as_str());
+        proof.chain(one.remediation.iter().map(String::as_str)).collect::<Vec<_>>().join("\n")
+    };
+    let text = all(leaks[1]);
+    for part in [
+        "whereabouts reserves 10.0.0.11 for pod shop/db-1",
+        "ippools/kube-system/10.0.0.0-27/11",
+        "patch ippools.whereabouts.cni.cncf.io 10.0.0.0-27 --type json -p",
+        r#""path":"/spec/allocations/11/id""#,
+        "delete overlappingrangeipreservations.whereabouts.cni.cncf.io 10.0.0.11",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!all(leaks[0]).contains("pod "), "it has no pod reference: {}", all(leaks[0]));
+}
+
+#[test]
+fn what_a_silent_api_server_said_of_its_pools_does_not_count() {
+    let mut case = crashed();
+    case.at(13, cached(10));
+    assert_eq!(later(&mut case).len(), 2, "the range and one leak");
+    case.source("whereabouts", SourceStatus::Down);
+    assert_eq!(case.then(404_000), []);
+    let blind = blind(&case.0, &Policy::default());
+    assert!(blind.contains(&Code::IpamReservationLeaked), "and nothing of it is over");
+}
+
+#[test]
+fn what_may_be_another_nodes_is_unknown() {
+    let mut case = crashed();
+    let found = later(&mut case);
+    assert!(!found.iter().any(|one| one.code == Code::IpamReservationLeaked), "{found:#?}");
+    let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
+    assert!(range.evidence[0].text.contains("5 of 5 taken, 0 of them leaked"), "{range:#?}");
+    assert!(range.remediation[1].contains("other nodes are unknown"), "{range:#?}");
+}
+
+#[test]
+fn a_pod_of_this_node_that_its_runtime_forgot_has_leaked() {
+    let mut case = crashed();
+    let mut own = sandbox(Life::Alive, "Ready");
+    (own.id, own.pid, own.netns_path) = (id(13), None, None);
+    case.list(1_000, [alive(), vec![What::Sandbox(own)]].concat());
+    let found = later(&mut case);
+    let leaks: Vec<_> = found
+        .iter()
+        .filter(|one| one.code == Code::IpamReservationLeaked)
+        .filter_map(|one| one.subject.ip)
+        .collect();
+    assert_eq!(leaks, [ip(13)]);
+}

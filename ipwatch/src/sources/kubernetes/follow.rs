@@ -1,0 +1,374 @@
+//! The life of one kind of object: list, watch, and again after it broke.
+//!
+//! A watch resumes from what was told last. Only where the API server no longer has that (410) is everything
+//! listed again, and then nothing older than what is known. Every step has a deadline, every pause is
+//! jittered, for some thousand nodes do the same.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::Pace;
+use super::account::Door;
+use super::client::Api;
+use super::documents::{Line, Page, Status};
+use super::error::{ApiError, Ended, within};
+use super::read::{Lines, page};
+use crate::clock;
+use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
+use crate::sources::{Closed, Emit};
+
+/// Entries of one page.
+const PAGE: usize = 250;
+/// Pages of one list.
+const PAGES: usize = 256;
+/// What is asked for, for people.
+const LIST: &str = "a list";
+const WATCH: &str = "a watch";
+/// Longest that the server may ask us to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// One kind of object.
+pub(super) trait Kind: Send + 'static {
+    /// What is read of one.
+    type Item: DeserializeOwned + Send + 'static;
+
+    /// Name of the source that tells of them.
+    fn source(&self) -> &'static str;
+
+    /// What they are, for people: `the pods of node-17`.
+    fn about(&self) -> String;
+
+    /// Their path, with the selector: `/api/v1/pods?fieldSelector=…`, or with a lone `?`.
+    fn path(&self) -> String;
+
+    /// Whether a cluster may do without this kind: then it is off, and looked for now and then.
+    fn may_be_missing(&self) -> bool {
+        false
+    }
+
+    /// Parts of what is there now that are not understood.
+    fn wrong(&self) -> usize {
+        0
+    }
+
+    /// What of it becomes a fact.
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>);
+}
+
+/// What has come.
+pub(super) enum Change<T> {
+    /// A whole list begins.
+    Began,
+    /// An object is there, or has changed.
+    Now(T),
+    /// An object was deleted.
+    Gone(T),
+    /// The list is over.
+    Ended { began: BootNs, complete: bool },
+    /// Nothing else has changed until now.
+    Confirmed,
+}
+
+/// Follows one kind of object until the daemon goes down.
+pub(super) async fn run<K: Kind>(kind: K, door: Door, pace: Pace, emit: Emit) {
+    let follower = Follower {
+        kind,
+        door,
+        pace,
+        emit,
+        floor: None,
+        resumes: false,
+        fresh: false,
+        told: None,
+        dropped: 0,
+    };
+    follower.run().await;
+}
+
+struct Follower<K> {
+    kind: K,
+    door: Door,
+    pace: Pace,
+    emit: Emit,
+    /// What was told last is of this version: nothing older is to be told.
+    floor: Option<String>,
+    /// A watch can go on from there.
+    resumes: bool,
+    /// The next list must not come from what the server remembers.
+    fresh: bool,
+    told: Option<(SourceStatus, String)>,
+    /// Objects that were not understood since the last list.
+    dropped: usize,
+}
+
+impl<K: Kind> Follower<K> {
+    async fn run(mut self) {
+        let waits = format!("{} are not known yet", self.kind.about());
+        if self.say(SourceStatus::Down, waits).await.is_err() {
+            return;
+        }
+        let (shortest, longest) = self.pace.retry;
+        let mut pause = shortest;
+        loop {
+            let began = Instant::now();
+            let error = match self.session().await {
+                Ended::Closed => return,
+                Ended::Api(error) => error,
+            };
+            // One that went well for long begins anew.
+            if began.elapsed() > self.pace.well {
+                pause = shortest;
+            }
+            tracing::debug!("{}: {error}", self.kind.source());
+            if self.failed(&error).await.is_err() {
+                return;
+            }
+            let asked = match &error {
+                ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
+                _ => Duration::ZERO,
+            };
+            tokio::time::sleep(asked + jittered(pause)).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// What an error means for what is known.
+    async fn failed(&mut self, error: &ApiError) -> Result<(), Closed> {
+        let about = self.kind.about();
+        let (status, text) = match error {
+            // It is there, and what was told is as true as before.
+            ApiError::Expired { what } => {
+                self.resumes = false;
+                self.fresh |= *what == LIST;
+                (SourceStatus::Degraded, format!("{about} are listed anew: {error}"))
+            }
+            ApiError::Busy { .. } => (SourceStatus::Degraded, format!("{about}: {error}")),
+            ApiError::Refused { code: 404, .. } if self.kind.may_be_missing() => {
+                (SourceStatus::Disabled, format!("{about}: this cluster has no such objects"))
+            }
+            ApiError::Garbage { .. } | ApiError::TooLarge { .. } => {
+                // Going on from there would bring the same.
+                self.resumes = false;
+                (SourceStatus::Down, format!("{about} are not known: {error}"))
+            }
+            _ => (SourceStatus::Down, format!("{about} are not known: {error}")),
+        };
+        self.say(status, text).await
+    }
+
+    /// On a thread: it reads files.
+    async fn open(&self) -> Result<Api, ApiError> {
+        let door = self.door.clone();
+        let opened = tokio::task::spawn_blocking(move || door.open());
+        within("the credentials", self.pace.open, async {
+            opened
+                .await
+                .map_err(|_| ApiError::Setting("the credentials cannot be read".to_owned()))?
+        })
+        .await
+    }
+
+    /// From the credentials to the first failure.
+    async fn session(&mut self) -> Ended {
+        let ended: Result<std::convert::Infallible, Ended> = async {
+            let api = self.open().await?;
+            loop {
+                if !self.resumes {
+                    self.list(&api).await?;
+                }
+                self.watch(&api).await?;
+                tokio::time::sleep(jittered(self.pace.between)).await;
+            }
+        }
+        .await;
+        match ended {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    /// Everything, page by page.
+    async fn list(&mut self, api: &Api) -> Result<(), Ended> {
+        let began = clock::now();
+        self.tell(vec![(began, Change::Began)]).await?;
+        let (mut more, mut version) = (None, None);
+        let mut dropped = 0;
+        for n in 0.. {
+            if n == PAGES {
+                return Err(
+                    ApiError::Garbage { what: LIST, why: "a list without an end".into() }.into()
+                );
+            }
+            let path = self.list_path(more.as_deref());
+            let answer = api.get(LIST, &path, self.pace.answer).await;
+            let answer = answer.map_err(|error| if self.fresh { error } else { unknown(error) })?;
+            let read = within(LIST, self.pace.list, page(LIST, answer)).await;
+            let page: Page<K::Item> = read?;
+            dropped += page.items.dropped;
+            self.tell(page.items.read.into_iter().map(|item| (began, Change::Now(item))).collect())
+                .await?;
+            version = Some(page.metadata.resource_version.0).filter(|version| !version.is_empty());
+            more = Some(page.metadata.more.0).filter(|more| !more.is_empty());
+            if more.is_none() {
+                break;
+            }
+        }
+        (self.fresh, self.resumes, self.dropped) = (false, version.is_some(), dropped);
+        self.floor = version;
+        let complete = dropped == 0;
+        self.tell(vec![(clock::now(), Change::Ended { began, complete })]).await?;
+        self.well(api).await?;
+        if !self.resumes {
+            let why = "a list without a resourceVersion".to_owned();
+            return Err(ApiError::Garbage { what: LIST, why }.into());
+        }
+        Ok(())
+    }
+
+    fn list_path(&self, more: Option<&str>) -> String {
+        let path = self.kind.path();
+        if let Some(more) = more {
+            return format!("{path}&limit={PAGE}&continue={}", encoded(more));
+        }
+        match (&self.floor, self.fresh) {
+            (_, true) => format!("{path}&limit={PAGE}"),
+            // From the server's memory: it costs etcd nothing.
+            (None, _) => format!("{path}&limit={PAGE}&resourceVersion=0"),
+            (Some(version), _) => {
+                let version = encoded(version);
+                format!(
+                    "{path}&limit={PAGE}&resourceVersion={version}&resourceVersionMatch=NotOlderThan"
+                )
+            }
+        }
+    }
+
+    /// What changes, until the server ends it.
+    async fn watch(&mut self, api: &Api) -> Result<(), Ended> {
+        let version = encoded(self.floor.as_deref().unwrap_or("0"));
+        let length = jittered(self.pace.watch);
+        let path = format!(
+            "{}&watch=1&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={version}",
+            self.kind.path(),
+            length.as_secs().max(1),
+        );
+        let began = Instant::now();
+        let answer = api.get(WATCH, &path, self.pace.answer).await.map_err(unknown)?;
+        let mut lines = Lines::new(WATCH, answer);
+        self.well(api).await?;
+        let mut heard = 0u64;
+        loop {
+            // Bookmarks come about once a minute. Where none does, the next request will tell why.
+            let next = tokio::time::timeout(self.pace.silence, lines.next()).await;
+            let Some(line) = next.unwrap_or(Ok(None))? else { break };
+            heard += 1;
+            self.line(api, &line).await?;
+        }
+        // A server that ends every watch at once is not to be asked without a pause.
+        if heard == 0 && began.elapsed() < self.pace.well {
+            let why = "it ended at once".to_owned();
+            return Err(ApiError::Broken { what: WATCH, why }.into());
+        }
+        Ok(())
+    }
+
+    async fn line(&mut self, api: &Api, line: &[u8]) -> Result<(), Ended> {
+        let garbage = |_| {
+            let why = "a line that is no event".to_owned();
+            Ended::Api(ApiError::Garbage { what: WATCH, why })
+        };
+        let line: Line = serde_json::from_slice(line).map_err(garbage)?;
+        let version =
+            line.object.pointer("/metadata/resourceVersion").and_then(|text| text.as_str());
+        let version =
+            version.filter(|version| (1..=64).contains(&version.len())).map(str::to_owned);
+        if line.kind.0 == "ERROR" {
+            let status: Status = serde_json::from_value(line.object).unwrap_or_default();
+            return Err(status.refusal(WATCH, None).into());
+        }
+        let item = match &*line.kind.0 {
+            "ADDED" | "MODIFIED" => serde_json::from_value(line.object).map(Change::Now),
+            "DELETED" => serde_json::from_value(line.object).map(Change::Gone),
+            "BOOKMARK" => Ok(Change::Confirmed),
+            // Of a version to come.
+            _ => return Ok(()),
+        };
+        match item {
+            Ok(change) => {
+                self.tell(vec![(clock::now(), change)]).await?;
+                self.well(api).await?;
+            }
+            Err(_) => {
+                // The next list tells it, or says that it cannot.
+                (self.dropped, self.resumes) = (self.dropped + 1, false);
+                self.well(api).await?;
+            }
+        }
+        // After it was told: what is told twice does no harm.
+        if version.is_some() {
+            self.floor = version;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, changes: Vec<(BootNs, Change<K::Item>)>) -> Result<(), Closed> {
+        let mut facts = Vec::new();
+        let mut told = Vec::new();
+        for (at, change) in changes {
+            self.kind.tell(change, &mut told);
+            facts.extend(told.drain(..).map(|what| Fact { at, origin: Origin::Kubernetes, what }));
+        }
+        self.emit.send(facts).await
+    }
+
+    /// It answers.
+    async fn well(&mut self, api: &Api) -> Result<(), Closed> {
+        let about = format!("{}, {}", self.kind.about(), api.url());
+        match self.dropped + self.kind.wrong() {
+            0 => self.say(SourceStatus::Active, about).await,
+            n => {
+                let text = format!("{n} entries are not understood; {about}");
+                self.say(SourceStatus::Degraded, text).await
+            }
+        }
+    }
+
+    async fn say(&mut self, status: SourceStatus, detail: String) -> Result<(), Closed> {
+        let state = (status, detail.clone());
+        if self.told.as_ref() == Some(&state) {
+            return Ok(());
+        }
+        self.told = Some(state);
+        self.emit.send(vec![super::source(self.kind.source(), status, detail)]).await
+    }
+}
+
+/// A server that does not know so new a version, or what was asked with it: as one that no longer has it.
+fn unknown(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Refused { what, code: 400 | 504, .. } => ApiError::Expired { what },
+        error => error,
+    }
+}
+
+/// Between half of it and one and a half.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0u8) % 1024;
+    pause.mul_f64(0.5 + random as f64 / 1024.0)
+}
+
+/// As a part of a query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

@@ -1,0 +1,26 @@
+//! For the fuzz target.
+
+use super::documents::{Line, Page, Status};
+use super::follow::{Change, Kind};
+use super::{networks, pods, whereabouts};
+use crate::fact::What;
+
+/// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
+pub fn kubernetes(bytes: &[u8]) {
+    let mut out = Vec::new();
+    each(bytes, &mut pods::Pods { node: "node-1".to_owned() }, &mut out);
+    each(bytes, &mut whereabouts::Pools::default(), &mut out);
+    each(bytes, &mut networks::Networks::default(), &mut out);
+    let _ = serde_json::from_slice::<Status>(bytes);
+}
+
+fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<What>) {
+    if let Ok(page) = serde_json::from_slice::<Page<K::Item>>(bytes) {
+        page.items.read.into_iter().for_each(|item| kind.tell(Change::Now(item), out));
+    }
+    if let Ok(line) = serde_json::from_slice::<Line>(bytes)
+        && let Ok(item) = serde_json::from_value(line.object)
+    {
+        kind.tell(Change::Now(item), out);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools.
+//! Read only.
+//!
+//! - `account`: where it is, and who we are.
+//! - `client`: requests with bounds.
+//! - `documents`: the fields that are read.
+//! - `read`: answers as they come.
+//! - `follow`: list, watch, resume.
+//! - `pods`: the pods of this node.
+//! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
+
+mod account;
+mod client;
+mod documents;
+mod error;
+#[cfg(test)]
+mod fake;
+mod follow;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
+mod networks;
+mod pods;
+mod read;
+#[cfg(test)]
+mod tests;
+mod whereabouts;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use self::account::Door;
+use crate::clock;
+use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+use crate::sources::Emit;
+
+/// Name of the source.
+const SOURCE: &str = "kubernetes";
+
+/// `[kubernetes]`: whether and how the API server is asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Ask it. Absent: where a kubeconfig is named, or as a pod with a service account.
+    pub enabled: Option<bool>,
+    /// A kubeconfig: the kubelet's own will do.
+    pub kubeconfig: Option<PathBuf>,
+    /// Directory of the service account, with `token` and `ca.crt`.
+    pub service_account: Option<PathBuf>,
+    /// Follow Whereabouts' pools too, which are the whole cluster's.
+    pub whereabouts: bool,
+    /// The name of this node in the cluster.
+    pub node: Option<String>,
+}
+
+impl Settings {
+    /// The first path that is none.
+    pub(crate) fn wrong_path(&self) -> Option<&Path> {
+        let paths = self.kubeconfig.iter().chain(&self.service_account);
+        paths.map(PathBuf::as_path).find(|path| !path.is_absolute())
+    }
+
+    /// The way in. `Err`: why there is none.
+    fn door(&self) -> Result<Door, &'static str> {
+        if self.enabled == Some(false) {
+            return Err("switched off by the configuration");
+        }
+        let pod = || Door::of_a_pod(self.service_account.as_deref());
+        self.kubeconfig.clone().map(Door::Kubeconfig).or_else(pod).ok_or(
+            "not asked: name a kubeconfig (kubernetes.kubeconfig), or run as a pod with a service account",
+        )
+    }
+}
+
+/// The longest that each step may take, and the pauses between. Pauses are jittered by half.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// To read the credentials.
+    open: Duration,
+    /// To the beginning of an answer.
+    answer: Duration,
+    /// For one page of a list.
+    list: Duration,
+    /// That a watch may be silent, its bookmarks included.
+    silence: Duration,
+    /// That the server is asked to hold a watch.
+    watch: Duration,
+    /// Between a watch that has ended and the next.
+    between: Duration,
+    /// What went on for so long went well.
+    well: Duration,
+    /// First and longest pause after a failure.
+    retry: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            open: s(30),
+            answer: s(30),
+            list: s(60),
+            silence: s(180),
+            watch: s(480),
+            between: s(1),
+            well: s(10),
+            retry: (s(1), s(60)),
+        }
+    }
+}
+
+/// Starts to ask, if there is a way. `node`: what this node is called, unless the settings know better. To
+/// be called within the runtime of tokio.
+pub fn start(settings: &Settings, node: &str, emit: &Emit) {
+    let emit = emit.clone();
+    let door = settings.door();
+    // Told by the manifests, from `spec.nodeName`.
+    let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    let node = settings.node.clone().or_else(told).unwrap_or_else(|| node.to_owned());
+    if let Ok(door) = &door
+        && settings.whereabouts
+    {
+        let pools = whereabouts::Pools::default();
+        tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
+        let networks = networks::Networks::default();
+        tokio::spawn(follow::run(networks, door.clone(), Pace::default(), emit.clone()));
+    }
+    tokio::spawn(async move {
+        match door {
+            Ok(door) => follow::run(pods::Pods { node }, door, Pace::default(), emit).await,
+            Err(why) => {
+                let told = source(SOURCE, SourceStatus::Disabled, why.to_owned());
+                // The daemon is going down.
+                let _ = emit.send(vec![told]).await;
+            }
+        }
+    });
+}
+
+fn source(name: &str, status: SourceStatus, detail: String) -> Fact {
+    let source = Source { name: name.to_owned(), status, detail };
+    Fact { at: clock::now(), origin: Origin::Kubernetes, what: What::Source(source) }
+}

@@ -1,0 +1,295 @@
+//! What Whereabouts may hand out: the NetworkAttachmentDefinitions, for its pools do not say.
+//!
+//! Read of one: its name, and of `spec.config` the types of the plugins and Whereabouts' own keys `range`,
+//! `range_start`, `range_end`, `exclude`, `network_name` and `ipRanges`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use super::follow::{Change, Kind};
+use super::whereabouts::{Meta, Range, STORE};
+use crate::clock;
+use crate::fact::{self, BootNs, RangePart, Scope, What};
+use crate::sources::json::{self, Few, Name};
+
+/// Networks that are remembered.
+const MOST: usize = 1024;
+/// Longest configuration that is looked at.
+const LONGEST: usize = 256 << 10;
+
+/// The ranges of each network.
+#[derive(Default)]
+pub(super) struct Networks {
+    told: BTreeMap<String, Result<Vec<fact::Range>, ()>>,
+    /// While a list comes: what it named.
+    listed: Option<BTreeMap<String, Result<Vec<fact::Range>, ()>>>,
+}
+
+/// `NetworkAttachmentDefinition`
+#[derive(Deserialize)]
+pub(super) struct Definition {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    config: String,
+}
+
+/// A CNI configuration, a list of plugins or one.
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    plugins: Few<Config, 64>,
+    ipam: Option<Ipam>,
+}
+
+#[derive(Deserialize)]
+struct Ipam {
+    #[serde(rename = "type", default)]
+    kind: Name,
+    #[serde(default)]
+    network_name: Name,
+    #[serde(flatten)]
+    own: Written,
+    #[serde(rename = "ipRanges", default)]
+    ranges: Few<Written, 64>,
+}
+
+/// A range as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Written {
+    range: Name,
+    range_start: Name,
+    range_end: Name,
+    exclude: Few<Name, 256>,
+}
+
+impl Kind for Networks {
+    type Item = Definition;
+
+    fn source(&self) -> &'static str {
+        "whereabouts-networks"
+    }
+
+    fn about(&self) -> String {
+        "the networks of Whereabouts".to_owned()
+    }
+
+    fn path(&self) -> String {
+        "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions?".to_owned()
+    }
+
+    fn may_be_missing(&self) -> bool {
+        true
+    }
+
+    fn wrong(&self) -> usize {
+        self.told.values().filter(|told| told.is_err()).count()
+    }
+
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+        match change {
+            Change::Began => self.listed = Some(BTreeMap::new()),
+            Change::Now(definition) => {
+                let name =
+                    format!("{}/{}", definition.metadata.namespace.0, definition.metadata.name.0);
+                let ranges = ranges(&name, &definition.spec.config);
+                let into = self.listed.as_mut().unwrap_or(&mut self.told);
+                if into.len() < MOST || into.contains_key(&name) {
+                    into.insert(name, ranges);
+                }
+                if self.listed.is_none() {
+                    self.all(clock::now(), out);
+                }
+            }
+            Change::Gone(definition) => {
+                let name =
+                    format!("{}/{}", definition.metadata.namespace.0, definition.metadata.name.0);
+                self.told.remove(&name);
+                self.all(clock::now(), out);
+            }
+            Change::Ended { began, complete } => {
+                let listed = self.listed.take().unwrap_or_default();
+                if complete {
+                    self.told = listed;
+                } else {
+                    self.told.extend(listed);
+                }
+                self.all(began, out);
+            }
+            Change::Confirmed => {}
+        }
+    }
+}
+
+impl Networks {
+    /// Tells all ranges.
+    fn all(&self, began: BootNs, out: &mut Vec<What>) {
+        let scope = || Scope::Ranges { store: STORE.to_owned() };
+        out.push(What::Began(scope()));
+        let ranges = self.told.values().filter_map(|told| told.as_ref().ok()).flatten();
+        out.extend(ranges.cloned().map(What::Range));
+        out.push(What::Ended { scope: scope(), began, complete: true });
+    }
+}
+
+/// The ranges of a configuration. `Err`: it is Whereabouts', and not understood.
+fn ranges(name: &str, config: &str) -> Result<Vec<fact::Range>, ()> {
+    if config.len() > LONGEST || !config.contains("whereabouts") {
+        return Ok(Vec::new());
+    }
+    let config: Config = json::parse(config.as_bytes()).map_err(|_| ())?;
+    let mut found = Vec::new();
+    config.whereabouts(&mut found);
+    let mut ranges = Vec::new();
+    for ipam in found {
+        let own = Some(ipam.own).filter(|own| !own.range.0.is_empty());
+        for written in own.into_iter().chain(ipam.ranges.0) {
+            let (range, parts) = written.parts().ok_or(())?;
+            let prefix = Some(&ipam.network_name.0).filter(|name| !name.is_empty());
+            ranges.push(fact::Range {
+                store: STORE.to_owned(),
+                network: prefix.map(|name| format!("{name}-")).unwrap_or_default() + &range.pool(),
+                path: format!("network-attachment-definitions/{name}"),
+                data_dir: None,
+                sets: vec![parts],
+            });
+        }
+    }
+    Ok(ranges)
+}
+
+impl Config {
+    fn whereabouts(self, into: &mut Vec<Ipam>) {
+        into.extend(self.ipam.filter(|ipam| ipam.kind.0 == "whereabouts"));
+        for plugin in self.plugins.0 {
+            plugin.whereabouts(into);
+        }
+    }
+}
+
+impl Written {
+    /// What can be handed out: from the first IP after the network's own to the last before its broadcast
+    /// address, within `range_start` and `range_end`, without what is excluded (whereabouts 0.8,
+    /// pkg/allocate and pkg/iphelpers).
+    fn parts(&self) -> Option<(Range, Vec<RangePart>)> {
+        let text = &self.range.0;
+        // `A-B/LEN` is `A/LEN` from A to B.
+        let (text, from, to) = match text.split_once('-') {
+            None => (text.clone(), None, None),
+            Some((first, rest)) => {
+                let (last, len) = rest.split_once('/')?;
+                (format!("{first}/{len}"), Some(first), Some(last))
+            }
+        };
+        let range = Range::parse(&text)?;
+        let bound = |own: &Name, other: Option<&str>| -> Option<Option<u128>> {
+            let text = if own.0.is_empty() { other } else { Some(own.0.as_str()) };
+            match text {
+                None => Some(None),
+                // One outside the network is passed over.
+                Some(text) => Some(range.number(text.trim().parse::<IpAddr>().ok()?)),
+            }
+        };
+        let (usable_first, usable_last) = (range.first.checked_add(1)?, range.last.checked_sub(1)?);
+        let first = bound(&self.range_start, from)?.map_or(usable_first, |at| at.max(usable_first));
+        let last = bound(&self.range_end, to)?.map_or(usable_last, |at| at.min(usable_last));
+        let mut excluded = Vec::new();
+        for Name(text) in &self.exclude.0 {
+            let single = || {
+                let ip: IpAddr = text.parse().ok()?;
+                Range::parse(&format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }))
+            };
+            let one = Range::parse(text).or_else(single)?;
+            excluded.push((one.first, one.last));
+        }
+        excluded.sort_unstable();
+        let mut parts = Vec::new();
+        let mut from = first;
+        for (out_first, out_last) in excluded {
+            if out_first > from {
+                parts.push((from, last.min(out_first - 1)));
+            }
+            from = from.max(out_last.saturating_add(1));
+        }
+        parts.push((from, last));
+        let part = |(first, last): (u128, u128)| RangePart {
+            first: range.address(first),
+            last: range.address(last),
+            except: Vec::new(),
+        };
+        let parts: Vec<RangePart> =
+            parts.into_iter().filter(|(first, last)| first <= last).map(part).collect();
+        (!parts.is_empty()).then_some((range, parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(ipam: &str) -> Vec<String> {
+        let config = format!(
+            r#"{{"cniVersion": "0.3.1", "type": "ipvlan", "master": "eth0", "ipam": {{"type": "whereabouts", {ipam}}}}}"#
+        );
+        let part = |part: &RangePart| format!("{}-{}", part.first, part.last);
+        let all = ranges("kube-system/macvlan", &config);
+        all.unwrap_or_default()
+            .iter()
+            .map(|range| {
+                let parts: Vec<String> = range.sets[0].iter().map(part).collect();
+                format!("{}: {}", range.network, parts.join(" "))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_bounds_are_those_of_the_definition() {
+        assert_eq!(text(r#""range": "10.0.0.0/27""#), ["10.0.0.0-27: 10.0.0.1-10.0.0.30"]);
+        assert_eq!(
+            text(r#""range": "10.0.0.0/27", "range_start": "10.0.0.10", "range_end": "10.0.0.14""#),
+            ["10.0.0.0-27: 10.0.0.10-10.0.0.14"]
+        );
+        assert_eq!(
+            text(r#""range": "10.0.0.10-10.0.0.14/27""#),
+            ["10.0.0.0-27: 10.0.0.10-10.0.0.14"]
+        );
+        assert_eq!(
+            text(
+                r#""network_name": "blue", "range": "10.0.0.5/29", "exclude": ["10.0.0.2/31", "10.0.0.5"]"#
+            ),
+            ["blue-10.0.0.0-29: 10.0.0.1-10.0.0.1 10.0.0.4-10.0.0.4 10.0.0.6-10.0.0.6"]
+        );
+        assert_eq!(
+            text(
+                r#""ipRanges": [{"range": "10.0.0.0/30"}, {"range": "fd00::/126", "range_start": "::1"}]"#
+            ),
+            ["10.0.0.0-30: 10.0.0.1-10.0.0.2", "fd00---126: fd00::1-fd00::2"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_and_what_is_others_is_left_alone() {
+        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/32", "10.0.0.1-x"] {
+            let ipam = format!(r#"{{"ipam": {{"type": "whereabouts", "range": "{wrong}"}}}}"#);
+            let read = ranges("a/b", &ipam);
+            assert!(read.is_err() || wrong.is_empty(), "{wrong}: {read:?}");
+        }
+        let excluded = r#"{"ipam": {"type": "whereabouts", "range": "10.0.0.0/29", "exclude": ["10.0.0.0/24"]}}"#;
+        assert_eq!(ranges("a/b", excluded), Err(()), "nothing is left");
+        assert_eq!(ranges("a/b", "whereabouts {"), Err(()));
+        assert_eq!(
+            ranges("a/b", r#"{"ipam": {"type": "host-local", "token": "whereabouts"}}"#),
+            Ok(Vec::new())
+        );
+        assert_eq!(ranges("a/b", "anything"), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,394 @@
+//! The source against an API server that does what real ones do on a bad day. A fake one: with a real
+//! kube-apiserver it runs end to end.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::account::Door;
+use super::fake::{Fake, Reply, bookmark, event, list, pod, uid};
+use super::pods::Pods;
+use super::*;
+use crate::fact::{Pod, Scope};
+
+/// Bounds a wait; no test depends on how long it really takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Patient with whoever answers, and quick otherwise.
+fn pace() -> Pace {
+    let ms = Duration::from_millis;
+    Pace {
+        open: PATIENCE,
+        answer: PATIENCE,
+        list: PATIENCE,
+        silence: PATIENCE,
+        watch: PATIENCE,
+        between: ms(2),
+        well: ms(50),
+        retry: (ms(40), ms(80)),
+    }
+}
+
+struct Seen {
+    facts: mpsc::Receiver<Vec<Fact>>,
+    all: Vec<Fact>,
+    _dir: tempfile::TempDir,
+}
+
+/// The source against this server.
+fn run(url: &str, pace: Pace) -> Seen {
+    run_trusting("", url, pace)
+}
+
+/// The same, with this authority's certificate in PEM.
+fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    std::fs::write(dir.path().join("ca.pem"), authority).unwrap();
+    let ca = if authority.is_empty() { "" } else { ", certificate-authority: ca.pem" };
+    let config = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: \"{url}\"{ca}}}}}]\n\
+         users: [{{name: u, user: {{token: canary}}}}]\n"
+    );
+    std::fs::write(&path, config).unwrap();
+    let (emit, facts) = Emit::channel(64);
+    let pods = Pods { node: "node-1".into() };
+    tokio::spawn(follow::run(pods, Door::Kubeconfig(path), pace, emit));
+    Seen { facts, all: Vec::new(), _dir: dir }
+}
+
+/// An authority, and a server's side that it vouches for.
+fn vouched_for() -> (String, tokio_rustls::TlsAcceptor) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let own = params.signed_by(&key, &authority).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.der().clone()], key)
+        .unwrap();
+    (authority.pem(), tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config)))
+}
+
+#[tokio::test]
+async fn only_a_server_that_its_authority_vouches_for_is_told_the_token() {
+    let (ours, tls) = vouched_for();
+    let (theirs, _) = vouched_for();
+    let (fake, url) = Fake::secure(vec![list("5", &[3])], tls).await;
+    let mut seen = run_trusting(&theirs, &url, pace());
+    seen.status(SourceStatus::Down).await;
+    let why = seen.status(SourceStatus::Down).await;
+    assert!(why.contains("certificate"), "{why}");
+    assert_eq!(fake.paths().len(), 0);
+    let mut seen = run_trusting(&ours, &url, pace());
+    seen.pod(3).await;
+    assert!(seen.listed().await);
+    assert_eq!(fake.state().asked[0].1.as_deref(), Some("Bearer canary"));
+}
+
+impl Seen {
+    async fn until<T>(&mut self, what: &str, fits: impl Fn(&What) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let batch = self.facts.recv().await.expect("the source has ended");
+                let found = batch.iter().find_map(|fact| fits(&fact.what));
+                self.all.extend(batch);
+                if let Some(found) = found {
+                    return found;
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(found) => found,
+            Err(_) => panic!("never: {what}; seen: {:#?}", self.all),
+        }
+    }
+
+    async fn status(&mut self, status: SourceStatus) -> String {
+        self.until(&format!("{status:?}"), |what| match what {
+            What::Source(source) if source.status == status => Some(source.detail.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn listed(&mut self) -> bool {
+        self.until("the end of a list", |what| match what {
+            What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn pod(&mut self, n: u32) -> Pod {
+        self.until(&format!("pod {n}"), |what| match what {
+            What::Pod(pod) if pod.uid == uid(n) => Some(pod.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn gone(&mut self, n: u32) {
+        self.until(&format!("the end of pod {n}"), |what| match what {
+            What::PodGone { uid: gone } if *gone == uid(n) => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn pods_are_listed_by_pages_and_followed() {
+    let first =
+        json!({"metadata": {"resourceVersion": "9", "continue": "a/b="}, "items": [pod(1)]});
+    let watch = vec![
+        event("ADDED", pod(11)),
+        bookmark("12"),
+        event("NEWS", json!({"metadata": {"resourceVersion": "99"}})),
+        event("DELETED", pod(13)),
+    ];
+    let (fake, url) = Fake::start(
+        vec![Reply::Json(first), list("10", &[2])],
+        vec![Reply::Lines(watch), Reply::Hold(Vec::new())],
+    )
+    .await;
+    let mut seen = run(&url, pace());
+    let one = seen.pod(1).await;
+    assert_eq!(
+        (one.name.as_str(), one.phase.as_deref(), one.grace),
+        ("api-1", Some("Running"), Some(30))
+    );
+    assert_eq!(one.ips, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    seen.pod(2).await;
+    assert!(seen.listed().await);
+    seen.pod(11).await;
+    seen.until("a bookmark", |what| matches!(what, What::PodsConfirmed).then_some(())).await;
+    seen.gone(13).await;
+    while fake.watched().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let paths = fake.paths();
+    let node = "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1";
+    assert_eq!(paths[0], format!("{node}&limit=250&resourceVersion=0"));
+    assert_eq!(paths[1], format!("{node}&limit=250&continue=a%2Fb%3D"));
+    assert!(
+        paths[2].starts_with(&format!("{node}&watch=1&allowWatchBookmarks=true&timeoutSeconds="))
+    );
+    assert!(paths[2].ends_with("&resourceVersion=10"), "{paths:?}");
+    assert!(
+        paths[3].contains("&watch=1") && paths[3].ends_with("&resourceVersion=13"),
+        "it resumes"
+    );
+    assert_eq!(fake.state().asked[0].1.as_deref(), Some("Bearer canary"));
+    let told = serde_json::to_string(&seen.all).unwrap();
+    assert!(!told.contains("hunter2") && !told.contains("canary"), "{told}");
+}
+
+#[tokio::test]
+async fn what_is_too_long_ago_is_listed_anew_and_never_older() {
+    let gone = event("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"}));
+    let (fake, url) = Fake::start(
+        vec![list("10", &[1]), Reply::Status(504, None), list("30", &[2])],
+        vec![Reply::Lines(vec![event("ADDED", pod(20)), gone]), Reply::Hold(Vec::new())],
+    )
+    .await;
+    let mut seen = run(&url, pace());
+    assert!(seen.listed().await);
+    let why = seen.status(SourceStatus::Degraded).await;
+    assert!(why.contains("410"), "{why}");
+    seen.pod(2).await;
+    assert!(seen.listed().await);
+    seen.status(SourceStatus::Active).await;
+    let lists: Vec<String> =
+        fake.paths().into_iter().filter(|path| !path.contains("&watch=1")).collect();
+    assert!(
+        lists[1].ends_with("&resourceVersion=20&resourceVersionMatch=NotOlderThan"),
+        "{lists:?}"
+    );
+    assert!(lists[2].ends_with("&limit=250"), "it did not know so new a version: {lists:?}");
+    let down =
+        |fact: &&Fact| matches!(&fact.what, What::Source(s) if s.status == SourceStatus::Down);
+    assert_eq!(seen.all.iter().filter(down).count(), 1, "only before the first list");
+}
+
+/// Fails in some way, is not asked without a pause meanwhile, and recovers by itself.
+async fn recovers(bad: Reply, pace: Pace, says: &str) {
+    let (fake, url) = Fake::start(vec![bad], vec![Reply::Hold(Vec::new())]).await;
+    let mut seen = run(&url, pace);
+    let why = loop {
+        let why = seen.status(SourceStatus::Down).await;
+        if !why.ends_with("not known yet") {
+            break why;
+        }
+    };
+    assert!(why.contains(says) && why.contains("are not known: "), "{why}");
+    assert!(!why.contains('\u{1b}') && !why.contains("canary"), "{why}");
+    // Half of 40 ms, then half of 80 ms at the least between any two.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let asked = fake.paths().len();
+    assert!(asked <= 26, "asked {asked} times");
+    assert!(
+        !seen.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })),
+        "nothing is gone"
+    );
+    fake.state().lists = vec![list("5", &[3])].into();
+    seen.pod(3).await;
+    assert!(seen.listed().await);
+    seen.status(SourceStatus::Active).await;
+}
+
+#[tokio::test]
+async fn it_recovers_from_an_error() {
+    recovers(Reply::Status(500, None), pace(), "500 no, says  [2J the server").await;
+}
+
+#[tokio::test]
+async fn it_recovers_from_a_token_that_has_expired() {
+    recovers(Reply::Status(401, None), pace(), "the token has expired").await;
+}
+
+#[tokio::test]
+async fn it_recovers_from_a_server_that_hangs() {
+    let hurried = Pace { answer: Duration::from_millis(100), ..pace() };
+    recovers(Reply::Hang, hurried, "no answer to a list within 100ms").await;
+}
+
+#[tokio::test]
+async fn it_recovers_from_a_list_that_never_ends() {
+    let hurried = Pace { list: Duration::from_millis(100), ..pace() };
+    recovers(Reply::Hold(vec![json!({})]), hurried, "").await;
+}
+
+#[tokio::test]
+async fn it_recovers_from_garbage() {
+    for text in ["<html>", "{\"items\": [", "[]", "", "{\"metadata\": {}, \"items\": 7}"] {
+        recovers(Reply::Raw(text), pace(), "not an answer of this API").await;
+    }
+}
+
+#[tokio::test]
+async fn it_recovers_from_a_connection_that_is_cut() {
+    recovers(Reply::Cut, pace(), "a list: ").await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_down() {
+    let mut seen = run("http://127.0.0.1:1", pace());
+    let why = seen.status(SourceStatus::Down).await;
+    assert!(why.ends_with("not known yet"), "{why}");
+    let why = seen.status(SourceStatus::Down).await;
+    assert!(why.contains("refused"), "{why}");
+}
+
+#[tokio::test]
+async fn one_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks() {
+    let (fake, url) = Fake::start(vec![Reply::Status(429, Some(3600))], Vec::new()).await;
+    let mut seen = run(&url, pace());
+    let why = seen.status(SourceStatus::Degraded).await;
+    assert!(why.contains("429"), "{why}");
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(fake.paths().len(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_that_breaks_is_resumed_and_what_was_told_stands() {
+    let bad = [
+        Reply::Status(500, None),
+        Reply::Lines(Vec::new()),
+        Reply::Cut,
+        Reply::Lines(vec![event("ADDED", pod(11))]),
+        Reply::Status(429, None),
+        Reply::Hold(vec![event("ADDED", pod(12))]),
+    ];
+    let (fake, url) = Fake::start(vec![list("10", &[1])], bad.to_vec()).await;
+    // None of these watches went well.
+    let mut seen = run(&url, Pace { well: PATIENCE, ..pace() });
+    seen.pod(12).await;
+    let lists = fake.paths().iter().filter(|path| !path.contains("&watch=1")).count();
+    assert_eq!(lists, 1, "{:?}", fake.paths());
+    let from: Vec<String> =
+        fake.watched().iter().map(|path| path.rsplit('=').next().unwrap().to_owned()).collect();
+    assert_eq!(from, ["10", "10", "10", "10", "11", "11"]);
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_asked_anew() {
+    let (fake, url) = Fake::start(vec![list("10", &[1])], vec![Reply::Hold(Vec::new())]).await;
+    let mut seen = run(&url, Pace { silence: Duration::from_millis(100), ..pace() });
+    seen.listed().await;
+    while fake.watched().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_understood_spoils_no_other_and_makes_nothing_gone() {
+    let strange = json!({"metadata": {"uid": 7}});
+    let items = json!({"metadata": {"resourceVersion": "9"}, "items": [strange, pod(2)]});
+    let (_fake, url) = Fake::start(
+        vec![Reply::Json(items), list("20", &[2])],
+        vec![
+            Reply::Lines(vec![event("DELETED", strange.clone()), bookmark("12")]),
+            Reply::Hold(vec![]),
+        ],
+    )
+    .await;
+    let mut seen = run(&url, pace());
+    seen.pod(2).await;
+    assert!(!seen.listed().await, "it is not complete");
+    let why = seen.status(SourceStatus::Degraded).await;
+    assert!(why.starts_with("1 entries are not understood"), "{why}");
+    assert!(seen.listed().await, "what was missed in the watch is listed");
+    seen.status(SourceStatus::Active).await;
+}
+
+#[tokio::test]
+async fn a_mirror_a_deletion_and_another_nodes_pod_are_told_as_what_they_are() {
+    let mut mirror = pod(1);
+    mirror["metadata"]["annotations"] =
+        json!({"a": {"b": 1}, "kubernetes.io/config.mirror": "0a1b"});
+    let mut ending = pod(2);
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    ending["metadata"]["deletionGracePeriodSeconds"] = json!(5);
+    let mut other = pod(3);
+    other["spec"]["nodeName"] = json!("node-2");
+    let items = json!({"metadata": {"resourceVersion": "9"}, "items": [mirror, ending, other]});
+    let (_fake, url) = Fake::start(vec![Reply::Json(items)], Vec::new()).await;
+    let mut seen = run(&url, pace());
+    assert_eq!(seen.pod(1).await.mirror_of.as_deref(), Some("0a1b"));
+    seen.listed().await;
+    let told: Vec<&Pod> = seen
+        .all
+        .iter()
+        .filter_map(|fact| match &fact.what {
+            What::Pod(pod) => Some(pod),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!((told[1].deletion, told[1].grace), (Some(1_767_323_045_000_000_000), Some(5)));
+}
+
+#[tokio::test]
+async fn without_a_way_in_it_is_off() {
+    let (emit, mut facts) = Emit::channel(4);
+    let off =
+        Settings { enabled: Some(false), kubeconfig: Some("/x".into()), ..Settings::default() };
+    for settings in [Settings::default(), off] {
+        start(&settings, "node-1", &emit);
+        let told = facts.recv().await.unwrap();
+        let What::Source(source) = &told[0].what else { panic!("{told:?}") };
+        assert_eq!((source.name.as_str(), source.status), ("kubernetes", SourceStatus::Disabled));
+    }
+}
