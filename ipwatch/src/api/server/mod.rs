@@ -111,7 +111,7 @@ impl Server {
                 serve(stream, answerer, refused, &options).await;
             }
         };
-        let mut connections = accept(&listener, options.connections, shutdown, serve).await;
+        let mut connections = accept(&listener, options.connections, shutdown, serve, || ()).await;
         drop(listener);
         self.bound.remove();
         let _ = closing.send(true);
