@@ -13,7 +13,8 @@
 //! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
 //!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
-//!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it;
+//!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it, [`journal`] stands in
+//!   journald's place;
 //!   [`poorer`] takes things away from the daemon.
 //! - [`container`] runs the daemon in a container.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -35,6 +36,7 @@ pub mod fake_cri;
 pub mod fuse;
 pub mod harness;
 pub mod innocent;
+pub mod journal;
 pub mod lab;
 pub mod lead;
 pub mod need;
