@@ -339,6 +339,17 @@ pub struct Change {
     pub change: ChangeKind,
     /// The finding as it stands now.
     pub finding: Finding,
+    /// When, where the finding does not say so: an acknowledgement was taken back, or ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+impl Change {
+    /// A change whose time is in the finding.
+    #[must_use]
+    pub fn new(change: ChangeKind, finding: Finding) -> Self {
+        Self { change, finding, at: None }
+    }
 }
 
 /// What happened to a finding.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use support::{Daemon, Netns};
 
+use super::figure;
 use super::usage::Usage;
-use super::{figure, stream};
 
 const SECONDS: u32 = 60;
 const A_SECOND: u32 = 1_000;
@@ -14,7 +14,7 @@ const A_SECOND: u32 = 1_000;
 const BURST: u32 = 50;
 
 pub(crate) fn for_a_minute(daemon: &Daemon, netns: &Netns) {
-    let (mut ip, mut lines) = stream(netns);
+    let (mut ip, mut lines) = support::netns::stream(netns);
     let before = Usage::of(daemon.pid());
     let from = Instant::now();
     let mut changes = 0u32;

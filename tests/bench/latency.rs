@@ -10,7 +10,7 @@ use support::fuse::Hung;
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns};
 
-use super::{figure, quantile, stream};
+use super::{figure, quantile};
 
 const ROUNDS: usize = 500;
 const GRACE: u32 = 2;
@@ -31,7 +31,7 @@ fn follow(daemon: &Daemon) -> impl Iterator<Item = Value> {
 /// From the line that makes `ip` add an address to the event that a follower of the socket reads.
 pub(crate) fn of_addresses(daemon: &Daemon, netns: &Netns) {
     let mut events = follow(daemon);
-    let (mut ip, mut lines) = stream(netns);
+    let (mut ip, mut lines) = support::netns::stream(netns);
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|n| {
             let ip = format!("10.240.{}.{}", n / 250, n % 250 + 1);

@@ -13,7 +13,7 @@ mod latency;
 mod runtime;
 mod usage;
 
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::daemon::binary;
@@ -36,17 +36,6 @@ pub(crate) fn quantile(values: &mut [Duration], share: f64) -> Duration {
     values.sort();
     let index = (values.len() as f64 * share).ceil() as usize;
     values[index.clamp(1, values.len()) - 1]
-}
-
-/// One `ip` that waits in a netns for lines to carry out: no process is started for each change.
-pub(crate) fn stream(netns: &Netns) -> (Child, ChildStdin) {
-    let mut ip = Command::new("ip")
-        .args(["-n", netns.name(), "-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip");
-    let lines = ip.stdin.take().expect("a pipe");
-    (ip, lines)
 }
 
 /// A netns with a veth to the host, an address, and with `process` one that stands in it.

@@ -1,9 +1,10 @@
 //! All the way out: findings and what they concern, as spans and log records to a real collector.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::collector::Collector;
 use support::fuse::Hung;
 use support::network::{self, Container, Network};
+use support::role::Running;
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, eventually};
 
@@ -16,33 +17,43 @@ support::tests! {
     without_a_collector_nothing_else_suffers needs [Fuse],
 }
 
-fn stuck_netns(lab: &Lab) -> Netns {
-    let netns = Netns::new(lab, "out");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(7), "eth0");
-    netns
+const STUCK: &str = "ip-held-by-stuck-process";
+
+/// A netns with an IP of the lab, and the process that hangs in it and holds it there.
+struct Stuck {
+    netns: Netns,
+    helper: Running,
+}
+
+impl Stuck {
+    fn hang(lab: &Lab, hung: &mut Hung) -> Self {
+        let netns = Netns::new(lab, "out");
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(7), "eth0");
+        let mut helper = stuck::start(How::Kill, &netns, hung);
+        stuck::hang(How::Kill, &mut helper);
+        Self { netns, helper }
+    }
+
+    /// Waits for the finding, and returns its id.
+    #[track_caller]
+    fn await_finding(&self, daemon: &Daemon) -> String {
+        let ours = |finding: &Value| finding["subject"]["netns"]["inode"] == self.netns.inode;
+        let finding = daemon.await_firing(STUCK, 15, ours);
+        finding["id"].as_str().unwrap().to_owned()
+    }
 }
 
 fn a_finding_reaches_a_collector(lab: &Lab) {
     let collector = Collector::start(lab);
     let mut hung = Hung::mount(lab);
     let daemon = Daemon::start(lab, &Config::default().grace(1).otlp(&collector.endpoint));
-    let netns = stuck_netns(lab);
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
-    let finding = eventually("the finding fires", 15, || {
-        let all = daemon.findings_in(netns.inode);
-        all.into_iter().find(|finding| finding["status"] == "firing")
-    });
-    let id = finding["id"].as_str().unwrap().to_owned();
-    let ip = lab.ip(7).to_string();
-    let pid = helper.pid().to_string();
-    support::poll::until("the span has arrived with its holder and its IP", 20, || {
-        let received = collector.received();
-        ["ip-held-by-stuck-process", &id, &ip, &pid].iter().all(|part| received.contains(*part))
-    });
+    let stuck = Stuck::hang(lab, &mut hung);
+    let id = stuck.await_finding(&daemon);
+    let (ip, pid) = (lab.ip(7).to_string(), stuck.helper.pid().to_string());
+    let _ = collector.await_span(STUCK, &[&id, &ip, &pid]);
     hung.release();
-    support::poll::until("its end has arrived", 20, || collector.received().contains("resolved"));
+    let _ = collector.await_span(STUCK, &[&id, "resolved"]);
 }
 
 fn a_finding_reaches_a_collector_over_http(lab: &Lab) {
@@ -52,18 +63,8 @@ fn a_finding_reaches_a_collector_over_http(lab: &Lab) {
     let config = config.otlp_line("protocol = \"http/protobuf\"");
     let config = config.otlp_line("signals = [\"traces\", \"logs\"]");
     let daemon = Daemon::start(lab, &config);
-    let netns = stuck_netns(lab);
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
-    let finding = eventually("the finding fires", 15, || {
-        let all = daemon.findings_in(netns.inode);
-        all.into_iter().find(|finding| finding["status"] == "firing")
-    });
-    let id = finding["id"].as_str().unwrap().to_owned();
-    support::poll::until("its span has arrived", 20, || {
-        let received = collector.received();
-        received.contains("ipwatch.finding ip-held-by-stuck-process") && received.contains(&id)
-    });
+    let id = Stuck::hang(lab, &mut hung).await_finding(&daemon);
+    let _ = collector.await_span(STUCK, &[&id]);
     // The collector prints one signal only; of the other it is known whether it was taken.
     let standing = daemon.source("otlp").expect("the collector is a source");
     assert_eq!(standing["status"], "active", "{standing}");
@@ -90,25 +91,11 @@ fn a_freed_ip_is_linked_to_its_tenure_and_to_its_call(lab: &Lab) {
     });
     std::fs::remove_file(network.reservations().join(&ip)).unwrap();
     daemon.await_firing("ip-released-but-held", 20, |finding| finding["subject"]["ip"] == ip);
-    let span = |name: &str, part: &str| {
-        eventually(&format!("the span {name} has arrived"), 20, || {
-            let received = collector.received();
-            let mut all = received.split("Span #").skip(1);
-            all.find(|span| span.contains(name) && span.contains(part)).map(str::to_owned)
-        })
-    };
-    let finding = span("ipwatch.finding ip-released-but-held", &ip);
-    let id = |span: &str, field: &str| {
-        let line = span.lines().find(|line| line.trim_start().starts_with(field));
-        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim()).to_owned()
-    };
+    let finding = collector.await_span("ipwatch.finding ip-released-but-held", &[&ip]);
     // Neither every tenure nor every run is exported here: these are, because the finding is about them.
     for (other, part) in [("ipwatch.tenure", &*ip), ("cni ADD bridge", &*container.id)] {
-        let other = span(other, part);
-        let (trace, own) = (id(&other, "Trace ID"), id(&other, "ID"));
-        assert_eq!((trace.len(), own.len()), (32, 16), "{other}");
-        let linked = finding.contains(&trace) && finding.contains(&own);
-        assert!(linked, "{finding}\nleads not to\n{other}");
+        let other = collector.await_span(other, &[part]);
+        assert!(finding.leads_to(&other), "{finding:?}\nleads not to\n{other:?}");
     }
 }
 
@@ -121,27 +108,17 @@ fn a_teardown_and_a_tenure_are_spans(lab: &Lab) {
     netns.add_address(&lab.cidr(9), "eth0");
     let (ip, inode) = (lab.ip(9).to_string(), netns.inode);
     daemon.await_ip(&ip, inode);
-    let with = |name: &str, parts: &[&str]| {
-        let received = collector.received();
-        let mut all = received.split("Span #").skip(1);
-        all.any(|span| span.contains(name) && parts.iter().all(|part| span.contains(part)))
-    };
-    support::poll::until("the tenure's beginning has arrived", 20, || {
-        with("ipwatch.tenure", &[&ip, "assigned"])
-    });
+    let _ = collector.await_span("ipwatch.tenure", &[&ip, "assigned"]);
     drop(netns);
-    support::poll::until("the tenure's end has arrived", 20, || {
-        with("ipwatch.tenure", &[&ip, "released", "netns-gone"])
-    });
+    let _ = collector.await_span("ipwatch.tenure", &[&ip, "released", "netns-gone"]);
     // Where no probe sees the end, it is not told.
     let sees = daemon
         .list("probes", &["doctor"])
         .iter()
         .any(|probe| probe["event"] == "netns-teardown-end" && probe["rung"] != "netlink");
     if sees {
-        support::poll::until("the teardown has arrived", 20, || {
-            with("ipwatch.netns.teardown", &[&inode.to_string(), "finished"])
-        });
+        let inode = inode.to_string();
+        let _ = collector.await_span("ipwatch.netns.teardown", &[&inode, "finished"]);
     }
 }
 
@@ -165,11 +142,6 @@ fn without_a_collector_nothing_else_suffers(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     // A port of the discard service: nothing listens there.
     let daemon = Daemon::start(lab, &Config::default().grace(1).otlp("http://127.0.0.1:9"));
-    let netns = stuck_netns(lab);
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
-    support::poll::until("the finding fires", 15, || {
-        daemon.findings_in(netns.inode).iter().any(|finding| finding["status"] == "firing")
-    });
+    let _ = Stuck::hang(lab, &mut hung).await_finding(&daemon);
     assert!(daemon.stop().success(), "and it stops in time");
 }

@@ -5,9 +5,9 @@
 //! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the
 //! field's cases), [`lead`] (how early), [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be
 //! found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and
-//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
-//! [`bad_runtime`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real neighbours), [`ipam_bolt`]
-//! (what dockerd and podman reserve), [`chart`] (what Helm makes).
+//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`systemd`] (the real one),
+//! [`bad_input`], [`bad_link`], [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and
+//! [`metrics`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -16,6 +16,7 @@
     reason = "tests fail by panicking, and read files of their own"
 )]
 
+mod bad_collector;
 mod bad_input;
 mod bad_link;
 mod bad_runtime;
@@ -70,6 +71,7 @@ fn main() -> std::process::ExitCode {
         chart::TESTS,
         reach::TESTS,
         tracing::TESTS,
+        bad_collector::TESTS,
         bad_input::TESTS,
         bad_link::TESTS,
         bad_runtime::TESTS,
@@ -93,6 +95,7 @@ fn main() -> std::process::ExitCode {
         lead::exhaustion::TESTS,
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,
+        lead::outlets::TESTS,
         scale::TESTS,
         neighbours::TESTS,
         neighbour_links::TESTS,

@@ -2,12 +2,12 @@
 //! reload, stop, the journal's fields, and the capabilities that the unit grants. [`super::systemd`] has the real one.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::fuse::Hung;
+use support::journal::Journal;
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys, unit};
 
@@ -202,25 +202,13 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
     assert!(daemon.ask(&["doctor"]).status.success());
 }
 
-/// journald's end of its socket, put in place in a mount namespace of the daemon's own.
 fn the_journal_gets_fields(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let netns = Netns::new(lab, "stuck");
     netns.veth_to_host();
     netns.add_address(&lab.cidr(1), "eth0");
     let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    let journal = lab.subdir("journal");
-    let socket = UnixDatagram::bind(journal.join("socket")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // That stderr is the journal's is known by its device and inode.
-    let log = lab.dir().join("daemon.log");
-    fs::write(&log, "").unwrap();
-    let meta = fs::metadata(&log).unwrap();
-    let script = "mount -t tmpfs run /run && mkdir -p /run/systemd/journal && \
-                  mount --bind \"$1\" /run/systemd/journal && shift && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script, "sh"]).arg(&journal).arg(daemon::binary());
-    command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
+    let (journal, command) = Journal::new(lab);
     let config = Config::default().grace(1);
     let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
     daemon.await_ready();
@@ -236,17 +224,8 @@ fn the_journal_gets_fields(lab: &Lab) {
         format!("IPWATCH_NETNS={}", netns.inode),
         "PRIORITY=4".to_owned(),
     ];
-    let mut seen = Vec::new();
-    loop {
-        let mut buffer = [0; 65536];
-        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{error}: {seen:#?}"));
-        let entry = String::from_utf8_lossy(&buffer[..len]).into_owned();
-        if wanted.iter().all(|field| entry.lines().any(|line| line == field)) {
-            assert!(entry.lines().any(|line| line.starts_with("MESSAGE_ID=")), "{entry}");
-            break;
-        }
-        seen.push(entry);
-    }
+    let entry = journal.await_entry(&wanted, 20);
+    assert!(entry.lines().any(|line| line.starts_with("MESSAGE_ID=")), "{entry}");
     let log = daemon.log();
     assert!(!log.contains("opened: "), "not a second time as a line: {log}");
     assert!(log.contains("<6>"), "its own lines are still there: {log}");

@@ -1,12 +1,13 @@
 //! A real OpenTelemetry collector (rotel) that prints what it receives.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::poll::until;
-use crate::{Lab, need};
+use crate::poll::{eventually, until};
+use crate::{Lab, need, sys};
 
 /// What is missing here to run it.
 #[must_use]
@@ -21,24 +22,42 @@ fn binary() -> Option<PathBuf> {
     std::env::var_os("IPWATCH_TEST_ROTEL").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A running collector.
+/// A collector, running or not.
 #[derive(Debug)]
 pub struct Collector {
-    child: Child,
+    child: Option<Child>,
     output: PathBuf,
+    ports: (u16, u16),
     /// Where it takes OTLP over gRPC.
     pub endpoint: String,
     /// Where it takes OTLP over HTTP.
     pub http: String,
 }
 
+/// A span that it received, as it printed it.
+#[derive(Debug, Clone)]
+pub struct Span {
+    text: String,
+}
+
 impl Collector {
     /// Starts it on free ports of the loopback and waits until it listens.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
-        let (grpc, http) = (free_port(), free_port());
+        let ports = (free_port(), free_port());
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (endpoint, http) = (url(ports.0), url(ports.1));
         let output = lab.dir().join("collector.log");
-        let sink = fs::File::create(&output).expect("open the log");
+        let mut collector = Self { child: None, output, ports, endpoint, http };
+        collector.again();
+        collector
+    }
+
+    /// Starts it where it was before, and waits until it listens. What it prints is added to what it printed.
+    pub fn again(&mut self) {
+        let (grpc, http) = self.ports;
+        let sink = fs::File::options().create(true).append(true).open(&self.output);
+        let sink = sink.expect("open the log");
         let child = Command::new(binary().expect("a collector"))
             .arg("start")
             .args(["--otlp-grpc-endpoint", &format!("127.0.0.1:{grpc}")])
@@ -50,28 +69,96 @@ impl Collector {
             .stderr(sink)
             .spawn()
             .expect("start the collector");
-        until("the collector listens", 20, || {
-            std::net::TcpStream::connect(("127.0.0.1", grpc)).is_ok()
-        });
-        let (endpoint, http) =
-            (format!("http://127.0.0.1:{grpc}"), format!("http://127.0.0.1:{http}"));
-        Self { child, output, endpoint, http }
+        self.child = Some(child);
+        until("the collector listens", 20, || TcpStream::connect(("127.0.0.1", grpc)).is_ok());
+    }
+
+    /// Ends it without warning.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it as an operator would.
+    pub fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        sys::kill(child.id(), libc::SIGTERM).expect("signal the collector");
+        eventually("the collector stops", 30, || child.try_wait().expect("wait for the collector"));
+    }
+
+    /// The port at which it takes OTLP over gRPC.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.ports.0
     }
 
     /// What it received and printed so far.
     #[must_use]
     pub fn received(&self) -> String {
-        fs::read_to_string(&self.output).unwrap_or_default()
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
+
+    /// The first span of this name with all these parts in it.
+    #[must_use]
+    pub fn span(&self, name: &str, parts: &[&str]) -> Option<Span> {
+        let received = self.received();
+        let mut all = received.split("Span #").skip(1);
+        let meant = |text: &&str| text.contains(name) && parts.iter().all(|p| text.contains(p));
+        all.find(meant).map(|text| Span { text: text.to_owned() })
+    }
+
+    /// Waits for it.
+    #[track_caller]
+    pub fn await_span(&self, name: &str, parts: &[&str]) -> Span {
+        let what = format!("the span {name} with {parts:?} has arrived");
+        eventually(&what, 20, || self.span(name, parts))
+    }
+
+    /// How many spans of this name it printed, each counted once, however often it was sent.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        let received = self.received();
+        let mut ids = BTreeSet::new();
+        for text in received.split("Span #").skip(1) {
+            // The names of what else is in it come later.
+            let head = &text[..text.floor_char_boundary(600)];
+            if head.contains(name) {
+                ids.insert(field(head, "ID"));
+            }
+        }
+        ids.len() as u64
+    }
+}
+
+impl Span {
+    /// Whether it points at another one.
+    ///
+    /// # Panics
+    /// The other has no ids.
+    #[must_use]
+    pub fn leads_to(&self, other: &Span) -> bool {
+        let ids = [field(&other.text, "Trace ID"), field(&other.text, "ID")];
+        assert_eq!(ids.map(str::len), [32, 16], "{other:?}");
+        ids.iter().all(|id| self.text.contains(id))
+    }
+}
+
+/// The value of a line.
+fn field<'a>(span: &'a str, name: &str) -> &'a str {
+    let line = span.lines().find(|line| line.trim_start().starts_with(name));
+    line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
 }
 
 impl Drop for Collector {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("the collector received:\n{}", self.received());
+            let received = self.received();
+            let last = received.len().saturating_sub(200_000);
+            println!("the collector received:\n{}", &received[received.ceil_char_boundary(last)..]);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

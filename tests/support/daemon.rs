@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -493,6 +495,21 @@ impl Daemon {
         let out = File::create(&path).expect("open a file");
         let child = command.stdin(Stdio::null()).stdout(out).spawn().expect("run ipwatch watch");
         Follower { child, path }
+    }
+
+    /// Everything that it tells from now on, line by line, until the socket is shut down: by its socket, for
+    /// that is one program less on the way.
+    #[must_use]
+    pub fn events(&self) -> (UnixStream, impl Iterator<Item = String> + Send + use<>) {
+        let mut socket = UnixStream::connect(&self.socket).expect("connect to the daemon");
+        // 1.0: the answer ends with the connection, and there is nothing but lines in it.
+        socket.write_all(b"GET /v1/watch HTTP/1.0\r\n\r\n").expect("ask the daemon");
+        let mut lines = BufReader::new(socket.try_clone().expect("a second handle")).lines();
+        let status = lines.next().expect("an answer").expect("an answer");
+        assert!(status.contains("200"), "{status}");
+        let mut body = lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+        body.next().expect("the end of the head").expect("an answer");
+        (socket, body.map_while(Result::ok))
     }
 
     /// Ends it as an operator would, and says how it ended.

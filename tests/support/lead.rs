@@ -8,7 +8,6 @@
 //! fills a range in seconds one is warned seconds before. What counts is that no lead is negative.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,18 +44,11 @@ impl Told {
     /// Follows the daemon from now on, by its socket: one program less on the way.
     #[must_use]
     pub fn by(daemon: &Daemon) -> Self {
-        let mut socket = UnixStream::connect(daemon.socket()).expect("connect to the daemon");
-        // 1.0: the answer ends with the connection, and there is nothing but lines in it.
-        socket.write_all(b"GET /v1/watch HTTP/1.0\r\n\r\n").expect("ask the daemon");
-        let mut lines = BufReader::new(socket.try_clone().expect("a second handle")).lines();
-        let status = lines.next().expect("an answer").expect("an answer");
-        assert!(status.contains("200"), "{status}");
-        let mut body = lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
-        body.next().expect("the end of the head").expect("an answer");
+        let (socket, body) = daemon.events();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&heard);
         std::thread::spawn(move || {
-            for line in body.map_while(Result::ok) {
+            for line in body {
                 let at = Instant::now();
                 let event = serde_json::from_str(&line).expect("a JSON line");
                 all.lock().unwrap_or_else(PoisonError::into_inner).push((at, event));

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -181,6 +181,21 @@ pub fn orphan_a_connection() {
     drop(far);
 }
 
+/// One `ip` that waits in a netns for lines to carry out: no process is started for each change.
+///
+/// # Panics
+/// It cannot be started.
+#[must_use]
+pub fn stream(netns: &Netns) -> (Child, ChildStdin) {
+    let mut ip = Command::new("ip")
+        .args(["-n", netns.name(), "-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("run ip");
+    let lines = ip.stdin.take().expect("a pipe");
+    (ip, lines)
+}
+
 /// Runs `ip ARGS` in the netns of the calling thread; `args` are split at spaces.
 #[track_caller]
 pub fn ip(args: &str) -> String {
@@ -193,9 +208,9 @@ fn ip_batch(lines: &str) {
     use std::io::Write;
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("run ip");
     // Taken and dropped: the end of the input ends the batch.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::collector::free_port;
 use crate::poll::{eventually, until};
-use crate::{Lab, need, sys};
+use crate::{Lab, need, patience, sys};
 
 /// What is missing here to run it.
 #[must_use]
@@ -88,7 +88,7 @@ impl Page {
 #[must_use]
 pub fn get(address: &str, path: &str, accept: &str) -> Option<Page> {
     let stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30) * patience())).ok()?;
     Some(exchange(stream, path, accept))
 }
 

@@ -84,11 +84,14 @@ impl Concerns {
     }
 
     /// The newest ADD and the newest DEL for the container, or for the netns where no container is known, by the
-    /// outermost plugins.
+    /// outermost plugins: of several in a chain by the one that asked an IPAM plugin, for that one gave the IP.
+    /// `lo` has none to give.
     fn runs_of(&mut self, finding: &Finding, map: &NodeMap, calls: &Calls) -> Vec<Link> {
         let subject = &finding.subject;
         let id = subject.container.as_ref().and_then(|container| container.id.as_deref());
         let path = subject.netns.as_ref().and_then(|netns| netns.path.as_deref()).map(bare);
+        let inner = map.calls().filter_map(|entry| entry.within);
+        let asked: BTreeSet<TaskKey> = inner.collect();
         let newest = |command| {
             let of = |entry: &&CallEntry| {
                 let call = &entry.call;
@@ -97,9 +100,11 @@ impl Concerns {
                     (None, Some(path)) => call.netns_path.as_deref().map(bare) == Some(path),
                     (None, None) => false,
                 };
-                meant && call.command == command && entry.within.is_none()
+                let lo = call.ifname.as_deref() == Some("lo");
+                meant && !lo && call.command == command && entry.within.is_none()
             };
-            map.calls().filter(of).max_by_key(|entry| entry.began)
+            let rank = |entry: &&CallEntry| (asked.contains(&entry.call.task), entry.began);
+            map.calls().filter(of).max_by_key(rank)
         };
         let both = [CniCommand::Add, CniCommand::Del].into_iter().filter_map(newest);
         both.map(|entry| self.run(entry, map, calls)).collect()
@@ -138,6 +143,13 @@ impl Concerns {
         }
     }
 
+    /// A tenure of an earlier boot, which ended with that: it is sent where all are. Nobody holds it any more.
+    pub(super) fn ended_by_reboot(tenure: &Tenure, boot_id: &Arc<str>, otlp: Option<&Otlp>) {
+        let Some(otlp) = otlp.filter(|otlp| otlp.tenures()) else { return };
+        let (tenure, boot_id) = (tenure.clone(), Arc::clone(boot_id));
+        otlp.tenure(Held { tenure, holders: Vec::new(), boot_id });
+    }
+
     fn send(&self, tenure: &Tenure, map: &NodeMap, otlp: &Otlp) {
         let holders = holders(map, &tenure.netns);
         let boot_id = map.boot().map_or("", |boot| &boot.boot_id).into();
@@ -147,8 +159,14 @@ impl Concerns {
 
 /// Teardowns of netns that have ended, or hang.
 pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
-    let endings = map.take_endings();
-    let Some(otlp) = otlp.filter(|otlp| otlp.traces() && !endings.is_empty()) else { return };
+    let (endings, untold) = (map.take_endings(), map.take_untold_endings());
+    let Some(otlp) = otlp.filter(|otlp| otlp.traces()) else { return };
+    if untold > 0 {
+        otlp.teardowns_lost(untold);
+    }
+    if endings.is_empty() {
+        return;
+    }
     let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
     let wall_offset = map.calendar().wall_offset;
     for ending in endings {

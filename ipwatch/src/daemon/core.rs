@@ -349,6 +349,7 @@ impl Core {
         // What has not been read yet is unknown, not gone.
         if whole {
             self.settled = true;
+            self.meter.forget();
             self.memory.started(now);
             let alive = self.map.tenure_keys();
             self.tell_tenures();
@@ -393,6 +394,13 @@ impl Core {
     }
 
     fn tell_tenures(&mut self) {
+        if let Some((boot_id, ended)) = self.ledger.take_ended_by_reboot() {
+            let boot_id = boot_id.into();
+            for tenure in ended {
+                Concerns::ended_by_reboot(&tenure, &boot_id, self.sinks.otlp());
+                self.events.send(Event::Released(tenure));
+            }
+        }
         for event in self.map.take_tenures() {
             match event {
                 TenureEvent::Held { key, tenure } => {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::core::Core;
 use crate::clock;
 use crate::contract::{Body, Document, Prefix};
+use crate::fact::BootNs;
 use crate::finding::{Change, ChangeKind, Code, Finding};
 use crate::map::{Netns, NodeMap};
 use crate::metrics::{
@@ -14,6 +16,9 @@ use crate::metrics::{
 };
 use crate::sinks;
 
+/// A reading serves every scrape for so long, in ns, unless a finding changes: each walks the whole map.
+const KEPT: u64 = 1_000_000_000;
+
 /// What is counted between scrapes, and what of it a scrape may see.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -21,6 +26,8 @@ pub(super) struct Meter {
     /// IPs that several may have: two nodes with one of them are no news.
     shared: Vec<Prefix>,
     opened: BTreeMap<Code, u64>,
+    /// What the last scrape was told, and when it was read.
+    last: Option<(BootNs, Arc<Reading>)>,
     /// Facts that the map took.
     pub(super) facts: u64,
     /// How often everything was read again because events were lost.
@@ -39,8 +46,20 @@ impl Meter {
         self.shared = shared.to_vec();
     }
 
-    /// A finding changed.
+    /// The next scrape is told nothing of before.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// What is still new enough to be told again.
+    fn last(&self, now: BootNs) -> Option<Arc<Reading>> {
+        let (at, reading) = self.last.as_ref()?;
+        (now.since(*at) < KEPT).then(|| Arc::clone(reading))
+    }
+
+    /// A finding changed. Whoever is told of it finds it in a scrape.
     pub(super) fn tell(&mut self, change: &Change) {
+        self.forget();
         if change.change == ChangeKind::Opened {
             *self.opened.entry(change.finding.code).or_default() += 1;
         }
@@ -54,9 +73,14 @@ pub(super) fn answer(core: &mut Core, question: Question) {
             let _ = reply.send(core.is_ready());
         }
         Question::Read(reply) => {
-            let reading = Box::new(read(core));
-            let addresses = reading.addresses.as_ref().map_or(0, |all| all.told.len());
-            core.memory.worked(addresses, clock::now());
+            let now = clock::now();
+            let reading = core.meter.last(now).unwrap_or_else(|| {
+                let reading = Arc::new(read(core));
+                let addresses = reading.addresses.as_ref().map_or(0, |all| all.told.len());
+                core.memory.worked(addresses, now);
+                core.meter.last = Some((now, Arc::clone(&reading)));
+                reading
+            });
             let _ = reply.send(reading);
         }
     }
@@ -167,4 +191,20 @@ fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
         (sinks::otlp::Kind::as_str(kind), Signal { exported, dropped, waiting })
     };
     reading.telemetry = sinks::otlp::Kind::ALL.into_iter().map(signal).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_serves_for_a_second_and_not_beyond_a_change() {
+        let kept =
+            || Meter { last: Some((BootNs(5), Arc::new(Reading::default()))), ..Meter::default() };
+        assert!(kept().last(BootNs(5 + KEPT - 1)).is_some());
+        assert!(kept().last(BootNs(5 + KEPT)).is_none());
+        let mut meter = kept();
+        meter.tell(&crate::sinks::tests::opened("a"));
+        assert!(meter.last(BootNs(6)).is_none(), "whoever is told of a finding finds it");
+    }
 }

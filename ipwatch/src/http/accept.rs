@@ -43,12 +43,14 @@ impl Listen for TcpListener {
 }
 
 /// Lets clients in until `shutdown` is done, `seats` of them at one time, and has each served by a task;
-/// `serve` is told whether there was a place for it. The tasks that still run are returned.
+/// `serve` is told whether there was a place for it, and `sent_away` of each that was not even told so. The
+/// tasks that still run are returned.
 pub(crate) async fn accept<L, S, F>(
     listener: &L,
     seats: usize,
     shutdown: impl Future<Output = ()>,
     serve: S,
+    sent_away: impl Fn(),
 ) -> JoinSet<()>
 where
     L: Listen,
@@ -74,7 +76,10 @@ where
             }
         };
         // Beyond the second row nobody is even told: the client sees a closed connection.
-        let Some((place, seated)) = places.take() else { continue };
+        let Some((place, seated)) = places.take() else {
+            sent_away();
+            continue;
+        };
         let served = serve(stream, seated);
         connections.spawn(async move {
             served.await;

@@ -98,14 +98,15 @@ impl Life {
         changes
     }
 
-    /// Acknowledges one that is alive, or with `None` takes that back. `None`: nothing has changed.
-    pub fn acknowledge(&mut self, id: &str, ack: Option<Ack>) -> Option<Change> {
+    /// Acknowledges one that is alive, or with `None` takes that back now. `None`: nothing has changed.
+    pub fn acknowledge(&mut self, id: &str, now: &str, ack: Option<Ack>) -> Option<Change> {
         let finding = &mut self.open.get_mut(id)?.finding;
         if finding.acked == ack {
             return None;
         }
         finding.acked = ack;
-        Some(Change { change: ChangeKind::Updated, finding: finding.clone() })
+        let at = finding.acked.is_none().then(|| now.to_owned());
+        Some(Change { at, ..Change::new(ChangeKind::Updated, finding.clone()) })
     }
 
     /// Takes back what holds no longer. Dates of one form compare as they read.
@@ -116,7 +117,8 @@ impl Life {
         ended
             .map(|Record { finding, .. }| {
                 finding.acked = None;
-                Change { change: ChangeKind::Updated, finding: finding.clone() }
+                let at = Some(now.to_owned());
+                Change { at, ..Change::new(ChangeKind::Updated, finding.clone()) }
             })
             .collect()
     }
@@ -215,7 +217,7 @@ impl Life {
                 finding.status = Status::Resolved;
                 finding.resolved_at = Some(now.clone());
                 self.remember(finding.clone());
-                Change { change: ChangeKind::Resolved, finding }
+                Change::new(ChangeKind::Resolved, finding)
             })
             .collect()
     }
@@ -249,7 +251,7 @@ impl Life {
         let at = candidate.observed;
         let record = Record { observed: at, seen: at, finding: finding.clone() };
         self.open.insert(id, record);
-        Change { change: ChangeKind::Opened, finding }
+        Change::new(ChangeKind::Opened, finding)
     }
 }
 
@@ -308,7 +310,7 @@ fn update(
     finding.remediation.clone_from(&candidate.remediation);
     finding.impact.clone_from(&candidate.impact);
     finding.caused_by = cause;
-    changed.then(|| Change { change: ChangeKind::Updated, finding: finding.clone() })
+    changed.then(|| Change::new(ChangeKind::Updated, finding.clone()))
 }
 
 /// Whether the same ones hold, in the same way, in the detector's order.

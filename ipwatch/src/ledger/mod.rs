@@ -122,6 +122,8 @@ pub struct Ledger {
     shared: Arc<Shared>,
     /// Changes that belong to the next [`Ledger::observe`]: what a reboot ended.
     owed: Vec<Change>,
+    /// Tenures that a reboot ended, and the boot that they were of.
+    ended: Option<(String, Vec<Tenure>)>,
     /// The first complete snapshot was compared with the open tenures.
     settled: bool,
 }
@@ -171,8 +173,8 @@ impl Ledger {
             }
         };
         let (life, open) = (Life::default(), Open::default());
-        let mut ledger =
-            Self { calendar, retention, life, open, shared, owed: Vec::new(), settled: false };
+        let (owed, ended, settled) = (Vec::new(), None, false);
+        let mut ledger = Self { calendar, retention, life, open, shared, owed, ended, settled };
         ledger.take_over();
         Ok(ledger)
     }
@@ -230,7 +232,7 @@ impl Ledger {
             until: lasts.map(|lasts| date(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX / 4))),
             note,
         });
-        let change = self.life.acknowledge(id, ack)?;
+        let change = self.life.acknowledge(id, &date(0), ack)?;
         if !self.shared.in_memory() {
             self.write_findings(std::slice::from_ref(&change));
         }
@@ -297,6 +299,11 @@ impl Ledger {
         let (rows, tenures): (Vec<Row>, Vec<Tenure>) = ended.into_iter().unzip();
         self.write_tenures(rows);
         tenures
+    }
+
+    /// Tenures that a reboot ended, once they are read, and the boot that they were of.
+    pub fn take_ended_by_reboot(&mut self) -> Option<(String, Vec<Tenure>)> {
+        self.ended.take()
     }
 
     /// Who had the IPs of `prefix`, the newest first, at most `limit`. The query blocks on the disk:
@@ -379,6 +386,9 @@ impl Ledger {
             }
         }
         self.owed.extend(loaded.ended_by_reboot);
+        if let Some(boot_id) = loaded.earlier {
+            self.ended = Some((boot_id, loaded.tenures_of_before));
+        }
         for record in loaded.findings {
             if !over.contains(&record.finding.id) {
                 self.life.continue_from(record);

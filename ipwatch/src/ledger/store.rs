@@ -12,6 +12,7 @@ use super::life::Record;
 use super::seal::{self, Seal};
 use super::tables::{META, TENURES, Tables};
 use super::tenure::{Row, RowKey};
+use crate::contract::Tenure;
 use crate::finding::{Change, Finding};
 
 /// Version of the tables above. One that is newer is left alone: the ipwatch that wrote it knows
@@ -83,6 +84,10 @@ pub(super) struct Loaded {
     pub(super) ended_by_reboot: Vec<Change>,
     /// Tenures of this boot that were open.
     pub(super) tenures: Vec<Row>,
+    /// Tenures of an earlier boot that were open: the reboot ended them.
+    pub(super) tenures_of_before: Vec<Tenure>,
+    /// The earlier boot.
+    pub(super) earlier: Option<String>,
     /// Rows that could not be read: a newer ipwatch of the same format wrote them, or a bug did.
     pub(super) unreadable: usize,
 }
@@ -145,12 +150,14 @@ impl Store {
             meta.insert("format", FORMAT.to_string().as_str())?;
             meta.insert("boot", identity.boot_id.as_str())?;
             meta.insert("node", identity.node.as_str())?;
-            earlier.is_some_and(|boot| boot != identity.boot_id)
+            earlier.filter(|boot| *boot != identity.boot_id)
         };
         let mut tables = Tables::open(&txn)?;
+        let reboot = earlier.as_ref().map(|_| identity);
         let mut loaded = Loaded::default();
-        tables.load_findings(earlier.then_some(identity), &mut loaded)?;
-        tables.load_tenures(earlier.then_some(identity), &mut loaded)?;
+        tables.load_findings(reboot, &mut loaded)?;
+        tables.load_tenures(reboot, &mut loaded)?;
+        loaded.earlier = earlier;
         tables.close()?;
         txn.commit()?;
         Ok(loaded)

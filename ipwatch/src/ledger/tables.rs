@@ -134,7 +134,7 @@ impl<'txn> Tables<'txn> {
             let over = identity.began.clone().max(record.finding.since.clone());
             record.finding.resolved_at = Some(over);
             self.put_finding(&id, &FindingRow::new(&record))?;
-            let change = Change { change: ChangeKind::Resolved, finding: record.finding };
+            let change = Change::new(ChangeKind::Resolved, record.finding);
             loaded.ended_by_reboot.push(change);
         }
         let last: Result<Vec<String>, redb::StorageError> = self
@@ -176,8 +176,9 @@ impl<'txn> Tables<'txn> {
             match reboot {
                 None => loaded.tenures.push(row),
                 Some(identity) => {
-                    if let Some((row, _)) = row.end(&identity.began, "reboot") {
+                    if let Some((row, tenure)) = row.end(&identity.began, "reboot") {
                         self.put_tenure(&row)?;
+                        loaded.tenures_of_before.push(tenure);
                     }
                 }
             }

@@ -156,6 +156,11 @@ fn a_reboot_ends_everything_and_merges_nothing() {
         (ChangeKind::Resolved, &id, Status::Resolved)
     );
     assert_eq!(see(&mut ledger, 4, &[]), []);
+    let (boot, ended) = ledger.take_ended_by_reboot().unwrap();
+    assert_eq!((boot.as_str(), ended.len()), ("boot-1", 1), "and so is who had an IP");
+    assert_eq!(ended[0].from, tenure("10.0.0.1", 5).from);
+    assert_eq!(ended[0].ended_by.as_deref(), Some("reboot"));
+    assert_eq!(ledger.take_ended_by_reboot(), None);
     // The same key in this boot is another tenure, although nothing ever settled.
     assert!(ledger.held("k1", tenure("10.0.0.1", 50)));
     let rows = history(&ledger);

@@ -86,6 +86,8 @@ pub(super) struct Teardowns {
     asked: BTreeMap<NetnsId, Ending>,
     /// To be taken: those that have ended, and those that hang.
     told: Vec<Ending>,
+    /// Endings for which there was no room.
+    untold: u64,
 }
 
 impl Teardowns {
@@ -104,6 +106,8 @@ impl Teardowns {
     fn tell(&mut self, ending: Ending) {
         if self.told.len() < MOST_ENDINGS {
             self.told.push(ending);
+        } else {
+            self.untold += 1;
         }
     }
 
@@ -165,8 +169,11 @@ impl NodeMap {
     /// The end of a netns was asked for, and a probe will tell when it has come.
     pub(super) fn teardown_asked(&mut self, id: NetnsId, at: BootNs) {
         let Some(entry) = self.netns.get(&id) else { return };
-        let full = self.teardowns.asked.len() >= MOST_ENDINGS;
-        if full || self.teardowns.asked.contains_key(&id) {
+        if self.teardowns.asked.contains_key(&id) {
+            return;
+        }
+        if self.teardowns.asked.len() >= MOST_ENDINGS {
+            self.teardowns.untold += 1;
             return;
         }
         let (container, pod) = self.sandbox_of(id);
@@ -187,6 +194,11 @@ impl NodeMap {
     /// Teardowns that have ended, or hang, since the last call.
     pub fn take_endings(&mut self) -> Vec<Ending> {
         std::mem::take(&mut self.teardowns.told)
+    }
+
+    /// How many more there were, for which there was no room, since the last call.
+    pub fn take_untold_endings(&mut self) -> u64 {
+        std::mem::take(&mut self.teardowns.untold)
     }
 
     /// Whether to look at the worker now, and when next. The first look is at the very start: what hangs

@@ -56,9 +56,14 @@ impl Answerer {
         }
     }
 
-    /// A client too many.
-    pub(super) fn full(&self) -> Answer {
+    /// Counts a client too many.
+    pub(super) fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a client too many, and tells it.
+    pub(super) fn full(&self) -> Answer {
+        self.refuse();
         line(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many clients are connected: try again in a moment",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use super::process::Process;
 use super::reading::Reading;
@@ -102,7 +103,7 @@ const MAX_FDS: Family = gauge("process_max_fds", "How many file descriptors it m
 /// Everything that one scrape tells.
 #[derive(Debug)]
 pub(super) struct Scrape {
-    pub(super) reading: Box<Reading>,
+    pub(super) reading: Arc<Reading>,
     pub(super) process: Process,
     /// Scrapes that found every place taken.
     pub(super) refused: u64,

@@ -190,7 +190,7 @@ where
             }
         }
     };
-    accept(listener, options.connections, shutdown, serve).await
+    accept(listener, options.connections, shutdown, serve, || answerer.refuse()).await
 }
 
 #[cfg(test)]

@@ -99,4 +99,4 @@ impl Sinks {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -140,6 +140,13 @@ impl Otlp {
         self.push(Signal::Traces, || Item::Teardown(Box::new(teardown)));
     }
 
+    /// So many teardowns were lost before they got here.
+    pub fn teardowns_lost(&self, count: u64) {
+        if let Some(queue) = self.queue(Signal::Traces) {
+            queue.lost(Kind::Teardowns, count);
+        }
+    }
+
     /// Takes the beginning or the end of a tenure. Never waits.
     pub fn tenure(&self, held: Held) {
         self.push(Signal::Traces, || Item::Tenure(Box::new(held)));

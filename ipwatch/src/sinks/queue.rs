@@ -231,6 +231,11 @@ impl Queue {
         self.news.notify_one();
     }
 
+    /// So many were dropped before they got here.
+    pub(super) fn lost(&self, kind: Kind, count: u64) {
+        self.lock().lanes[kind as usize].dropped += count;
+    }
+
     /// Takes the oldest of the kind that goes first. [`Queue::settle`] says what became of them.
     pub(super) fn take(&self, most: usize) -> Vec<Item> {
         let mut inner = self.lock();
@@ -383,6 +388,15 @@ mod tests {
         // One alone is never too many: it would be lost although there is nothing else.
         queue.push(huge("huge", most * 2));
         assert_eq!(first(&queue), "huge");
+    }
+
+    #[test]
+    fn what_was_lost_before_is_counted() {
+        let queue = Queue::default();
+        queue.lost(Kind::Teardowns, 3);
+        queue.lost(Kind::Teardowns, 2);
+        assert_eq!(queue.counters().of(Kind::Teardowns).dropped, 5);
+        assert_eq!(queue.counters().total(), Count { dropped: 5, ..Count::default() });
     }
 
     #[test]

@@ -72,7 +72,8 @@ pub(super) fn moment(change: &Change) -> (&str, &'static str) {
         ChangeKind::Updated => {
             let fired = finding.firing_at.as_deref().unwrap_or_default();
             let acked = finding.acked.as_ref().map_or("", |ack| ack.at.as_str());
-            (finding.last_seen.as_str().max(fired).max(acked), "updated")
+            let at = change.at.as_deref().unwrap_or_default();
+            (finding.last_seen.as_str().max(fired).max(acked).max(at), "updated")
         }
         ChangeKind::Resolved => (finding.resolved_at.as_deref().unwrap_or_default(), "resolved"),
     }

@@ -2,7 +2,7 @@ use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
 use crate::finding::{Change, ChangeKind, Code, Evidence, Finding, Severity, Status, Subject};
 
 /// A finding as it opens, with everything it can carry.
-pub(super) fn opened(id: &str) -> Change {
+pub(crate) fn opened(id: &str) -> Change {
     let finding = Finding {
         id: id.to_owned(),
         code: Code::IpHeldByStuckProcess,
@@ -52,7 +52,7 @@ pub(super) fn opened(id: &str) -> Change {
         preexisting: false,
         acked: None,
     };
-    Change { change: ChangeKind::Opened, finding }
+    Change::new(ChangeKind::Opened, finding)
 }
 
 /// The same, firing.

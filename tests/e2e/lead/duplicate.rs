@@ -16,12 +16,12 @@ support::tests! {
     an_ip_is_freed_while_its_holder_hangs needs [Containerd, Fuse],
 }
 
-const RELEASED: &str = "ip-released-but-held";
+pub(super) const RELEASED: &str = "ip-released-but-held";
 const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
 
 /// A pod whose process hangs in the kernel loses its shim, and its netns its name.
-fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
+pub(super) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
     // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
     let pod =
         containerd.run("db-0", hung.dir(), &["/bin/busybox", "head", "-c", "1", "/host/hang"]);
@@ -91,6 +91,6 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
 
 /// Waits until the daemon knows the IP of a pod.
 #[track_caller]
-fn await_known(daemon: &support::Daemon, pod: &Pod) {
+pub(super) fn await_known(daemon: &support::Daemon, pod: &Pod) {
     daemon.await_ip(&pod.ip, pod.netns);
 }

@@ -5,10 +5,12 @@
 //! - [`exhaustion`]: leaks fill a range until ADD fails.
 //! - [`duplicate`]: an IP is freed while it is held, and the next pod is given it.
 //! - [`ipvlan`]: the same where the kernel refuses the second one, in the VMs.
+//! - [`outlets`]: how soon the warning is at the collector, in a scrape and in the journal.
 
 pub(crate) mod duplicate;
 pub(crate) mod exhaustion;
 pub(crate) mod ipvlan;
+pub(crate) mod outlets;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -120,7 +120,7 @@ impl Server {
                 serve(stream, answerer, asker, &options).await;
             }
         };
-        let mut connections = accept(&listener, options.connections, shutdown, serve).await;
+        let mut connections = accept(&listener, options.connections, shutdown, serve, || ()).await;
         drop(listener);
         self.bound.remove();
         let _ = closing.send(true);

@@ -50,7 +50,7 @@ pub(in crate::cli) fn name(event: &Event) -> String {
 }
 
 fn finding(change: &Change, wide: bool) -> (&str, &'static str, Style, String) {
-    let Change { change: kind, finding } = change;
+    let Change { change: kind, finding, .. } = change;
     let style = match finding.severity {
         Severity::Critical => Style::Red,
         Severity::Warning => Style::Yellow,

@@ -289,7 +289,7 @@ proptest! {
 
             let ids: BTreeSet<String> =
                 candidates.iter().map(|seen| finding_id(CODE, &seen.key)).collect();
-            for Change { change, finding } in &changes {
+            for Change { change, finding, .. } in &changes {
                 let before = story.get(&finding.id).map(|(status, _)| *status);
                 match change {
                     ChangeKind::Opened => {

@@ -51,6 +51,24 @@ fn one_that_hangs_is_told_once_and_keeps_every_look() {
 }
 
 #[test]
+fn those_for_which_there_is_no_room_are_counted() {
+    let mut feed = Feed::new(ALL);
+    let begin = |feed: &mut Feed, n: u32| {
+        feed.tell(What::Netns { netns: full(n.into(), n, n.cast_signed()) });
+        feed.tell(What::NetnsDying { netns: NetnsRef::cookie(n.into()) });
+    };
+    for n in 10_001..=12_051 {
+        begin(&mut feed, n);
+        feed.tell(What::NetnsGone { netns: NetnsRef::cookie(n.into()) });
+    }
+    assert_eq!((feed.map.take_endings().len(), feed.map.take_untold_endings()), (2_048, 3));
+    assert_eq!(feed.map.take_untold_endings(), 0);
+    // Nor can all be followed that die at a time.
+    (20_001..=22_050).for_each(|n| begin(&mut feed, n));
+    assert_eq!(feed.map.take_untold_endings(), 2);
+}
+
+#[test]
 fn without_sight_of_the_end_no_teardown_is_told() {
     let mut feed = Feed::new(NONE);
     dying(&mut feed);

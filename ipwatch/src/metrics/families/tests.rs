@@ -84,7 +84,7 @@ fn page(reading: Reading) -> String {
         fds: Some(50),
         max_fds: Some(1024),
     };
-    write(Scrape { reading: Box::new(reading), process, refused: 9 }, Format::Plain).unwrap()
+    write(Scrape { reading: Arc::new(reading), process, refused: 9 }, Format::Plain).unwrap()
 }
 
 /// Type and labels by name.

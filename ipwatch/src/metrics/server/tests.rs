@@ -27,7 +27,7 @@ impl Rig {
             while let Some(question) = questions.recv().await {
                 match question {
                     Question::Ready(reply) => drop(reply.send(ready)),
-                    Question::Read(reply) => drop(reply.send(Box::new(reading(ready, ranges)))),
+                    Question::Read(reply) => drop(reply.send(Arc::new(reading(ready, ranges)))),
                 }
             }
         });
@@ -161,6 +161,33 @@ async fn those_who_never_read_lose_their_places() {
     let counted = page.lines().find(|line| line.starts_with("ipwatch_metrics_refused_total"));
     assert!(!counted.unwrap().ends_with(" 0"), "{counted:?}");
     drop(deaf);
+    rig.stop().await;
+}
+
+/// Who finds no place, and none to be told so, is counted all the same.
+#[tokio::test]
+async fn whoever_is_cut_off_is_counted() {
+    let rig = Rig::start(Options { connections: 1, ..Options::default() }, true, 0);
+    let mut clients = Vec::new();
+    // One that is served, 16 that would be told; they never ask. For three more there is nothing.
+    for _ in 0..20 {
+        clients.push(TcpStream::connect(rig.address).await.unwrap());
+    }
+    for cut_off in &mut clients[17..] {
+        let _ = cut_off.read(&mut [0]).await;
+    }
+    drop(clients);
+    let mut refused = 3;
+    let page = loop {
+        let page = rig.get("/metrics", "*/*").await;
+        if page.starts_with("HTTP/1.1 200") {
+            break page;
+        }
+        refused += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let counted = format!("ipwatch_metrics_refused_total {refused}");
+    assert!(page.lines().any(|line| line == counted), "{counted}: {page}");
     rig.stop().await;
 }
 

@@ -15,7 +15,7 @@ const LONGEST: usize = 8 * 1024;
 /// terminals.
 #[must_use]
 pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
-    let Change { change: kind, finding } = change;
+    let Change { change: kind, finding, .. } = change;
     let kind = match kind {
         ChangeKind::Opened => "opened",
         ChangeKind::Updated => "updated",

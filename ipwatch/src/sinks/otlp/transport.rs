@@ -130,32 +130,20 @@ impl Grpc {
     }
 
     async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
-        let channel = self.channel.clone();
+        // Three generated clients that differ in types alone.
+        macro_rules! export {
+            ($client:ident, $message:expr, $rejected:ident) => {{
+                let client = $client::new(self.channel.clone());
+                let mut client = client.max_decoding_message_size(LONGEST_ANSWER);
+                let answer = client.export(self.request($message)).await;
+                let partial = answer.map(|answer| answer.into_inner().partial_success);
+                partial.map(|some| some.map(|one| Taken::without(one.$rejected, one.error_message)))
+            }};
+        }
         let taken = match payload {
-            Payload::Traces(traces) => {
-                let mut client =
-                    TraceServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
-                let answer = client.export(self.request(traces)).await;
-                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
-                    partial.map(|one| Taken::without(one.rejected_spans, one.error_message))
-                })
-            }
-            Payload::Logs(logs) => {
-                let mut client =
-                    LogsServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
-                let answer = client.export(self.request(logs)).await;
-                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
-                    partial.map(|one| Taken::without(one.rejected_log_records, one.error_message))
-                })
-            }
-            Payload::Metrics(metrics) => {
-                let mut client =
-                    MetricsServiceClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
-                let answer = client.export(self.request(metrics)).await;
-                answer.map(|answer| answer.into_inner().partial_success).map(|partial| {
-                    partial.map(|one| Taken::without(one.rejected_data_points, one.error_message))
-                })
-            }
+            Payload::Traces(traces) => export!(TraceServiceClient, traces, rejected_spans),
+            Payload::Logs(logs) => export!(LogsServiceClient, logs, rejected_log_records),
+            Payload::Metrics(points) => export!(MetricsServiceClient, points, rejected_data_points),
         };
         taken.map(Option::unwrap_or_default).map_err(|status| refusal(&status))
     }

@@ -46,6 +46,16 @@ fn a_span_that_is_made_again_is_the_same_one() {
 }
 
 #[test]
+fn an_acknowledgement_that_is_taken_back_is_no_span_of_before() {
+    let fires = updated("a");
+    let unacked = |at: &str| Change { at: Some(at.to_owned()), ..updated("a") };
+    let (once, again) = (unacked("2026-01-01T00:00:20.000Z"), unacked("2026-01-01T00:00:30.000Z"));
+    assert_ne!(span(&once).span_id, span(&fires).span_id);
+    assert_ne!(span(&once).span_id, span(&again).span_id);
+    assert_eq!(span(&once).end_time_unix_nano, T0 + 20 * SECOND);
+}
+
+#[test]
 fn opening_and_update_are_moments_and_the_end_has_the_whole_length() {
     let time = |change| {
         let span = span(&change);
