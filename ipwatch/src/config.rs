@@ -333,8 +333,7 @@ impl Config {
             return Err(format!("ipam: {} must begin with /", path.display()));
         }
         if let Some(path) = self.kubernetes.wrong_path() {
-            let wrong = format!("kubernetes: {} must begin with /", path.display());
-            return Err(ConfigError::Value(wrong));
+            return Err(format!("kubernetes: {} must begin with /", path.display()));
         }
         if let Some(wrong) = self.metrics.wrong() {
             return Err(wrong);

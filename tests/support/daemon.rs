@@ -499,7 +499,6 @@ impl Daemon {
 
     /// Everything that it tells from now on, line by line, until the socket is shut down: by its socket, for
     /// that is one program less on the way.
-    #[must_use]
     pub fn events(&self) -> (UnixStream, impl Iterator<Item = String> + Send + use<>) {
         let mut socket = UnixStream::connect(&self.socket).expect("connect to the daemon");
         // 1.0: the answer ends with the connection, and there is nothing but lines in it.
