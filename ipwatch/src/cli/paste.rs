@@ -132,7 +132,12 @@ const TROUBLES: &[Trouble] = &[
             &["failedkillpod"],
         ],
         means: "something in the container does not end",
-        codes: &[Code::IpHeldByStuckProcess, Code::NetnsTeardownStuck, Code::IpHeldByDeadSandbox],
+        codes: &[
+            Code::IpHeldByStuckProcess,
+            Code::NetnsTeardownStuck,
+            Code::IpHeldByDeadSandbox,
+            Code::IpHeldByDeletedPod,
+        ],
     },
     Trouble {
         says: &[
