@@ -9,7 +9,7 @@ use crate::contract::{Netns, Tenure};
 use crate::fact::{CniCommand, NetnsRef, TaskKey};
 use crate::finding::{Change, ChangeKind, Finding};
 use crate::ledger::Ledger;
-use crate::map::{CallEntry, NodeMap};
+use crate::map::{CallEntry, NodeMap, strip_var};
 use crate::sinks::Link;
 use crate::sinks::call::{Run, RunKey};
 use crate::sinks::otlp::{Calls, Otlp};
@@ -89,7 +89,7 @@ impl Concerns {
     fn runs_of(&mut self, finding: &Finding, map: &NodeMap, calls: &Calls) -> Vec<Link> {
         let subject = &finding.subject;
         let id = subject.container.as_ref().and_then(|container| container.id.as_deref());
-        let path = subject.netns.as_ref().and_then(|netns| netns.path.as_deref()).map(bare);
+        let path = subject.netns.as_ref().and_then(|netns| netns.path.as_deref()).map(strip_var);
         let inner = map.calls().filter_map(|entry| entry.within);
         let asked: BTreeSet<TaskKey> = inner.collect();
         let newest = |command| {
@@ -97,7 +97,7 @@ impl Concerns {
                 let call = &entry.call;
                 let meant = match (id, path) {
                     (Some(id), _) => call.container_id.as_deref() == Some(id),
-                    (None, Some(path)) => call.netns_path.as_deref().map(bare) == Some(path),
+                    (None, Some(path)) => call.netns_path.as_deref().map(strip_var) == Some(path),
                     (None, None) => false,
                 };
                 let lo = call.ifname.as_deref() == Some("lo");
@@ -177,11 +177,6 @@ pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
 fn holders(map: &NodeMap, netns: &Netns) -> Vec<crate::contract::Holder> {
     let names = NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid };
     map.find(&names).map(|id| map.holder_views(id)).unwrap_or_default()
-}
-
-/// `/var/run` is a link to `/run`: a path by its shorter name.
-fn bare(path: &str) -> &str {
-    path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
 }
 
 /// Whether it is new. Where there is no room, something old is forgotten: at worst a span is sent twice, which

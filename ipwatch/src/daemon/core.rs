@@ -29,6 +29,7 @@ use crate::metrics::Question;
 use crate::sinks::Sinks;
 use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
+use crate::sources::probes::Missed;
 
 /// Batches applied before anything else gets its turn.
 const BATCHES: usize = 64;
@@ -40,8 +41,6 @@ const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", 
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
-/// What a runtime and a search take to answer twice.
-const SETTLES: u64 = 60_000_000_000;
 /// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
 const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
 /// The past is pruned this often.
@@ -80,7 +79,7 @@ pub(super) struct Core {
     next: Option<BootNs>,
     pruned: BootNs,
     /// When the events that programs missed were last counted, and how many there were.
-    counted: (BootNs, u64),
+    counted: (BootNs, Missed),
     pub(super) memory: Housekeeper,
     /// The longest that a turn may wait: the watchdog wants to see one.
     beat: Option<Duration>,
@@ -148,7 +147,7 @@ impl Core {
             settled: false,
             next: None,
             pruned: started,
-            counted: (started, 0),
+            counted: (started, Missed::default()),
             memory: Housekeeper::default(),
             beat: None,
         };
@@ -217,7 +216,7 @@ impl Core {
     fn apply(&mut self, batch: &[Fact]) {
         for fact in batch {
             match &fact.what {
-                What::Lost { count } => self.lost(*count),
+                What::Lost { count, .. } => self.lost(*count),
                 What::Source(source) => tell_source(source),
                 _ => {}
             }
@@ -247,9 +246,10 @@ impl Core {
         if now.since(counted) >= COUNT_EVERY.as_nanos() as u64 {
             let missed = self.eyes.missed();
             self.counted = (now, missed);
-            if missed > known {
-                let count = Some(missed - known);
-                self.apply(&[Fact { at: now, origin: Origin::Daemon, what: What::Lost { count } }]);
+            if missed.events > known.events {
+                let count = Some(missed.events - known.events);
+                let what = What::Lost { count, calls: missed.calls > known.calls };
+                self.apply(&[Fact { at: now, origin: Origin::Daemon, what }]);
             }
             self.measure(now);
         }
@@ -299,7 +299,9 @@ impl Core {
         let candidates = detect::detect(&self.map, now, &self.policy);
         let blind = self.blind();
         self.ledger.set_second_look(self.policy.second_look);
-        self.ledger.be_patient(if self.is_young(now) { &detect::SLOW } else { &[] });
+        // What stood before this run may not have been found again yet.
+        self.ledger.be_patient(&detect::patient(now.since(self.started), &self.policy));
+        self.ledger.keep_while(|finding| detect::still_holds(&self.map, finding, now));
         for change in self.ledger.observe(now, &candidates, &blind) {
             self.tell(change);
         }
@@ -376,12 +378,6 @@ impl Core {
         let findings = self.ledger.findings(false);
         let firing = || findings.iter().filter(|finding| finding.status == Status::Firing);
         (firing().filter(|finding| finding.caused_by.is_none()).count(), firing().count())
-    }
-
-    /// What stood before this run may not have been found again yet: that takes its grace.
-    fn is_young(&self, now: BootNs) -> bool {
-        let Policy { leak_age, sandbox_grace, teardown_grace, .. } = self.policy;
-        now.since(self.started) < leak_age + sandbox_grace + teardown_grace + SETTLES
     }
 
     /// Codes that cannot be judged now; before the first snapshot that is all of them.
@@ -466,7 +462,7 @@ impl Core {
 
     /// Events that no program saw, as of the last count.
     pub(super) fn missed(&self) -> u64 {
-        self.counted.1
+        self.counted.1.events
     }
 
     /// How long events took to get here, for people.
@@ -491,7 +487,7 @@ impl Core {
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
         if beyond + claims > 0 {
             let detail = format!(
-                "{beyond} links, addresses or routes are more than is kept of one netns, {claims} claims of IPs were \
+                "{beyond} links, addresses or routes are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::{Listener, Requests};
-use crate::sources::probes::{self, Losses, Probes, ProbesError, Rung, Snapshots};
+use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
 use crate::sources::{Closed, Emit, First, arp, cni, ipam, kubernetes};
@@ -65,10 +65,10 @@ impl Eyes {
     }
 
     /// Events that no program saw, because it was running already.
-    pub(super) fn missed(&self) -> u64 {
+    pub(super) fn missed(&self) -> Missed {
         match self {
             Eyes::Open(probes) => probes.missed(),
-            Eyes::Closed(_) => 0,
+            Eyes::Closed(_) => Missed::default(),
         }
     }
 }
@@ -227,12 +227,14 @@ async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
             losses;
         netns + tasks + addresses + neighbours + calls
     };
-    let mut told = 0;
+    let mut told = Losses::default();
     while losses.changed().await.is_ok() {
-        let now = total(*losses.borrow_and_update());
-        let count = Some(now.saturating_sub(told)).filter(|count| *count > 0);
+        let now = *losses.borrow_and_update();
+        let count = Some(total(now).saturating_sub(total(told))).filter(|count| *count > 0);
+        let calls = now.calls > told.calls;
         told = now;
-        if count.is_some() && emit.send(vec![daemon_fact(What::Lost { count })]).await.is_err() {
+        let lost = daemon_fact(What::Lost { count, calls });
+        if count.is_some() && emit.send(vec![lost]).await.is_err() {
             return;
         }
     }
@@ -254,7 +256,9 @@ async fn listen(listener: Listener, emit: Emit) {
     let told = emit.clone();
     tokio::spawn(async move {
         while losses.recv().await.is_some() {
-            if told.send(vec![daemon_fact(What::Lost { count: None })]).await.is_err() {
+            // Probes alone tell of runs of plugins.
+            let lost = What::Lost { count: None, calls: false };
+            if told.send(vec![daemon_fact(lost)]).await.is_err() {
                 return;
             }
         }

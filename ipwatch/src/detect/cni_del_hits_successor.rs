@@ -4,11 +4,13 @@
 //!
 //! The DEL alone says nothing: kubelet repeats it as a matter of course.
 
+use std::net::IpAddr;
+
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, CniCommand};
-use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{LateDel, LostWhat, NodeMap, Policy, Word};
+use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
+use crate::map::{LateDel, LostWhat, NetnsId, NodeMap, Policy, Word};
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
@@ -19,11 +21,9 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
 
 fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     let successor = &*del.successor;
-    // Whose own DEL runs, or who is dead by now, loses it rightly.
-    let ends = map.is_called(CniCommand::Del, successor, now, OWN_CALL)
-        || map.call_history(successor).is_some_and(|known| known.del.first.is_some())
-        || !matches!(map.word_on(successor), Word::Lives | Word::NobodyToAsk);
-    if ends {
+    if is_deleted(map, successor, now)
+        || !matches!(map.word_on(successor), Word::Lives | Word::NobodyToAsk)
+    {
         return None;
     }
     let mut lost = del.lost.iter().filter(|lost| is_missing(map, successor, &lost.what));
@@ -42,14 +42,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         proof.tell("probe", end.at, format!("it ended, {status}"));
     }
     for lost in std::iter::once(&first).chain(lost) {
-        let (source, text) = match &lost.what {
-            LostWhat::Reservation { ip, store, key } => {
-                (&**store, format!("{store} let go of {ip} of sandbox {new}: {key}"))
-            }
-            LostWhat::Address { ip, by, .. } => {
-                ("netlink", format!("{ip} of sandbox {new} went: {by}"))
-            }
-        };
+        let (source, text) = words_of(&lost.what, new);
         proof.tell(source, lost.at, text);
     }
     if let Some(entry) = map.sandbox(successor) {
@@ -99,6 +92,57 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         caused_by: None,
         preexisting: false,
     })
+}
+
+/// Whether what an earlier run found still holds: what it lost is in the evidence and nowhere else.
+pub(super) fn holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
+    let container = finding.subject.container.as_ref();
+    let Some(successor) = container.and_then(|container| container.id.as_deref()) else {
+        return false;
+    };
+    let netns = map.netns_of_sandbox(successor).map(|netns| netns.id);
+    let lives = match map.word_on(successor) {
+        Word::Lives | Word::Unknown => true,
+        Word::NobodyToAsk => netns.is_some(),
+        Word::Dead(_) | Word::Gone(_) | Word::Denied(_) => false,
+    };
+    let mut evidence = finding.evidence.iter();
+    lives
+        && !is_deleted(map, successor, now)
+        && evidence.any(|item| is_still_lost(map, item, successor, netns))
+}
+
+/// Whose own DEL runs or has run, loses it rightly.
+fn is_deleted(map: &NodeMap, sandbox: &str, now: BootNs) -> bool {
+    map.is_called(CniCommand::Del, sandbox, now, OWN_CALL)
+        || map.call_history(sandbox).is_some_and(|known| known.del.first.is_some())
+}
+
+/// A loss in words, and whose words they are. `is_still_lost` reads them.
+fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
+    match what {
+        LostWhat::Reservation { ip, store, key } => {
+            (store, format!("{store} let go of {ip} of sandbox {sandbox}: {key}"))
+        }
+        LostWhat::Address { ip, by, .. } => {
+            ("netlink", format!("{ip} of sandbox {sandbox} went: {by}"))
+        }
+    }
+}
+
+/// Whether an item of evidence tells of a loss, of an address in `netns` for one, and it has not come back.
+fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<NetnsId>) -> bool {
+    let Some((what, rest)) = item.text.split_once(" of sandbox ") else { return false };
+    let lost = match (what.strip_prefix(&format!("{} let go of ", item.source)), netns) {
+        (Some(ip), _) => rest.split_once(": ").and_then(|(_, key)| {
+            let (store, key) = (item.source.clone(), key.to_owned());
+            Some(LostWhat::Reservation { ip: ip.parse().ok()?, store, key })
+        }),
+        (None, Some(netns)) => what.parse().ok().map(|ip| LostWhat::Address { ip, netns, by: "" }),
+        // Nobody can tell that it came back.
+        (None, None) => return what.parse::<IpAddr>().is_ok(),
+    };
+    lost.is_some_and(|what| is_missing(map, successor, &what))
 }
 
 /// Whether it is still lost.

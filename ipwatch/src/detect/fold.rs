@@ -13,8 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::ip_duplicate;
+use super::{ip_duplicate, neighbour_conflict};
 use crate::contract;
+use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Holding, NodeMap, RangeEntry};
 
@@ -40,7 +41,7 @@ const FREE: [Code; 2] = [Code::IpReleasedButHeld, Code::IpConflictImminent];
 const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 
 /// Fills in `caused_by`, and raises what has become worse by it.
-pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
+pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
     raise(found);
     let duplicates = duplicates(map, found);
     raise_held(found, &duplicates);
@@ -74,7 +75,7 @@ pub(super) fn fold(map: &NodeMap, found: &mut [Candidate]) {
     }
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
-    fold_neighbours(found);
+    fold_neighbours(map, now, found, &duplicates);
     fold_ranges(map, found);
 }
 
@@ -141,16 +142,31 @@ fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize,
     }
 }
 
-/// Two that answer for one IP do so because both have it.
-fn fold_neighbours(found: &mut [Candidate]) {
-    let duplicates: BTreeMap<Option<IpAddr>, String> = found
-        .iter()
-        .filter(|one| one.code == Code::IpDuplicate)
-        .map(|one| (one.subject.ip, one.key.clone()))
-        .collect();
-    for candidate in found.iter_mut().filter(|one| one.code == Code::NeighbourConflict) {
-        let root = duplicates.get(&candidate.subject.ip);
-        candidate.caused_by = root.map(|key| (Code::IpDuplicate, key.clone()));
+/// Two that answer for one IP do so because both have it: if it is one of those two who answers.
+fn fold_neighbours(
+    map: &NodeMap,
+    now: BootNs,
+    found: &mut [Candidate],
+    duplicates: &[(usize, [NetnsKey; 2])],
+) {
+    if duplicates.is_empty() || !found.iter().any(|one| one.code == Code::NeighbourConflict) {
+        return;
+    }
+    let parties = neighbour_conflict::parties(map, now);
+    let answers = |key: &str, both: &[NetnsKey; 2]| {
+        let mut netns = parties.get(key).into_iter().flatten().filter_map(|id| map.netns(*id));
+        netns.any(|netns| both.contains(&key_of(&map.netns_view(netns))))
+    };
+    for place in 0..found.len() {
+        let one = &found[place];
+        if one.code != Code::NeighbourConflict {
+            continue;
+        }
+        let root = duplicates.iter().find(|(twice, both)| {
+            found[*twice].subject.ip == one.subject.ip && answers(&one.key, both)
+        });
+        found[place].caused_by =
+            root.map(|(twice, _)| (Code::IpDuplicate, found[*twice].key.clone()));
     }
 }
 

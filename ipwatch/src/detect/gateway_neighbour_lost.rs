@@ -93,7 +93,7 @@ fn candidate(
         code: Code::GatewayNeighbourLost,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
         severity: Severity::Warning,
-        holders: map.resident_views(pod.id, map.now()),
+        holders: words::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since,
         observed,

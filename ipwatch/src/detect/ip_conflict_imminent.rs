@@ -7,10 +7,9 @@
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Grounds, Match, Netns, NodeMap, Policy, ReservationEntry};
+use crate::map::{Dispute, Grounds, Match, Netns, NodeMap, ReservationEntry};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    let disputes = map.disputes(now);
+pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
         Grounds::Handed(entry) => Some((dispute.holder, entry)),
         _ => None,
@@ -66,7 +65,7 @@ fn candidate(
         code: Code::IpConflictImminent,
         key: format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity),
         severity: Severity::Critical,
-        holders: map.resident_views(holder.id, now),
+        holders: words::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
         since: entry.first_seen,
         observed: now,

@@ -40,8 +40,8 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     }
     proof.tell("netlink", now, format!("they share {link}"));
     let order = if one.second.seen_to_come { "came second" } else { "came at an unknown time" };
-    let mut holders = map.resident_views(first.id, now);
-    holders.extend(map.resident_views(second.id, now));
+    let mut holders = words::bounded(map.resident_views(first.id, now));
+    holders.extend(words::bounded(map.resident_views(second.id, now)));
     Some(Candidate {
         code: Code::IpDuplicate,
         key,

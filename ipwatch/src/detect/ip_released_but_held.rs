@@ -6,10 +6,9 @@
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Dispute, Grounds, NodeMap, Policy};
+use crate::map::{Dispute, Grounds, NodeMap};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    let disputes = map.disputes(now);
+pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
 }
 
@@ -58,7 +57,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         code: Code::IpReleasedButHeld,
         key: format!("{}/{}/{ip}", boot.boot_id, holder.identity),
         severity: Severity::Critical,
-        holders: map.resident_views(holder.id, now),
+        holders: words::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
         since: dispute.since,
         observed: now,

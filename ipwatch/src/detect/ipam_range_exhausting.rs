@@ -50,7 +50,7 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         subject: Subject { network: Some(range.network.clone()), ..Subject::default() },
         holders: Vec::new(),
         evidence: proof.done(),
-        since: now.min(map.range_low_since(entry).unwrap_or(now)),
+        since: now.min(entry.low_since().unwrap_or(now)),
         observed: now,
         impact: format!(
             "Room for {} more {} in network {}, for {freed} if the leaks were freed. Then ADD fails: \

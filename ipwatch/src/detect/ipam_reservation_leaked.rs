@@ -12,9 +12,6 @@ use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
 
-/// Reservations of one network that are told one by one.
-const TOLD: usize = 64;
-
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
     for leak in map.leaks().filter(|leak| map.store_counts(&leak.entry.store)) {
@@ -24,7 +21,6 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
     let mut found = Vec::new();
     for leaks in by_network.values_mut() {
         leaks.sort_by_key(|leak| (leak.from, leak.entry.ip));
-        leaks.truncate(TOLD);
         let mut firsts: BTreeMap<LeakCause, String> = BTreeMap::new();
         for leak in leaks.iter() {
             let Some(mut candidate) = candidate(map, leak, now) else { continue };

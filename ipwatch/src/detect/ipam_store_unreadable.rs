@@ -7,10 +7,8 @@ use super::cause::quoted;
 use super::words::Proof;
 use crate::fact::{BootNs, Unreadable};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{NodeMap, Policy, UnreadableEntry};
+use crate::map::{NodeMap, Policy, UnreadableEntry, WRITING};
 
-/// A file that is being written is torn for a moment, in ns.
-const WRITING: u64 = 3_000_000_000;
 /// Files that are told one by one.
 const TOLD: usize = 64;
 

@@ -32,12 +32,12 @@ mod words;
 use std::collections::BTreeSet;
 
 use crate::fact::BootNs;
-use crate::finding::{Candidate, Code};
-use crate::map::{NodeMap, Policy};
+use crate::finding::{Candidate, Code, Finding};
+use crate::map::{LOOP_WINDOW, NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-pub const SLOW: [Code; 14] = [
+const SLOW: [Code; 15] = [
     Code::IpHeldByDeadSandbox,
     Code::IpHeldByDeletedPod,
     Code::DeviceHeldByDeadSandbox,
@@ -47,15 +47,28 @@ pub const SLOW: [Code; 14] = [
     Code::IpReleasedButHeld,
     Code::IpConflictImminent,
     Code::IpamReservationLeaked,
+    Code::IpamStoreUnreadable,
     Code::CniDelFailing,
     Code::VethOrphaned,
     Code::NeighbourConflict,
     Code::NeighbourFailed,
     Code::GatewayNeighbourLost,
 ];
+/// Codes that rest on what happened within the last ten minutes: a restart forgets that.
+const BY_THE_PAST: [Code; 2] = [Code::SandboxCrashLoop, Code::IpamRangeExhausting];
+/// What a runtime and a search take to answer twice.
+const SETTLES: u64 = 60_000_000_000;
 
 /// What every detector is.
 type Detector = fn(&NodeMap, BootNs, &Policy) -> Vec<Candidate>;
+
+/// What the stores and the kernel disagree on: worked out once for both codes.
+fn disputed(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+    let disputes = map.disputes(now);
+    let mut found = ip_released_but_held::detect(map, &disputes, now);
+    found.extend(ip_conflict_imminent::detect(map, &disputes, now));
+    found
+}
 
 /// Everything that is wrong at `now`.
 #[must_use]
@@ -69,8 +82,7 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         netns_teardown_stuck::detect,
         mount_leak_blocks_removal::detect,
         sandbox_crash_loop::detect,
-        ip_released_but_held::detect,
-        ip_conflict_imminent::detect,
+        disputed,
         ipam_reservation_leaked::detect,
         ipam_range_exhausting::detect,
         ipam_store_unreadable::detect,
@@ -84,8 +96,25 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     ];
     let mut found: Vec<Candidate> =
         DETECTORS.iter().flat_map(|detect| detect(map, now, policy)).collect();
-    fold::fold(map, &mut found);
+    fold::fold(map, now, &mut found);
     found
+}
+
+/// Codes of which what an earlier run found may not have been found again yet, `age` ns after the start.
+#[must_use]
+pub fn patient(age: u64, policy: &Policy) -> Vec<Code> {
+    let Policy { leak_age, sandbox_grace, teardown_grace, .. } = *policy;
+    let graces = leak_age + sandbox_grace + teardown_grace;
+    let slow = SLOW.iter().filter(|_| age < graces + SETTLES);
+    let past = BY_THE_PAST.iter().filter(|_| age < LOOP_WINDOW + SETTLES);
+    slow.chain(past).copied().collect()
+}
+
+/// Whether what an earlier run found still holds, where this run can never find it again: nobody but that run
+/// saw it happen.
+#[must_use]
+pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
+    finding.code == Code::CniDelHitsSuccessor && cni_del_hits_successor::holds(map, finding, now)
 }
 
 /// Codes that cannot be judged now, because a source of theirs does not answer, or because what stood
@@ -134,6 +163,10 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
             Code::CniDelFailing,
         ]);
     }
+    // There are more than are looked at.
+    if !map.has_all_disputes() {
+        blind.extend([Code::IpReleasedButHeld, Code::IpConflictImminent]);
+    }
     if !map.runtimes_answer() {
         blind.extend([Code::IpamReservationLeaked, Code::CniDelHitsSuccessor, Code::CniDelFailing]);
     }
@@ -144,8 +177,11 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     if !map.answers("netlink") {
         blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
     }
-    if map.is_unsettled() {
+    if map.is_unsettled() || !map.has_all_duplicates() {
         blind.insert(Code::IpDuplicate);
+    }
+    if !map.has_all_conflicts(map.now()) {
+        blind.insert(Code::NeighbourConflict);
     }
     // What is silent is not at peace.
     if !neighbour_conflict::SOURCES.iter().all(|source| map.answers(source)) {

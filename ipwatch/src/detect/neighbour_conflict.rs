@@ -13,30 +13,48 @@ use crate::map::{Conflict, ConflictGrounds, Netns, NetnsId, NodeMap, Party, Poli
 pub(super) const SOURCES: &[&str] = &["netlink", "neighbours"];
 /// Devices that heard it and are quoted.
 const QUOTED: usize = 4;
+/// The device that stands for a link.
+type Link = (NetnsId, u32);
+
 /// Holders that are named of each netns.
 const HOLDERS: usize = 8;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    // One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the
-    // link's, and the IP's.
-    let mut links: BTreeMap<(IpAddr, (NetnsId, u32)), Vec<Conflict>> = BTreeMap::new();
-    for conflict in map.conflicts(now) {
-        let link = map.segment(conflict.netns, conflict.ifindex);
-        links.entry((conflict.ip, link)).or_default().push(conflict);
-    }
+    let links = by_link(map, now);
     let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
     told.collect()
 }
 
-fn candidate(
-    map: &NodeMap,
-    (netns, ifindex): (NetnsId, u32),
-    group: &[Conflict],
-    now: BootNs,
-) -> Option<Candidate> {
+/// One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the link's,
+/// and the IP's.
+fn by_link(map: &NodeMap, now: BootNs) -> BTreeMap<(IpAddr, Link), Vec<Conflict>> {
+    let mut links: BTreeMap<(IpAddr, Link), Vec<Conflict>> = BTreeMap::new();
+    for conflict in map.conflicts(now) {
+        let link = map.segment(conflict.netns, conflict.ifindex);
+        links.entry((conflict.ip, link)).or_default().push(conflict);
+    }
+    links
+}
+
+/// The netns of this node that answer for the IP, by the key of what is found.
+pub(super) fn parties(map: &NodeMap, now: BootNs) -> BTreeMap<String, Vec<NetnsId>> {
+    let homes = |group: &[Conflict]| {
+        let parties = group.iter().flat_map(|one| &one.parties);
+        parties.filter_map(|party| Some(party.home?.netns)).collect()
+    };
+    let links = by_link(map, now);
+    let all = links.iter();
+    all.filter_map(|((ip, link), group)| Some((key(map, *ip, *link)?, homes(group)))).collect()
+}
+
+fn key(map: &NodeMap, ip: IpAddr, (netns, ifindex): Link) -> Option<String> {
+    let identity = map.netns(netns)?.identity;
+    Some(format!("{}/{ip}/{identity}/{ifindex}", map.boot()?.boot_id))
+}
+
+fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Option<Candidate> {
     // What is known best speaks for the others.
     let first = group.iter().min_by_key(|one| (one.grounds, one.since))?;
-    let boot = map.boot()?;
     let ip = first.ip;
     let mut proof = Proof::new(map);
     for conflict in group.iter().take(QUOTED) {
@@ -59,7 +77,7 @@ fn candidate(
     let device = words::device(map.netns(first.netns)?, first.ifindex);
     Some(Candidate {
         code: Code::NeighbourConflict,
-        key: format!("{}/{ip}/{}/{ifindex}", boot.boot_id, map.netns(netns)?.identity),
+        key: key(map, ip, link)?,
         severity: Severity::Warning,
         subject,
         holders: holders.collect(),

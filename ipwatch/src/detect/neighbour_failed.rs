@@ -77,7 +77,7 @@ fn candidate(
         code: Code::NeighbourFailed,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
         severity: if traffic { Severity::Warning } else { Severity::Info },
-        holders: map.resident_views(pod.id, map.now()),
+        holders: words::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since: silence.since,
         observed: silence.changed,

@@ -286,3 +286,17 @@ fn a_look_that_could_not_tell_changes_nothing() {
     case.look(7_100, Look { netns: None, ..hanging() });
     assert_eq!(case.found().len(), 1);
 }
+
+#[test]
+fn what_needs_its_past_is_waited_for_after_a_restart() {
+    const SEC: u64 = 1_000 * MS;
+    let policy = Policy::default();
+    for code in [Code::IpamStoreUnreadable, Code::NetnsLeaked] {
+        assert!(patient(60 * SEC, &policy).contains(&code), "{code}");
+        assert!(!patient(430 * SEC, &policy).contains(&code), "{code}");
+    }
+    for code in [Code::SandboxCrashLoop, Code::IpamRangeExhausting] {
+        assert!(patient(LOOP_WINDOW, &policy).contains(&code), "{code}");
+    }
+    assert_eq!(patient(LOOP_WINDOW + 60 * SEC, &policy), []);
+}

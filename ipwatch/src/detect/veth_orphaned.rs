@@ -100,7 +100,7 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
         key: format!("{}/{}/{}/{ip}", boot.boot_id, link.name, link.ifindex),
         severity: Severity::Info,
         subject: Subject { ip: Some(ip), ..words::subject(map, behind) },
-        holders: map.holder_views(behind.id),
+        holders: words::bounded(map.holder_views(behind.id)),
         evidence: proof.done(),
         since: route.since,
         observed,

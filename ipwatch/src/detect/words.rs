@@ -1,10 +1,15 @@
 //! What several detectors say in the same way.
 
 use super::cause::quoted;
-use crate::contract::{Container, Pod};
+use crate::contract::{Container, Holder, Pod};
 use crate::fact::BootNs;
 use crate::finding::{Evidence, Subject};
 use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
+
+/// Addresses of a netns that are listed.
+const LISTED: usize = 8;
+/// Holders of a netns that are listed.
+const HOLDERS: usize = 64;
 
 /// Evidence in the order it is told.
 pub(super) struct Proof<'a> {
@@ -129,13 +134,25 @@ pub(super) fn device(netns: &Netns, ifindex: u32) -> String {
     netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
 }
 
-/// Its addresses, each with its device.
+/// Its addresses, each with its device; of many the first.
 pub(super) fn addresses(netns: &Netns) -> Vec<String> {
     let text = |ifindex: u32| device(netns, ifindex);
-    netns
-        .routable()
+    let mut all = netns.routable();
+    let first = all.by_ref().take(LISTED);
+    let mut listed: Vec<String> = first
         .map(|(key, _)| format!("{}/{} on {}", key.local, key.prefix_len, text(key.ifindex)))
-        .collect()
+        .collect();
+    let more = all.count();
+    if more > 0 {
+        listed.push(format!("and {more} more"));
+    }
+    listed
+}
+
+/// Of many holders the first: a finding is kept, written and sent, and `query` lists all.
+pub(super) fn bounded(mut holders: Vec<Holder>) -> Vec<Holder> {
+    holders.truncate(HOLDERS);
+    holders
 }
 
 /// The pod, else the container, else `otherwise`.

@@ -202,6 +202,11 @@ pub enum Scope {
     },
 }
 
+/// What a record that does not say may mean.
+fn yes() -> bool {
+    true
+}
+
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
@@ -225,6 +230,10 @@ pub enum What {
         /// How many, when it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
+        /// Runs of CNI plugins may be among them: nothing tells of these again. Records that do not say may
+        /// mean them.
+        #[serde(default = "yes")]
+        calls: bool,
     },
     /// A dump of `scope` began: entries last touched before this fact's `at` go when it ends.
     Began(Scope),

@@ -87,7 +87,8 @@ impl Backlog {
     /// Puts back what could not be written, except where something newer waits.
     pub(super) fn put_back(&mut self, older: Backlog) {
         let newer = std::mem::replace(self, older);
-        self.lost += newer.lost;
+        // `take` left the count here: the older one is within it.
+        self.lost = newer.lost;
         for (id, row) in newer.findings {
             self.finding(&id, row);
         }

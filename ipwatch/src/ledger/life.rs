@@ -54,6 +54,8 @@ pub struct Life {
     inherited: BTreeSet<String>,
     /// Codes of which these are kept meanwhile.
     patient: BTreeSet<Code>,
+    /// Of the inherited ones, those that are known to hold all the same.
+    kept: BTreeSet<String>,
     /// At least so long lies between the two observations that make a finding fire, in ns.
     second_look: u64,
 }
@@ -191,9 +193,14 @@ impl Life {
     /// Keeps what an earlier run left open of these codes, until it is found again or this is called with
     /// others: their detectors take a while to see after a restart what stood before.
     pub fn be_patient(&mut self, codes: &[Code]) {
-        if self.patient.len() != codes.len() {
-            self.patient = codes.iter().copied().collect();
-        }
+        self.patient = codes.iter().copied().collect();
+    }
+
+    /// Keeps what an earlier run left open and this one cannot find again, as long as it holds.
+    pub fn keep_while(&mut self, holds: impl Fn(&Finding) -> bool) {
+        let inherited = self.inherited.iter().filter_map(|id| self.open.get(id));
+        let kept = inherited.filter(|record| holds(&record.finding));
+        self.kept = kept.map(|record| record.finding.id.clone()).collect();
     }
 
     fn resolve_missing(
@@ -207,7 +214,8 @@ impl Life {
             .open
             .extract_if(.., |id, record| {
                 let code = record.finding.code;
-                let waits = self.inherited.contains(id) && self.patient.contains(&code);
+                let waits = self.inherited.contains(id)
+                    && (self.patient.contains(&code) || self.kept.contains(id));
                 !seen.contains_key(id) && !blind.contains(&code) && !waits
             })
             .map(|(_, record)| record)

@@ -203,6 +203,12 @@ impl Ledger {
         self.life.be_patient(codes);
     }
 
+    /// See [`Life::keep_while`].
+    pub fn keep_while(&mut self, holds: impl Fn(&Finding) -> bool) {
+        self.take_over();
+        self.life.keep_while(holds);
+    }
+
     /// What changed: see [`Life::observe`]. Until the first snapshot is complete every code is blind:
     /// what an earlier run left open is unknown, not gone.
     pub fn observe(

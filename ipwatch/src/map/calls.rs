@@ -359,7 +359,7 @@ impl NodeMap {
         }
     }
 
-    /// What was lost may have been the begin or the end of a run: all are seen again from now on.
+    /// The begin or the end of a run may have been lost: all are seen again from now on.
     pub(super) fn calls_lost(&mut self, at: BootNs) {
         self.calls.seen_since = self.calls.seen_since.map(|since| since.max(at));
     }

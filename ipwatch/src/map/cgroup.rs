@@ -48,6 +48,21 @@ pub fn attribution(path: &str) -> Option<Attribution> {
     found.container_id.is_some().then_some(found)
 }
 
+/// Whether the path names one container within another: Docker's within a pod is not kubelet's.
+#[must_use]
+pub fn is_nested(path: &str) -> bool {
+    let (mut outer, mut parent) = (None, "");
+    for part in path.split('/') {
+        for (id, _) in part.split(':').filter_map(|name| container(name, part, parent)) {
+            if *outer.get_or_insert(id) != id {
+                return true;
+            }
+        }
+        parent = part;
+    }
+    false
+}
+
 /// Prefixes of the systemd driver's scopes. A `…-conmon-` is none of them.
 const RUNTIMES: &[(&str, &str)] = &[
     ("cri-containerd", "containerd"),
@@ -179,6 +194,29 @@ mod tests {
         // And the one inside a pod is.
         let nested = is(Some(ID), Some("docker"), Some(UID));
         assert_eq!(read("/kubepods/podU/OTHER/docker/ID"), nested);
+    }
+
+    #[test]
+    fn a_container_within_another_is_nested() {
+        let is_nested = |shape: &str| is_nested(&shape.replace("OTHER", OTHER).replace("ID", ID));
+        for path in [
+            "/kubepods/pod1/OTHER/docker/ID",
+            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-OTHER.scope/docker/ID/init",
+            "/kubepods/pod1/OTHER/kubepods/pod2/ID",
+            "/system.slice/x.service/kubepods-pod1.slice:cri-containerd:OTHER/docker/ID",
+        ] {
+            assert!(is_nested(path), "{path}");
+        }
+        for path in [
+            "/kubepods/pod1/ID",
+            "/kubepods.slice/kubepods-pod1.slice/crio-ID.scope/container",
+            "/kubepods/pod1/ID/system.slice/x.service",
+            "/machine.slice/libpod-ID.scope/libpod-payload-ID",
+            "/system.slice/x.service/kubepods-pod1.slice:cri-containerd:ID",
+            "/user.slice",
+        ] {
+            assert!(!is_nested(path), "{path}");
+        }
     }
 
     #[test]

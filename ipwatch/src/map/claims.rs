@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, Claim, ClaimKind, Mac, NetnsRef};
 
 use super::netns::is_routable;
-use super::{NetnsId, NodeMap};
+use super::{NetnsId, NodeMap, Table};
 
 const SEC: u64 = 1_000_000_000;
 /// A MAC that was not heard for so long claims nothing any more.
@@ -119,6 +119,8 @@ pub(super) struct Claims {
     contested: BTreeSet<Key>,
     /// Addresses that duplicate address detection gave up.
     dad: BTreeSet<Key>,
+    /// For how many IPs a MAC only ever answered on a device: who asks whether it answers for others asks often.
+    answering: Table<(NetnsId, u32, Mac), usize>,
     /// Keys thrown out for want of room.
     forgotten: u64,
     /// A probe tells of neighbour updates.
@@ -158,6 +160,11 @@ impl Side {
         self.left = false;
     }
 
+    /// It asks for the IP itself, or announces it: not in another's place.
+    pub(super) fn speaks_for_itself(&self) -> bool {
+        self.requested.is_some() || self.announced.is_some()
+    }
+
     /// It was heard by a packet, lately, and may still be there.
     pub(super) fn is_live(&self, now: BootNs) -> bool {
         !self.left && self.hand.is_none() && now.since(self.last) < FORGOTTEN
@@ -174,6 +181,12 @@ impl Side {
 }
 
 impl Contest {
+    /// MACs that did nothing but answer.
+    fn answering(&self) -> Vec<Mac> {
+        let answer = self.sides.iter().filter(|side| !side.speaks_for_itself());
+        answer.map(|side| side.mac).collect()
+    }
+
     fn hear(&mut self, mac: Mac, how: How, at: BootNs) {
         let place = self.sides.iter().position(|side| side.mac == mac).unwrap_or_else(|| {
             if self.sides.len() >= MAX_SIDES {
@@ -229,6 +242,7 @@ impl Claims {
     fn forget(&mut self, key: &Key) {
         let Some(contest) = self.entries.remove(key) else { return };
         let (ip, id, ifindex) = *key;
+        self.count_answers(id, ifindex, &contest.answering(), &[]);
         if let Some(order) = self.order.get_mut(&id) {
             order.remove(&(contest.touched, ip, ifindex));
             if order.is_empty() {
@@ -298,17 +312,24 @@ impl Claims {
         self.dad.iter()
     }
 
-    /// Every IP that a MAC claims on a device, and how.
-    pub(super) fn of_mac(
-        &self,
-        id: NetnsId,
-        ifindex: u32,
-        mac: Mac,
-    ) -> impl Iterator<Item = &Side> {
-        let order = self.order.get(&id).into_iter().flatten();
-        let keys = order.filter(move |(_, _, on)| *on == ifindex);
-        let contests = keys.filter_map(move |(_, ip, on)| self.entries.get(&(*ip, id, *on)));
-        contests.filter_map(move |contest| contest.sides.iter().find(|side| side.mac == mac))
+    /// For how many IPs a MAC answers on a device, and does nothing else.
+    pub(super) fn answered_by(&self, id: NetnsId, ifindex: u32, mac: Mac) -> usize {
+        self.answering.get(&(id, ifindex, mac)).copied().unwrap_or_default()
+    }
+
+    /// These MACs only answered for an IP, and now those do.
+    fn count_answers(&mut self, id: NetnsId, ifindex: u32, before: &[Mac], now: &[Mac]) {
+        for mac in now {
+            *self.answering.entry((id, ifindex, *mac)).or_default() += 1;
+        }
+        for mac in before {
+            let key = (id, ifindex, *mac);
+            let Some(count) = self.answering.get_mut(&key) else { continue };
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.answering.remove(&key);
+            }
+        }
     }
 
     fn make_room(&mut self, id: NetnsId) {
@@ -360,12 +381,14 @@ impl NodeMap {
         order.remove(&(contest.touched, ip, ifindex));
         contest.touched = contest.touched.max(at);
         order.insert((contest.touched, ip, ifindex));
-        let known = contest.sides.len();
+        let (known, before) = (contest.sides.len(), contest.answering());
         contest.hear(mac, how, at);
         let several = contest.sides.len() > 1;
         if known != contest.sides.len() && several {
             self.news.changed(id, ifindex, ip);
         }
+        let now = contest.answering();
+        self.claims.count_answers(id, ifindex, &before, &now);
         let holders = self.devices_with(ip);
         let own = holders.iter().find(|(_, _, own)| *own == Some(mac));
         if let Some((netns, ifindex, _)) = own

@@ -76,16 +76,23 @@ impl NodeMap {
     /// Every conflict at `now`, as each device heard it.
     #[must_use]
     pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
-        let mut found: Vec<Conflict> = self
-            .claims
-            .contested()
-            .filter_map(|(key, contest)| self.conflict(key, contest, now))
-            .take(MOST)
-            .collect();
-        found.extend(self.claims.dad().filter_map(|key| self.failed(key)));
-        // Some may be several's on purpose.
-        found.retain(|one| !self.is_shared_ip(one.ip));
+        let mut found: Vec<Conflict> = self.heard_conflicts(now).take(MOST).collect();
+        let failed = self.claims.dad().filter(|(ip, ..)| !self.is_shared_ip(*ip));
+        found.extend(failed.filter_map(|key| self.failed(key)));
         found
+    }
+
+    /// Whether there are not more than are told of.
+    #[must_use]
+    pub fn has_all_conflicts(&self, now: BootNs) -> bool {
+        let few = self.claims.contested().nth(MOST).is_none();
+        few || self.heard_conflicts(now).nth(MOST).is_none()
+    }
+
+    fn heard_conflicts(&self, now: BootNs) -> impl Iterator<Item = Conflict> {
+        // Some may be several's on purpose.
+        let contested = self.claims.contested().filter(|((ip, ..), _)| !self.is_shared_ip(*ip));
+        contested.filter_map(move |(key, contest)| self.conflict(key, contest, now))
     }
 
     fn conflict(&self, key: &Key, contest: &Contest, now: BootNs) -> Option<Conflict> {
@@ -127,16 +134,9 @@ impl NodeMap {
         let router =
             at.is_some_and(|(home, entry)| !home.holds && (entry.host || entry.id == netns));
         let proxy = || {
-            let mut all = self.claims.of_mac(netns, ifindex, side.mac);
-            side.requested.is_none()
-                && side.announced.is_none()
+            !side.speaks_for_itself()
                 && side.home.is_none_or(|home| !home.holds)
-                && all
-                    .by_ref()
-                    .filter(|of| of.requested.is_none() && of.announced.is_none())
-                    .take(PROXY)
-                    .count()
-                    == PROXY
+                && self.claims.answered_by(netns, ifindex, side.mac) >= PROXY
         };
         side.is_live(now) && !is_virtual(side.mac) && !router && !proxy()
     }
@@ -149,7 +149,14 @@ impl NodeMap {
         let refused = |winner: &Side, loser: &Side| {
             let answers = [winner.taken, winner.replied, winner.requested];
             let near = |answer: BootNs, lost: BootNs| answer.plus(ONE_ANSWER) >= lost;
-            loser.lost.is_some_and(|lost| answers.into_iter().flatten().any(|at| near(at, lost)))
+            // It announced that it takes over, too soon for the entry, was taken later, and the other is silent.
+            let moved = |lost: BootNs| {
+                let taken = loser.taken.filter(|taken| *taken > lost);
+                loser.announced.is_some() && taken.is_some_and(|taken| winner.last <= taken)
+            };
+            loser.lost.is_some_and(|lost| {
+                answers.into_iter().flatten().any(|at| near(at, lost)) && !moved(lost)
+            })
         };
         // An IPv6 answer that may be refused is a proxy's, or of an anycast address (RFC 4861, 7.2.4).
         if ip.is_ipv4() && (refused(one, other) || refused(other, one)) {

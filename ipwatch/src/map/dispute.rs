@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, CniCommand, Holder, Link, SourceStatus};
 
+use super::calls::HUNG;
 use super::cgroup::attribution;
 use super::sandbox::strip_var;
 use super::{CallEntry, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
@@ -20,14 +21,14 @@ const AFTER_CALL: u64 = 2_000_000_000;
 const UNSEEN_CALL: u64 = 5_000_000_000;
 /// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
 const UNSEEN_RELEASE: u64 = 30_000_000_000;
-/// A DEL that has hung for so long is no excuse any more.
-const HUNG_CALL: u64 = 120_000_000_000;
 /// A release that is older than this was no part of what goes on now.
 const SEPARATE: u64 = 1_000_000_000;
 /// Stores whose IPs are not freed by a CNI plugin.
 const WITHOUT_CNI: [&str; 2] = ["libnetwork", "netavark"];
 /// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
 const NAMED_BY_CNI: &str = "host-local";
+/// Disputes told of at a time. More are one cause's, or made up.
+const MOST: usize = 512;
 /// Tasks of a netns that are asked for their container.
 const ASKED: usize = 64;
 
@@ -230,15 +231,25 @@ impl NodeMap {
             && self.source(store).is_some_and(|source| source.status == SourceStatus::Active)
     }
 
-    /// Everything that is in dispute, whether or not it counts yet.
-    fn all_disputes(&self, now: BootNs) -> Vec<Dispute<'_>> {
+    /// Everything that is in dispute, whether or not it counts yet, and whether that is all.
+    fn all_disputes(&self, now: BootNs) -> (Vec<Dispute<'_>>, bool) {
         let mut found = Vec::new();
         for ip in &self.ipam.doubtful {
             for holder in self.holders_of(*ip) {
                 self.disputes_of(*ip, holder, now, &mut found);
+                if found.len() > MOST {
+                    found.truncate(MOST);
+                    return (found, false);
+                }
             }
         }
-        found
+        (found, true)
+    }
+
+    /// Whether everything that is in dispute is told of.
+    #[must_use]
+    pub fn has_all_disputes(&self) -> bool {
+        !self.ipam.more_disputes
     }
 
     fn disputes_of<'a>(
@@ -363,7 +374,7 @@ impl NodeMap {
         event: BootNs,
         now: BootNs,
     ) -> BootNs {
-        let longest = event.plus(HUNG_CALL);
+        let longest = event.plus(HUNG);
         let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
         let called = |id: &&str| self.call_history(id).is_some();
         let ids: Vec<&str> = [sandbox, released].into_iter().flatten().filter(called).collect();
@@ -371,7 +382,7 @@ impl NodeMap {
             return event;
         }
         let until = |entry: &CallEntry| match entry.ended {
-            None => entry.began.plus(HUNG_CALL),
+            None => entry.began.plus(HUNG),
             // Its runtime did not find the netns any more: neither of them takes it away.
             Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
             Some(end) => end.at.plus(AFTER_CALL),
@@ -388,20 +399,21 @@ impl NodeMap {
     /// What is in dispute at `now`.
     #[must_use]
     pub fn disputes(&self, now: BootNs) -> Vec<Dispute<'_>> {
-        let mut found = self.all_disputes(now);
+        let (mut found, _) = self.all_disputes(now);
         found.retain(|dispute| dispute.from <= now);
         found
     }
 
     /// Remembers which IPs are known to be reserved for nobody. Says when the next dispute begins to count.
     pub(super) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
-        let all = self.all_disputes(now);
+        let (all, complete) = self.all_disputes(now);
         let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
         let free = all.iter().filter(|dispute| {
             dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
         });
         let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
         self.ipam.unreserved = free;
+        self.ipam.more_disputes = !complete;
         next
     }
 

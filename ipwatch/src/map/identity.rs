@@ -174,14 +174,14 @@ impl NodeMap {
                 }
                 self.take_names(id, &names, at);
             } else if let Some(first) = owner {
-                self.merge(first, id, at);
+                self.merge(first, id);
             } else {
                 owner = Some(id);
             }
         }
         Some(match owner {
             Some(id) => {
-                self.learn(id, &names, at);
+                self.learn(id, &names);
                 id
             }
             None => self.insert_netns(&names, at),
@@ -230,13 +230,13 @@ impl NodeMap {
         self.netns.insert(id, entry);
         if !host {
             self.agenda.netns_appeared(id, at);
-            self.announce(id, at);
+            self.announce(id);
         }
         id
     }
 
     /// `id` is also known by these names.
-    fn learn(&mut self, id: NetnsId, names: &NetnsRef, at: BootNs) {
+    fn learn(&mut self, id: NetnsId, names: &NetnsRef) {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         entry.learn_names(names);
         self.reach.rewired();
@@ -247,7 +247,7 @@ impl NodeMap {
             entry.identity = identity;
         }
         self.names.bind(id, &entry.names);
-        self.announce(id, at);
+        self.announce(id);
     }
 
     /// These names of `id` belong to somebody else now: the kernel gives a name out again only when its
@@ -274,7 +274,7 @@ impl NodeMap {
     }
 
     /// Two entries turn out to be one netns: `other` goes into `id`.
-    fn merge(&mut self, id: NetnsId, other: NetnsId, at: BootNs) {
+    fn merge(&mut self, id: NetnsId, other: NetnsId) {
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
         self.strangers.forget(other);
@@ -298,7 +298,7 @@ impl NodeMap {
             self.by_ip.insert((ip, id));
             self.count_holders(ip);
         }
-        self.learn(id, &names, at);
+        self.learn(id, &names);
     }
 
     pub(super) fn unbind_nsid(&mut self, id: NetnsId, nsid: i32) {

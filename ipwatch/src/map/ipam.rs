@@ -19,6 +19,8 @@ const MOST_RELEASES: usize = 8192;
 const REMEMBERED: u64 = 600_000_000_000;
 /// Unreadable files kept.
 const MOST_UNREADABLE: usize = 1024;
+/// A file that is being written is unreadable for a moment, in ns.
+pub const WRITING: u64 = 3_000_000_000;
 /// Names (of stores, networks and interfaces) that are kept once for all.
 const MOST_NAMES: usize = 4096;
 
@@ -127,6 +129,8 @@ pub(super) struct Ipam {
     pub(super) doubtful: BTreeSet<IpAddr>,
     /// Of these, with the netns, those that a whole list did not have.
     pub(super) unreserved: BTreeSet<(IpAddr, NetnsId)>,
+    /// There are more disputes than are told of.
+    pub(super) more_disputes: bool,
 }
 
 impl Ipam {
@@ -325,6 +329,13 @@ impl NodeMap {
         }
     }
 
+    /// A store is not in use any more: its silence is no gap. It may come back with another first list.
+    pub(super) fn store_gone(&mut self, store: &str) {
+        if self.ipam.listed.remove(store).is_some() {
+            self.ipam.touch_all();
+        }
+    }
+
     pub(super) fn set_unreadable(&mut self, file: &Unreadable, at: BootNs) {
         let key = (file.store.clone(), file.path.clone());
         let unreadable = &mut self.ipam.unreadable;
@@ -372,7 +383,9 @@ impl NodeMap {
         self.ipam.ranges.sample(now);
         let leaks = self.settle_leaks(now, policy, all);
         self.prune_releases(now);
-        [leaks, self.settle_disputes(now)].into_iter().flatten().min()
+        let written = self.unreadable().map(|entry| entry.since.plus(WRITING));
+        let written = written.filter(|due| *due > now).min();
+        [leaks, self.settle_disputes(now), written].into_iter().flatten().min()
     }
 
     /// A first look at IPs about which something has changed.

@@ -16,7 +16,7 @@ const MOST: usize = 256;
 const MOST_LOST: usize = 16;
 /// What goes so soon after a DEL went by it, in ns.
 const AFTER: u64 = 2_000_000_000;
-/// How long one is remembered, in ns.
+/// How long one is remembered that took nothing, in ns.
 const REMEMBERED: u64 = 3_600_000_000_000;
 
 /// A DEL of a sandbox whose pod has a newer one that lives.
@@ -91,7 +91,8 @@ impl Late {
 
 impl NodeMap {
     pub(super) fn late_del_began(&mut self, call: &CniCall, at: BootNs) {
-        self.late.dels.retain(|del| at.since(del.began) < REMEMBERED);
+        // A loss stands for as long as it is one: nothing else tells of it.
+        self.late.dels.retain(|del| !del.lost.is_empty() || at.since(del.began) < REMEMBERED);
         let (CniCommand::Del, Some(old)) = (call.command, &call.container_id) else { return };
         let Some(pod) = call.pod.clone().or_else(|| self.pod_of(old)) else { return };
         let Some(successor) = self.successor(old, &pod) else { return };

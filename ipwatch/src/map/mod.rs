@@ -76,7 +76,7 @@ pub use claims::Side;
 pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub use dispute::{Dispute, Grounds, Match};
 pub use identity::{Identity, NetnsId};
-pub use ipam::{Release, ReservationEntry, UnreadableEntry};
+pub use ipam::{Release, ReservationEntry, UnreadableEntry, WRITING};
 pub use late::{LateDel, Lost, LostWhat};
 pub use leaks::{Leak, LeakCause, Leaked};
 pub use leftovers::Leftover;
@@ -90,6 +90,7 @@ pub use pods::{DeletedPod, PodEntry};
 pub use ranges::{Level, RangeEntry, Usage};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
+pub(crate) use sandbox::strip_var;
 pub use silence::{Fixed, Silence};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
@@ -184,12 +185,15 @@ impl NodeMap {
             What::SourceGone { name } => {
                 self.sources.remove(name);
                 self.runtime_renamed(name);
+                self.store_gone(name);
             }
-            What::Lost { .. } => {
+            What::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;
                 self.reach.readdressed();
-                self.calls_lost(at);
+                if *calls {
+                    self.calls_lost(at);
+                }
             }
             What::Began(scope) => self.dump_began(scope, at),
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
@@ -339,7 +343,7 @@ impl NodeMap {
         let renamed = self.attachments.get(&key).is_none_or(|(old, _)| old != attachment);
         self.attachments.insert(key, (attachment.clone(), at));
         if renamed {
-            self.name_tenures(attachment, at);
+            self.name_tenures(attachment);
             self.owners.ask_all();
             for (ip, _) in &attachment.ips {
                 self.ipam.touch(*ip);

@@ -19,6 +19,8 @@ use super::{Identity, NetnsId, NodeMap, Owner};
 
 /// Addresses kept per netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
+/// IPs kept of all netns together: whoever makes one netns can make many.
+const MAX_IN_ALL: usize = 262_144;
 
 /// One network namespace.
 #[derive(Debug)]
@@ -432,7 +434,7 @@ impl NodeMap {
             }
             return;
         }
-        if entry.addresses.len() >= MAX_ADDRESSES {
+        if entry.addresses.len() >= MAX_ADDRESSES || self.by_ip.len() >= MAX_IN_ALL {
             entry.more += 1;
             return;
         }
@@ -453,7 +455,7 @@ impl NodeMap {
         self.by_ip.insert((address.key.local, id));
         self.count_holders(address.key.local);
         self.ipam.touch(address.key.local);
-        self.announce_address(id, &address.key, at);
+        self.announce_address(id, &address.key);
     }
 
     pub(super) fn drop_address(
@@ -562,7 +564,7 @@ impl NodeMap {
         if complete {
             entry.dumped = true;
             self.agenda.adopted(id);
-            self.announce(id, began);
+            self.announce(id);
         } else {
             self.agenda.not_adopted(id, self.now);
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fact::{BootNs, Holder, Life, TaskKey};
 
 use super::calls::HUNG;
-use super::cgroup::attribution;
+use super::cgroup::{attribution, is_nested};
 use super::runtime::Word;
 use super::sandbox::strip_var;
 use super::{Netns, NetnsId, NodeMap, Policy};
@@ -208,7 +208,7 @@ impl NodeMap {
             if !host && !elsewhere {
                 let vote = votes.entry(sandbox).or_default();
                 vote.0 += 1;
-                vote.1 |= is_top_kubepods(path);
+                vote.1 |= is_kubelets_own(path);
             }
         }
         let most = votes.into_iter().max_by_key(|(_, (votes, _))| *votes)?;
@@ -323,7 +323,7 @@ impl NodeMap {
         // Whoever came from elsewhere may be older than the netns; a container's own process is not.
         let own = |task: &&TaskKey| {
             let cgroup = self.tasks.get(task).and_then(|entry| entry.cgroup.as_deref());
-            cgroup.is_some_and(|path| is_top_kubepods(path) && attribution(path).is_some())
+            cgroup.is_some_and(|path| is_kubelets_own(path) && attribution(path).is_some())
         };
         let tasks =
             entry.tasks.iter().filter(own).map(|task| task.start.saturating_mul(TICK)).min();
@@ -385,7 +385,8 @@ fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
         && mounts.all(|other| name(other) != name(path))
 }
 
-/// A pod of this node's own kubelet, not one of a cluster within a container.
-fn is_top_kubepods(path: &str) -> bool {
-    path.trim_start_matches('/').starts_with("kubepods")
+/// In a container that this node's own kubelet had made: not of a cluster within a container, and not one that
+/// a pod made within its own.
+fn is_kubelets_own(path: &str) -> bool {
+    path.trim_start_matches('/').starts_with("kubepods") && !is_nested(path)
 }

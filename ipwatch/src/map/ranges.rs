@@ -13,8 +13,8 @@ use super::{NodeMap, ReservationEntry};
 const MOST: usize = 1024;
 /// Between two samples of how much is taken.
 const SAMPLE: u64 = 10_000_000_000;
-/// Samples kept: ten minutes.
-const SAMPLES: usize = 61;
+/// How far back growth is looked for. The last sample before that is kept, as what it began with.
+const WINDOW: u64 = 600_000_000_000;
 /// Growth over less than this says nothing: pods are started in bursts.
 const LEAST_SPAN: u64 = 300_000_000_000;
 
@@ -134,6 +134,12 @@ impl RangeEntry {
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Since when it has been near its end.
+    #[must_use]
+    pub fn low_since(&self) -> Option<BootNs> {
+        self.low
     }
 
     /// `10.0.0.2-10.0.0.254`, the sets apart by `; `, the parts of one by `, `.
@@ -277,6 +283,10 @@ impl Ranges {
     /// Notes how much is taken, now and then.
     pub(super) fn sample(&mut self, now: BootNs) {
         for range in self.all.values_mut() {
+            // Where little happens there is more time between two of them.
+            while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
+                range.samples.pop_front();
+            }
             range.level = level(range.usage(), range.time_left(now), range.level);
             let low = range.level > Level::Enough;
             range.low = low.then(|| range.low.unwrap_or(now));
@@ -287,9 +297,6 @@ impl Ranges {
         self.sampled = now;
         for range in self.all.values_mut() {
             let used = range.usage().used;
-            if range.samples.len() >= SAMPLES {
-                range.samples.pop_front();
-            }
             range.samples.push_back((now, used));
         }
     }
@@ -360,12 +367,6 @@ impl NodeMap {
 
     pub(super) fn sweep_ranges(&mut self, store: &str, began: BootNs) {
         self.ipam.ranges.all.retain(|(own, ..), entry| own != store || entry.told >= began);
-    }
-
-    /// Since when it has been near its end.
-    #[must_use]
-    pub fn range_low_since(&self, range: &RangeEntry) -> Option<BootNs> {
-        range.low
     }
 
     /// Every range.

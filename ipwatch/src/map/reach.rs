@@ -58,7 +58,7 @@ pub enum Meeting {
 #[derive(Debug, Default)]
 pub(super) struct Reachability {
     plan: OnceLock<plan::Plan>,
-    duplicates: OnceLock<Vec<Duplicate>>,
+    duplicates: OnceLock<duplicates::Found>,
     /// IPs that more than one netns has.
     crowded: BTreeSet<IpAddr>,
     /// IPs that several may have on purpose.
@@ -113,6 +113,16 @@ impl NodeMap {
     /// Which IPs two netns have that can be mistaken for each other. One netns may be in several.
     #[must_use]
     pub fn duplicates(&self) -> &[Duplicate] {
+        &self.found_duplicates().all
+    }
+
+    /// Whether there are no others: they were not more than are told of, and everything was followed to its end.
+    #[must_use]
+    pub fn has_all_duplicates(&self) -> bool {
+        self.found_duplicates().complete
+    }
+
+    fn found_duplicates(&self) -> &duplicates::Found {
         self.reach.duplicates.get_or_init(|| duplicates::find(self))
     }
 

@@ -415,10 +415,9 @@ impl NodeMap {
         for (runtime, since) in self.suspicions(policy) {
             let Some(listed) = self.runtimes.listed.get(&runtime) else { continue };
             let last = listed.last.unwrap_or_default();
-            let end = since;
-            let sure = end.plus(policy.second_look);
+            let sure = since.plus(policy.second_look);
             let next = match last {
-                last if last < end => end,
+                last if last < since => since,
                 last if last < sure => sure,
                 last => last.plus(ASK_AGAIN),
             };

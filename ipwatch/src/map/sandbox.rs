@@ -158,7 +158,7 @@ impl NodeMap {
 }
 
 /// `/var/run` is a link to `/run`: runtimes write either.
-pub(super) fn strip_var(path: &str) -> &str {
+pub(crate) fn strip_var(path: &str) -> &str {
     path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
 }
 

@@ -29,7 +29,7 @@ const TWICE_TOLD: u64 = SEC / 2;
 const MISSED: u64 = 3 * SEC;
 /// Failures, and permanent entries, that are remembered; the oldest go first.
 const MAX: usize = 4096;
-/// Failures that are remembered of one netns: of the host's, one for each pod.
+/// The same of one netns: failures of the host's, one for each pod.
 const MAX_EACH: usize = 512;
 
 type Key = (NetnsId, u32, IpAddr);
@@ -124,7 +124,7 @@ impl Silences {
             return;
         }
         if !self.silent.contains_key(&key) {
-            self.make_room(key.0);
+            make_room(&mut self.silent, key.0, |known| known.changed);
         }
         let known = self.silent.entry(key).or_insert(Silence {
             since: at,
@@ -152,33 +152,10 @@ impl Silences {
                 known.other = other;
             }
             (None, Some(mac)) => {
-                if self.fixed.len() >= MAX {
-                    let oldest = self.fixed.iter().min_by_key(|(_, known)| known.since);
-                    if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                        self.fixed.remove(&oldest);
-                    }
-                }
+                make_room(&mut self.fixed, key.0, |known| known.since);
                 self.fixed.insert(key, Fixed { mac, since: at, lost: None, other: None });
             }
             (None, None) => {}
-        }
-    }
-
-    /// Whoever scans a range from its netns must not push out what others failed to reach.
-    fn make_room(&mut self, id: NetnsId) {
-        let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-        let own = self.silent.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);
-        let full = own.clone().count() >= MAX_EACH;
-        let oldest = |(key, known): (&Key, &Silence)| (known.changed, *key);
-        let oldest = if full {
-            own.map(oldest).min()
-        } else if self.silent.len() >= MAX {
-            self.silent.iter().map(oldest).min()
-        } else {
-            None
-        };
-        if let Some((_, key)) = oldest {
-            self.silent.remove(&key);
         }
     }
 
@@ -211,6 +188,23 @@ impl Silences {
         let stale = self.silent.values().map(|known| known.changed.plus(STALE));
         let missed = self.fixed.values().filter_map(|known| Some(known.lost?.plus(MISSED)));
         counts.chain(stale).chain(missed).filter(|due| *due > now).min()
+    }
+}
+
+/// Whoever scans a range from its netns must not push out what others failed to reach, nor what others had fixed.
+fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) -> BootNs) {
+    let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+    let own = entries.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);
+    let oldest = |(key, known): (&Key, &T)| (age(known), *key);
+    let oldest = if own.clone().count() >= MAX_EACH {
+        own.map(oldest).min()
+    } else if entries.len() >= MAX {
+        entries.iter().map(oldest).min()
+    } else {
+        None
+    };
+    if let Some((_, key)) = oldest {
+        entries.remove(&key);
     }
 }
 

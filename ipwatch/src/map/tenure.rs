@@ -111,7 +111,7 @@ impl NodeMap {
     }
 
     /// Tells of a netns's addresses, once its identity will not change any more.
-    pub(super) fn announce(&mut self, id: NetnsId, at: BootNs) {
+    pub(super) fn announce(&mut self, id: NetnsId) {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let lasting = entry.names.cookie.is_some() || entry.dumped;
         if entry.announced || entry.host || !lasting {
@@ -120,11 +120,11 @@ impl NodeMap {
         entry.announced = true;
         let keys: Vec<AddressKey> = entry.addresses.keys().copied().collect();
         for key in keys {
-            self.announce_address(id, &key, at);
+            self.announce_address(id, &key);
         }
     }
 
-    pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressKey, _at: BootNs) {
+    pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressKey) {
         if !self.netns.get(&id).is_some_and(|entry| entry.announced) {
             return;
         }
@@ -191,7 +191,7 @@ impl NodeMap {
     }
 
     /// A CNI result came: whoever has its IPs has a name now.
-    pub(super) fn name_tenures(&mut self, attachment: &Attachment, _at: BootNs) {
+    pub(super) fn name_tenures(&mut self, attachment: &Attachment) {
         let mut ids: Vec<NetnsId> =
             attachment.ips.iter().flat_map(|(ip, _)| self.with_ip(*ip)).collect();
         ids.sort_unstable();

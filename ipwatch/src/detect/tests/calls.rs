@@ -41,6 +41,56 @@ fn a_del_that_takes_the_new_sandboxs_reservation_is_told() {
     assert!(case.codes_at(2_901).contains(&Code::CniDelHitsSuccessor));
 }
 
+/// A finding as the ledger keeps it over a restart.
+fn kept(mut found: Vec<Candidate>) -> Finding {
+    found.retain(|one| one.code == Code::CniDelHitsSuccessor);
+    let [found] = found.try_into().unwrap();
+    let mut life = crate::ledger::life::Life::default();
+    let calendar = crate::clock::Calendar { wall_offset: 0 };
+    life.observe(BootNs(1), &calendar, &[found], &BTreeSet::new());
+    life.open().next().unwrap().finding.clone()
+}
+
+#[test]
+fn after_a_restart_a_loss_holds_until_it_is_made_good_or_its_loser_is_gone() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    let of_address = kept(case.then(1_100));
+    let holds = |case: &Case, finding| still_holds(&case.0, finding, case.0.now());
+    let again = Case::reserved();
+    assert!(!holds(&again, &of_address), "it came back");
+    let mut again = Case::reserved();
+    again.at(1_000, What::AddressGone { netns: POD, key: address() });
+    assert!(holds(&again, &of_address));
+    again.source("containerd", SourceStatus::Down);
+    assert!(holds(&again, &of_address), "nobody knows");
+    again.source("containerd", SourceStatus::Active);
+    again.list(1_100, not_ready());
+    assert!(!holds(&again, &of_address), "it is dead");
+
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.release(1_010, 5);
+    let of_reservation = kept(case.then(1_100));
+    assert!(!holds(&Case::reserved(), &of_reservation), "it is reserved again");
+    let mut again = Case::reserved();
+    again.release(1_000, 5);
+    assert!(holds(&again, &of_reservation));
+    again.call(1_010, 500, CniCommand::Del, ID);
+    assert!(!holds(&again, &of_reservation), "its own DEL");
+}
+
+#[test]
+fn a_loss_does_not_end_by_its_age() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.call_ended(1_020, 500, 0);
+    case.call(7_200_000, 501, CniCommand::Add, NEW);
+    assert_eq!(case.codes_at(7_200_001), [Code::CniDelHitsSuccessor]);
+}
+
 #[test]
 fn what_goes_later_or_by_its_own_del_is_not_its_doing() {
     let mut case = Case::reserved();

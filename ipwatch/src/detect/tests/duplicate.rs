@@ -3,7 +3,7 @@
 use super::ipam::{NEW, ip};
 use super::*;
 use crate::contract::Prefix;
-use crate::fact::{Hop, LinkDetail, Mac, Route, RouteKey, Vlans};
+use crate::fact::{Claim, ClaimKind, Hop, LinkDetail, Mac, Route, RouteKey, Vlans};
 use crate::finding::Severity;
 
 /// The netns of container `n`. The host calls it 10 + n, and its end of its pair is 100 + n.
@@ -354,11 +354,56 @@ fn the_hosts_own_ip_counts() {
 fn what_was_not_told_since_events_were_lost_may_be_gone() {
     let mut case = Case::on_one_bridge();
     case.has(1_000, 1, 9, 24);
-    case.at(1_500, What::Lost { count: None });
+    case.at(1_500, What::Lost { count: None, calls: true });
     case.has(2_000, 2, 9, 24);
     assert_eq!(case.twice(), [], "the first one's end may be what was lost");
     case.has(3_000, 1, 9, 24);
     assert_eq!(case.twice().len(), 1, "it was read again");
-    case.at(4_000, What::Lost { count: None });
+    case.at(4_000, What::Lost { count: None, calls: true });
     assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+}
+
+#[test]
+fn what_two_share_hides_nothing_of_others_and_is_not_over() {
+    let mut case = Case::containers((1..=3).map(|n| (n, Some(5))));
+    for last in 10..=25 {
+        case.has(1_000, 1, last, 24);
+        case.has(2_000, 2, last, 24);
+    }
+    let is_blind = |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate);
+    assert_eq!((case.twice().len(), is_blind(&case)), (16, false));
+    for (n, ms) in [(1, 1_000), (2, 2_000)] {
+        case.has(ms, n, 26, 24);
+    }
+    assert_eq!((case.twice().len(), is_blind(&case)), (16, true), "it may be over or not");
+    case.has(1_000, 1, 200, 24);
+    case.has(2_000, 3, 200, 24);
+    assert_eq!(case.twice().len(), 17, "that of two others");
+}
+
+#[test]
+fn two_that_answer_follow_from_the_two_that_have_the_ip_and_from_no_others() {
+    let mac = |n: u8| Mac([2, 0, 0, 0, 9, n]);
+    let answers = |case: &mut Case, ifindex: u32, macs: [u8; 2]| {
+        for n in macs {
+            let claim = Claim { ifindex, ip: ip(9), mac: mac(n), kind: ClaimKind::Reply };
+            case.at(5_000, What::Claimed { netns: HOST, claim });
+        }
+        let found = case.then(5_001);
+        let twice = found.iter().find(|one| one.code == Code::IpDuplicate).unwrap();
+        let root = Some((twice.code, twice.key.clone()));
+        let mut heard = found.iter().filter(|one| one.code == Code::NeighbourConflict);
+        (heard.next().unwrap().caused_by.clone(), root)
+    };
+    let two = || {
+        let mut case = Case::on_one_bridge().both();
+        for n in [1, 2] {
+            case.there(netns(n), Link { mac: Some(mac(n as u8)), ..veth(2, 100 + n, Some(0)) });
+        }
+        case
+    };
+    let (cause, root) = answers(&mut two(), 5, [1, 2]);
+    assert_eq!(cause, root);
+    let (cause, _) = answers(&mut two(), 6, [7, 8]);
+    assert_eq!(cause, None, "on another link");
 }

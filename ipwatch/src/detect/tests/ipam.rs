@@ -515,6 +515,8 @@ fn a_file_that_stays_unreadable_is_told() {
     };
     case.at(1_000, What::StoreUnreadable(file.clone()));
     assert_eq!(case.codes_at(1_500), [], "it is being written");
+    let next = case.0.agenda(BootNs(1_500 * MS), &Policy::default()).next.unwrap();
+    assert!(next <= BootNs(4_000 * MS), "{next:?}");
     let [found] = case.then(4_100).try_into().unwrap();
     assert_eq!(found.code, Code::IpamStoreUnreadable);
     assert!(found.impact.contains("for ever"));
@@ -530,6 +532,16 @@ fn a_store_that_is_down_keeps_what_it_told() {
     for code in [Code::IpReleasedButHeld, Code::IpConflictImminent, Code::IpamRangeExhausting] {
         assert!(blind.contains(&code), "{code}");
     }
+}
+
+#[test]
+fn a_store_that_went_away_leaves_no_gap() {
+    let mut case = Case::reserved();
+    case.release(1_000, 5);
+    case.at(1_001, What::SourceGone { name: "host-local".into() });
+    assert_eq!(blind(&case.0, &Policy::default()), BTreeSet::new());
+    let verdict = case.0.verdict(ip(99), None);
+    assert!(verdict.free, "{:?}", verdict.reasons);
 }
 
 #[test]
@@ -549,4 +561,45 @@ fn a_warm_pool_is_no_leak() {
     case.list(3_600_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes_at(3_600_001), []);
     assert_eq!(UID.len(), 36);
+}
+
+/// The pod has `n` IPs that were reserved for it and are not any more.
+fn released(n: u16) -> Case {
+    let mut case = Case::reserved();
+    for n in 0..n {
+        let [high, low] = n.to_be_bytes();
+        let ip = [10, 1, high, low];
+        case.address(ip);
+        let key = format!("/var/lib/cni/networks/cbr0/{}", Ipv4Addr::from(ip));
+        let (store, ip) = ("host-local".to_owned(), Ipv4Addr::from(ip).into());
+        let reservation = Reservation { key: key.clone(), ip, ..reservation(5, ID) };
+        case.at(100, What::Reservation(reservation));
+        case.at(2_000, What::ReservationGone { store, key });
+    }
+    case
+}
+
+#[test]
+fn of_a_netns_with_many_addresses_and_tasks_some_are_listed() {
+    let mut case = released(1);
+    for n in 0..20 {
+        case.address([10, 2, 0, n]);
+    }
+    for n in 0..200 {
+        case.at(50, What::Task(task(TaskKey { tid: 100 + n, ..KEY }, POD)));
+    }
+    let [found] = case.then(60_000).try_into().unwrap();
+    assert!(text(&found).contains("10.0.0.5/24 on device 2"), "{}", text(&found));
+    assert!(text(&found).contains(", and 14 more"), "{}", text(&found));
+    assert_eq!(found.holders.len(), 64);
+}
+
+#[test]
+fn of_more_disputes_than_are_told_none_is_over() {
+    let of = |case: &mut Case| {
+        let found = case.codes_at(60_000).len();
+        (found, blind(&case.0, &Policy::default()).contains(&Code::IpReleasedButHeld))
+    };
+    assert_eq!(of(&mut released(512)), (512, false));
+    assert_eq!(of(&mut released(513)), (512, true));
 }

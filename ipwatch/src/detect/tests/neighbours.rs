@@ -450,3 +450,54 @@ fn without_the_neighbours_nothing_is_over() {
     wire.0.source("neighbours", SourceStatus::Down);
     assert!(blind(&wire.0.0, &Policy::default()).contains(&Code::NeighbourConflict));
 }
+
+#[test]
+fn what_is_forgotten_of_a_proxy_counts_no_more() {
+    let mut wire = Wire::bare();
+    for last in 6..9 {
+        wire.packet(1_000, [10, 0, 0, last], B, ClaimKind::Reply);
+    }
+    wire.packet(1_001, IP, A, ClaimKind::Reply);
+    wire.packet(1_001, IP, B, ClaimKind::Reply);
+    wire.none(1_002, "B answers for everybody");
+    for n in 0..4_096u32 {
+        let [_, _, c, d] = n.to_be_bytes();
+        wire.packet(2_000, [10, 1, c, d], C, ClaimKind::Request);
+    }
+    wire.packet(3_000, IP, A, ClaimKind::Reply);
+    wire.packet(3_000, IP, B, ClaimKind::Reply);
+    assert_eq!(wire.found(3_001).len(), 1, "it answers for one");
+}
+
+#[test]
+fn of_more_conflicts_than_are_told_none_is_over() {
+    let mut wire = Wire::bare();
+    let heard = |wire: &mut Wire, n: u16| {
+        let [c, d] = n.to_be_bytes();
+        // Who asks as the IP is no proxy.
+        for kind in [ClaimKind::Request, ClaimKind::Reply] {
+            wire.packet(1_000, [10, 1, c, d], A, kind);
+            wire.packet(1_000, [10, 1, c, d], B, kind);
+        }
+    };
+    let is_blind =
+        |wire: &Wire| blind(&wire.0.0, &Policy::default()).contains(&Code::NeighbourConflict);
+    (0..512).for_each(|n| heard(&mut wire, n));
+    assert_eq!((wire.found(1_001).len(), is_blind(&wire)), (512, false));
+    heard(&mut wire, 512);
+    assert_eq!((wire.found(1_001).len(), is_blind(&wire)), (512, true));
+}
+
+#[test]
+fn an_announced_move_that_was_first_refused_is_no_conflict() {
+    let mut wire = Wire::bare();
+    wire.takes(1_000, A);
+    // Within the entry's locktime.
+    wire.packet(1_500, IP, B, ClaimKind::Announcement);
+    wire.refuses(1_501, B, A);
+    wire.packet(2_600, IP, B, ClaimKind::Announcement);
+    wire.takes(2_601, B);
+    wire.none(2_602, "A is silent since");
+    wire.packet(4_000, IP, A, ClaimKind::Reply);
+    assert_eq!(wire.found(4_001).len(), 1, "A has it still");
+}

@@ -166,6 +166,7 @@ fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
         [],
         "a cluster inside"
     );
+    assert_eq!(denied(format!("/kubepods/pod{UID}/{APP}/docker/{ID}")), [], "a pod's own Docker's");
     assert_eq!(denied(format!("/docker/{ID}")), [], "of a runtime that is not asked");
     assert_eq!(denied("/user.slice".into()), [], "a person's");
 }

@@ -223,3 +223,17 @@ fn without_the_neighbours_nothing_of_it_is_over() {
     let blind = blind(&case.0, &Policy::default());
     assert!(blind.contains(&Code::NeighbourFailed) && blind.contains(&Code::GatewayNeighbourLost));
 }
+
+#[test]
+fn one_netns_pushes_out_no_permanent_entry_of_another() {
+    let mut case = calico();
+    case.entry(5_000, POD, 2, GATEWAY, Some(B), PERMANENT);
+    let other = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+    for n in 0..5_000u32 {
+        let [_, _, c, d] = n.to_be_bytes();
+        case.entry(6_000, other, 2, [10, 1, c, d], Some(B), PERMANENT);
+    }
+    let ip = Ipv4Addr::from(GATEWAY).into();
+    case.at(9_000, What::NeighbourGone { netns: POD, ifindex: 2, ip });
+    assert!(text(&case.only_silent(12_000)).contains("is gone"));
+}

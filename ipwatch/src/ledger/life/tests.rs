@@ -352,3 +352,27 @@ fn what_an_earlier_run_left_is_kept_until_it_can_be_found_again() {
     life.continue_from(earlier.open().next().unwrap().clone());
     assert_eq!(see(&mut life, 20, &[]).len(), 1, "without patience");
 }
+
+#[test]
+fn what_cannot_be_found_again_is_kept_while_it_holds() {
+    let (mut life, mut earlier) = (Life::default(), Life::default());
+    let opened = see(&mut earlier, 10, &[candidate("a", 9), candidate("b", 9)]);
+    let id = opened[0].finding.id.clone();
+    let note = Ack { at: String::new(), uid: None, until: None, note: Some("on it".into()) };
+    earlier.acknowledge(&id, "", Some(note.clone()));
+    earlier.open().for_each(|record| life.continue_from(record.clone()));
+    life.keep_while(|finding| finding.id == id);
+    let resolved = see(&mut life, 20, &[]);
+    assert_eq!(kinds(&resolved), [(ChangeKind::Resolved, Status::Resolved)]);
+    assert_ne!(resolved[0].finding.id, id);
+    assert_eq!(life.get(&id).unwrap().finding.acked, Some(note));
+    life.keep_while(|_| false);
+    assert_eq!(see(&mut life, 30, &[]).len(), 1);
+
+    // What this run has found itself it finds for as long as it is there.
+    let mut life = Life::default();
+    earlier.open().for_each(|record| life.continue_from(record.clone()));
+    see(&mut life, 20, &[candidate("a", 20), candidate("b", 20)]);
+    life.keep_while(|_| true);
+    assert_eq!(see(&mut life, 30, &[]).len(), 2);
+}

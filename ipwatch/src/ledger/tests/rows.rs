@@ -77,3 +77,20 @@ fn only_what_is_over_is_given_up_and_that_is_counted() {
     assert!(backlog.lost() > 0);
     assert_eq!(backlog.tenures().filter(|row| row.ended == 0).count(), 1);
 }
+
+#[test]
+fn what_is_lost_is_counted_once_however_often_a_write_fails() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    for n in 0..10_000_u64 {
+        open.held("k", tenure("10.0.0.1", n + 2));
+        let date = CALENDAR.date(BootNs((n + 2) * SECOND));
+        backlog.tenure(open.released("k", &date, "address-deleted").unwrap().0);
+    }
+    let lost = backlog.lost();
+    assert!(lost > 0);
+    for _ in 0..3 {
+        let failed = backlog.take();
+        backlog.put_back(failed);
+    }
+    assert_eq!(backlog.lost(), lost);
+}

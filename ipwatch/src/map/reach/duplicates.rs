@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::dispute::has;
 use super::super::netns::{AddressEntry, Netns};
-use super::super::{Identity, NodeMap, Table};
+use super::super::{Identity, NetnsId, NodeMap, Table};
 use super::plan::{DevId, Plan};
 use super::router::{self, Port};
 use super::{Endpoint, Meeting, flood};
@@ -12,10 +12,10 @@ use crate::fact::BootNs;
 
 /// What is told at once.
 const MAX_DUPLICATES: usize = 512;
+/// What is told of the same two netns: whoever has many IPs of another one must not hide what others share.
+const MAX_OF_TWO: usize = 16;
 /// Steps taken for all of them: what would take more is not claimed.
 const STEPS: usize = 1 << 19;
-/// `IFA_F_TENTATIVE` and `IFA_F_DADFAILED`: nobody gets an answer from such an address.
-const SILENT: u32 = 0x40 | 0x08;
 
 /// Somebody who has an IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,24 +50,31 @@ struct Candidate {
     port: Option<Port>,
 }
 
+/// What was found, and whether that is all there is.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) all: Vec<Duplicate>,
+    pub(super) complete: bool,
+}
+
 /// What devices reach and by what, sorted.
 struct Reached {
     known: Table<DevId, Vec<(Endpoint, Endpoint)>>,
     budget: flood::Budget,
+    complete: bool,
 }
 
-pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
-    let mut found = Vec::new();
-    let mut reached = Reached { known: Table::default(), budget: flood::Budget(STEPS) };
+pub(super) fn find(map: &NodeMap) -> Found {
+    let mut found = Found { all: Vec::new(), complete: true };
+    let budget = flood::Budget(STEPS);
+    let mut reached = Reached { known: Table::default(), budget, complete: true };
+    let mut of_two: Table<(NetnsId, NetnsId), usize> = Table::default();
     for ip in map.reach.crowded.iter().copied().filter(|ip| !map.is_shared_ip(*ip)) {
         let all = candidates(map, map.plan(), ip);
         for (place, second) in all.iter().enumerate() {
-            if found.len() >= MAX_DUPLICATES {
-                return found;
-            }
             let told =
                 |one: &Duplicate| one.ip == ip && one.second.at.netns == second.holding.at.netns;
-            if found.iter().rev().take_while(|one| one.ip == ip).any(told) {
+            if found.all.iter().rev().take_while(|one| one.ip == ip).any(told) {
                 continue;
             }
             let earlier = all[..place].iter();
@@ -75,11 +82,21 @@ pub(super) fn find(map: &NodeMap) -> Vec<Duplicate> {
                 let meeting = meeting(map, &mut reached, ip, first, second)?;
                 (!is_one_gateway(map, first, second)).then_some((first.holding, meeting))
             });
-            if let Some((first, meeting)) = pair {
-                found.push(Duplicate { ip, first, second: second.holding, meeting });
+            let Some((first, meeting)) = pair else { continue };
+            let (one, other) = (first.at.netns, second.holding.at.netns);
+            let told = of_two.entry((one.min(other), one.max(other))).or_default();
+            if found.all.len() >= MAX_DUPLICATES {
+                return Found { complete: false, ..found };
             }
+            if *told >= MAX_OF_TWO {
+                found.complete = false;
+                continue;
+            }
+            *told += 1;
+            found.all.push(Duplicate { ip, first, second: second.holding, meeting });
         }
     }
+    found.complete &= reached.complete;
     found
 }
 
@@ -92,7 +109,7 @@ fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
         .flat_map(|netns| {
             let own = netns.with_ip(ip).filter(move |(key, known)| {
                 let stale = known.touched < map.lost_last;
-                netns.is_routable(key) && answers(known) && !stale
+                netns.is_routable(key) && known.is_used() && !stale
             });
             own.map(move |(key, known)| (netns, key.ifindex, known))
         })
@@ -123,10 +140,6 @@ fn candidate(
     })
 }
 
-fn answers(known: &AddressEntry) -> bool {
-    known.flags.unwrap_or(0) & SILENT == 0
-}
-
 /// An order that is the same after a restart.
 fn rank(identity: &Identity) -> (u8, u64, u32) {
     match *identity {
@@ -153,11 +166,12 @@ fn meeting(
     second: &Candidate,
 ) -> Option<Meeting> {
     if first.island == second.island {
-        let (plan, budget) = (map.plan(), &mut reached.budget);
-        let there = reached
-            .known
-            .entry(second.dev)
-            .or_insert_with(|| flood::reach(plan, second.dev, budget).endpoints);
+        let Reached { known, budget, complete } = reached;
+        let there = known.entry(second.dev).or_insert_with(|| {
+            let reach = flood::reach(map.plan(), second.dev, budget);
+            *complete &= reach.complete;
+            reach.endpoints
+        });
         let place = there.binary_search_by_key(&first.holding.at, |(to, _)| *to);
         if let Ok(place) = place {
             return Some(Meeting::Link(there[place].1));

@@ -78,7 +78,7 @@ fn an_end_that_went_unseen_is_neither_success_nor_failure() {
 fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
     let mut feed = Feed::new(ALL);
     let began = feed.tell(del(run(10, 1), 1, "bridge"));
-    feed.tell(What::Lost { count: Some(1) });
+    feed.tell(What::Lost { count: Some(1), calls: true });
     let is_called =
         |feed: &Feed, after| feed.map.is_called(CniCommand::Del, "c1", began.plus(after), MINUTE);
     assert!(is_called(&feed, MINUTE));

@@ -246,3 +246,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn growth_is_that_of_the_last_minutes_however_seldom_it_was_looked_at() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Range(range(vec![vec![part(1, 190, &[])]])));
+    for _ in 0..50 {
+        feed.wants(60_000);
+    }
+    for minute in 0..10 {
+        for n in 1..=10 {
+            feed.tell(What::Reservation(reservation(minute * 10 + n, n)));
+        }
+        feed.wants(60_000);
+    }
+    let left = feed.map.ranges().next().unwrap().time_left(feed.at).unwrap();
+    assert!(
+        (8..=10).contains(&(left / 60_000_000_000)),
+        "90 are left, and 10 go each minute: {left}"
+    );
+}

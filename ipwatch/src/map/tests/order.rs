@@ -164,7 +164,7 @@ fn the_hosts_addresses_follow_the_same_rules() {
 fn a_dump_after_a_loss_brings_back_what_was_lost() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
-    feed.tell(What::Lost { count: None });
+    feed.tell(What::Lost { count: None, calls: true });
     dump(&mut feed, netns, &[4]);
     assert_eq!(feed.ips(), [ip(4)]);
 }
@@ -176,7 +176,7 @@ fn a_walk_that_began_before_a_loss_does_not_make_up_for_it() {
     feed.tell(What::Address { netns, address: address(1) });
     let early = feed.tell_from(Origin::Snapshot, What::Began(Scope::Netns));
     feed.tell(What::NetnsDying { netns });
-    feed.tell(What::Lost { count: Some(1) });
+    feed.tell(What::Lost { count: Some(1), calls: true });
     let ended = |began| What::Ended { scope: Scope::Netns, began, complete: true };
     feed.tell_at(early, Origin::Snapshot, ended(early));
     assert_eq!(feed.ips(), [ip(1)], "dying, and its end may still be told");

@@ -81,15 +81,23 @@ fn a_run_that_was_not_seen_to_end_is_forgotten_in_time() {
 }
 
 #[test]
-fn what_was_lost_may_have_been_calls() {
+fn only_the_loss_of_calls_hides_one() {
     let mut feed = Feed::new(ALL);
-    let before = feed.map.calls_seen_since().unwrap();
-    let lost = feed.tell(What::Lost { count: None });
-    assert!(before < lost);
+    let before = feed.map.calls_seen_since();
+    feed.tell(What::Lost { count: None, calls: false });
+    assert_eq!(feed.map.calls_seen_since(), before, "addresses, neighbours, tasks");
+    let lost = feed.tell(What::Lost { count: None, calls: true });
+    assert!(before < Some(lost));
     assert_eq!(feed.map.calls_seen_since(), Some(lost));
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Lost { count: None });
+    feed.tell(What::Lost { count: None, calls: true });
     assert_eq!(feed.map.calls_seen_since(), None);
+}
+
+#[test]
+fn a_record_that_does_not_say_what_was_lost_may_mean_calls() {
+    let lost: What = serde_json::from_str(r#"{"what":"lost","count":3}"#).unwrap();
+    assert_eq!(lost, What::Lost { count: Some(3), calls: true });
 }
 
 #[test]

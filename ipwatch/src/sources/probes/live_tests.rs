@@ -251,7 +251,7 @@ fn a_process_is_followed_from_exec_to_release() {
     let exec = report.iter().find(|probe| probe.event == "process-exec").unwrap();
     assert_eq!((exec.rung.as_str(), exec.status.as_str()), ("tp_btf", "active"));
     assert!(exec.seen.unwrap() > 0);
-    assert_eq!(probes.missed(), 0);
+    assert_eq!(probes.missed(), Missed::default());
 }
 
 #[test]

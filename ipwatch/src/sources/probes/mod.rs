@@ -63,6 +63,18 @@ pub const SNAPSHOTS: [&str; 3] = ["netns-list", "task-list", "file-list"];
 /// pages.
 const LOG_BYTES: u32 = 64 << 10;
 
+/// Programs that tell of runs of CNI plugins (`ladder.rs`).
+const CALLS: [&str; 4] = ["tp_call", "tp_call_end", "rt_call", "rt_call_end"];
+
+/// Events that no program looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Missed {
+    /// All of them.
+    pub events: u64,
+    /// Of these, begins and ends of runs of CNI plugins.
+    pub calls: u64,
+}
+
 /// A way to see events in the kernel, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
@@ -339,12 +351,18 @@ impl Probes {
     /// program may be preempted, or interrupted by what it watches). The kernel counts them by itself
     /// and says nothing: ask now and then, and take new snapshots when the number has grown.
     #[must_use]
-    pub fn missed(&self) -> u64 {
+    pub fn missed(&self) -> Missed {
         let ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
-        ebpf.programs()
-            .filter_map(|(_, program)| program.fd().ok())
-            .filter_map(|fd| misses(fd.as_fd().as_raw_fd()))
-            .sum()
+        let mut missed = Missed::default();
+        for (name, program) in ebpf.programs() {
+            let Ok(fd) = program.fd() else { continue };
+            let count = misses(fd.as_fd().as_raw_fd()).unwrap_or_default();
+            missed.events += count;
+            if CALLS.contains(&name) {
+                missed.calls += count;
+            }
+        }
+        missed
     }
 
     /// What was lost so far; changes when more is.
