@@ -366,7 +366,8 @@ impl NodeMap {
         from.max(self.excused_until(holder, released, event, now))
     }
 
-    /// Until when calls that were under way at `event`, or had just ended, may be why.
+    /// Until when calls that were under way at `event` may be why. What is heard of a store may be late: also a
+    /// DEL that had just ended, or an ADD that had failed. One that gave an IP lets go of none.
     fn excused_until(
         &self,
         holder: &Netns,
@@ -387,8 +388,17 @@ impl NodeMap {
             Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
             Some(end) => end.at.plus(AFTER_CALL),
         };
+        let under_way = |entry: &CallEntry| match entry.ended {
+            None => true,
+            Some(end) if end.at >= event => true,
+            Some(end) => {
+                end.at.plus(SETTLE) > event
+                    && (entry.call.command == CniCommand::Del || end.failed())
+            }
+        };
         let meant = self.calls().filter(|entry| {
             entry.began <= event.plus(SETTLE)
+                && under_way(entry)
                 && until(entry) > event
                 && matches!(entry.call.command, CniCommand::Add | CniCommand::Del)
                 && entry.call.container_id.as_deref().is_some_and(|id| ids.contains(&id))

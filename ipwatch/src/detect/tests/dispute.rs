@@ -17,6 +17,21 @@ impl Case {
         case.store(ms, Vec::new());
         case
     }
+
+    /// A DEL begins whose runtime does not find the netns any more.
+    fn del_without_netns(&mut self, ms: u64) {
+        let call = CniCall {
+            task: call_key(500),
+            parent: 1,
+            plugin: "/opt/cni/bin/bridge".into(),
+            command: CniCommand::Del,
+            container_id: Some(ID.into()),
+            netns_path: None,
+            ifname: Some("eth0".into()),
+            pod: None,
+        };
+        self.at(ms, What::CniBegan(call));
+    }
 }
 
 #[test]
@@ -51,22 +66,25 @@ fn dels_without_end_excuse_nothing() {
 #[test]
 fn a_del_that_knows_no_netns_excuses_little() {
     let mut case = Case::reserved();
-    let call = CniCall {
-        task: call_key(500),
-        parent: 1,
-        plugin: "/opt/cni/bin/bridge".into(),
-        command: CniCommand::Del,
-        container_id: Some(ID.into()),
-        netns_path: None,
-        ifname: Some("eth0".into()),
-        pod: None,
-    };
-    case.at(1_900, What::CniBegan(call));
+    case.del_without_netns(1_900);
     case.release(2_000, 5);
     assert_eq!(case.codes_at(2_090), [], "it runs");
     case.call_ended(2_100, 500, 0);
     assert_eq!(case.codes_at(2_390), []);
     assert_eq!(case.codes_at(2_401), [Code::IpReleasedButHeld], "within a second");
+}
+
+#[test]
+fn an_add_that_has_given_the_ip_excuses_no_release() {
+    for (status, expected) in [(0, &[Code::IpReleasedButHeld][..]), (1, &[])] {
+        let mut case = Case::reserved();
+        case.call(1_000, 499, CniCommand::Add, ID);
+        case.call_ended(1_850, 499, status);
+        case.del_without_netns(1_900);
+        case.release(2_000, 5);
+        case.call_ended(2_100, 500, 0);
+        assert_eq!(case.codes_at(2_401), expected, "{status}");
+    }
 }
 
 #[test]
