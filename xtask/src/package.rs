@@ -99,12 +99,15 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     file(deploy.join("ipwatch.catalog"), "usr/lib/systemd/catalog/ipwatch.catalog")?;
     file(deploy.join("ipwatch.sysusers"), "usr/lib/sysusers.d/ipwatch.conf")?;
     let doc = "usr/share/doc/ipwatch";
-    for name in ["README.md", "docs/config.md", "docs/service.md"] {
-        let base = name.rsplit('/').next().unwrap_or(name);
-        file(repository.join(name), &format!("{doc}/{base}"))?;
-    }
-    for entry in fs::read_dir(repository.join("docs/findings"))?.flatten() {
-        file(entry.path(), &format!("{doc}/findings/{}", entry.file_name().to_string_lossy()))?;
+    file(repository.join("README.md"), &format!("{doc}/README.md"))?;
+    // As they lie in the repository: pages lead to each other. Templates are for whoever has the source.
+    for part in ["docs", "docs/findings", "docs/contract"] {
+        for entry in fs::read_dir(repository.join(part))?.flatten() {
+            if entry.file_type()?.is_file() {
+                let name = entry.file_name();
+                file(entry.path(), &format!("{doc}/{part}/{}", name.to_string_lossy()))?;
+            }
+        }
     }
     write(&root.join(doc).join("copyright"), &copyright(repository)?)?;
     let made = |args: &[&str], to: &str| {

@@ -84,7 +84,9 @@ fn script(runs: &[Run]) -> String {
     for run in runs {
         let args: Vec<String> =
             run.args.iter().map(|arg| format!("'{}'", arg.replace('\'', r"'\''"))).collect();
+        let cage = if run.caged { "capabilities" } else { "" };
         // Writing to a String cannot fail.
+        let _ = writeln!(text, "export IPWATCH_TEST_CAGE={cage}");
         let _ = writeln!(text, "tests {} {}", run.probes, args.join(" "));
     }
     text
