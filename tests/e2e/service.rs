@@ -275,7 +275,9 @@ fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
 fn a_capability_that_is_missing_is_named(lab: &Lab) {
     let all = unit::capabilities();
     assert!(all.len() > 5, "{all:?}");
-    for name in &all {
+    // What one is for may not be there: a container has no kernel log.
+    let log = std::path::Path::new("/dev/kmsg").exists();
+    for name in all.iter().filter(|name| log || *name != "CAP_SYSLOG") {
         let rest: Vec<String> = all.iter().filter(|one| *one != name).cloned().collect();
         let mut daemon = Daemon::spawn_by(
             unit::with_capabilities(&rest),

@@ -2,6 +2,8 @@
 //!
 //! The unit in `deploy/systemd` grants exactly these; a test holds the two together.
 
+use std::path::Path;
+
 use rustix::thread::CapabilitySet;
 
 /// Each, by the kernel's name, and what is not seen without it.
@@ -18,14 +20,24 @@ pub(super) const NEEDED: &[(CapabilitySet, &str, &str)] = &[
         "CAP_DAC_READ_SEARCH",
         "fds of other users' processes and stores that are not root's are not read",
     ),
+    (
+        CapabilitySet::SYSLOG,
+        "CAP_SYSLOG",
+        "the kernel's complaint about a netns that hangs is not read",
+    ),
 ];
+
+/// What CAP_SYSLOG is for. A container has none as a rule.
+const KERNEL_LOG: &str = "/dev/kmsg";
 
 /// Those that this process lacks and what that costs, in one line.
 pub(super) fn missing() -> Option<String> {
     let effective = rustix::thread::capabilities(None).ok()?.effective;
+    let log = Path::new(KERNEL_LOG).exists();
     let lost: Vec<String> = NEEDED
         .iter()
         .filter(|(capability, ..)| !effective.contains(*capability))
+        .filter(|(capability, ..)| log || *capability != CapabilitySet::SYSLOG)
         .map(|(_, name, cost)| format!("without {name} {cost}"))
         .collect();
     (!lost.is_empty()).then(|| lost.join("; "))
