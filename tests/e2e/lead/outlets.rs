@@ -8,7 +8,7 @@ use support::collector::{Collector, Span};
 use support::fuse::Hung;
 use support::harness::FIGURE;
 use support::journal::Journal;
-use support::pod::{Containerd, Setup};
+use support::pod::{Containerd, Setup, Slow};
 use support::{Daemon, Lab, patience, prometheus};
 
 use super::duplicate::{RELEASED, await_known, hang};
@@ -74,7 +74,9 @@ fn a_freed_ip_is_told_everywhere_before_it_is_given_again(lab: &Lab) {
         let reservation = containerd.reservations().join(&pod.ip);
         support::poll::until("its IP is freed", 20, || !reservation.exists());
         let _ = client.wait();
-        // host-local goes round: the fifth next pod gets it.
+        // host-local goes round: the fifth next pod gets it. Four pods within a second are more than a kubelet
+        // makes: each waits for its IP a while, as with plugins that ask a server.
+        containerd.slow_down(Slow::Reserve, Duration::from_millis(200));
         let others: Vec<_> =
             (0..4).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
         await_ready(&daemon, &others);
