@@ -2,12 +2,13 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
-//! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`] (the
-//! field's cases), [`lead`] (how early), [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be
-//! found), [`identity`], [`scale`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and
-//! [`tracing`] (what may be missing), [`service`] (what a service manager sees), [`systemd`] (the real one),
-//! [`bad_input`], [`bad_link`], [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and
-//! [`metrics`] (real neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes).
+//! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
+//! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
+//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
+//! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
+//! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
+//! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real
+//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -31,6 +32,7 @@ mod holders;
 mod identity;
 mod ipam;
 mod ipam_bolt;
+mod kubelet;
 mod lead;
 mod map;
 mod metrics;
@@ -95,6 +97,10 @@ fn main() -> std::process::ExitCode {
         lead::exhaustion::TESTS,
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,
+        kubelet::exhaustion::TESTS,
+        kubelet::freed::TESTS,
+        kubelet::deleted::TESTS,
+        kubelet::outage::TESTS,
         lead::outlets::TESTS,
         scale::TESTS,
         neighbours::TESTS,

@@ -1,8 +1,8 @@
 //! Runs the tests, each in a process of its own: a hang or a crash costs one test, what it left is
 //! swept, and a missing capability is a counted skip (in CI: a failure).
 //!
-//! Usage: `e2e [--list] [--jobs N] [--repeat N] [--skip TEXT]… [--without NEED]… [FILTER…]`.
-//! `--without` leaves out what needs something that the place is not meant to have, `--repeat` runs each
+//! Usage: `e2e [--list|--needs] [--jobs N] [--repeat N] [--skip TEXT]… [--without NEED]… [FILTER…]`.
+//! `--needs` lists what the wanted tests need (see [`Need`]); `--without` leaves out what needs something that the place is not meant to have, `--repeat` runs each
 //! so many times. The last line it prints is always `N passed, N failed, N skipped`.
 //!
 //! A test is given three minutes (times patience), so that a hang costs no more.
@@ -11,6 +11,7 @@
 //! counted as passed and named as `unsteady` with what it said the first time: that is a bug to be
 //! looked into, in the test or in the product, but no reason to throw an hour's run away.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -89,6 +90,7 @@ struct Options {
     jobs: usize,
     repeat: usize,
     list: bool,
+    needs: bool,
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -113,6 +115,12 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
         wanted.iter().for_each(|test| println!("{}", short(test)));
         return ExitCode::SUCCESS;
     }
+    if options.needs {
+        let needs: BTreeSet<String> =
+            wanted.iter().flat_map(|test| test.needs).map(|need| format!("{need:?}")).collect();
+        needs.iter().for_each(|need| println!("{need}"));
+        return ExitCode::SUCCESS;
+    }
     if wanted.iter().any(|test| test.needs.contains(&Need::Runc)) {
         crate::netns::share_names();
     }
@@ -127,10 +135,12 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         jobs: 2,
         repeat: 1,
         list: false,
+        needs: false,
     };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--list" => options.list = true,
+            "--needs" => options.needs = true,
             "--skip" => options.skips.push(args.next().ok_or("--skip needs a text")?),
             "--without" => options.without.push(args.next().ok_or("--without needs a name")?),
             "--jobs" => options.jobs = number(&mut args).ok_or("--jobs needs a number")?,

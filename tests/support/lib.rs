@@ -13,8 +13,8 @@
 //! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
 //!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
-//!   containerd, dockerd and OpenTelemetry collector; [`prometheus`] scrapes it, [`journal`] stands in
-//!   journald's place;
+//!   containerd, dockerd and OpenTelemetry collector; [`kubernetes`] a real API server and kubelet over that
+//!   containerd; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
 //!   [`poorer`] takes things away from the daemon.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
 //!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests.
@@ -39,6 +39,7 @@ pub mod harness;
 pub mod helm;
 pub mod innocent;
 pub mod journal;
+pub mod kubernetes;
 pub mod lab;
 pub mod lead;
 pub mod need;

@@ -27,6 +27,10 @@ pub enum Need {
     Podman,
     /// The CRI helper, which answers in a runtime's place.
     FakeCri,
+    /// etcd and kube-apiserver.
+    ApiServer,
+    /// The same and kubelet, beside a containerd.
+    Kubelet,
     /// The rotel collector.
     Rotel,
     /// Prometheus and its promtool.
@@ -66,6 +70,8 @@ impl Need {
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
+            Need::ApiServer => crate::kubernetes::without_api_server(),
+            Need::Kubelet => crate::kubernetes::without_kubelet(),
             Need::Rotel => crate::collector::missing(),
             Need::Prometheus => crate::prometheus::missing(),
             Need::Helm => crate::helm::missing(),

@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::lab::TAG_VARIABLE;
-use crate::{Lab, cgroup, docker, netns, pod, sys};
+use crate::{Lab, cgroup, docker, kubernetes, netns, pod, sys};
 
 /// Ends and removes all that the test with this tag left. Nothing is left of one that ended well.
 pub fn sweep(tag: &str) {
@@ -24,6 +24,7 @@ pub fn sweep(tag: &str) {
     cgroup::sweep(tag);
     unmount_below(&dir, |_| true);
     docker::sweep(tag);
+    kubernetes::sweep(tag);
     pod::sweep(tag);
     netns::sweep(&prefix);
     let _ = fs::remove_dir_all(dir);

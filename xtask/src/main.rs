@@ -23,6 +23,7 @@ mod demo;
 mod ebpf;
 mod fuzz;
 mod interrupt;
+mod kubernetes;
 mod machine;
 mod monitor;
 mod package;

@@ -28,9 +28,14 @@ pub(crate) fn cache(name: &str) -> Result<PathBuf> {
 /// Held while something is put into the cache, which all checkouts of a user share. Not to be taken
 /// twice: the second would wait for the first.
 pub(crate) fn lock() -> Result<File> {
+    lock_named("lock")
+}
+
+/// The same for one part of it that takes long to fill, by a file of this name.
+pub(crate) fn lock_named(name: &str) -> Result<File> {
     let base = base()?;
     std::fs::create_dir_all(&base).with_context(|| base.display().to_string())?;
-    let path = base.join("lock");
+    let path = base.join(name);
     let open = || {
         let file = File::options().create(true).append(true).open(&path)?;
         match file.try_lock() {

@@ -18,6 +18,8 @@ pub(crate) const E2E: &[&str] = &[
     "containerd",
     "runc",
     "containernetworking-plugins",
+    "curl",
+    "openssl",
     "python3-venv",
     "podman",
     "netavark",

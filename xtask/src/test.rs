@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
 use crate::tally::Tally;
-use crate::{fuzz, place, setup, shell, vm};
+use crate::{fuzz, kubernetes, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
 const PARTS: [&str; 5] = ["unit", "e2e", "vm", "systemd", "arm64"];
@@ -154,11 +154,16 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         println!("no Helm: {error:#}");
         PathBuf::new()
     });
+    let kubernetes = kubernetes::for_tests(binaries, filters).unwrap_or_else(|error| {
+        println!("no Kubernetes: {error:#}");
+        PathBuf::new()
+    });
     let e2e = || {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         command.env("IPWATCH_TEST_ROTEL", &rotel);
         command.env("IPWATCH_TEST_PROMETHEUS", &prometheus).env("IPWATCH_TEST_HELM", &helm);
+        command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));

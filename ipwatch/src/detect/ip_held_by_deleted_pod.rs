@@ -66,9 +66,14 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
         return format!("it has no pod with uid {} on this node", uid.unwrap_or_default());
     };
     let pod = &entry.pod;
-    let how = match pod.deletion.and_then(words::date) {
-        Some(date) => format!("; it was to be gone by {date}"),
-        None => ", which it was never asked to end: a forced deletion".to_owned(),
+    let how = match (pod.deletion.and_then(words::date), pod.grace) {
+        // An API server tells of the deletion first, and so of a forced one (1.20). It is also the last word of the
+        // kubelet's own deletion, after the pod has ended.
+        (Some(date), Some(0)) => {
+            format!(", to be gone by {date} without any grace: as a rule a forced deletion")
+        }
+        (Some(date), _) => format!("; it was to be gone by {date}"),
+        (None, _) => ", which it was never asked to end: a forced deletion".to_owned(),
     };
     let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
     format!("pod {}/{} (uid {}) is deleted{phase}{how}", pod.namespace, pod.name, pod.uid)

@@ -16,23 +16,33 @@ support::tests! {
     an_ip_is_freed_while_its_holder_hangs needs [Containerd, Fuse],
 }
 
-pub(super) const RELEASED: &str = "ip-released-but-held";
-const DUPLICATE: &str = "ip-duplicate";
+pub(crate) const RELEASED: &str = "ip-released-but-held";
+pub(crate) const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
 
+/// What a pod runs that is to hang. Not cat: that one splices, and then hangs with the lock of the pipe to its
+/// shim, which hangs too.
+pub(crate) const READ: [&str; 5] = ["/bin/busybox", "head", "-c", "1", "/host/hang"];
+
 /// A pod whose process hangs in the kernel loses its shim, and its netns its name.
-pub(super) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
-    // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
-    let pod =
-        containerd.run("db-0", hung.dir(), &["/bin/busybox", "head", "-c", "1", "/host/hang"]);
+pub(crate) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
+    let pod = containerd.run("db-0", hung.dir(), &READ);
     hung.await_read();
-    sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
-    rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
-    containerd.kill_shim_and_pause(&pod);
+    orphan(containerd, &pod);
     pod
+}
+
+/// The same with a pod that reads already.
+pub(crate) fn orphan(containerd: &Containerd<'_>, pod: &Pod) {
+    sys::kill(pod.pid, libc::SIGKILL).unwrap();
+    until("it hangs", 10, || hangs(pod));
+    rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    containerd.kill_shim_and_pause(pod);
+}
+
+/// Its process was killed and hangs all the same.
+pub(crate) fn hangs(pod: &Pod) -> bool {
+    View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
 }
 
 fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {

@@ -18,22 +18,26 @@ support::tests! {
     add_without_del_fills_a_range needs [Cni, FakeCri],
 }
 
-const EXHAUSTING: &str = "ipam-range-exhausting";
+pub(crate) const EXHAUSTING: &str = "ipam-range-exhausting";
 const LEAKED: &str = "ipam-reservation-leaked";
-const FULL: &str = "no IP addresses available in range set";
+pub(crate) const FULL: &str = "no IP addresses available in range set";
 
 fn small_one(lab: &Lab) -> Containerd<'_> {
     Containerd::start_as(lab, &Setup { subnet: Some(small(lab)), ..Setup::default() })
 }
 
 /// Power goes, or somebody cleans up without a thought: containerd, its shims and what they ran are
-/// killed, and what it knew is gone.
-fn lose(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
+/// killed, and what it knew is gone. It is still down afterwards.
+pub(crate) fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
     containerd.crash();
     for pod in pods {
         containerd.kill_shim_and_children(pod);
     }
     containerd.wipe();
+}
+
+fn lose(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
+    crash(containerd, pods);
     containerd.restart_empty();
 }
 
@@ -52,7 +56,7 @@ fn refused(containerd: &Containerd<'_>) -> Instant {
 }
 
 /// The finding tells of the range and of how many are leaked.
-fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, String> {
+pub(crate) fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, String> {
     move |finding| {
         names(&finding["subject"].to_string(), &[network], "")?;
         let text = evidence(finding);
@@ -62,14 +66,14 @@ fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, S
 
 /// Waits until the range is told of with so many leaks.
 #[track_caller]
-fn await_range(told: &Told, network: &str, leaked: usize) {
+pub(crate) fn await_range(told: &Told, network: &str, leaked: usize) {
     let tells = of_range(network, leaked);
     told.await_firing(EXHAUSTING, SOON, |finding| {
         is_of(network)(finding) && tells(finding).is_ok()
     });
 }
 
-fn network_of(containerd: &Containerd<'_>) -> String {
+pub(crate) fn network_of(containerd: &Containerd<'_>) -> String {
     containerd.reservations().file_name().unwrap().to_str().unwrap().to_owned()
 }
 

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::pod::{CNI_CACHE, Containerd, PodSandbox};
-use support::{Config, Daemon, Lab, patience};
+use support::{Config, Daemon, Lab, Netns, patience};
 
 /// Seconds of grace in these tests.
 const GRACE: u32 = 2;
 /// Seconds until what is wrong must be told of: its grace, two answers of a runtime that is asked every
 /// five seconds, and a reconnection to one that was restarted.
-const SOON: u32 = 40;
+pub(crate) const SOON: u32 = 40;
 
 fn config() -> Config {
     Config::default()
@@ -36,22 +36,25 @@ fn config() -> Config {
 }
 
 /// Eight addresses of the lab's, of which five are for pods: one is the gateway's.
-fn small(lab: &Lab) -> String {
+pub(crate) fn small(lab: &Lab) -> String {
     format!("{}/29", lab.ip(0))
 }
 
+/// Of a daemon that knows this containerd and its networks.
+pub(crate) fn config_for(containerd: &Containerd<'_>) -> Config {
+    config().cri(containerd.socket()).networks(&containerd.conf_dirs(), &containerd.bin_dir())
+}
+
 /// A daemon that knows this containerd and its networks.
-fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
-    let config =
-        config().cri(containerd.socket()).networks(&containerd.conf_dirs(), &containerd.bin_dir());
-    let daemon = Daemon::start(lab, &config);
+pub(crate) fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
+    let daemon = Daemon::start(lab, &config_for(containerd));
     daemon.await_source("containerd");
     daemon
 }
 
 /// Waits until the daemon knows these pods by their runtime's word.
 #[track_caller]
-fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
+pub(crate) fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
     for pod in pods {
         support::poll::until(&format!("{} is known as Ready", pod.name), 20, || {
             let all = daemon.list("addresses", &["query", "pod", &pod.uid]);
@@ -61,44 +64,54 @@ fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
 }
 
 /// The finding is about this IP.
-fn is_about(ip: &str) -> impl Fn(&Value) -> bool {
+pub(crate) fn is_about(ip: &str) -> impl Fn(&Value) -> bool {
     move |finding| finding["subject"]["ip"] == ip
 }
 
 /// The finding is about this network.
-fn is_of(network: &str) -> impl Fn(&Value) -> bool {
+pub(crate) fn is_of(network: &str) -> impl Fn(&Value) -> bool {
     move |finding| finding["subject"]["network"] == network
 }
 
 /// All its evidence, as one text.
-fn evidence(finding: &Value) -> String {
+pub(crate) fn evidence(finding: &Value) -> String {
     let items = finding["evidence"].as_array().cloned().unwrap_or_default();
     items.iter().map(|item| format!("{}\n", item["text"])).collect()
 }
 
 /// Whether a text says what it should, and this then, for the table.
-fn names(text: &str, what: &[&str], shown: &str) -> Result<String, String> {
+pub(crate) fn names(text: &str, what: &[&str], shown: &str) -> Result<String, String> {
     match what.iter().find(|what| !text.contains(**what)) {
         None => Ok(shown.to_owned()),
         Some(missing) => Err(format!("{missing} is missing in {text}")),
     }
 }
 
-/// Sees an IP go up in any netns that the host has an nsid for, by netlink: other eyes than the product's.
-struct Eyes {
+/// Sees an IP go up in any netns that the node has an nsid for, by netlink: other eyes than the product's.
+pub(crate) struct Eyes {
     monitor: Child,
     seen: Receiver<Instant>,
 }
 
 impl Eyes {
     fn on(ip: &str) -> Self {
+        Self::through(Self::command().spawn().expect("run ip"), ip)
+    }
+
+    /// The same on a node that is this netns.
+    pub(crate) fn within(node: &Netns, ip: &str) -> Self {
+        Self::through(node.run(|| Self::command().spawn().expect("run ip")), ip)
+    }
+
+    fn command() -> Command {
+        let mut monitor = Command::new("ip");
+        monitor.args(["-o", "monitor", "all-nsid", "address"]);
+        monitor.stdin(Stdio::null()).stdout(Stdio::piped());
+        monitor
+    }
+
+    fn through(mut monitor: Child, ip: &str) -> Self {
         use std::io::{BufRead as _, BufReader};
-        let mut monitor = Command::new("ip")
-            .args(["-o", "monitor", "all-nsid", "address"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("run ip");
         let lines = BufReader::new(monitor.stdout.take().expect("a pipe")).lines();
         let (tell, seen) = channel();
         let wanted = format!(" {ip}/");
@@ -117,7 +130,7 @@ impl Eyes {
 
     /// When it first went up since.
     #[track_caller]
-    fn saw(&self) -> Instant {
+    pub(crate) fn saw(&self) -> Instant {
         let limit = Duration::from_secs(10) * patience();
         self.seen.recv_timeout(limit).expect("the IP goes up, and netlink says so")
     }

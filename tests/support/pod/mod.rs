@@ -3,8 +3,9 @@
 //! have fixed places: libcni's result cache, `/var/lib/cni/results`, the netns names in `/run/netns`,
 //! and runc's state in `/run/containerd/runc` ([`sweep`]).
 //!
-//! [`harm`] does to it what happens on nodes.
+//! [`harm`] does to it what happens on nodes; [`found`] is for pods that a kubelet has it make.
 
+mod found;
 mod harm;
 mod place;
 mod sweep;
@@ -26,7 +27,7 @@ pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 /// Where libcni keeps results; it cannot be told otherwise through containerd.
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
-const IMAGE: &str = "ipwatch.test/busybox:1";
+pub(crate) const IMAGE: &str = "ipwatch.test/busybox:1";
 
 /// What is missing here to run pods.
 #[must_use]
@@ -102,6 +103,8 @@ pub struct Setup<'a> {
     /// stand on the node, and for pods of the handler [`MACVLAN`] one of macvlan. Their IPs come from
     /// the third and the fourth of the lab's four blocks of 64.
     pub node: Option<&'a Netns>,
+    /// It runs in this netns and is the only one; its network is the plain one.
+    pub inside: Option<&'a Netns>,
 }
 
 /// See [`Setup::node`].
@@ -132,7 +135,7 @@ impl<'a> Containerd<'a> {
         let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
         sweep::begin(lab);
         place::make(lab, &dir, setup);
-        let node = setup.node.map(|netns| netns.path().to_owned());
+        let node = setup.node.or(setup.inside).map(|netns| netns.path().to_owned());
         let child = place::spawn(&dir, node.as_deref());
         let containerd = Self { lab, socket: dir.join("sock"), dir, child, node };
         containerd.await_ready();

@@ -72,7 +72,7 @@ pub fn sweep(tag: &str) {
     }
 }
 
-fn cached() -> impl Iterator<Item = fs::DirEntry> {
+pub(super) fn cached() -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(CNI_CACHE).into_iter().flatten().flatten()
 }
 
@@ -89,21 +89,30 @@ fn ids(tag: &str, list: &str) -> Vec<String> {
     noted.chain(on_network).collect()
 }
 
-/// The sockets of the shims that a containerd with its state in `state` has: a shim that was killed
-/// leaves its own, in a directory that all share.
-fn shim_sockets(state: &Path) -> Vec<PathBuf> {
-    let bundles = state.join("io.containerd.runtime.v2.task");
+/// The directories of the containers that a containerd with its state in `state` has; their names are the ids.
+fn bundles(state: &Path) -> Vec<PathBuf> {
     let inside = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-    let bundles = inside(&bundles).flat_map(|namespace| inside(&namespace.path()));
-    let socket = |bundle: fs::DirEntry| {
-        let address = fs::read_to_string(bundle.path().join("address")).ok()?;
-        address.trim().strip_prefix("unix://").map(PathBuf::from)
-    };
-    bundles.filter_map(socket).collect()
+    let namespaces = inside(&state.join("io.containerd.runtime.v2.task"));
+    namespaces.flat_map(|namespace| inside(&namespace.path())).map(|bundle| bundle.path()).collect()
 }
 
-/// Notes the shims' sockets before the state that names them goes.
+fn ids_in(state: &Path) -> Vec<String> {
+    let name = |dir: PathBuf| Some(dir.file_name()?.to_str()?.to_owned());
+    bundles(state).into_iter().filter_map(name).collect()
+}
+
+/// The sockets of its shims: one that was killed leaves its own, in a directory that all share.
+fn shim_sockets(state: &Path) -> Vec<PathBuf> {
+    let socket = |bundle: PathBuf| {
+        let address = fs::read_to_string(bundle.join("address")).ok()?;
+        address.trim().strip_prefix("unix://").map(PathBuf::from)
+    };
+    bundles(state).into_iter().filter_map(socket).collect()
+}
+
+/// Notes the containers and their shims' sockets before the state that names them goes.
 pub(crate) fn note_shims(lab: &Lab, state: &Path) {
+    ids_in(state).iter().for_each(|id| note_id(lab, id));
     for socket in shim_sockets(state) {
         note(lab, &format!("socket {}", socket.display()));
     }
@@ -121,9 +130,12 @@ pub(super) fn runc_state(id: &str) -> PathBuf {
 
 /// Lets runc forget all of a lab's containers.
 pub(super) fn remove_runc_state(tag: &str) {
-    let list = fs::read_to_string(Lab::dir_of(tag).join(LIST)).unwrap_or_default();
-    for id in list.lines().filter_map(|line| line.strip_prefix("id ")) {
-        let _ = fs::remove_dir_all(runc_state(id));
+    let dir = Lab::dir_of(tag);
+    let list = fs::read_to_string(dir.join(LIST)).unwrap_or_default();
+    let noted = list.lines().filter_map(|line| line.strip_prefix("id ")).map(str::to_owned);
+    // And those that a kubelet made.
+    for id in noted.chain(ids_in(&dir.join("containerd/state"))) {
+        let _ = fs::remove_dir_all(runc_state(&id));
     }
 }
 

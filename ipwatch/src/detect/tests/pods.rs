@@ -104,6 +104,12 @@ fn one_that_was_asked_to_end_has_the_time_it_was_given() {
     case.list(130_001, alive());
     let text = &case.one().evidence[0].text;
     assert!(text.contains("it was to be gone by 1970-01-01T00:01:40"), "{text}");
+    let forced = Pod { deletion: Some(1_000 * MS as i64), grace: Some(0), ..pod(UID) };
+    let mut case = Case::with_api(vec![forced]);
+    case.deleted(1_000);
+    case.list(31_001, alive());
+    let text = &case.one().evidence[0].text;
+    assert!(text.contains("1970-01-01T00:00:01.000Z without any grace"), "{text}");
     // What says no grace has none.
     let mut case = Case::with_api(vec![Pod { grace: Some(0), ..pod(UID) }]);
     case.deleted(1_000);

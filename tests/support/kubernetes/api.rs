@@ -1,0 +1,148 @@
+//! The API, by curl: what the tests ask of it is little.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::control::{SERVER, secret};
+use crate::{poll, sys};
+
+/// Whom to ask, and as who.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// curl's configuration: certificate and token, which are not for a command line.
+    config: PathBuf,
+    netns: PathBuf,
+}
+
+impl Api {
+    pub(super) fn new(dir: &Path, netns: &Path, certificate: &Path, token: &str) -> Self {
+        let config = dir.join("curl");
+        let text =
+            format!("cacert = {certificate:?}\nheader = \"Authorization: Bearer {token}\"\n");
+        secret(&config, &text);
+        Self { config, netns: netns.to_owned() }
+    }
+
+    /// GET.
+    pub fn get(&self, path: &str) -> Result<Value, String> {
+        self.ask("GET", path, None)
+    }
+
+    /// POST of an object.
+    #[track_caller]
+    pub fn create(&self, path: &str, object: &Value) -> Value {
+        self.ask("POST", path, Some(object)).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+    }
+
+    /// DELETE as `kubectl delete --force --grace-period=0` does it.
+    #[track_caller]
+    pub fn force_delete(&self, path: &str) {
+        let now = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0 });
+        let done = self.ask("DELETE", path, Some(&now));
+        done.unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
+    }
+
+    /// What it answers; an error where it refuses.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let mut curl = self.curl(path);
+        curl.args(["--max-time", "30", "--write-out", "\n%{http_code}", "--request", method]);
+        if body.is_some() {
+            curl.args(["--header", "Content-Type: application/json", "--data-binary", "@-"]);
+        }
+        curl.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.spawn(&mut curl);
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let text = body.map(Value::to_string).unwrap_or_default();
+        // A curl that fails reads nothing.
+        let _ = stdin.write_all(text.as_bytes());
+        drop(stdin);
+        let out = child.wait_with_output().expect("wait for curl");
+        if !out.status.success() {
+            return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+        }
+        let answer = String::from_utf8_lossy(&out.stdout);
+        let (answer, code) = answer.rsplit_once('\n').unwrap_or(("", &*answer));
+        if code.starts_with('2') {
+            // `ok` of /readyz is no JSON.
+            Ok(serde_json::from_str(answer).unwrap_or_default())
+        } else {
+            Err(format!("{code}: {answer}"))
+        }
+    }
+
+    /// Follows the Events of a namespace.
+    #[must_use]
+    pub fn events(&self, namespace: &str) -> Events {
+        let mut curl = self.curl(&format!("/api/v1/namespaces/{namespace}/events?watch=1"));
+        curl.arg("--no-buffer").stdin(Stdio::null()).stderr(Stdio::inherit());
+        let mut child = self.spawn(&mut curl);
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let at = Instant::now();
+                let mut change: Value = serde_json::from_str(&line).expect("a JSON line");
+                let event = change["object"].take();
+                all.lock().unwrap_or_else(PoisonError::into_inner).push((at, event));
+            }
+        });
+        Events { child, heard }
+    }
+
+    fn curl(&self, path: &str) -> Command {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--config"]).arg(&self.config);
+        curl.arg(format!("{SERVER}{path}")).stdout(Stdio::piped());
+        curl
+    }
+
+    fn spawn(&self, command: &mut Command) -> Child {
+        sys::on_own_thread(|| {
+            sys::enter_netns(&self.netns).expect("enter the netns");
+            command.spawn().expect("start curl")
+        })
+    }
+}
+
+/// The Events of a namespace, with the time at which each was heard.
+#[derive(Debug)]
+pub struct Events {
+    child: Child,
+    heard: Arc<Mutex<Vec<(Instant, Value)>>>,
+}
+
+impl Events {
+    /// Those about a pod so far.
+    #[must_use]
+    pub fn of(&self, pod: &str) -> Vec<(Instant, Value)> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let about = |event: &Value| event["involvedObject"]["name"] == pod;
+        heard.iter().filter(|(_, event)| about(event)).cloned().collect()
+    }
+
+    /// Waits for the first with this reason about a pod.
+    #[must_use]
+    #[track_caller]
+    pub fn await_first(&self, pod: &str, reason: &str, seconds: u32) -> (Instant, Value) {
+        let first = || self.of(pod).into_iter().find(|(_, event)| event["reason"] == reason);
+        poll::settle(seconds, || first().is_some());
+        let said = || -> Vec<String> {
+            let line = |event: &Value| format!("{}: {}", event["reason"], event["message"]);
+            self.of(pod).iter().map(|(_, event)| line(event)).collect()
+        };
+        first().unwrap_or_else(|| panic!("no {reason} of {pod}, but: {:#?}", said()))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

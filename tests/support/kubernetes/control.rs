@@ -1,0 +1,199 @@
+//! etcd and kube-apiserver, with tokens and certificates of their own, RBAC on, on loopback addresses of a netns
+//! that is theirs and the node's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::part::Part;
+use super::{Api, door, home, program};
+use crate::poll::until;
+use crate::{Lab, Netns};
+
+const ETCD: &str = "http://127.0.0.1:2379";
+/// Where it answers, in its netns.
+pub(super) const SERVER: &str = "https://127.0.0.1:6443";
+
+/// The server's certificate, which it makes for itself.
+const CERTIFICATE: &str = "server/apiserver.crt";
+/// The kubelet's kubeconfig.
+const NODE: &str = "node.kubeconfig";
+/// The daemon's.
+const AGENT: &str = "ipwatch.kubeconfig";
+/// Who it is there, as its DaemonSet is.
+const ACCOUNT: &str = "system:serviceaccount:ipwatch:ipwatch";
+/// What it may, by our own manifests.
+const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/rbac.yaml");
+
+/// Both, running.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// The node's address, which stands on the loopback device of the netns: `--node-ip` may not be
+    /// 127.0.0.1.
+    pub address: String,
+    dir: PathBuf,
+    api: Api,
+    server: Part,
+    // Dropped after what needs it.
+    _etcd: Part,
+    netns: Netns,
+}
+
+impl ControlPlane {
+    /// Starts them and waits until the API answers.
+    #[must_use]
+    pub fn start(lab: &Lab) -> Self {
+        let netns = Netns::new(lab, "node");
+        // Out of what the lab's pods may be given.
+        let address = lab.ip(250).to_string();
+        netns.add_address(&format!("{address}/32"), "lo");
+        let dir = home(lab);
+        let (admin, node, agent) = (token(), token(), token());
+        let users = format!(
+            "{admin},admin,1,\"system:masters\"\n{node},system:node:{},2,\"system:nodes\"\n\
+             {agent},{ACCOUNT},3,\"system:serviceaccounts\"\n",
+            lab.tag()
+        );
+        secret(&dir.join("tokens.csv"), &users);
+        let certificate = dir.join(CERTIFICATE);
+        secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
+        let near = format!("https://127.0.0.1:{}", door::open(netns.path()));
+        secret(&dir.join(AGENT), &kubeconfig(&near, &certificate, &agent));
+        let api = Api::new(&dir, netns.path(), &certificate, &admin);
+        let mut key = Command::new("openssl");
+        key.args(["genrsa", "-out"]).arg(dir.join("accounts.key")).arg("2048");
+        let made = key.output().expect("run openssl");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let etcd = Part::start("etcd", etcd(&dir), &netns, &dir);
+        let services = format!("{}/26", lab.ip(128));
+        let server = Part::start("apiserver", server(&dir, &address, &services), &netns, &dir);
+        let mut control = Self { address, dir, api, server, _etcd: etcd, netns };
+        control.await_ready();
+        control.grant();
+        control
+    }
+
+    /// Its netns.
+    #[must_use]
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The API, with every right.
+    #[must_use]
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Kills the API server; what it knows stays in etcd.
+    pub fn crash(&mut self) {
+        self.server.crash();
+    }
+
+    /// Starts it again, and waits until it answers.
+    pub fn restart(&mut self) {
+        self.server.restart();
+        self.await_ready();
+    }
+
+    /// A kubeconfig of the node's kubelet.
+    pub(super) fn node_config(&self) -> PathBuf {
+        self.dir.join(NODE)
+    }
+
+    /// A kubeconfig of the daemon's, for this netns: with the rights that our manifests give it.
+    #[must_use]
+    pub fn agent_config(&self) -> PathBuf {
+        self.dir.join(AGENT)
+    }
+
+    /// Gives the daemon its rights.
+    fn grant(&self) {
+        for document in RIGHTS.split("---\n") {
+            let object: Value = serde_norway::from_str(document).expect("an object of rbac.yaml");
+            let kind = object["kind"].as_str().expect("a kind").to_lowercase();
+            let group = object["apiVersion"].as_str().expect("a group");
+            self.api.create(&format!("/apis/{group}/{kind}s"), &object);
+        }
+    }
+
+    fn await_ready(&mut self) {
+        until("kube-apiserver is ready", 90, || {
+            self.server.assert_running();
+            // The namespace of what is there from the start is made last.
+            self.dir.join(CERTIFICATE).exists()
+                && self.api.get("/readyz").is_ok()
+                && self.api.get("/api/v1/namespaces/kube-node-lease").is_ok()
+        });
+    }
+}
+
+fn etcd(dir: &Path) -> Command {
+    let mut command = Command::new(program("etcd"));
+    command.arg("--data-dir").arg(dir.join("etcd")).args(["--listen-client-urls", ETCD]);
+    command.args(["--advertise-client-urls", ETCD]);
+    command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
+    // Nothing here outlives the test.
+    command.args(["--unsafe-no-fsync", "--logger=zap", "--log-level=error"]);
+    command
+}
+
+fn server(dir: &Path, address: &str, services: &str) -> Command {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let key = path("accounts.key");
+    let mut command = Command::new(program("kube-apiserver"));
+    for (flag, value) in [
+        ("etcd-servers", ETCD),
+        ("bind-address", "127.0.0.1"),
+        ("secure-port", "6443"),
+        ("advertise-address", address),
+        ("cert-dir", &path("server")),
+        ("token-auth-file", &path("tokens.csv")),
+        ("authorization-mode", "Node,RBAC"),
+        ("enable-admission-plugins", "NodeRestriction"),
+        // Nobody is here who makes a service account for each namespace.
+        ("disable-admission-plugins", "ServiceAccount"),
+        ("service-cluster-ip-range", services),
+        ("service-account-issuer", "https://kubernetes.default.svc"),
+        ("service-account-signing-key-file", &key),
+        ("service-account-key-file", &key),
+        ("allow-privileged", "true"),
+    ] {
+        command.arg(format!("--{flag}={value}"));
+    }
+    command
+}
+
+fn kubeconfig(server: &str, certificate: &Path, token: &str) -> String {
+    let cluster = json!({ "server": server, "certificate-authority": certificate });
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{ "name": "test", "cluster": cluster }],
+        "users": [{ "name": "test", "user": { "token": token } }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+    });
+    config.to_string()
+}
+
+/// A new token.
+fn token() -> String {
+    let random = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a random id");
+    random.trim().replace('-', "")
+}
+
+/// Writes a file that root alone reads.
+pub(super) fn secret(file: &Path, text: &str) {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = fs::File::options();
+    let mut file = options
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)
+        .expect("open a file");
+    file.write_all(text.as_bytes()).expect("write it");
+}

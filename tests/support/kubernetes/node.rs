@@ -1,0 +1,275 @@
+//! A node: a kubelet with the lab's containerd, whose pods' IPs come from bridge and host-local.
+//!
+//! What a kubelet does to a host is kept from this one: it has its own cgroups, directories and network. The
+//! sysctls that it sets at every start it finds replaced by files of the lab, in a mount namespace of its own, so
+//! that nothing is to be put back, whatever becomes of the test. Only the pods' logs have a place that
+//! cannot be chosen, below `/var/log`: see [`sweep`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::part::Part;
+use super::{Api, ControlPlane, home, program};
+use crate::pod::{Containerd, IMAGE, Pod, Setup};
+use crate::poll::{eventually, until};
+use crate::{Lab, cgroup};
+
+/// Where kubelet has the pods' logs, and links to them.
+const LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
+
+/// Replaces the sysctls that kubelet sets (`setupKernelTunables`, pkg/kubelet/cm) by files below `$0`.
+const SHIELD: &str = r#"
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
+    kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+    mkdir -p "$0/${name%/*}"
+    cat "/proc/sys/$name" > "$0/$name"
+    mount --bind "$0/$name" "/proc/sys/$name"
+done
+exec "$@"
+"#;
+
+/// It, running.
+#[derive(Debug)]
+pub struct Node<'a> {
+    lab: &'a Lab,
+    kubelet: Part,
+    /// Its runtime.
+    pub containerd: Containerd<'a>,
+    /// Whose node it is.
+    pub control: ControlPlane,
+}
+
+impl<'a> Node<'a> {
+    /// Starts everything and waits until the node is Ready. `subnet` is where pods' IPs come from; `flags` are
+    /// further ones of the kubelet's.
+    #[must_use]
+    pub fn start(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
+        note_logs(lab);
+        let control = ControlPlane::start(lab);
+        let setup = Setup {
+            subnet: Some(subnet.to_owned()),
+            inside: Some(control.netns()),
+            ..Setup::default()
+        };
+        let containerd = Containerd::start_as(lab, &setup);
+        make_cgroups(&group(lab.tag()));
+        let command = kubelet(lab, &control, &containerd, flags);
+        let kubelet = Part::start("kubelet", command, control.netns(), &home(lab));
+        let mut node = Self { lab, kubelet, containerd, control };
+        let namespace = json!({ "metadata": { "name": lab.tag() } });
+        node.api().create("/api/v1/namespaces", &namespace);
+        node.await_ready();
+        node
+    }
+
+    /// The API, with every right.
+    #[must_use]
+    pub fn api(&self) -> &Api {
+        self.control.api()
+    }
+
+    /// What the daemon is to have in its configuration, to ask this API server.
+    #[must_use]
+    pub fn agent_lines(&self) -> String {
+        let config = self.control.agent_config();
+        format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.lab.tag())
+    }
+
+    /// The netns that it is in.
+    #[must_use]
+    pub fn netns(&self) -> &crate::Netns {
+        self.control.netns()
+    }
+
+    /// The namespace of its pods.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.lab.tag()
+    }
+
+    /// Waits until the API says that it is Ready.
+    pub fn await_ready(&mut self) {
+        let path = format!("/api/v1/nodes/{}", self.lab.tag());
+        until("the node is Ready", 90, || {
+            self.kubelet.assert_running();
+            let node = self.api().get(&path).unwrap_or_default();
+            condition(&node, "Ready")
+        });
+    }
+
+    /// Kills kubelet; its pods go on.
+    pub fn crash_kubelet(&mut self) {
+        self.kubelet.crash();
+    }
+
+    /// Asks for a pod whose container runs `command` and sees `dir` as `/host`.
+    pub fn create(&self, name: &str, dir: &Path, command: &[&str]) {
+        let container = json!({
+            "name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": command,
+            "volumeMounts": [{ "name": "host", "mountPath": "/host" }],
+        });
+        let pod = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "nodeName": self.lab.tag(), "restartPolicy": "Never", "dnsPolicy": "Default",
+                "automountServiceAccountToken": false, "enableServiceLinks": false,
+                "tolerations": [{ "operator": "Exists" }],
+                "containers": [container],
+                "volumes": [{ "name": "host", "hostPath": { "path": dir } }],
+            },
+        });
+        self.api().create(&self.pods(), &pod);
+    }
+
+    /// What the API says of a pod; `None`: it knows of none such.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Option<Value> {
+        self.api().get(&self.path(name)).ok()
+    }
+
+    /// Takes a pod out of the API at once, whatever becomes of it on the node.
+    pub fn force_delete(&self, name: &str) {
+        self.api().force_delete(&self.path(name));
+    }
+
+    /// The same as [`Node::create`]; waits until the pod is Ready.
+    #[must_use]
+    pub fn run(&self, name: &str, dir: &Path, command: &[&str]) -> Pod {
+        self.create(name, dir, command);
+        let container = eventually(&format!("{name} is Ready"), 60, || {
+            let pod = self.pod(name)?;
+            let id = pod["status"]["containerStatuses"][0]["containerID"].as_str()?;
+            let id = id.strip_prefix("containerd://").expect("an id of containerd's").to_owned();
+            condition(&pod, "Ready").then_some(id)
+        });
+        self.containerd.found(name, &container)
+    }
+
+    /// One that does nothing.
+    #[must_use]
+    pub fn run_idle(&self, name: &str) -> Pod {
+        self.run(name, self.lab.dir(), &["/bin/sleep", "1000000"])
+    }
+
+    fn pods(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods", self.namespace())
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.pods())
+    }
+}
+
+fn kubelet(
+    lab: &Lab,
+    control: &ControlPlane,
+    containerd: &Containerd<'_>,
+    flags: &[&str],
+) -> Command {
+    let dir = home(lab);
+    let path = |name: &str| dir.join(name).display().to_string();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "slave", "sh", "-euc", SHIELD]).arg(dir.join("sysctl"));
+    command.arg(program("kubelet"));
+    for (flag, value) in [
+        ("kubeconfig", control.node_config().display().to_string().as_str()),
+        ("hostname-override", lab.tag()),
+        ("node-ip", &control.address),
+        ("container-runtime", "remote"),
+        ("container-runtime-endpoint", &format!("unix://{}", containerd.socket().display())),
+        ("root-dir", &path("kubelet")),
+        ("cert-dir", &path("kubelet-pki")),
+        ("volume-plugin-dir", &path("plugins")),
+        ("cgroup-driver", "cgroupfs"),
+        ("cgroup-root", &format!("/{}", group(lab.tag()))),
+        // Those of a host with swap, with little room, and without CAP_SYS_RESOURCE.
+        ("fail-swap-on", "false"),
+        ("eviction-hard", "memory.available<1Mi,nodefs.available<1%,imagefs.available<1%"),
+        ("image-gc-high-threshold", "100"),
+        ("oom-score-adj", "0"),
+        // Its sockets lie in a place that cannot be chosen.
+        ("feature-gates", "DevicePlugins=false"),
+        ("make-iptables-util-chains", "false"),
+        ("address", "127.0.0.1"),
+        ("anonymous-auth", "false"),
+        ("healthz-port", "0"),
+        ("read-only-port", "0"),
+        ("node-status-update-frequency", "2s"),
+        ("v", "2"),
+    ] {
+        command.arg(format!("--{flag}={value}"));
+    }
+    command.args(flags);
+    command
+}
+
+/// Whether a condition of a node or a pod is true.
+fn condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    let is = |condition: &Value| condition["type"] == kind && condition["status"] == "True";
+    conditions.is_some_and(|all| all.iter().any(is))
+}
+
+/// The top of a lab's cgroups; none that [`cgroup::sweep`] takes, which ends no processes.
+fn group(tag: &str) -> String {
+    format!("{tag}.kubelet")
+}
+
+/// A kubelet asks that the top be there, in every hierarchy.
+fn make_cgroups(group: &str) {
+    let (alone, all) = (PathBuf::from("/sys/fs/cgroup"), cgroup::hierarchies());
+    let is_hierarchy = |top: &PathBuf| top.join("cgroup.procs").exists();
+    // What lies below v2 alone are groups of it.
+    let tops = if is_hierarchy(&alone) { vec![alone] } else { all };
+    for top in tops.iter().filter(|top| is_hierarchy(top)) {
+        let dir = top.join(group);
+        fs::create_dir_all(&dir).expect("make a cgroup");
+        // A new one of v1 has none, and takes no process until it has.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if let Ok(all) = fs::read_to_string(top.join(file)) {
+                let _ = fs::write(dir.join(file), all.trim());
+            }
+        }
+        // Of v2: what the groups below are to be limited by.
+        if let Ok(all) = fs::read_to_string(dir.join("cgroup.controllers")) {
+            for controller in all.split_whitespace() {
+                let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+    }
+}
+
+/// Which of the directories for logs are not the host's own.
+fn note_logs(lab: &Lab) {
+    let absent = LOGS.into_iter().filter(|dir| !Path::new(dir).exists());
+    let text: String = absent.map(|dir| format!("{dir}\n")).collect();
+    fs::write(home(lab).join(OURS), text).expect("write a list");
+}
+
+const OURS: &str = "log-dirs";
+
+/// Ends what a lab's kubelet left running; removes its cgroups, and its pods' logs, whose names begin with their
+/// namespace, the lab's tag.
+pub fn sweep(tag: &str) {
+    let dir = Lab::dir_of(tag).join("kubernetes");
+    if !dir.exists() {
+        return;
+    }
+    cgroup::end_everywhere(&group(tag));
+    // A tag's end is an underscore in both: `NAMESPACE_POD_UID` and `POD_NAMESPACE_CONTAINER-ID.log`.
+    for entry in LOGS.iter().flat_map(fs::read_dir).flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        if name.starts_with(&format!("{tag}_")) {
+            let _ = fs::remove_dir_all(path);
+        } else if name.contains(&format!("_{tag}_")) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    let ours = fs::read_to_string(dir.join(OURS)).unwrap_or_default();
+    // Only when they are empty.
+    ours.lines().for_each(|dir| drop(fs::remove_dir(dir)));
+}

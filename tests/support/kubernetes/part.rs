@@ -1,0 +1,73 @@
+//! One program of it, running.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::{Netns, sys};
+
+/// Ended when dropped; its last words are printed, for a test that fails.
+#[derive(Debug)]
+pub(super) struct Part {
+    name: &'static str,
+    command: Command,
+    netns: PathBuf,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Part {
+    /// Starts it in this netns; its log goes to `dir`.
+    pub(super) fn start(
+        name: &'static str,
+        mut command: Command,
+        netns: &Netns,
+        dir: &Path,
+    ) -> Self {
+        let log = dir.join(format!("{name}.log"));
+        let sink = File::options().create(true).append(true).open(&log).expect("open the log");
+        command.stdin(Stdio::null()).current_dir(dir);
+        command.stdout(sink.try_clone().expect("a second handle")).stderr(sink);
+        let netns = netns.path().to_owned();
+        let child = spawn(name, &mut command, &netns);
+        Self { name, command, netns, child, log }
+    }
+
+    /// Kills it.
+    pub(super) fn crash(&mut self) {
+        let _ = sys::kill(self.child.id(), libc::SIGKILL);
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again as it was.
+    pub(super) fn restart(&mut self) {
+        self.child = spawn(self.name, &mut self.command, &self.netns);
+    }
+
+    /// Fails the test when it has ended.
+    #[track_caller]
+    pub(super) fn assert_running(&mut self) {
+        let status = self.child.try_wait().expect("wait for it");
+        assert!(status.is_none(), "{} ended: {status:?}", self.name);
+    }
+}
+
+fn spawn(name: &str, command: &mut Command, netns: &Path) -> Child {
+    let spawned = sys::on_own_thread(|| {
+        sys::enter_netns(netns).expect("enter the netns");
+        command.spawn()
+    });
+    spawned.unwrap_or_else(|error| panic!("start {name}: {error}"))
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.crash();
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(25).collect();
+            println!("{} said last:", self.name);
+            tail.iter().rev().for_each(|line| println!("{line}"));
+        }
+    }
+}
