@@ -244,17 +244,20 @@ impl Requests {
         wanted: NetnsRef,
         doors: &[Door],
     ) -> Result<(OwnedFd, Socket, NetnsRef), AdoptError> {
-        let mut last = AdoptError::Closed("no door is known".to_owned());
+        let (mut wrong, mut closed) = (None, Vec::new());
         for door in doors {
             match self.enter(wanted, door) {
                 Err(error) if error.is_fatal() => return Err(error),
-                // A wrong netns behind one door says more than a closed other one.
-                Err(AdoptError::Closed(_)) if matches!(last, AdoptError::Mismatch { .. }) => {}
-                Err(error) => last = error,
+                Err(AdoptError::Closed(why)) => closed.push(why),
+                Err(error) => wrong = Some(error),
                 Ok(entered) => return Ok(entered),
             }
         }
-        Err(last)
+        // A wrong netns behind one door says more than a closed other one.
+        Err(wrong.unwrap_or_else(|| match closed.as_slice() {
+            [] => AdoptError::Closed("no door is known".to_owned()),
+            all => AdoptError::Closed(all.join("; ")),
+        }))
     }
 
     fn enter(
