@@ -90,6 +90,8 @@ mod tests {
             "ProtectSystem",
             "ReadOnlyPaths",
             "ReadWritePaths",
+            // No mount namespace, but the end of openat2(2), by which a netns is opened at its mount.
+            "RestrictSUIDSGID",
             "RootDirectory",
             "RootImage",
             "TemporaryFileSystem",
