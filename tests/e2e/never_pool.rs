@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::fake_cri::FakeCri;
 use support::network::Container;
 use support::role::{Helper, Role, Running};
-use support::{Lab, Netns};
+use support::{Lab, Netns, patience};
 
 use crate::never::{self, Watch, wait};
 
@@ -84,7 +84,8 @@ impl<'a> Node<'a> {
             "[ipam]\ndata_dirs = []\nconf_dirs = []\naws_checkpoint = {:?}\nterway_dir = {terway:?}",
             self.checkpoint
         );
-        let config = never::config().leak_age(1).cri(self.runtime.socket()).line(&places);
+        // What is handed out is up within that, also where everything is slow.
+        let config = never::config().leak_age(patience()).cri(self.runtime.socket()).line(&places);
         Watch::start(self.lab, &config, Some("containerd"))
     }
 }

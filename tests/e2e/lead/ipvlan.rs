@@ -3,20 +3,22 @@
 
 use std::time::Instant;
 
+use jiff::Timestamp;
 use serde_json::json;
 use support::lead::{Failure, Told};
 use support::network::{Container, Network};
 use support::role::{Helper, Role};
 use support::{Daemon, Lab, Netns};
 
+use super::duplicate::RELEASED;
 use super::exhaustion::{a_runtime_with_a_pod, of_network};
+use super::outlets::{Outlets, leads_to_what_it_is_about};
 use super::{SOON, is_about, names, small};
 
 support::tests! {
-    the_second_add_is_refused needs [OwnMachine, Cni, FakeCri],
+    the_second_add_is_refused needs [OwnMachine, Cni, FakeCri, Rotel],
 }
 
-const RELEASED: &str = "ip-released-but-held";
 const IMMINENT: &str = "ip-conflict-imminent";
 
 fn the_second_add_is_refused(lab: &Lab) {
@@ -26,7 +28,10 @@ fn the_second_add_is_refused(lab: &Lab) {
     let ipvlan = json!({ "master": "parent" });
     let network = Network::new(lab, &node, "ipvlan", "ipvlan", &small(lab), ipvlan);
     let (runtime, _pod) = a_runtime_with_a_pod(lab);
-    let daemon = Daemon::start(lab, &of_network(lab).cri(runtime.socket()));
+    let (outlets, command) = Outlets::new(lab);
+    let config = outlets.config(of_network(lab).cri(runtime.socket()));
+    let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
+    daemon.await_ready();
     daemon.await_source("containerd");
     let told = Told::by(&daemon);
     let containers: Vec<Container> = (0..6).map(|n| Container::new(lab, n)).collect();
@@ -34,13 +39,16 @@ fn the_second_add_is_refused(lab: &Lab) {
     let ip = network.add(&containers[0], &netns[0]).unwrap();
     let holder = Helper::new(Role::Park).inside(&netns[0]).start();
     daemon.await_ip(&ip, netns[0].inode);
-    // A runtime that has lost the netns's path frees the IP and touches no device.
-    network.del(&containers[0], None).unwrap();
-    told.await_word(RELEASED, SOON, is_about(&ip));
-    for n in 1..5 {
-        let other = network.add(&containers[n], &netns[n]).unwrap();
-        assert_ne!(other, ip, "host-local goes round");
-    }
+    let (seen, ()) = outlets.during(&ip, || {
+        // A runtime that has lost the netns's path frees the IP and touches no device.
+        network.del(&containers[0], None).unwrap();
+        told.await_word(RELEASED, SOON, is_about(&ip));
+        for n in 1..5 {
+            let other = network.add(&containers[n], &netns[n]).unwrap();
+            assert_ne!(other, ip, "host-local goes round");
+        }
+    });
+    let add = Timestamp::now();
     let error = network.add(&containers[5], &netns[5]).expect_err("the address is in use");
     let at = Instant::now();
     assert!(error.said.contains("address already in use"), "{error:?}");
@@ -52,4 +60,7 @@ fn the_second_add_is_refused(lab: &Lab) {
     told.lead(&failure, RELEASED, is_about(&ip), named);
     let failure = Failure { slow: false, ..failure };
     told.lead(&failure, IMMINENT, is_about(&ip), named);
+    let finding = daemon.await_firing(RELEASED, SOON, is_about(&ip));
+    seen.assert_before(add, "an IP of ipvlan that is held", &finding);
+    leads_to_what_it_is_about(&outlets.collector, &seen.span, &ip, "ipvlan", &containers[0].id);
 }

@@ -26,7 +26,7 @@ ip link set lo up
 # IPWATCH_TEST_TRACING: this kernel takes probes on its functions. IPWATCH_TEST_OWN_MACHINE: nobody else needs
 # this machine's network.
 export IPWATCH_BIN=/bin/ipwatch IPWATCH_TEST_SLOW=${IPWATCH_TEST_SLOW:-5} IPWATCH_TEST_TRACING=1 CI=1
-export IPWATCH_TEST_OWN_MACHINE=1 IPWATCH_TEST_CRI=/bin/ipwatch-test-cri
+export IPWATCH_TEST_OWN_MACHINE=1 IPWATCH_TEST_CRI=/bin/ipwatch-test-cri IPWATCH_TEST_ROTEL=/bin/rotel
 
 code=0
 # tests PROBES [ARG]...

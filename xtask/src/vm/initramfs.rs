@@ -1,5 +1,5 @@
-//! The file system of a VM: busybox, dash, iproute2, CNI plugins, the kernel's modules and what is tested. It is
-//! not compressed: unpacking costs an emulated CPU more than reading.
+//! The file system of a VM: busybox, dash, iproute2, CNI plugins, a collector, the kernel's modules and what is
+//! tested. It is not compressed: unpacking costs an emulated CPU more than reading.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use super::kernel::{Fetched, Stock};
 use super::{Run, sysroot};
 use crate::build::{self, Binaries};
+use crate::setup;
 use crate::shell::{command, output, run};
 
 /// The first process.
@@ -53,6 +54,7 @@ pub(crate) fn make(
     fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
     tools(&root, &Source { stock, sysroot: &kernel.sysroot })?;
+    collector(&root, &Source { stock, sysroot: &kernel.sysroot })?;
     modules(&root, kernel)?;
     for (from, name) in [
         (&binaries.ipwatch, "ipwatch"),
@@ -108,6 +110,20 @@ fn tools(root: &Path, source: &Source) -> Result<()> {
         source.program(root, &source.sysroot.join(&path), &path)?;
     }
     Ok(())
+}
+
+/// The collector, which is had for this kind of machine alone. The tests that need it say so where it is not there.
+fn collector(root: &Path, source: &Source) -> Result<()> {
+    if !source.is_own() {
+        return Ok(());
+    }
+    match setup::rotel() {
+        Ok(rotel) => source.program(root, &rotel, "bin/rotel"),
+        Err(error) => {
+            println!("no collector: {error:#}");
+            Ok(())
+        }
+    }
 }
 
 fn busybox(root: &Path, source: &Source) -> Result<()> {
