@@ -4,6 +4,7 @@
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
 //! [`neighbour_links`] (what is found), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
+//! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
@@ -17,6 +18,7 @@
     reason = "tests fail by panicking, and read files of their own"
 )]
 
+mod apiserver;
 mod bad_collector;
 mod bad_input;
 mod bad_link;
@@ -97,6 +99,9 @@ fn main() -> std::process::ExitCode {
         lead::exhaustion::TESTS,
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,
+        apiserver::bad_days::TESTS,
+        apiserver::token::TESTS,
+        apiserver::whereabouts::TESTS,
         kubelet::exhaustion::TESTS,
         kubelet::freed::TESTS,
         kubelet::deleted::TESTS,

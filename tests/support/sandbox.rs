@@ -32,10 +32,21 @@ impl Sandbox {
     /// carries credentials: into the network's configuration.
     #[must_use]
     pub fn make(lab: &Lab, netns: &Netns, cidr: &str, secret: &str) -> Self {
+        let uid = format!("{:08x}-0000-4000-8000-000000000001", netns.inode);
+        Self::make_as(lab, netns, cidr, secret, ("api-0", &uid))
+    }
+
+    /// The same with a name and a uid that somebody else has given it.
+    #[must_use]
+    pub fn make_as(
+        lab: &Lab,
+        netns: &Netns,
+        cidr: &str,
+        secret: &str,
+        (name, uid): (&str, &str),
+    ) -> Self {
         let hex = |first: char| format!("{first}{:063x}", netns.inode);
         let (sandbox, container) = (hex('a'), hex('c'));
-        let name = "api-0".to_owned();
-        let uid = format!("{:08x}-0000-4000-8000-000000000001", netns.inode);
         // Below a group with the lab's tag, as in a cluster inside a container: a real kubelet's
         // groups are left alone, and the sweep knows what to remove.
         let place = format!("{}-node/kubepods/besteffort/pod{uid}/{container}", lab.tag());
@@ -63,6 +74,7 @@ impl Sandbox {
         });
         fs::write(cache.join(format!("test-net-{sandbox}-eth0")), cached.to_string())
             .expect("write a CNI result");
+        let (name, uid) = (name.to_owned(), uid.to_owned());
         Self { name, uid, sandbox, container, cgroup, cache }
     }
 

@@ -24,7 +24,7 @@ const CODES: &[&str] = &["ip-held-by-stuck-process", "ip-held-by-deleted-pod"];
 /// Instead of two minutes, of which kubelet waits twice: by itself it says FailedKillPod after four.
 const TIMEOUT: &str = "--runtime-request-timeout=30s";
 /// Until kubelet's worker for a new pod has nothing to do: its last look ends with PLEG's next round, a second later.
-const IDLE: Duration = Duration::from_secs(4);
+pub(super) const IDLE: Duration = Duration::from_secs(4);
 
 fn a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so(lab: &Lab) {
     let node = Node::start(lab, &small(lab), &[TIMEOUT]);

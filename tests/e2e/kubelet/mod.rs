@@ -3,7 +3,7 @@
 //! of [`crate::lead`], whose failures a runtime tells of.
 //!
 //! - [`exhaustion`]: leaked reservations, until a pod has its FailedCreatePodSandBox.
-//! - [`freed`]: a sandbox is stopped whose process hangs, and the next pod is given its IP.
+//! - [`freed`]: a force-deleted pod's process hangs, its sandbox is stopped, and the next pod is given its IP.
 //! - [`deleted`]: a force-deleted pod hangs, until kubelet says FailedKillPod.
 //! - [`outage`]: what an API server that is away does not bring about. No row of the table.
 //!

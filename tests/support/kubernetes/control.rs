@@ -7,23 +7,29 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::asked;
+use super::door::Door;
 use super::part::Part;
-use super::{Api, door, home, program};
+use super::{Api, home, program};
 use crate::poll::until;
 use crate::{Lab, Netns};
 
-const ETCD: &str = "http://127.0.0.1:2379";
+pub(super) const ETCD: &str = "http://127.0.0.1:2379";
 /// Where it answers, in its netns.
 pub(super) const SERVER: &str = "https://127.0.0.1:6443";
 
 /// The server's certificate, which it makes for itself.
-const CERTIFICATE: &str = "server/apiserver.crt";
+pub(super) const CERTIFICATE: &str = "server/apiserver.crt";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
 /// The daemon's.
 const AGENT: &str = "ipwatch.kubeconfig";
 /// Who it is there, as its DaemonSet is.
-const ACCOUNT: &str = "system:serviceaccount:ipwatch:ipwatch";
+pub(super) const ACCOUNT: &str = "system:serviceaccount:ipwatch:ipwatch";
+/// What the server signs service accounts' tokens with.
+pub(super) const KEY: &str = "accounts.key";
+/// Who signs them.
+pub(super) const ISSUER: &str = "https://kubernetes.default.svc";
 /// What it may, by our own manifests.
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/rbac.yaml");
 
@@ -33,24 +39,38 @@ pub struct ControlPlane {
     /// The node's address, which stands on the loopback device of the netns: `--node-ip` may not be
     /// 127.0.0.1.
     pub address: String,
-    dir: PathBuf,
-    api: Api,
-    server: Part,
+    pub(super) dir: PathBuf,
+    pub(super) api: Api,
+    pub(super) door: Door,
+    pub(super) server: Part,
     // Dropped after what needs it.
-    _etcd: Part,
-    netns: Netns,
+    pub(super) etcd: Part,
+    pub(super) netns: Netns,
 }
 
 impl ControlPlane {
     /// Starts them and waits until the API answers.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
+        Self::begin(lab, &[])
+    }
+
+    /// The same with further flags of the API server's, which also writes down what it is asked.
+    #[must_use]
+    pub fn start_as(lab: &Lab, flags: &[&str]) -> Self {
+        let audit = asked::flags(&home(lab));
+        let all: Vec<&str> =
+            audit.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        Self::begin(lab, &all)
+    }
+
+    fn begin(lab: &Lab, flags: &[&str]) -> Self {
         let netns = Netns::new(lab, "node");
         // Out of what the lab's pods may be given.
         let address = lab.ip(250).to_string();
         netns.add_address(&format!("{address}/32"), "lo");
         let dir = home(lab);
-        let (admin, node, agent) = (token(), token(), token());
+        let (admin, node, agent) = (random(), random(), random());
         let users = format!(
             "{admin},admin,1,\"system:masters\"\n{node},system:node:{},2,\"system:nodes\"\n\
              {agent},{ACCOUNT},3,\"system:serviceaccounts\"\n",
@@ -59,19 +79,21 @@ impl ControlPlane {
         secret(&dir.join("tokens.csv"), &users);
         let certificate = dir.join(CERTIFICATE);
         secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
-        let near = format!("https://127.0.0.1:{}", door::open(netns.path()));
-        secret(&dir.join(AGENT), &kubeconfig(&near, &certificate, &agent));
+        let door = Door::open(netns.path());
+        secret(&dir.join(AGENT), &kubeconfig(&door.url(), &certificate, &agent));
         let api = Api::new(&dir, netns.path(), &certificate, &admin);
         let mut key = Command::new("openssl");
-        key.args(["genrsa", "-out"]).arg(dir.join("accounts.key")).arg("2048");
+        key.args(["genrsa", "-out"]).arg(dir.join(KEY)).arg("2048");
         let made = key.output().expect("run openssl");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let etcd = Part::start("etcd", etcd(&dir), &netns, &dir);
         let services = format!("{}/26", lab.ip(128));
-        let server = Part::start("apiserver", server(&dir, &address, &services), &netns, &dir);
-        let mut control = Self { address, dir, api, server, _etcd: etcd, netns };
+        let mut server = server(&dir, &address, &services);
+        server.args(flags);
+        let server = Part::start("apiserver", server, &netns, &dir);
+        let mut control = Self { address, dir, api, door, server, etcd, netns };
         control.await_ready();
-        control.grant();
+        control.grant(RIGHTS);
         control
     }
 
@@ -109,17 +131,30 @@ impl ControlPlane {
         self.dir.join(AGENT)
     }
 
-    /// Gives the daemon its rights.
-    fn grant(&self) {
-        for document in RIGHTS.split("---\n") {
-            let object: Value = serde_norway::from_str(document).expect("an object of rbac.yaml");
+    /// Gives the daemon rights, by a manifest of ours.
+    pub fn grant(&self, rights: &str) {
+        for document in rights.split("---\n") {
+            let object: Value = serde_norway::from_str(document).expect("an object of RBAC");
             let kind = object["kind"].as_str().expect("a kind").to_lowercase();
             let group = object["apiVersion"].as_str().expect("a group");
             self.api.create(&format!("/apis/{group}/{kind}s"), &object);
         }
     }
 
-    fn await_ready(&mut self) {
+    /// Defines a kind of object, by the YAML of a CustomResourceDefinition, and waits until it is served. Where
+    /// its objects are, without a namespace, is the answer.
+    pub fn define(&self, definition: &str) -> String {
+        let object: Value = serde_norway::from_str(definition).expect("a definition");
+        self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &object);
+        let text = |value: &Value| value.as_str().expect("a name").to_owned();
+        let spec = &object["spec"];
+        let (group, version) = (text(&spec["group"]), text(&spec["versions"][0]["name"]));
+        let path = format!("/apis/{group}/{version}/{}", text(&spec["names"]["plural"]));
+        until(&format!("{path} is served"), 30, || self.api.get(&path).is_ok());
+        path
+    }
+
+    pub(super) fn await_ready(&mut self) {
         until("kube-apiserver is ready", 90, || {
             self.server.assert_running();
             // The namespace of what is there from the start is made last.
@@ -156,7 +191,7 @@ fn server(dir: &Path, address: &str, services: &str) -> Command {
         // Nobody is here who makes a service account for each namespace.
         ("disable-admission-plugins", "ServiceAccount"),
         ("service-cluster-ip-range", services),
-        ("service-account-issuer", "https://kubernetes.default.svc"),
+        ("service-account-issuer", ISSUER),
         ("service-account-signing-key-file", &key),
         ("service-account-key-file", &key),
         ("allow-privileged", "true"),
@@ -167,18 +202,22 @@ fn server(dir: &Path, address: &str, services: &str) -> Command {
 }
 
 fn kubeconfig(server: &str, certificate: &Path, token: &str) -> String {
+    kubeconfig_of(server, certificate, &json!({ "token": token }))
+}
+
+pub(super) fn kubeconfig_of(server: &str, certificate: &Path, user: &Value) -> String {
     let cluster = json!({ "server": server, "certificate-authority": certificate });
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{ "name": "test", "cluster": cluster }],
-        "users": [{ "name": "test", "user": { "token": token } }],
+        "users": [{ "name": "test", "user": user }],
         "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
     });
     config.to_string()
 }
 
-/// A new token.
-fn token() -> String {
+/// What nobody guesses.
+pub(super) fn random() -> String {
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a random id");
     random.trim().replace('-', "")
 }

@@ -1,22 +1,29 @@
 //! A real Kubernetes of one node: etcd and kube-apiserver ([`ControlPlane`]), asked by curl ([`Api`]), and a
 //! kubelet with the lab's containerd ([`Node`]), in a netns of the lab's own, so that every port, and what a
-//! kubelet changes of its network, is there alone; the daemon, outside it, has a `door` in. No scheduler and no controller runs: a pod names its node, and
+//! kubelet changes of its network, is there alone; the daemon, outside it, has a [`Door`] in. No scheduler and no controller runs: a pod names its node, and
 //! nobody puts another one in its place.
 //!
 //! The programs are those of `IPWATCH_TEST_KUBERNETES`, a directory; `cargo xtask test` builds them.
 
+mod agent;
 mod api;
+mod asked;
 mod control;
 mod door;
+mod harm;
 mod node;
 mod part;
+pub mod stores;
+mod token;
 
 use std::path::PathBuf;
 
 use crate::{Lab, need, pod};
 
 pub use api::{Api, Events};
+pub use asked::Asked;
 pub use control::ControlPlane;
+pub use door::Door;
 pub use node::{Node, sweep};
 
 /// What is missing here to run an API server.

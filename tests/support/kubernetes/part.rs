@@ -39,6 +39,11 @@ impl Part {
         let _ = self.child.wait();
     }
 
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: i32) {
+        sys::kill(self.child.id(), signal).expect("signal it");
+    }
+
     /// Starts it again as it was.
     pub(super) fn restart(&mut self) {
         self.child = spawn(self.name, &mut self.command, &self.netns);

@@ -1,0 +1,115 @@
+//! The bad days of a real API server. On each of them pods live on, of which nobody hears meanwhile; nothing may
+//! be found, the API server may not be asked without a pause, and when it is well again, so is the daemon, which
+//! the deletion of one of them shows.
+
+use std::time::Duration;
+
+use support::lead::Told;
+use support::poll::until;
+use support::{Lab, patience};
+
+use super::{CODE, Cluster, SOON, assert_nothing, await_status, source};
+use crate::lead::is_about;
+
+support::tests! {
+    one_that_hangs_is_waited_for needs [ApiServer, FakeCri] @ alone,
+    one_that_has_forgotten_is_asked_for_everything needs [ApiServer, FakeCri] @ alone,
+    one_that_has_too_much_to_do_is_left_alone needs [ApiServer, FakeCri] @ alone,
+    one_that_has_lost_its_etcd_is_waited_for needs [ApiServer, FakeCri] @ alone,
+}
+
+/// How long a bad day is: long enough for an answer of the runtime and for the grace, after which silence could be
+/// taken for a word.
+const BAD: Duration = Duration::from_secs(12);
+/// Requests that a bad day of that length may cost: pauses of a second, two, four, eight, each at least half as
+/// long; a session may list and watch.
+const FEW: usize = 12;
+
+/// As on a machine that swaps: connections are taken, and nothing comes.
+fn one_that_hangs_is_waited_for(lab: &Lab) {
+    let cluster = Cluster::start(lab, &[]);
+    let (daemon, told) = cluster.watching();
+    cluster.control.hang();
+    // One that hears nothing can as well have nothing to hear.
+    std::thread::sleep(BAD * patience());
+    assert_eq!(source(&daemon)["status"], "active");
+    assert_nothing(&told);
+    // One that comes anew asks, and is told nothing.
+    drop((daemon, told));
+    let before = cluster.control.door().came();
+    let daemon = cluster.daemon();
+    let told = Told::by(&daemon);
+    until("it says that there is no answer", 60, || {
+        let said = source(&daemon);
+        said["status"] == "down" && said["detail"].to_string().contains("no answer")
+    });
+    let came = cluster.control.door().came() - before;
+    assert!(came <= 3, "{came} connections in half a minute");
+    cluster.control.wake();
+    await_status(&daemon, &["active"]);
+    cluster.assert_unharmed(&daemon, &told);
+}
+
+/// While the daemon is cut off a pod is deleted, and etcd forgets that it was (410).
+fn one_that_has_forgotten_is_asked_for_everything(lab: &Lab) {
+    // From etcd itself: what the API server remembers by itself cannot be made to be forgotten.
+    let cluster = Cluster::start(lab, &["--watch-cache=false"]);
+    let (daemon, told) = cluster.watching();
+    cluster.control.door().shut();
+    await_status(&daemon, &["down"]);
+    let third = &cluster.pods[2];
+    cluster.force_delete(&third.paper.name);
+    cluster.control.compact();
+    std::thread::sleep(BAD * patience());
+    assert_nothing(&told);
+    let before = cluster.control.asked().len();
+    cluster.control.door().reopen();
+    told.await_firing(CODE, SOON, is_about(&third.ip));
+    let all = cluster.control.asked().split_off(before);
+    assert!(all[0].is_watch(), "it tries to go on where it was first: {all:#?}");
+    assert!(all.iter().any(|one| !one.is_watch()), "everything is listed anew: {all:#?}");
+    assert!(all.len() <= FEW, "{all:#?}");
+    cluster.assert_follows(&daemon, &told);
+}
+
+/// It serves one request at a time, and that one takes long: everybody else is to come again (429).
+fn one_that_has_too_much_to_do_is_left_alone(lab: &Lab) {
+    let flags = ["--max-requests-inflight=1", "--enable-priority-and-fairness=false"];
+    let cluster = Cluster::start(lab, &flags);
+    let agent = cluster.control.as_agent();
+    let busy = std::thread::scope(|scope| {
+        cluster.control.hang_etcd();
+        // Its one request: from etcd, for it asks for no version.
+        let slow = scope.spawn(|| agent.get("/api/v1/pods?limit=1"));
+        std::thread::sleep(Duration::from_secs(1) * patience());
+        let daemon = cluster.daemon();
+        let told = Told::by(&daemon);
+        until("it says that the API server has too much to do", 20, || {
+            source(&daemon)["detail"].to_string().contains("429")
+        });
+        std::thread::sleep(BAD * patience());
+        assert_nothing(&told);
+        cluster.control.wake_etcd();
+        let _ = slow.join();
+        (daemon, told)
+    });
+    let (daemon, told) = busy;
+    await_status(&daemon, &["active"]);
+    let all = cluster.control.asked();
+    let refused = all.iter().filter(|one| one.code == 429).count();
+    assert!((1..=FEW).contains(&refused), "{all:#?}");
+    cluster.assert_unharmed(&daemon, &told);
+}
+
+/// Its etcd is killed: what it does not remember it cannot say.
+fn one_that_has_lost_its_etcd_is_waited_for(lab: &Lab) {
+    // What it would answer from memory, it asks etcd for.
+    let mut cluster = Cluster::start(lab, &["--watch-cache=false"]);
+    let (daemon, told) = cluster.watching();
+    cluster.control.crash_etcd();
+    cluster.control.door().cut();
+    std::thread::sleep(BAD * patience());
+    cluster.control.restart_etcd();
+    await_status(&daemon, &["active"]);
+    cluster.assert_unharmed(&daemon, &told);
+}

@@ -1,0 +1,186 @@
+//! Whereabouts' pools in a real API server, which validates them; no controller of it runs. The containers are real
+//! ones of containerd's, and what Whereabouts gave them is a second IP, as of Multus.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value, json};
+use support::kubernetes::{ControlPlane, stores};
+use support::pod::{Containerd, PodSandbox};
+use support::poll::until;
+use support::{Daemon, Lab};
+
+use crate::lead::exhaustion::{EXHAUSTING, network_of};
+use crate::lead::{SOON, await_ready, config_for, evidence, is_about, is_of};
+
+support::tests! {
+    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd] @ alone,
+    what_is_no_allocation_is_counted_and_spoils_no_other needs [ApiServer] @ alone,
+}
+
+const LEAKED: &str = "ipam-reservation-leaked";
+const STORE: &str = "whereabouts";
+
+fn lines(lab: &Lab, control: &ControlPlane) -> String {
+    let config = control.agent_config();
+    format!("[kubernetes]\nkubeconfig = {config:?}\nwhereabouts = true\nnode = {:?}", lab.tag())
+}
+
+/// The node goes down with two pods of five, without a DEL, and comes back with nothing of them.
+fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
+    crate::lead::exhaustion::crash(containerd, pods);
+    for pod in pods {
+        rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
+        fs::remove_file(&pod.path).unwrap();
+    }
+    containerd.restart_empty();
+}
+
+/// The field's case: a network of five IPs, whose bounds are in its definition alone; two are of pods that died
+/// with the node, and one of them has no pod's name, as of older versions.
+fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
+    let control = ControlPlane::start_as(lab, &[]);
+    stores::whereabouts(&control);
+    let mut containerd = Containerd::start(lab);
+    let name = |n: usize| format!("db-{n}");
+    let dead: Vec<PodSandbox> = (0..2).map(|n| containerd.pod(&name(n)).sandbox()).collect();
+    crash(&mut containerd, &dead);
+    let living = containerd.pod("db-2").sandbox();
+
+    let (range, ip) =
+        (format!("{}/27", lab.ip(192)), |offset: u8| lab.ip(192 + offset).to_string());
+    let ipam = json!({ "range": range, "range_start": ip(10), "range_end": ip(14) });
+    stores::network(&control, "storage", &ipam);
+    let network = stores::pool_name(&range);
+    // Two of other nodes' pods: nobody here can tell.
+    let far = |n: u8| json!({ "id": format!("{n:064x}"), "podref": format!("shop/far-{n}") });
+    let allocations = json!({
+        "10": { "id": dead[0].sandbox },
+        "11": { "id": living.sandbox, "podref": "shop/db-2", "ifname": "net1" },
+        "12": { "id": dead[1].sandbox, "podref": "shop/db-1", "ifname": "net1" },
+        "13": far(1), "14": far(2),
+    });
+    stores::pool(&control, &network, &json!({ "range": range, "allocations": allocations }))
+        .unwrap();
+
+    let config = config_for(&containerd).line(&lines(lab, &control));
+    let daemon = Daemon::start(lab, &config);
+    await_ready(&daemon, std::slice::from_ref(&living));
+    let full = daemon.await_firing(EXHAUSTING, SOON, |finding| {
+        is_of(&network)(finding) && evidence(finding).contains("2 of them leaked")
+    });
+    let ranges = daemon.list("ranges", &["query", "ipam", &network]);
+    let [of_pool] = &ranges[..] else { panic!("one range: {ranges:#?}") };
+    for (key, number) in [("usable", 5), ("used", 5), ("leaked", 2), ("free", 0)] {
+        assert_eq!(of_pool[key], number, "{of_pool:#?}");
+    }
+    assert_eq!(of_pool["range"], format!("{}-{}", ip(10), ip(14)));
+    let text = evidence(&full) + &full["impact"].to_string();
+    for said in ["5 of 5 taken, 2 of them leaked, 0 free", "for 2 if the leaks were freed"] {
+        assert!(text.contains(said), "{said}: {full:#?}");
+    }
+    for (pod, offset, reference) in [(&dead[0], 10, None), (&dead[1], 12, Some("shop/db-1"))] {
+        let leak = daemon.await_firing(LEAKED, SOON, |finding| {
+            is_about(&ip(offset))(finding) && is_of(&network)(finding)
+        });
+        let text = leak.to_string();
+        let key = format!("ippools/kube-system/{network}/{offset}");
+        let freed = [format!("Free offset {offset} of the pool"), "overlappingrange".to_owned()];
+        for said in [&key, &pod.sandbox, &freed[0], &freed[1]] {
+            assert!(text.contains(said), "{said}: {leak:#?}");
+        }
+        assert!(reference.is_none_or(|pod| evidence(&leak).contains(pod)), "{leak:#?}");
+        assert!(evidence(&full).contains(&format!("{}: leaked", ip(offset))), "{full:#?}");
+    }
+    // Of the others nothing is said, neither of the living one nor of those that only other nodes know.
+    let whose = |finding: &Value| finding["subject"]["ip"].as_str().map(str::to_owned);
+    let of_pool = daemon.findings().into_iter().filter(|f| is_of(&network)(f));
+    let told: BTreeSet<String> = of_pool.filter_map(|finding| whose(&finding)).collect();
+    assert_eq!(told, BTreeSet::from([ip(10), ip(12)]));
+    assert_ne!(network, network_of(&containerd));
+}
+
+/// What a schema lets through, and what it keeps out.
+fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
+    let control = ControlPlane::start_as(lab, &[]);
+    // Of a newer version, with fields that nobody has heard of.
+    let mut newer: Value = serde_norway::from_str(stores::IP_POOLS).unwrap();
+    let spec = &mut newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["properties"]["shards"] = json!({ "type": "array", "items": { "type": "integer" } });
+    let one = &mut spec["properties"]["allocations"]["additionalProperties"]["properties"];
+    one["claim"] = json!({ "type": "object", "properties": { "of": { "type": "string" } } });
+    stores::whereabouts_as(&control, &newer.to_string());
+    let pool = |name: &str, range: &str, allocations: Value| {
+        stores::pool(&control, name, &json!({ "range": range, "allocations": allocations }))
+    };
+    // What the API server keeps out.
+    for wrong in [json!({ "1": { "id": 7 } }), json!({ "1": "c1" }), json!({ "1": {} }), json!([])]
+    {
+        let refused = pool("wrong", "10.0.0.0/27", wrong.clone());
+        assert!(
+            refused.as_ref().is_err_and(|error| error.starts_with("422")),
+            "{wrong}: {refused:?}"
+        );
+    }
+    // What it lets in: nine entries are none.
+    let strange = json!({
+        "x": { "id": "c" }, "-1": { "id": "c" }, "1.5": { "id": "c" }, "0x1": { "id": "c" },
+        "99999999999999999999999999999999999999999": { "id": "c" }, "32": { "id": "outside" },
+        "1": { "id": "c1", "podref": "no reference" },
+        "2": { "id": "c2", "podref": "shop/\r\neth0", "ifname": "\u{1b}[31m" },
+    });
+    pool("strange", "10.0.0.0/27", strange).unwrap();
+    let six = json!({ "1": { "id": "a" }, "18446744073709551615": { "id": "b" }, "18446744073709551616": { "id": "c" } });
+    pool("six", "fd00::/64", six).unwrap();
+    pool("none", "10.0.0.0", json!({ "1": { "id": "c" } })).unwrap();
+    pool("none-either", "10.0.0.0/33", json!({ "1": { "id": "c" } })).unwrap();
+    let spec = json!({
+        "range": "10.0.1.0/24", "shards": [1, 2],
+        "allocations": { "7": { "id": "c7", "podref": "shop/api-0", "claim": { "of": "shop/keep" } } },
+    });
+    stores::pool(&control, "newer", &spec).unwrap();
+    stores::network(&control, "wrong", &json!({ "range": "10.0.0.0/99" }));
+    stores::network(&control, "newer", &json!({ "range": "10.0.1.0/24", "shards": 2 }));
+
+    let config = support::Config::default().line(&lines(lab, &control));
+    let daemon = Daemon::start(lab, &config);
+    let expected: BTreeSet<(String, String)> = [
+        ("10.0.0.1", "strange/1"),
+        ("10.0.0.2", "strange/2"),
+        ("10.0.1.7", "newer/7"),
+        ("fd00::1", "six/1"),
+        ("fd00::ffff:ffff:ffff:ffff", "six/18446744073709551615"),
+    ]
+    .map(|(ip, key)| (ip.to_owned(), format!("ippools/kube-system/{key}")))
+    .into();
+    let mut known = BTreeSet::new();
+    let reservations = || {
+        let both =
+            ["0.0.0.0/0", "::/0"].map(|all| daemon.list("reservations", &["query", "ipam", all]));
+        let mut all = both.concat();
+        all.retain(|entry| entry["store"] == STORE);
+        all
+    };
+    until("what is an allocation is known", 40, || {
+        let all = reservations();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        known = all.iter().map(|entry| (text(&entry["ip"]), text(&entry["key"]))).collect();
+        known.len() >= expected.len()
+    });
+    assert_eq!(known, expected);
+    for (name, wrong) in [(STORE, "9 entries"), ("whereabouts-networks", "1 entries")] {
+        let source = daemon.source(name).unwrap();
+        assert_eq!(source["status"], "degraded", "{source}");
+        assert!(source["detail"].to_string().contains(wrong), "{source}");
+    }
+    // Not a character of it reaches a terminal as it is.
+    let shown = daemon.ask(&["query", "ipam", "10.0.0.0/8"]);
+    assert!(!shown.stdout.iter().any(|byte| matches!(byte, 0x1b | b'\r')), "{shown:?}");
+    // One of the good is taken away: that is heard, beside all that is wrong.
+    let path = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools/newer";
+    control.api().force_delete(path);
+    until("one that is gone is gone", 20, || {
+        reservations().iter().all(|entry| entry["ip"] != "10.0.1.7")
+    });
+    assert!(daemon.findings().iter().all(|finding| finding["code"] != LEAKED));
+}

@@ -1,0 +1,73 @@
+//! What happens to an API server and its etcd: they hang, die, and forget.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::ControlPlane;
+use super::control::ETCD;
+use super::token::base64;
+
+impl ControlPlane {
+    /// Stops the API server where it stands (SIGSTOP): what is asked is taken, and never answered.
+    pub fn hang(&self) {
+        self.server.signal(libc::SIGSTOP);
+    }
+
+    /// Has it go on.
+    pub fn wake(&self) {
+        self.server.signal(libc::SIGCONT);
+    }
+
+    /// Stops etcd where it stands: a request that needs it takes until [`ControlPlane::wake_etcd`].
+    pub fn hang_etcd(&self) {
+        self.etcd.signal(libc::SIGSTOP);
+    }
+
+    /// Has it go on.
+    pub fn wake_etcd(&self) {
+        self.etcd.signal(libc::SIGCONT);
+    }
+
+    /// Kills etcd, behind an API server that goes on.
+    pub fn crash_etcd(&mut self) {
+        self.etcd.crash();
+    }
+
+    /// Starts it again, with all that it had, and waits until the API server answers.
+    pub fn restart_etcd(&mut self) {
+        self.etcd.restart();
+        self.await_ready();
+    }
+
+    /// Has etcd forget what was before now: a watch that is to go on from there is refused (410).
+    pub fn compact(&self) {
+        let now = self.ask_etcd("range", &json!({ "key": base64(b"\0") }));
+        let revision = &now["header"]["revision"];
+        assert!(revision.is_string(), "{now}");
+        let done = self.ask_etcd("compaction", &json!({ "revision": revision, "physical": true }));
+        assert!(done["header"].is_object(), "{done}");
+    }
+
+    /// Puts an object into etcd that the API server cannot read: what needs to read it, fails (500).
+    pub fn damage(&self, key: &str) {
+        let object = json!({ "key": base64(key.as_bytes()), "value": base64(b"no object") });
+        let done = self.ask_etcd("put", &object);
+        assert!(done["header"].is_object(), "{done}");
+    }
+
+    /// Takes it away.
+    pub fn repair(&self, key: &str) {
+        let done = self.ask_etcd("deleterange", &json!({ "key": base64(key.as_bytes()) }));
+        assert_eq!(done["deleted"], "1", "{done}");
+    }
+
+    /// etcd's own API, as JSON.
+    fn ask_etcd(&self, what: &str, body: &Value) -> Value {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "30", "--data", &body.to_string()]);
+        curl.arg(format!("{ETCD}/v3/kv/{what}"));
+        let out = self.netns.run(|| curl.output().expect("run curl"));
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"))
+    }
+}

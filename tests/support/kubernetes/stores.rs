@@ -1,0 +1,81 @@
+//! Whereabouts' IPAM store in the API server: its objects and Multus', in their documented shapes. No controller of
+//! either runs.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Map, Value, json};
+
+use super::ControlPlane;
+
+/// Definition of Whereabouts' pools.
+pub const IP_POOLS: &str = include_str!("../../fixtures/crds/whereabouts-ippools.yaml");
+/// Definition of Multus' networks.
+pub const NETWORKS: &str = include_str!("../../fixtures/crds/net-attach-def.yaml");
+/// What the daemon may, to read Whereabouts' pools: by our own manifest.
+const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/whereabouts.yaml");
+/// Where Whereabouts keeps everything.
+const NAMESPACE: &str = "kube-system";
+
+/// Has the API server know Whereabouts' objects, and the daemon read them.
+pub fn whereabouts(control: &ControlPlane) {
+    whereabouts_as(control, IP_POOLS);
+}
+
+/// The same with another definition of pools.
+pub fn whereabouts_as(control: &ControlPlane, pools: &str) {
+    control.define(pools);
+    control.define(NETWORKS);
+    control.grant(RIGHTS);
+}
+
+/// A pool.
+pub fn pool(control: &ControlPlane, name: &str, spec: &Value) -> Result<Value, String> {
+    let path = format!("/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/{NAMESPACE}/ippools");
+    let pool = json!({
+        "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
+        "metadata": { "name": name }, "spec": spec,
+    });
+    control.api().ask("POST", &path, Some(&pool))
+}
+
+/// A network whose IPs come from Whereabouts, by these words of its `ipam`.
+pub fn network(control: &ControlPlane, name: &str, ipam: &Value) {
+    let mut ipam = ipam.clone();
+    ipam["type"] = "whereabouts".into();
+    let config = json!({ "cniVersion": "0.3.1", "type": "ipvlan", "master": "eth0", "ipam": ipam });
+    let network = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": { "name": name }, "spec": { "config": config.to_string() },
+    });
+    let path =
+        format!("/apis/k8s.cni.cncf.io/v1/namespaces/{NAMESPACE}/network-attachment-definitions");
+    control.api().create(&path, &network);
+}
+
+/// The name that Whereabouts gives the pool of a range.
+#[must_use]
+pub fn pool_name(range: &str) -> String {
+    range.replace([':', '/'], "-")
+}
+
+/// Pools of 1,000 allocations each, and a network for each, until there are so many: each of another
+/// container, none of this node's.
+pub fn fill(control: &ControlPlane, allocations: usize) {
+    for n in 0..allocations.div_ceil(1_000) {
+        let first =
+            Ipv4Addr::from_bits(Ipv4Addr::new(100, 64, 0, 0).to_bits() + (n as u32) * 1_024);
+        let range = format!("{first}/22");
+        let name = pool_name(&range);
+        let here = (allocations - n * 1_000).min(1_000);
+        let all: Map<String, Value> = (1..=here).map(|at| allocation(n * 1_000 + at, at)).collect();
+        pool(control, &name, &json!({ "range": range, "allocations": all })).expect("a pool");
+        network(control, &format!("net-{n}"), &json!({ "range": range }));
+    }
+}
+
+fn allocation(number: usize, offset: usize) -> (String, Value) {
+    let value = json!({
+        "id": format!("{number:064x}"), "podref": format!("shop/api-{number}"), "ifname": "net1",
+    });
+    (offset.to_string(), value)
+}
