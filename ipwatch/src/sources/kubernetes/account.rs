@@ -1,20 +1,22 @@
 //! Where the API server is and who we are: a pod's service account, or a kubeconfig.
 //!
-//! Of a kubeconfig: the current context, its cluster and its user, with a token, a token's file or a client
-//! certificate. One that wants a program to be run, or the server not to be verified, is refused. Nothing
+//! `kube` knows what a kubeconfig says and makes the connection of it. Ours is how it is read: every file to a bound,
+//! and anew after a failure; a token for each request, on a thread; and what a daemon on every node does not do:
+//! run a program that a kubeconfig names, believe a server without verifying it, or go through a proxy. Nothing
 //! that these files say is ever logged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
+use kube::Config;
+use kube::client::{AuthError, RustlsTlsError};
+use kube::config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use serde::Deserialize;
+use secrecy::ExposeSecret as _;
 
 use super::client::Api;
 use super::error::ApiError;
@@ -26,12 +28,16 @@ const LIMIT: usize = 1 << 20;
 const IN_POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The same below the node's root (`--host-root`), where the manifests mount it.
 const IN_HOST_ROOT: &str = "/etc/ipwatch-api";
+const NO_AUTHORITY: &str = "TLS: the certificate authority is no PEM";
 
 /// The way in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Door {
-    /// A kubeconfig.
+pub(crate) enum Door {
+    /// A kubeconfig. A program that it names is not run.
     Kubeconfig(PathBuf),
+    /// A kubeconfig whose program is run, as clouds have it: for a person's own command, never for a daemon.
+    #[allow(dead_code, reason = "no command of a person's asks the API server yet")]
+    Programs(PathBuf),
     /// As a pod: a URL, and the directory of a service account.
     Pod { url: String, account: PathBuf },
 }
@@ -77,7 +83,7 @@ impl Token {
 
 impl Door {
     /// The way in that there is for a pod, if this is one.
-    pub(super) fn of_a_pod(account: Option<&Path>) -> Option<Self> {
+    pub(crate) fn of_a_pod(account: Option<&Path>) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = variable("KUBERNETES_SERVICE_HOST")?;
         let port = variable("KUBERNETES_SERVICE_PORT")?;
@@ -90,188 +96,95 @@ impl Door {
         Some(Self::Pod { url: format!("https://{host}:{port}"), account: account.to_owned() })
     }
 
-    /// Opens it: reads files, so never on an async worker.
-    pub(super) fn open(&self) -> Result<Api, ApiError> {
+    /// Opens it: reads files, and may run a program, so never on an async worker, but within the runtime of
+    /// tokio (`spawn_blocking`).
+    pub(crate) fn open(&self) -> Result<Api, ApiError> {
         match self {
-            Self::Kubeconfig(path) => kubeconfig(path),
+            Self::Kubeconfig(path) => kubeconfig(path, false),
+            Self::Programs(path) => kubeconfig(path, true),
             Self::Pod { url, account } => {
                 let token = account.join("token");
                 // Told now rather than with the first request.
                 text(&token)?;
-                let way = Way {
-                    server: url.clone(),
-                    name: None,
-                    roots: Some(pem(&account.join("ca.crt"))?),
-                    own: None,
-                    token: Token::File(token),
-                };
-                way.api()
+                let authority = account.join("ca.crt");
+                let wrong = |why: &str| ApiError::Setting(format!("{url}: {why}"));
+                let mut config = server(url).map_err(wrong)?;
+                let roots = certificates(&pem(&authority)?);
+                config.root_cert = Some(roots.ok_or_else(|| file(&authority, NO_AUTHORITY))?);
+                api(&config, Token::File(token)).map_err(|why| wrong(&why))
             }
         }
     }
 }
 
-/// All that a connection needs.
-struct Way {
-    server: String,
-    /// Whose name the server's certificate has, if not its own.
-    name: Option<String>,
-    /// PEM.
-    roots: Option<Vec<u8>>,
-    /// Certificate and key, PEM.
-    own: Option<(Vec<u8>, Vec<u8>)>,
-    token: Token,
-}
-
-impl Way {
-    fn api(self) -> Result<Api, ApiError> {
-        let setting = |text: &str| ApiError::Setting(format!("{}: {text}", self.server));
-        let url: Uri = self.server.parse().map_err(|_| setting("is no URL"))?;
-        let host = url.host().ok_or_else(|| setting("is no URL with a host"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let prefix = url.path().trim_end_matches('/').to_owned();
-        let tls = match url.scheme_str() {
-            Some("https") => {
-                let name = self.name.clone().unwrap_or_else(|| host.clone());
-                let name = ServerName::try_from(name).map_err(|_| setting("is no name or IP"))?;
-                Some((tls(self.roots.as_deref(), self.own.as_ref())?, name))
-            }
-            // As of `kubectl proxy`.
-            Some("http") if matches!(&*host, "localhost" | "127.0.0.1" | "::1") => None,
-            _ => return Err(setting("must be https://, or http:// on this node")),
-        };
-        let port = url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        Ok(Api { host, port, tls, token: self.token, prefix })
-    }
-}
-
-fn tls(
-    roots: Option<&[u8]>,
-    own: Option<&(Vec<u8>, Vec<u8>)>,
-) -> Result<Arc<ClientConfig>, ApiError> {
-    let wrong = |text: &str| ApiError::Setting(format!("TLS: {text}"));
-    let mut trusted = RootCertStore::empty();
-    match roots {
-        Some(pem) => {
-            for one in
-                certificates(pem).ok_or_else(|| wrong("the certificate authority is no PEM"))?
-            {
-                trusted
-                    .add(one)
-                    .map_err(|_| wrong("the certificate authority is no certificate"))?;
-            }
+/// What `kube` needs for this server, and nothing that the environment says.
+fn server(url: &str) -> Result<Config, &'static str> {
+    let url: Uri = url.parse().map_err(|_| "its server is no URL")?;
+    let host = url.host().ok_or("its server is no URL with a host")?;
+    let port = match url.scheme_str() {
+        Some("https") => url.port_u16().unwrap_or(443),
+        // As of `kubectl proxy`.
+        Some("http") if matches!(host, "localhost" | "127.0.0.1" | "[::1]") => {
+            url.port_u16().unwrap_or(80)
         }
-        None => {
-            trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if trusted.is_empty() {
-        return Err(wrong("no certificate authority is trusted: name one in the kubeconfig"));
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&error.to_string()))?
-        .with_root_certificates(trusted);
-    let mut config = match own {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = certificates(certificate)
-                .ok_or_else(|| wrong("the client certificate is no PEM"))?;
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|_| wrong("the client key is no PEM"))?;
-            let unfit = |_| wrong("the client certificate and its key do not go together");
-            builder.with_client_auth_cert(chain, key).map_err(unfit)?
-        }
+        _ => return Err("its server must be https://, or http:// on this node"),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    // Made anew: a name and a password in it, or a query, are nobody's business.
+    let path = url.path().trim_end_matches('/');
+    let clean = Uri::builder()
+        .scheme(url.scheme_str().unwrap_or("https"))
+        .authority(format!("{host}:{port}"))
+        .path_and_query(if path.is_empty() { "/" } else { path })
+        .build();
+    Ok(Config::new(clean.map_err(|_| "its server is no URL")?))
 }
 
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+/// The way that `config` says. `Err`: what is wrong, without a word of any file.
+fn api(config: &Config, token: Token) -> Result<Api, String> {
+    let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    Api::new(config, url, token).map_err(|error| match error {
+        kube::Error::RustlsTls(error) => format!("TLS: {}", tls(&error)),
+        kube::Error::Auth(AuthError::AuthExecStart(error)) => {
+            format!("the program that names its user cannot be run: {error}")
+        }
+        kube::Error::Auth(_) => {
+            "the program that names its user says nothing that can be used".to_owned()
+        }
+        _ => "what it says cannot be used".to_owned(),
+    })
+}
+
+/// What `kube` says of it can quote a key.
+fn tls(error: &RustlsTlsError) -> &'static str {
+    use RustlsTlsError as E;
+    match error {
+        E::InvalidIdentityPem(_)
+        | E::MissingPrivateKey
+        | E::MissingCertificate
+        | E::UnknownPrivateKeyFormat => "the client certificate or its key is no PEM",
+        E::InvalidPrivateKey(_) => "the client certificate and its key do not go together",
+        E::AddRootCertificate(_) | E::NoValidNativeRootCA(_) => {
+            "no certificate authority is trusted, or one is no certificate: name one in the kubeconfig"
+        }
+        E::InvalidServerName(_) => "tls-server-name is no name or IP",
+    }
+}
+
+/// In DER.
+fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let all: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(pem).map(|one| one.map(|one| one.to_vec())).collect();
     all.ok().filter(|all| !all.is_empty())
 }
 
-/// Kubeconfig, as far as it is used.
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Kubeconfig {
-    #[serde(default)]
-    current_context: String,
-    #[serde(default)]
-    contexts: Vec<Named<Context>>,
-    #[serde(default)]
-    clusters: Vec<Named<Cluster>>,
-    #[serde(default)]
-    users: Vec<Named<User>>,
-}
-
-#[derive(Deserialize)]
-struct Named<T> {
-    name: String,
-    #[serde(alias = "context", alias = "cluster", alias = "user")]
-    value: T,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    cluster: String,
-    user: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Cluster {
-    server: String,
-    tls_server_name: Option<String>,
-    certificate_authority: Option<PathBuf>,
-    certificate_authority_data: Option<String>,
-    #[serde(default)]
-    insecure_skip_tls_verify: bool,
-    proxy_url: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct User {
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<PathBuf>,
-    client_certificate: Option<PathBuf>,
-    client_certificate_data: Option<String>,
-    client_key: Option<PathBuf>,
-    client_key_data: Option<String>,
-    exec: Option<serde::de::IgnoredAny>,
-}
-
-fn kubeconfig(path: &Path) -> Result<Api, ApiError> {
-    let wrong = |why: &str| ApiError::File { path: path.to_owned(), why: why.to_owned() };
-    // Where, and what, would quote the file.
-    let config: Kubeconfig =
-        serde_norway::from_slice(&pem(path)?).map_err(|_| wrong("it is no kubeconfig"))?;
-    let context = named(&config.contexts, &config.current_context);
-    let context = context.ok_or_else(|| wrong("it has no current context"))?;
-    let cluster = named(&config.clusters, &context.cluster);
-    let cluster = cluster.ok_or_else(|| wrong("its current context names no cluster of it"))?;
-    let user = named(&config.users, &context.user);
-    let user = user.ok_or_else(|| wrong("its current context names no user of it"))?;
-    if cluster.insecure_skip_tls_verify {
-        return Err(wrong(
-            "insecure-skip-tls-verify is not supported: name the certificate authority",
-        ));
-    }
-    if cluster.proxy_url.is_some() {
-        return Err(wrong("proxy-url is not supported"));
-    }
-    if user.exec.is_some() {
-        return Err(wrong(
-            "its user is named by a program (exec), which is not run: name one with a token or a certificate",
-        ));
-    }
+/// `programs`: whether one that it names is run.
+fn kubeconfig(path: &Path, programs: bool) -> Result<Api, ApiError> {
+    let wrong = |why: &str| file(path, why);
+    let (mut cluster, mut user) = current(path)?;
+    refuse(&cluster, &user, programs).map_err(wrong)?;
     // Relative to itself, as kubectl takes it.
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let either = |data: &Option<String>, file: &Option<PathBuf>| match (data, file) {
+    let read = |data: Option<&str>, file: Option<&str>| match (data, file) {
         (Some(data), _) => STANDARD
             .decode(data.trim())
             .map(Some)
@@ -279,25 +192,87 @@ fn kubeconfig(path: &Path) -> Result<Api, ApiError> {
         (None, Some(file)) => pem(&dir.join(file)).map(Some),
         (None, None) => Ok(None),
     };
-    let certificate = either(&user.client_certificate_data, &user.client_certificate)?;
-    let key = either(&user.client_key_data, &user.client_key)?;
-    let token = match (&user.token_file, &user.token) {
+    let mut config = server(cluster.server.as_deref().unwrap_or_default()).map_err(wrong)?;
+    config.tls_server_name = cluster.tls_server_name.clone();
+    let data = cluster.certificate_authority_data.as_deref();
+    if let Some(roots) = read(data, cluster.certificate_authority.as_deref())? {
+        config.root_cert = Some(certificates(&roots).ok_or_else(|| wrong(NO_AUTHORITY))?);
+        cluster.certificate_authority_data = Some(STANDARD.encode(roots));
+    }
+    // In our hands, so that `kube` reads no file.
+    let data = user.client_certificate_data.take();
+    let certificate = read(data.as_deref(), user.client_certificate.take().as_deref())?;
+    let data = user.client_key_data.take();
+    let key =
+        read(data.as_ref().map(|data| data.expose_secret()), user.client_key.take().as_deref())?;
+    // Neither is of use alone.
+    if let Some((certificate, key)) = certificate.zip(key) {
+        user.client_certificate_data = Some(STANDARD.encode(certificate));
+        user.client_key_data = Some(STANDARD.encode(key).into());
+    }
+    let token = match (user.token_file.take(), user.token.take()) {
         (Some(file), _) => Token::File(dir.join(file)),
-        (None, Some(token)) => Token::Text(token.clone()),
+        (None, Some(token)) => Token::Text(token.expose_secret().to_owned()),
         (None, None) => Token::None,
     };
-    let way = Way {
-        server: cluster.server.clone(),
-        name: cluster.tls_server_name.clone(),
-        roots: either(&cluster.certificate_authority_data, &cluster.certificate_authority)?,
-        own: certificate.zip(key),
-        token,
-    };
-    way.api()
+    if let Some(exec) = &mut user.exec {
+        if let Some(command) = exec.command.as_mut().filter(|command| command.contains('/')) {
+            *command = dir.join(&*command).to_string_lossy().into_owned();
+        }
+        if exec.provide_cluster_info {
+            let told = ExecAuthCluster::try_from(&cluster);
+            exec.cluster =
+                Some(told.map_err(|_| wrong("its cluster cannot be told to a program"))?);
+        }
+    }
+    config.auth_info = user;
+    api(&config, token).map_err(|why| wrong(&why))
 }
 
-fn named<'a, T>(all: &'a [Named<T>], name: &str) -> Option<&'a T> {
-    all.iter().find(|one| one.name == name).map(|one| &one.value)
+/// Cluster and user of the current context.
+fn current(path: &Path) -> Result<(Cluster, AuthInfo), ApiError> {
+    let wrong = |why: &str| file(path, why);
+    let unread = || wrong("it is no kubeconfig");
+    let text = String::from_utf8(pem(path)?).map_err(|_| unread())?;
+    // Where, and what, would quote the file.
+    let config = Kubeconfig::from_yaml(&text).map_err(|_| unread())?;
+    let name = config.current_context.unwrap_or_default();
+    let context = config.contexts.into_iter().find(|one| one.name == name);
+    let context = context.and_then(|one| one.context);
+    let context = context.ok_or_else(|| wrong("it has no current context"))?;
+    let cluster = config.clusters.into_iter().find(|one| one.name == context.cluster);
+    let cluster = cluster.and_then(|one| one.cluster);
+    let cluster = cluster.ok_or_else(|| wrong("its current context names no cluster of it"))?;
+    let user = config.auth_infos.into_iter().find(|one| Some(&one.name) == context.user.as_ref());
+    let user = user.and_then(|one| one.auth_info);
+    let user = user.ok_or_else(|| wrong("its current context names no user of it"))?;
+    Ok((cluster, user))
+}
+
+/// What is not done, whatever a kubeconfig says.
+fn refuse(cluster: &Cluster, user: &AuthInfo, programs: bool) -> Result<(), &'static str> {
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        return Err("insecure-skip-tls-verify is not supported: name the certificate authority");
+    }
+    if cluster.proxy_url.is_some() {
+        return Err("proxy-url is not supported");
+    }
+    if user.exec.is_some() && !programs {
+        return Err(
+            "its user is named by a program (exec), which is not run: name one with a token or a certificate",
+        );
+    }
+    // Some of them run a program, too.
+    if user.auth_provider.is_some() {
+        return Err(
+            "auth-provider is not supported, as in kubectl since 1.26: name a user with a token or a certificate",
+        );
+    }
+    Ok(())
+}
+
+fn file(path: &Path, why: &str) -> ApiError {
+    ApiError::File { path: path.to_owned(), why: why.to_owned() }
 }
 
 /// A file's bytes. Links are followed, as the kubelet makes them.
@@ -318,11 +293,15 @@ mod tests {
     use super::*;
 
     fn opened(text: &str) -> Result<Api, String> {
+        opened_by(text, Door::Kubeconfig)
+    }
+
+    fn opened_by(text: &str, door: impl Fn(PathBuf) -> Door) -> Result<Api, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config");
         std::fs::write(&path, text).unwrap();
         std::fs::write(dir.path().join("token"), "hunter2\n").unwrap();
-        Door::Kubeconfig(path).open().map_err(|error| error.to_string())
+        door(path).open().map_err(|error| error.to_string())
     }
 
     fn config(server: &str, cluster: &str, user: &str) -> String {
@@ -332,10 +311,9 @@ mod tests {
         )
     }
 
-    #[test]
-    fn a_kubeconfig_names_server_and_token() {
+    #[tokio::test]
+    async fn a_kubeconfig_names_server_and_token() {
         let api = opened(&config("http://127.0.0.1:8001/k8s/", "", "token: hunter2")).unwrap();
-        assert_eq!((api.host.as_str(), api.port, api.prefix.as_str()), ("127.0.0.1", 8001, "/k8s"));
         assert_eq!(api.url(), "http://127.0.0.1:8001/k8s");
         assert_eq!(api.token.bearer(), "Bearer hunter2");
         assert_eq!(format!("{:?}", api.token), "Token(hidden)");
@@ -355,8 +333,49 @@ mod tests {
         assert!(token.read().await.unwrap_err().to_string().contains("holds no token"));
     }
 
-    #[test]
-    fn what_is_not_supported_is_said_and_nothing_is_quoted() {
+    #[tokio::test]
+    async fn a_url_is_shown_without_what_else_it_holds() {
+        let urls = [
+            ("https://me:hunter2@kube:6443/a/?x=hunter2", "https://kube:6443/a"),
+            ("https://kube", "https://kube:443"),
+            ("http://[::1]", "http://[::1]:80"),
+        ];
+        for (url, shown) in urls {
+            assert_eq!(opened(&config(url, "", "token: hunter2")).unwrap().url(), shown);
+        }
+    }
+
+    /// A program that gives out a token for ever, and says that it was run.
+    fn program(user: &str) -> (tempfile::TempDir, String) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (path, ran) = (dir.path().join("program"), dir.path().join("ran"));
+        let script = format!(
+            "#!/bin/sh\n: > {}\necho '{{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1\", \"status\": {{\"token\": \"x\"}}}}'\n",
+            ran.display()
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (dir, user.replace("PROGRAM", path.to_str().unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_program_runs_for_a_person_alone() {
+        const EXEC: &str = "exec: {apiVersion: client.authentication.k8s.io/v1, command: PROGRAM, \
+                            interactiveMode: Never, provideClusterInfo: true}";
+        const PROVIDER: &str =
+            "auth-provider: {name: gcp, config: {cmd-path: PROGRAM, token-key: '{.status.token}'}}";
+        for (user, person) in [(EXEC, true), (EXEC, false), (PROVIDER, true), (PROVIDER, false)] {
+            let (dir, user) = program(user);
+            let door = if person { Door::Programs } else { Door::Kubeconfig };
+            let api = opened_by(&config("http://127.0.0.1:1", "", &user), door);
+            let may = person && user.starts_with("exec");
+            assert_eq!((api.is_ok(), dir.path().join("ran").exists()), (may, may), "{user}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_supported_is_said_and_nothing_is_quoted() {
         let local = "http://127.0.0.1:1";
         let cases = [
             ("token: [hunter2".to_owned(), "no kubeconfig"),
@@ -368,6 +387,19 @@ mod tests {
             (config(local, ", proxy-url: \"http://x\"", "token: hunter2"), "proxy-url"),
             (config(local, "", "exec: {command: aws, env: [hunter2]}"), "a program"),
             (config(local, "", "client-certificate-data: \"~hunter2~\""), "no base64"),
+            (config(local, "", "auth-provider: {name: gcp}"), "auth-provider"),
+            (
+                config(
+                    "https://a",
+                    "",
+                    "client-certificate-data: aHVudGVyMg==, client-key-data: aHVudGVyMg==",
+                ),
+                "no PEM",
+            ),
+            (
+                config("https://a", ", tls-server-name: \"hunter2 \"", "token: hunter2"),
+                "no name or IP",
+            ),
             (config("https://a", ", certificate-authority-data: aHVudGVyMg==", ""), "no PEM"),
         ];
         for (text, says) in cases {

@@ -1,18 +1,21 @@
-//! Requests to the API server: one connection each, over TLS, with a bound on time and on what is read.
+//! Requests to the API server: through `kube`'s client, with a bound on time and on what is read.
+//!
+//! TLS, client certificates, impersonation and the joining of URLs are `kube`'s, layer by layer. Not its whole stack,
+//! which retries by itself, logs each failure as an error, and takes a proxy from the environment; nor its
+//! typed requests, which hold an answer in memory as a whole.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, Response};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::ConfigExt as _;
+use kube::{Client, Config};
+use tower::{BoxError, ServiceBuilder};
 
 use super::account::Token;
 use super::documents::Status;
@@ -20,49 +23,55 @@ use super::error::{ApiError, chain, cut, within};
 
 /// Longest answer that says why there is none.
 const STATUS_LIMIT: usize = 64 << 10;
+/// That a connection is kept for the next page of a list.
+const IDLE: Duration = Duration::from_secs(15);
 
 /// An open way to the API server.
-pub(super) struct Api {
-    /// Name or IP.
-    pub(super) host: String,
-    pub(super) port: u16,
-    /// Absent: plain HTTP.
-    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+pub(crate) struct Api {
+    client: Client,
+    /// Where it is, for people.
+    url: String,
     pub(super) token: Token,
-    /// What stands before each path.
-    pub(super) prefix: String,
 }
 
-/// The body of an answer, and what it comes through.
-pub(super) struct Body {
+/// The body of an answer. Its connection ends with it, unless it was read to its end.
+pub(crate) struct Body {
     what: &'static str,
-    incoming: Incoming,
-    _connection: Connection,
-}
-
-/// Ends with whoever reads from it.
-struct Connection(JoinHandle<()>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    incoming: kube::client::Body,
 }
 
 impl Api {
-    /// Where it is, for people.
-    pub(super) fn url(&self) -> String {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}{}", self.authority(), self.prefix)
+    /// By `config`, whose `auth_info` has no token: that is ours. `url`: for people. Within the runtime
+    /// of tokio, on a thread that may wait if `config` names a program.
+    pub(super) fn new(config: &Config, url: String, token: Token) -> Result<Self, kube::Error> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        // A watch is small lines that are to be seen at once.
+        tcp.set_nodelay(true);
+        let connector = config.rustls_https_connector_with_connector(tcp)?;
+        let http: legacy::Client<_, kube::client::Body> =
+            legacy::Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE)
+                .pool_max_idle_per_host(1)
+                .build(connector);
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(config.auth_layer()?)
+            .layer(config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(http);
+        let client = Client::new(service, config.default_namespace.clone());
+        Ok(Self { client, url, token })
     }
 
-    fn authority(&self) -> String {
-        let (host, port) = (&self.host, self.port);
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    /// Where it is, for people.
+    pub(crate) fn url(&self) -> String {
+        self.url.clone()
     }
 
     /// The body of an answer that is one.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         what: &'static str,
         path: &str,
@@ -70,19 +79,12 @@ impl Api {
     ) -> Result<Body, ApiError> {
         within(what, limit, async {
             let request = self.request(what, path).await?;
-            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await;
-            let tcp = tcp.map_err(|error| ApiError::broken(what, &error))?;
-            // A watch is small lines that are to be seen at once.
-            let _ = tcp.set_nodelay(true);
-            match &self.tls {
-                None => exchange(what, tcp, request).await,
-                Some((config, name)) => {
-                    let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
-                    let stream = connector.connect(name.clone(), tcp).await;
-                    let stream = stream.map_err(|error| ApiError::broken(what, &error))?;
-                    exchange(what, stream, request).await
-                }
+            let answer = self.client.send(request).await;
+            let answer = answer.map_err(|error| ApiError::failed(what, &error))?;
+            if answer.status().is_success() {
+                return Ok(Body { what, incoming: answer.into_body() });
             }
+            Err(refusal(what, answer).await)
         })
         .await
     }
@@ -91,12 +93,11 @@ impl Api {
         &self,
         what: &'static str,
         path: &str,
-    ) -> Result<Request<Empty<Bytes>>, ApiError> {
-        let mut request = Request::get(format!("{}{path}", self.prefix))
-            .header(HOST, self.authority())
+    ) -> Result<Request<kube::client::Body>, ApiError> {
+        let mut request = Request::get(path)
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
-            .body(Empty::new())
+            .body(kube::client::Body::empty())
             .map_err(|error| ApiError::Garbage { what, why: error.to_string() })?;
         if let Some(token) = self.token.read().await? {
             let wrong =
@@ -109,31 +110,9 @@ impl Api {
     }
 }
 
-async fn exchange<S>(
-    what: &'static str,
-    stream: S,
-    request: Request<Empty<Bytes>>,
-) -> Result<Body, ApiError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let broken = |error: hyper::Error| ApiError::broken(what, &error);
-    let hello = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = hello.map_err(broken)?;
-    let connection = Connection(tokio::spawn(async move {
-        // What is wrong with it, its body tells.
-        let _ = connection.await;
-    }));
-    let answer = sender.send_request(request).await.map_err(broken)?;
-    if answer.status() == StatusCode::OK {
-        return Ok(Body { what, incoming: answer.into_body(), _connection: connection });
-    }
-    Err(refusal(what, answer, connection).await)
-}
-
 impl Body {
     /// The next part. `None`: it has ended. Cancel-safe.
-    pub(super) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             match self.incoming.frame().await {
                 None => return Ok(None),
@@ -143,21 +122,17 @@ impl Body {
                         return Ok(Some(data));
                     }
                 }
-                Some(Err(error)) => return Err(ApiError::broken(self.what, &error)),
+                Some(Err(error)) => return Err(ApiError::failed(self.what, &error)),
             }
         }
     }
 }
 
-async fn refusal(
-    what: &'static str,
-    answer: Response<Incoming>,
-    connection: Connection,
-) -> ApiError {
+async fn refusal(what: &'static str, answer: Response<kube::client::Body>) -> ApiError {
     let code = answer.status().as_u16();
     let wait = answer.headers().get(RETRY_AFTER);
     let wait = wait.and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut body = Body { what, incoming: answer.into_body(), _connection: connection };
+    let mut body = Body { what, incoming: answer.into_body() };
     let mut text = Vec::new();
     while text.len() < STATUS_LIMIT {
         let Ok(Some(data)) = body.part().await else { break };
@@ -181,7 +156,13 @@ impl Status {
 }
 
 impl ApiError {
-    fn broken(what: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::Broken { what, why: cut(&chain(error)) }
+    /// Without the words of whoever has only passed it on.
+    fn failed(what: &'static str, error: &kube::Error) -> Self {
+        let why = match error {
+            kube::Error::Service(error) => chain(&**error),
+            kube::Error::HyperError(error) => chain(error),
+            error => chain(error),
+        };
+        Self::Broken { what, why: cut(&why) }
     }
 }
