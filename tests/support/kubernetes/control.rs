@@ -20,6 +20,8 @@ pub(super) const SERVER: &str = "https://127.0.0.1:6443";
 const CERTIFICATE: &str = "server/apiserver.crt";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
+/// Who may everything.
+const ADMIN: &str = "admin.kubeconfig";
 /// The daemon's.
 const AGENT: &str = "ipwatch.kubeconfig";
 /// Who it is there, as its DaemonSet is.
@@ -61,6 +63,7 @@ impl ControlPlane {
         secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
         let near = format!("https://127.0.0.1:{}", door::open(netns.path()));
         secret(&dir.join(AGENT), &kubeconfig(&near, &certificate, &agent));
+        secret(&dir.join(ADMIN), &kubeconfig(&near, &certificate, &admin));
         let api = Api::new(&dir, netns.path(), &certificate, &admin);
         let mut key = Command::new("openssl");
         key.args(["genrsa", "-out"]).arg(dir.join("accounts.key")).arg("2048");
@@ -107,6 +110,12 @@ impl ControlPlane {
     #[must_use]
     pub fn agent_config(&self) -> PathBuf {
         self.dir.join(AGENT)
+    }
+
+    /// A kubeconfig with every right, for this netns.
+    #[must_use]
+    pub fn admin_config(&self) -> PathBuf {
+        self.dir.join(ADMIN)
     }
 
     /// Gives the daemon its rights.

@@ -32,6 +32,8 @@ const IN_HOST_ROOT: &str = "/etc/ipwatch-api";
 pub(super) enum Door {
     /// A kubeconfig.
     Kubeconfig(PathBuf),
+    /// The same, by another of its contexts than the current one.
+    Context(PathBuf, String),
     /// As a pod: a URL, and the directory of a service account.
     Pod { url: String, account: PathBuf },
 }
@@ -93,7 +95,8 @@ impl Door {
     /// Opens it: reads files, so never on an async worker.
     pub(super) fn open(&self) -> Result<Api, ApiError> {
         match self {
-            Self::Kubeconfig(path) => kubeconfig(path),
+            Self::Kubeconfig(path) => kubeconfig(path, None),
+            Self::Context(path, name) => kubeconfig(path, Some(name)),
             Self::Pod { url, account } => {
                 let token = account.join("token");
                 // Told now rather than with the first request.
@@ -245,13 +248,15 @@ struct User {
     exec: Option<serde::de::IgnoredAny>,
 }
 
-fn kubeconfig(path: &Path) -> Result<Api, ApiError> {
+fn kubeconfig(path: &Path, context: Option<&str>) -> Result<Api, ApiError> {
     let wrong = |why: &str| ApiError::File { path: path.to_owned(), why: why.to_owned() };
     // Where, and what, would quote the file.
     let config: Kubeconfig =
         serde_norway::from_slice(&pem(path)?).map_err(|_| wrong("it is no kubeconfig"))?;
-    let context = named(&config.contexts, &config.current_context);
-    let context = context.ok_or_else(|| wrong("it has no current context"))?;
+    let none =
+        if context.is_some() { "it has no such context" } else { "it has no current context" };
+    let context = named(&config.contexts, context.unwrap_or(&config.current_context));
+    let context = context.ok_or_else(|| wrong(none))?;
     let cluster = named(&config.clusters, &context.cluster);
     let cluster = cluster.ok_or_else(|| wrong("its current context names no cluster of it"))?;
     let user = named(&config.users, &context.user);
