@@ -12,6 +12,7 @@ pub mod api;
 pub mod bounded;
 pub mod cli;
 pub mod clock;
+mod cluster;
 pub mod config;
 pub mod contract;
 pub mod daemon;

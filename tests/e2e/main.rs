@@ -9,7 +9,7 @@
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real
-//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes).
+//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes), [`cluster`] (what one node cannot know).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -25,6 +25,7 @@ mod bad_link;
 mod bad_runtime;
 mod cases;
 mod chart;
+mod cluster;
 mod cni_calls;
 mod container;
 mod export;
@@ -73,6 +74,7 @@ fn main() -> std::process::ExitCode {
         probes::TESTS,
         container::TESTS,
         chart::TESTS,
+        cluster::TESTS,
         reach::TESTS,
         tracing::TESTS,
         bad_collector::TESTS,

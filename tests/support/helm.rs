@@ -16,6 +16,12 @@ pub fn missing() -> Option<String> {
     }
 }
 
+/// Where kubectl is, for a PATH.
+#[must_use]
+pub fn kubectl_dir() -> PathBuf {
+    program("kubectl").parent().map(Path::to_owned).unwrap_or_default()
+}
+
 fn program(name: &str) -> PathBuf {
     let dir = PathBuf::from(std::env::var_os("IPWATCH_TEST_HELM").unwrap_or_default());
     dir.join(name).join(name)

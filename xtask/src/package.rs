@@ -94,6 +94,11 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let repository = place::repository();
     let deploy = repository.join("deploy/systemd");
     install(&packed.binary, &root.join("usr/bin/ipwatch"), 0o755)?;
+    // The plugin of kubectl is the same program by another name.
+    let plugin = root.join("usr/bin/kubectl-ipwatch");
+    if !plugin.is_symlink() {
+        std::os::unix::fs::symlink("ipwatch", plugin)?;
+    }
     let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
     file(deploy.join("ipwatch.service"), "usr/lib/systemd/system/ipwatch.service")?;
     file(deploy.join("ipwatch.catalog"), "usr/lib/systemd/catalog/ipwatch.catalog")?;
@@ -122,6 +127,7 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let man = root.join("usr/share/man/man1");
     fs::create_dir_all(&man)?;
     run(program(&packed.speaker, &["man-pages"]).arg(&man))?;
+    write(&man.join("kubectl-ipwatch.1"), ".so man1/ipwatch.1\n")?;
     for page in fs::read_dir(&man)?.flatten() {
         compress(&page.path())?;
     }

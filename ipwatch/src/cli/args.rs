@@ -1,5 +1,6 @@
 //! The command line as clap sees it.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 fine, 1 `scan` found something or `check` says no, 2 error or usage, \
+    after_help = "Exit codes: 0 fine, 1 `scan` or `cluster scan` found something or `check` says no, 2 error or usage, \
                   3 not found."
 )]
 pub(super) struct Cli {
@@ -28,12 +29,12 @@ pub(super) struct Cli {
 }
 
 impl Cli {
-    /// The command line of this process.
+    /// This command line, the program's name first.
     ///
     /// # Errors
     /// Help and version, which are none, and whatever cannot be meant.
-    pub(super) fn read() -> Result<Self, clap::Error> {
-        Self::try_parse()?.checked()
+    pub(super) fn read(args: Vec<OsString>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(args)?.checked()
     }
 
     /// What clap cannot know: only addresses and their holders make a tree.
@@ -112,6 +113,8 @@ pub(super) enum Command {
     Run(Run),
     /// Look once, without a daemon; exit code 1 when something is wrong
     Scan(Scan),
+    /// What no node alone can know, asked of the API server
+    Cluster(ClusterCommand),
     /// Ask the daemon
     Query(Query),
     /// May this IP be given to a new container on this node? Exit code 1: no, with who has it
@@ -145,6 +148,7 @@ impl Command {
         !matches!(
             self,
             Command::Replay(_)
+                | Command::Cluster(_)
                 | Command::Completions(_)
                 | Command::ManPages(_)
                 | Command::Config(ConfigCommand { what: ConfigWhat::Default })
@@ -199,6 +203,32 @@ pub(super) struct Scan {
     /// Consequences too, not only their causes
     #[arg(long)]
     pub(super) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ClusterCommand {
+    #[command(subcommand)]
+    pub(super) what: ClusterWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ClusterWhat {
+    /// Look twice, without a daemon: IPs allocated for pods and nodes that are gone, IPs that two pods
+    /// have; exit code 1 when something is wrong
+    Scan(ClusterScan),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ClusterScan {
+    /// A kubeconfig [default: as KUBECONFIG says, ~/.kube/config, or the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// One of its contexts [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// Between the two looks, as 5s: what is under way is to be over by then
+    #[arg(long, value_name = "TIME", value_parser = settle, default_value = "5s")]
+    pub(super) settle: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -377,6 +407,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
         0 => Err("too short: a second at least, as 8h".to_owned()),
         _ => Ok(duration),
     })
+}
+
+/// Between two looks at a cluster.
+fn settle(text: &str) -> Result<Duration, String> {
+    seconds(text).map_err(|error| error.replace("8h", "5s"))
 }
 
 /// A grace; two looks must fit into it.

@@ -4,6 +4,7 @@
 mod ack;
 mod args;
 mod check;
+mod cluster;
 mod config;
 mod daemon;
 mod doctor;
@@ -11,6 +12,7 @@ mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod host_root;
+mod kubectl;
 mod logging;
 mod output;
 mod paste;
@@ -21,6 +23,7 @@ mod table;
 mod text;
 mod watch;
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
@@ -75,24 +78,37 @@ const NOT_FOUND: u8 = 3;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::read() {
-        Ok(cli) => cli,
-        Err(usage) => {
-            // Help and version go to stdout and are no error; nothing is to be done when printing fails.
-            let _ = usage.print();
-            return if usage.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if kubectl::is_meant(args.first().map(OsString::as_os_str)) {
+        match kubectl::whole(&args) {
+            Some(whole) => args = whole,
+            None => return kubectl::main(args).unwrap_or_else(|usage| misused(&usage)),
         }
+    }
+    let cli = match Cli::read(args) {
+        Ok(cli) => cli,
+        Err(usage) => return misused(&usage),
     };
     logging::start(matches!(cli.command, Command::Run(_) | Command::Record(_)));
     match dispatch(cli) {
         Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Ok(Outcome::Findings | Outcome::Taken) => ExitCode::from(FINDINGS),
-        Err(failure) => {
-            complain(&failure.to_string());
-            let not_found = matches!(failure, Failure::NotFound(_));
-            ExitCode::from(if not_found { NOT_FOUND } else { ERROR })
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+/// Help and version, which go to stdout and are no error, or what was wrong.
+fn misused(usage: &clap::Error) -> ExitCode {
+    // Nothing is to be done when printing fails.
+    let _ = usage.print();
+    if usage.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS }
+}
+
+/// Says why, and which exit code that is.
+fn failed(failure: &Failure) -> ExitCode {
+    complain(&failure.to_string());
+    let not_found = matches!(failure, Failure::NotFound(_));
+    ExitCode::from(if not_found { NOT_FOUND } else { ERROR })
 }
 
 fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
@@ -104,6 +120,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     match command {
         Command::Run(run) => daemon::run(&global, run),
         Command::Scan(scan) => scan::scan(&global, &out, scan),
+        Command::Cluster(command) => wait_for(cluster::cluster(&out, command))?,
         Command::Query(query) => wait_for(query::query(&global, &out, query))?,
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,

@@ -160,6 +160,7 @@ fn json_lines(body: &Body) -> Result<String, Failure> {
         Body::Probes(items) => lines(items),
         Body::Ranges(items) => lines(items),
         Body::Verdict(verdict) => lines(std::slice::from_ref(verdict)),
+        Body::Cluster(cluster) => lines(&cluster.findings),
     };
     Ok(quiet(&text.map_err(anyhow::Error::from)?))
 }
@@ -212,6 +213,7 @@ fn names(body: &Body) -> String {
         Body::Probes(items) => items.iter().map(|probe| probe.event.clone()).collect(),
         Body::Ranges(items) => items.iter().map(|range| range.network.clone()).collect(),
         Body::Verdict(verdict) => vec![verdict.ip.to_string()],
+        Body::Cluster(cluster) => cluster.findings.iter().map(text::cluster_name).collect(),
     };
     names.dedup();
     names.iter().map(|name| format!("{}\n", escape(name))).collect()

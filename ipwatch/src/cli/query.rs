@@ -197,7 +197,7 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Body::History(list) => list.is_empty(),
         Body::Probes(list) => list.is_empty(),
         Body::Ranges(list) => list.is_empty() && document.reservations.is_empty(),
-        Body::Verdict(_) => false,
+        Body::Verdict(_) | Body::Cluster(_) => false,
     };
     if !empty {
         return None;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use crate::contract::{Address, Container, Document, Holder, HolderKind, Netns, Pod, SourceState};
+use crate::contract::{
+    Address, ClusterFinding, Container, Document, Holder, HolderKind, Netns, Pod, SourceState,
+};
 use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
 
@@ -95,6 +97,20 @@ pub(super) fn pod(pod: &Pod) -> String {
         (_, None, Some(uid)) => format!("uid {}", cut(uid, 12)),
         _ => String::new(),
     }
+}
+
+/// Which entry a finding of the cluster is about.
+pub(super) fn cluster_name(finding: &ClusterFinding) -> String {
+    let object = finding.object.as_deref().unwrap_or_default();
+    let offset = finding.offset.as_ref().map(|offset| format!("/{offset}")).unwrap_or_default();
+    let ip = finding.ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let named =
+        if object.is_empty() { finding.nodes.join(" ") } else { format!("{object}{offset}") };
+    [finding.code.clone(), ip, named]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A container's name, else its short id.

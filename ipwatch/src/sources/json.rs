@@ -34,7 +34,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonError> {
 
 /// A text of bounded length.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name(pub(super) String);
+pub(crate) struct Name(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Name {
 
 /// A list of bounded length; `null` is an empty one, as in Go.
 #[derive(Debug)]
-pub(super) struct Few<T, const MOST: usize>(pub(super) Vec<T>);
+pub(crate) struct Few<T, const MOST: usize>(pub(crate) Vec<T>);
 
 impl<T, const MOST: usize> Default for Few<T, MOST> {
     fn default() -> Self {

@@ -13,7 +13,7 @@ pub mod arp;
 pub mod cni;
 mod first;
 pub mod ipam;
-mod json;
+pub(crate) mod json;
 pub mod kubernetes;
 pub mod netlink;
 pub mod probes;

@@ -22,6 +22,8 @@ pub(super) const SERVER: &str = "https://127.0.0.1:6443";
 pub(super) const CERTIFICATE: &str = "server/apiserver.crt";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
+/// Who may everything.
+const ADMIN: &str = "admin.kubeconfig";
 /// The daemon's.
 const AGENT: &str = "ipwatch.kubeconfig";
 /// Who it is there, as its DaemonSet is.
@@ -81,6 +83,7 @@ impl ControlPlane {
         secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
         let door = Door::open(netns.path());
         secret(&dir.join(AGENT), &kubeconfig(&door.url(), &certificate, &agent));
+        secret(&dir.join(ADMIN), &kubeconfig(&door.url(), &certificate, &admin));
         let api = Api::new(&dir, netns.path(), &certificate, &admin);
         let mut key = Command::new("openssl");
         key.args(["genrsa", "-out"]).arg(dir.join(KEY)).arg("2048");
@@ -129,6 +132,12 @@ impl ControlPlane {
     #[must_use]
     pub fn agent_config(&self) -> PathBuf {
         self.dir.join(AGENT)
+    }
+
+    /// A kubeconfig with every right, for this netns.
+    #[must_use]
+    pub fn admin_config(&self) -> PathBuf {
+        self.dir.join(ADMIN)
     }
 
     /// Gives the daemon rights, by a manifest of ours.

@@ -2,6 +2,7 @@
 
 mod addresses;
 pub(super) mod card;
+mod cluster;
 pub(super) mod event;
 pub(super) mod family;
 pub(super) mod findings;
@@ -28,6 +29,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Probes(list) => probes::table(document, list, view),
         Body::Ranges(list) => ipam::ipam(list, &document.reservations, view),
         Body::Verdict(verdict) => ipam::verdict(verdict),
+        Body::Cluster(cluster) => cluster::table(document, cluster, view),
     }
 }
 
@@ -97,6 +99,7 @@ mod tests {
         "query-history.json",
         "query-ipam.json",
         "check.json",
+        "cluster-scan.json",
         "doctor.json",
     ];
 

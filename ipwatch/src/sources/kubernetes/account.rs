@@ -35,9 +35,9 @@ const NO_AUTHORITY: &str = "TLS: the certificate authority is no PEM";
 pub(crate) enum Door {
     /// A kubeconfig. A program that it names is not run.
     Kubeconfig(PathBuf),
-    /// A kubeconfig whose program is run, as clouds have it: for a person's own command, never for a daemon.
-    #[allow(dead_code, reason = "no command of a person's asks the API server yet")]
-    Programs(PathBuf),
+    /// A person's own: by this of its contexts, or the current one, and with its program run, as clouds have it.
+    /// For a person's command, never for a daemon.
+    Person { path: PathBuf, context: Option<String> },
     /// As a pod: a URL, and the directory of a service account.
     Pod { url: String, account: PathBuf },
 }
@@ -100,8 +100,8 @@ impl Door {
     /// tokio (`spawn_blocking`).
     pub(crate) fn open(&self) -> Result<Api, ApiError> {
         match self {
-            Self::Kubeconfig(path) => kubeconfig(path, false),
-            Self::Programs(path) => kubeconfig(path, true),
+            Self::Kubeconfig(path) => kubeconfig(path, None, false),
+            Self::Person { path, context } => kubeconfig(path, context.as_deref(), true),
             Self::Pod { url, account } => {
                 let token = account.join("token");
                 // Told now rather than with the first request.
@@ -177,10 +177,10 @@ fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
     all.ok().filter(|all| !all.is_empty())
 }
 
-/// `programs`: whether one that it names is run.
-fn kubeconfig(path: &Path, programs: bool) -> Result<Api, ApiError> {
+/// By one of its contexts, the current one if none is named. `programs`: whether one that it names is run.
+fn kubeconfig(path: &Path, context: Option<&str>, programs: bool) -> Result<Api, ApiError> {
     let wrong = |why: &str| file(path, why);
-    let (mut cluster, mut user) = current(path)?;
+    let (mut cluster, mut user) = chosen(path, context)?;
     refuse(&cluster, &user, programs).map_err(wrong)?;
     // Relative to itself, as kubectl takes it.
     let dir = path.parent().unwrap_or(Path::new("/"));
@@ -230,22 +230,23 @@ fn kubeconfig(path: &Path, programs: bool) -> Result<Api, ApiError> {
 }
 
 /// Cluster and user of the current context.
-fn current(path: &Path) -> Result<(Cluster, AuthInfo), ApiError> {
+fn chosen(path: &Path, context: Option<&str>) -> Result<(Cluster, AuthInfo), ApiError> {
     let wrong = |why: &str| file(path, why);
     let unread = || wrong("it is no kubeconfig");
     let text = String::from_utf8(pem(path)?).map_err(|_| unread())?;
     // Where, and what, would quote the file.
     let config = Kubeconfig::from_yaml(&text).map_err(|_| unread())?;
-    let name = config.current_context.unwrap_or_default();
+    let none =
+        if context.is_some() { "it has no such context" } else { "it has no current context" };
+    let name = context.map(str::to_owned).or(config.current_context).unwrap_or_default();
     let context = config.contexts.into_iter().find(|one| one.name == name);
-    let context = context.and_then(|one| one.context);
-    let context = context.ok_or_else(|| wrong("it has no current context"))?;
+    let context = context.and_then(|one| one.context).ok_or_else(|| wrong(none))?;
     let cluster = config.clusters.into_iter().find(|one| one.name == context.cluster);
     let cluster = cluster.and_then(|one| one.cluster);
-    let cluster = cluster.ok_or_else(|| wrong("its current context names no cluster of it"))?;
+    let cluster = cluster.ok_or_else(|| wrong("the context names no cluster of it"))?;
     let user = config.auth_infos.into_iter().find(|one| Some(&one.name) == context.user.as_ref());
     let user = user.and_then(|one| one.auth_info);
-    let user = user.ok_or_else(|| wrong("its current context names no user of it"))?;
+    let user = user.ok_or_else(|| wrong("the context names no user of it"))?;
     Ok((cluster, user))
 }
 
@@ -367,7 +368,10 @@ mod tests {
             "auth-provider: {name: gcp, config: {cmd-path: PROGRAM, token-key: '{.status.token}'}}";
         for (user, person) in [(EXEC, true), (EXEC, false), (PROVIDER, true), (PROVIDER, false)] {
             let (dir, user) = program(user);
-            let door = if person { Door::Programs } else { Door::Kubeconfig };
+            let door = |path| match person {
+                true => Door::Person { path, context: None },
+                false => Door::Kubeconfig(path),
+            };
             let api = opened_by(&config("http://127.0.0.1:1", "", &user), door);
             let may = person && user.starts_with("exec");
             assert_eq!((api.is_ok(), dir.path().join("ran").exists()), (may, may), "{user}");

@@ -6,10 +6,12 @@
 //! - `documents`: the fields that are read.
 //! - `read`: answers as they come.
 //! - `follow`: list, watch, resume.
+//! - `ask`: everything of one kind, once, for who is no daemon.
 //! - `pods`: the pods of this node.
 //! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
 
 mod account;
+pub(crate) mod ask;
 mod client;
 mod documents;
 mod error;
@@ -18,12 +20,12 @@ mod fake;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
-mod networks;
+pub(crate) mod networks;
 mod pods;
 mod read;
 #[cfg(test)]
 mod tests;
-mod whereabouts;
+pub(crate) mod whereabouts;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

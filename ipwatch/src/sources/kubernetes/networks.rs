@@ -29,11 +29,19 @@ pub(super) struct Networks {
 
 /// `NetworkAttachmentDefinition`
 #[derive(Deserialize)]
-pub(super) struct Definition {
+pub(crate) struct Definition {
     #[serde(default)]
     metadata: Meta,
     #[serde(default)]
     spec: Spec,
+}
+
+impl Definition {
+    /// What Whereabouts may hand out by it. `Err`: it is Whereabouts', and not understood.
+    pub(crate) fn ranges(&self) -> Result<Vec<fact::Range>, ()> {
+        let name = format!("{}/{}", self.metadata.namespace.0, self.metadata.name.0);
+        ranges(&name, &self.spec.config)
+    }
 }
 
 #[derive(Default, Deserialize)]

@@ -41,42 +41,43 @@ struct Told {
 
 /// `IPPool`
 #[derive(Deserialize)]
-pub(super) struct IpPool {
+pub(crate) struct IpPool {
     #[serde(default)]
-    metadata: Meta,
-    spec: Spec,
+    pub(crate) metadata: Meta,
+    pub(crate) spec: Spec,
 }
 
 /// Of its `ObjectMeta`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Meta {
-    pub(super) name: Name,
-    pub(super) namespace: Name,
+pub(crate) struct Meta {
+    pub(crate) name: Name,
+    pub(crate) namespace: Name,
 }
 
 #[derive(Deserialize)]
-struct Spec {
-    range: Name,
+pub(crate) struct Spec {
+    pub(crate) range: Name,
     #[serde(default)]
-    allocations: Allocations,
+    pub(crate) allocations: Allocations,
 }
 
 /// By their offsets. What is no allocation is counted.
 #[derive(Default)]
-struct Allocations {
-    read: BTreeMap<u128, Allocation>,
-    wrong: usize,
+pub(crate) struct Allocations {
+    pub(crate) read: BTreeMap<u128, Allocation>,
+    pub(crate) wrong: usize,
 }
 
-#[derive(Deserialize)]
-struct Allocation {
-    #[serde(default)]
-    id: Name,
-    #[serde(default)]
-    podref: Name,
-    #[serde(default)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Allocation {
+    pub(crate) id: Name,
+    pub(crate) podref: Name,
     ifname: Name,
+    /// Whose it is where it outlives its pods.
+    #[serde(rename = "ipamclaimref")]
+    pub(crate) claim: Name,
 }
 
 impl<'de> Deserialize<'de> for Allocations {
@@ -214,7 +215,7 @@ fn reservation(
     ip: IpAddr,
     allocation: Allocation,
 ) -> Reservation {
-    let Allocation { id, podref, ifname } = allocation;
+    let Allocation { id, podref, ifname, .. } = allocation;
     let pod = podref.0.split_once('/').map(|(namespace, name)| PodName {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -234,7 +235,7 @@ fn reservation(
 
 /// An IP and the length of its prefix, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Range {
+pub(crate) struct Range {
     v4: bool,
     /// The address that is written.
     pub(super) written: u128,
@@ -244,7 +245,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (ip, len) = text.split_once('/')?;
         let len: u32 = len.parse().ok()?;
         let (v4, written, bits) = number(ip.parse().ok()?);
@@ -254,7 +255,7 @@ impl Range {
     }
 
     /// Which IP an offset is, if it is of this range.
-    pub(super) fn ip(&self, offset: u128) -> Option<IpAddr> {
+    pub(crate) fn ip(&self, offset: u128) -> Option<IpAddr> {
         let at = self.written.checked_add(offset).filter(|at| *at <= self.last)?;
         Some(self.address(at))
     }
@@ -267,13 +268,13 @@ impl Range {
     }
 
     /// This IP as a number, if it is of this range.
-    pub(super) fn number(&self, ip: IpAddr) -> Option<u128> {
+    pub(crate) fn number(&self, ip: IpAddr) -> Option<u128> {
         let (v4, at, _) = number(ip);
         (v4 == self.v4 && (self.first..=self.last).contains(&at)).then_some(at)
     }
 
     /// As a pool of Whereabouts' is named: `10.0.0.0-27`.
-    pub(super) fn pool(&self) -> String {
+    pub(crate) fn pool(&self) -> String {
         format!("{}/{}", self.address(self.first), self.len).replace([':', '/'], "-")
     }
 }

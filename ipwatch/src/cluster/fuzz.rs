@@ -1,0 +1,24 @@
+//! For the fuzz target.
+
+use super::judge::judge;
+use super::objects::{Node, Pod};
+use super::read::of_object;
+use super::remedy::Kubectl;
+use super::world::{Listed, Look};
+
+/// One object of the API server, taken for each kind, and what is concluded of that.
+pub fn cluster(bytes: &[u8]) {
+    let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
+    let mut look = Look::default();
+    of_object(&value, &mut look);
+    let pod = serde_json::from_value(value.clone()).map(Pod::world);
+    look.pods = Listed::all(pod.into_iter().collect());
+    let node = serde_json::from_value(value).map(Node::world);
+    look.nodes = Listed::all(node.into_iter().collect());
+    let cluster = judge("", &look, &look, &Kubectl::default());
+    // What is told to run holds nothing that a terminal acts on.
+    for step in cluster.findings.iter().flat_map(|one| &one.remediation) {
+        let command = step.command.as_deref().unwrap_or_default();
+        assert!(command.chars().all(|c| (' '..='~').contains(&c)), "{command:?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! From two looks at the cluster to what is wrong with it. Pure.
+//!
+//! Each look is judged by itself, and only what both say is told: lists are taken one after the other, and between
+//! two of them a pod may come or go. What a list that is not whole lacks proves nothing.
+
+mod calico;
+mod duplicates;
+mod living;
+#[cfg(test)]
+mod tests;
+mod whereabouts;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use self::living::Living;
+use super::remedy::Kubectl;
+use super::world::{Look, State};
+use crate::contract::{Cluster, ClusterFinding, ClusterRange, ClusterStep};
+use crate::finding::Severity;
+
+/// Findings that are told.
+const MOST: usize = 10_000;
+
+pub(super) const LEAKED: &str = "ipam-reservation-leaked";
+pub(super) const DOUBTFUL: &str = "ipam-reservation-doubtful";
+
+/// How sure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Certainty {
+    Certain,
+    Likely,
+    Doubtful,
+}
+
+/// What one look says.
+#[derive(Debug, Clone)]
+struct Candidate {
+    /// The same in the next look: nothing that changes meanwhile is in it, but for what makes it another's.
+    key: String,
+    code: &'static str,
+    severity: Severity,
+    certainty: Certainty,
+    ip: Option<IpAddr>,
+    object: Option<String>,
+    offset: Option<u128>,
+    id: Option<String>,
+    pods: Vec<String>,
+    nodes: Vec<String>,
+    why: String,
+    evidence: Vec<String>,
+    remediation: Vec<ClusterStep>,
+}
+
+impl Candidate {
+    fn new(code: &'static str, key: String, why: String) -> Self {
+        Self {
+            key: format!("{code} {key}"),
+            code,
+            severity: Severity::Warning,
+            certainty: Certainty::Certain,
+            ip: None,
+            object: None,
+            offset: None,
+            id: None,
+            pods: Vec::new(),
+            nodes: Vec::new(),
+            why,
+            evidence: Vec::new(),
+            remediation: Vec::new(),
+        }
+    }
+
+    fn told(self) -> ClusterFinding {
+        let certainty = match self.certainty {
+            Certainty::Certain => "certain",
+            Certainty::Likely => "likely",
+            Certainty::Doubtful => "doubtful",
+        };
+        ClusterFinding {
+            code: self.code.to_owned(),
+            severity: self.severity,
+            certainty: certainty.to_owned(),
+            ip: self.ip,
+            object: self.object,
+            offset: self.offset.map(|offset| offset.to_string()),
+            id: self.id,
+            pods: self.pods,
+            nodes: self.nodes,
+            why: self.why,
+            evidence: self.evidence,
+            remediation: self.remediation,
+        }
+    }
+}
+
+/// What both looks say, in the words of the second.
+pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Cluster {
+    let seen: BTreeMap<String, Certainty> =
+        candidates(first, kubectl).into_iter().map(|one| (one.key, one.certainty)).collect();
+    let mut told: Vec<Candidate> = Vec::new();
+    for mut one in candidates(second, kubectl) {
+        if let Some(before) = seen.get(&one.key) {
+            one.certainty = one.certainty.max(*before);
+            told.push(one);
+        }
+    }
+    // What one look does not know, both do not.
+    let mut ranges = ranges(second, &told);
+    for range in &mut ranges {
+        range.compared &= first.pods.is_whole() && knows(first, &range.store);
+    }
+    // Nothing is left to be given out: what has leaked there is why.
+    let full: Vec<&str> = (ranges.iter())
+        .filter(|range| range.free == Some(0))
+        .map(|range| range.object.as_str())
+        .collect();
+    for one in told.iter_mut().filter(|one| one.code == LEAKED) {
+        if one.object.as_deref().is_some_and(|object| full.contains(&object)) {
+            one.severity = Severity::Critical;
+        }
+    }
+    told.sort_by(|a, b| {
+        let order = |one: &Candidate| (std::cmp::Reverse(one.severity), one.certainty, one.code);
+        order(a)
+            .cmp(&order(b))
+            .then_with(|| a.object.cmp(&b.object))
+            .then_with(|| a.offset.cmp(&b.offset))
+            .then_with(|| a.key.cmp(&b.key))
+    });
+    let more = told.len().saturating_sub(MOST) as u64;
+    told.truncate(MOST);
+    let findings = told.into_iter().map(Candidate::told).collect();
+    Cluster { server: server.to_owned(), ranges, findings, more }
+}
+
+/// Whether a look knows anything of a store.
+fn knows(look: &Look, store: &str) -> bool {
+    let state = if store == "calico" { &look.blocks.state } else { &look.pools.state };
+    !matches!(state, State::Unknown(_))
+}
+
+/// What one look alone says.
+fn candidates(look: &Look, kubectl: &Kubectl) -> Vec<Candidate> {
+    let living = Living::new(look);
+    let mut all = Vec::new();
+    whereabouts::candidates(look, &living, kubectl, &mut all);
+    calico::candidates(look, &living, kubectl, &mut all);
+    duplicates::candidates(look, &living, kubectl, &mut all);
+    all
+}
+
+fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
+    let mut ranges = whereabouts::ranges(look, told);
+    ranges.extend(calico::ranges(look, told));
+    ranges
+}

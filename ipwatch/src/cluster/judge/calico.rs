@@ -1,0 +1,214 @@
+//! Calico: allocations of pods that are gone, blocks of nodes that are gone, pods whose IP is free to be given out.
+//!
+//! Of an allocation only the pod that it names is believed: one that names none is a tunnel's, a load balancer's, or
+//! reserved by a person, and never told of.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use super::living::{Fate, Living};
+use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
+use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl, step};
+use crate::cluster::world::{Block, CalicoAllocation, Look, State};
+use crate::contract::ClusterRange;
+use crate::finding::Severity;
+
+const ORPHANED: &str = "ipam-block-orphaned";
+const HANDLE: &str = "ipam-handle-orphaned";
+const WITHOUT: &str = "pod-without-reservation";
+const POOLS: &str = "ippools.crd.projectcalico.org";
+
+pub(super) fn candidates(
+    look: &Look,
+    living: &Living<'_>,
+    kubectl: &Kubectl,
+    all: &mut Vec<Candidate>,
+) {
+    for block in look.blocks.items.iter().filter(|block| !block.deleted) {
+        for allocation in &block.allocations {
+            all.extend(leaked(block, allocation, living, kubectl));
+        }
+    }
+    orphaned(look, living, kubectl, all);
+    handles(look, kubectl, all);
+    without(look, living, all);
+}
+
+fn object(block: &Block) -> String {
+    format!("{BLOCKS} {}", block.name)
+}
+
+fn leaked(
+    block: &Block,
+    allocation: &CalicoAllocation,
+    living: &Living<'_>,
+    kubectl: &Kubectl,
+) -> Option<Candidate> {
+    let (namespace, name) = allocation.pod.as_ref()?;
+    let (code, certainty, why) = match living.of_pod(namespace, name, allocation.ip) {
+        Fate::Gone(certainty, why) => (LEAKED, certainty, why),
+        Fate::Other(why) => (DOUBTFUL, Certainty::Doubtful, why),
+        Fate::Alive | Fate::Unknown => return None,
+    };
+    let handle = allocation.handle.clone().unwrap_or_default();
+    let key = format!("{} {} {handle} {namespace}/{name}", block.name, allocation.ordinal);
+    let mut found = Candidate::new(code, key, why);
+    found.certainty = certainty;
+    found.ip = Some(allocation.ip);
+    found.object = Some(object(block));
+    found.offset = Some(allocation.ordinal);
+    found.id = allocation.handle.clone();
+    found.pods.push(format!("{namespace}/{name}"));
+    found.nodes.extend(allocation.node.clone());
+    let ip = allocation.ip.to_string();
+    found.remediation = vec![
+        kubectl.look("look at the block", &["get", BLOCKS, &block.name, "-o", "yaml"]),
+        kubectl.users(allocation.ip),
+        step(
+            "whose Calico takes it for",
+            &["calicoctl", "ipam", "show", &format!("--ip={ip}")],
+            false,
+        ),
+        step("free it", &["calicoctl", "ipam", "release", &format!("--ip={ip}")], true),
+    ];
+    Some(found)
+}
+
+/// Blocks that belong to nodes that are gone.
+fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+    let blocks = || look.blocks.items.iter().filter(|block| !block.deleted);
+    // Where Calico has names of its own for nodes, none of them is a node's.
+    let same_names = blocks()
+        .filter_map(|block| block.host.as_deref())
+        .any(|host| look.nodes.items.contains_key(host));
+    if !same_names {
+        return;
+    }
+    for block in blocks() {
+        let Some(host) = block.host.as_deref().filter(|host| living.is_node_gone(host)) else {
+            continue;
+        };
+        let why = format!(
+            "it belongs to node {host}, which is gone: none but its {} allocations is used",
+            block.allocations.len()
+        );
+        let mut found = Candidate::new(ORPHANED, format!("{} {host}", block.name), why);
+        found.object = Some(object(block));
+        found.nodes.push(host.to_owned());
+        found.remediation = vec![
+            kubectl.look("look at the block", &["get", BLOCKS, &block.name, "-o", "yaml"]),
+            kubectl.look("look that the node is gone", &["get", "node", host]),
+            step("look what Calico finds", &["calicoctl", "ipam", "check"], false),
+            step(
+                "calico-kube-controllers releases it once Calico has no such node",
+                &["calicoctl", "delete", "node", host],
+                true,
+            ),
+        ];
+        all.push(found);
+    }
+}
+
+/// Handles of which no block has an allocation.
+fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+    // Before the handle there is no allocation, and before the block no handle: both lists must be whole.
+    if look.blocks.state != State::All || look.handles.state != State::All {
+        return;
+    }
+    let named: HashSet<&str> = (look.blocks.items.iter())
+        .flat_map(|block| &block.allocations)
+        .filter_map(|allocation| allocation.handle.as_deref())
+        .collect();
+    for handle in &look.handles.items {
+        // Names are lower case, ids may not be.
+        let used = named.contains(handle.id.as_str()) || named.contains(handle.name.as_str());
+        if handle.deleted || used {
+            continue;
+        }
+        let why = "no block has an allocation of this handle".to_owned();
+        let mut found = Candidate::new(HANDLE, handle.name.clone(), why);
+        found.severity = Severity::Info;
+        found.object = Some(format!("{HANDLES} {}", handle.name));
+        found.id = Some(handle.id.clone());
+        found.remediation = vec![
+            kubectl.look("look at it", &["get", HANDLES, &handle.name, "-o", "yaml"]),
+            step("look what Calico finds", &["calicoctl", "ipam", "check"], false),
+        ];
+        all.push(found);
+    }
+}
+
+/// Pods with an IP of a pool that no block has allocated.
+fn without(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
+    if look.blocks.state != State::All || look.calico_pools.state != State::All {
+        return;
+    }
+    let allocated: HashSet<IpAddr> = (look.blocks.items.iter())
+        .flat_map(|block| block.allocations.iter().map(|allocation| allocation.ip))
+        .collect();
+    // Where nobody's IP comes from a block, another IPAM gives them out.
+    if !allocated.iter().any(|ip| !living.at(*ip).is_empty()) {
+        return;
+    }
+    let alive = |pod: &&crate::cluster::world::Pod| {
+        !pod.ended && !pod.host_network && !pod.deleting && !living.is_node_gone(&pod.node)
+    };
+    for pod in look.pods.items.iter().filter(alive) {
+        for ip in pod.calico.iter().filter(|ip| !allocated.contains(ip)) {
+            if !look.calico_pools.items.iter().any(|pool| pool.range.contains(*ip)) {
+                continue;
+            }
+            let block = look.blocks.items.iter().find(|block| block.range.contains(*ip));
+            let why = format!(
+                "{} has it, and Calico takes it for free: the next pod may be given it",
+                pod.full_name()
+            );
+            let mut found = Candidate::new(WITHOUT, format!("{} {ip}", pod.uid), why);
+            found.severity = Severity::Critical;
+            found.certainty = if block.is_some() { Certainty::Certain } else { Certainty::Likely };
+            found.ip = Some(*ip);
+            found.object = block.map(object);
+            found.pods.push(pod.full_name());
+            found.nodes.push(pod.node.clone());
+            let show = ["calicoctl", "ipam", "show", &format!("--ip={ip}")];
+            found.remediation = vec![
+                step("look what Calico says of it", &show, false),
+                step("start the pod anew before the IP is given to another", &[], true),
+            ];
+            all.push(found);
+        }
+    }
+}
+
+/// What each pool can hand out.
+pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
+    let compared = look.pods.is_whole() && look.blocks.is_whole();
+    (look.calico_pools.items.iter())
+        .map(|pool| {
+            let allocations = look.blocks.items.iter().flat_map(|block| &block.allocations);
+            let used = allocations.filter(|one| pool.range.contains(one.ip)).count() as u64;
+            let of = |code: &str| {
+                let here = |one: &&Candidate| {
+                    one.code == code
+                        && one.object.as_deref().is_some_and(|object| object.starts_with(BLOCKS))
+                        && one.ip.is_some_and(|ip| pool.range.contains(ip))
+                };
+                told.iter().filter(here).count() as u64
+            };
+            let leaked = of(LEAKED);
+            ClusterRange {
+                store: "calico".to_owned(),
+                object: format!("{POOLS} {}", pool.name),
+                range: pool.range.text(),
+                from: Vec::new(),
+                usable: Some(pool.range.size()),
+                used,
+                leaked,
+                doubtful: of(DOUBTFUL),
+                free: Some(pool.range.size().saturating_sub(used)),
+                recoverable: leaked,
+                compared,
+            }
+        })
+        .collect()
+}

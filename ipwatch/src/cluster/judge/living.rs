@@ -1,0 +1,125 @@
+//! Which pods there are, which IPs they have, and what that says of an allocation.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use super::Certainty;
+use crate::cluster::world::{Look, Pod};
+
+/// The pods of a look.
+pub(super) struct Living<'a> {
+    look: &'a Look,
+    by_name: HashMap<(&'a str, &'a str), &'a Pod>,
+    by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
+    /// So many may be given an IP at this moment, or have one that nobody says.
+    pub(super) being_made: usize,
+}
+
+/// What the pods say of an allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is somebody's, or may be.
+    Alive,
+    /// The list of pods is not whole.
+    Unknown,
+    /// It is nobody's.
+    Gone(Certainty, String),
+    /// It names a pod that lives, and has not this IP.
+    Other(String),
+}
+
+impl<'a> Living<'a> {
+    pub(super) fn new(look: &'a Look) -> Self {
+        let pods = &look.pods.items;
+        let mut by_ip: HashMap<IpAddr, Vec<&Pod>> = HashMap::new();
+        for pod in pods.iter().filter(|pod| !pod.ended) {
+            for ip in pod.all_ips() {
+                let here = by_ip.entry(ip).or_default();
+                if !here.iter().any(|other| std::ptr::eq(*other, pod)) {
+                    here.push(pod);
+                }
+            }
+        }
+        Self {
+            look,
+            by_name: pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect(),
+            by_ip,
+            being_made: pods.iter().filter(|pod| pod.is_being_made()).count(),
+        }
+    }
+
+    /// Whether a pod that is not in the list is gone.
+    pub(super) fn is_known(&self) -> bool {
+        self.look.pods.is_whole()
+    }
+
+    pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&'a Pod> {
+        self.by_name.get(&(namespace, name)).copied()
+    }
+
+    /// Who has an IP, of those that have not ended.
+    pub(super) fn at(&self, ip: IpAddr) -> &[&'a Pod] {
+        self.by_ip.get(&ip).map_or(&[], Vec::as_slice)
+    }
+
+    /// The cluster has no such node.
+    pub(super) fn is_node_gone(&self, node: &str) -> bool {
+        let nodes = &self.look.nodes;
+        // A cluster without any is none that is told of.
+        !node.is_empty()
+            && nodes.is_whole()
+            && !nodes.items.is_empty()
+            && !nodes.items.contains_key(node)
+    }
+
+    /// Of an allocation that names its pod.
+    pub(super) fn of_pod(&self, namespace: &str, name: &str, ip: IpAddr) -> Fate {
+        if !self.is_known() {
+            return Fate::Unknown;
+        }
+        let full = format!("{namespace}/{name}");
+        let Some(pod) = self.pod(namespace, name) else {
+            // Another that has it: no one frees what somebody uses.
+            if let Some(other) = self.at(ip).first() {
+                let why = format!("its pod {full} is gone, and {} has the IP", other.full_name());
+                return Fate::Other(why);
+            }
+            return Fate::Gone(Certainty::Certain, format!("its pod {full} is gone"));
+        };
+        if pod.ended {
+            if let Some(other) = self.at(ip).first() {
+                let why = format!("its pod {full} has ended, and {} has the IP", other.full_name());
+                return Fate::Other(why);
+            }
+            let why = format!("its pod {full} has ended ({})", pod.phase);
+            return Fate::Gone(Certainty::Likely, why);
+        }
+        if self.is_node_gone(&pod.node) {
+            let why = format!("its pod {full} is on node {}, which is gone", pod.node);
+            return Fate::Gone(Certainty::Likely, why);
+        }
+        if pod.node.is_empty() || pod.is_being_made() || pod.all_ips().any(|one| one == ip) {
+            return Fate::Alive;
+        }
+        Fate::Other(format!("its pod {full} lives and has other IPs"))
+    }
+
+    /// Of an allocation that names nobody: whoever has the IP.
+    pub(super) fn of_ip(&self, ip: IpAddr) -> Fate {
+        if !self.is_known() {
+            return Fate::Unknown;
+        }
+        let here = self.at(ip);
+        if here.iter().any(|pod| !self.is_node_gone(&pod.node)) {
+            return Fate::Alive;
+        }
+        if let Some(pod) = here.first() {
+            let (name, node) = (pod.full_name(), &pod.node);
+            let why = format!("only {name} has this IP, and its node {node} is gone");
+            return Fate::Gone(Certainty::Likely, why);
+        }
+        let why = "it names no pod, and no pod has this IP".to_owned();
+        let sure = if self.being_made == 0 { Certainty::Certain } else { Certainty::Likely };
+        Fate::Gone(sure, why)
+    }
+}

@@ -1,0 +1,471 @@
+//! Cases from the field, and what must not be told.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::objects;
+use crate::cluster::read::testing;
+use crate::cluster::world::{Listed, State};
+
+/// A cluster as its objects say it.
+#[derive(Default, Clone)]
+struct Told {
+    pools: Vec<Value>,
+    overlapping: Vec<Value>,
+    networks: Vec<Value>,
+    blocks: Vec<Value>,
+    handles: Vec<Value>,
+    calico_pools: Vec<Value>,
+    nodes: Vec<Value>,
+    pods: Vec<Value>,
+}
+
+impl Told {
+    fn look(&self) -> Look {
+        let mut look = Look {
+            pools: testing::pools(&self.pools),
+            overlapping: testing::overlapping(&self.overlapping),
+            bounds: testing::bounds(&self.networks),
+            blocks: testing::blocks(&self.blocks),
+            handles: testing::handles(&self.handles),
+            calico_pools: testing::calico_pools(&self.calico_pools),
+            ..Look::default()
+        };
+        let read = |value: &Value| serde_json::from_value::<objects::Pod>(value.clone()).unwrap();
+        look.pods = Listed::all(self.pods.iter().map(|pod| read(pod).world()).collect());
+        let read = |value: &Value| serde_json::from_value::<objects::Node>(value.clone()).unwrap();
+        let nodes = self.nodes.iter().map(|node| read(node).world());
+        look.nodes = Listed::all(nodes.collect::<BTreeMap<_, _>>());
+        look
+    }
+
+    fn judged(&self) -> Cluster {
+        let look = self.look();
+        judge("https://10.0.0.1:6443", &look, &look, &Kubectl::default())
+    }
+}
+
+fn node(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn pod(name: &str, node: &str, ip: &str, attached: &[&str]) -> Value {
+    let status = json!([
+        {"name": "cbr0", "interface": "eth0", "ips": [ip], "default": true},
+        {"name": "default/ipvlan", "interface": "net1", "ips": attached},
+    ]);
+    json!({
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": format!("uid-{name}"),
+            "annotations": {"k8s.v1.cni.cncf.io/network-status": status.to_string(), "hunter2": "hunter2"},
+        },
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
+    })
+}
+
+fn pool(allocations: Value) -> Value {
+    json!({
+        "metadata": {"name": "192.168.7.0-27", "namespace": "kube-system"},
+        "spec": {"range": "192.168.7.0/27", "allocations": allocations},
+    })
+}
+
+fn network() -> Value {
+    let config = json!({
+        "type": "ipvlan", "mode": "l2",
+        "ipam": {"type": "whereabouts", "range": "192.168.7.0/27", "range_start": "192.168.7.10", "range_end": "192.168.7.14"},
+    });
+    json!({"metadata": {"name": "ipvlan", "namespace": "default"}, "spec": {"config": config.to_string()}})
+}
+
+fn overlapping(name: &str, podref: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "kube-system"}, "spec": {"podref": podref}})
+}
+
+/// R4: five IPs, three pods that live, a node that crashed and left two allocations that name nobody.
+fn crashed() -> Told {
+    Told {
+        pools: vec![pool(json!({
+            "10": {"id": "aaaa", "podref": "shop/web-0"},
+            "11": {"id": "dead-1"},
+            "12": {"id": "bbbb", "podref": "shop/web-1"},
+            "13": {"id": "dead-2", "podref": ""},
+            "14": {"id": "cccc"},
+        }))],
+        overlapping: vec![
+            overlapping("192.168.7.10", "shop/web-0"),
+            overlapping("192.168.7.11", "shop/old-0"),
+            overlapping("192.168.7.12", "shop/web-1"),
+        ],
+        networks: vec![network()],
+        nodes: vec![node("node-1"), node("node-2")],
+        pods: vec![
+            pod("web-0", "node-1", "10.0.1.2", &["192.168.7.10"]),
+            pod("web-1", "node-2", "10.0.2.2", &["192.168.7.12"]),
+            pod("web-2", "node-2", "10.0.2.3", &["192.168.7.14/27"]),
+        ],
+        ..Told::default()
+    }
+}
+
+fn line(finding: &ClusterFinding) -> String {
+    let ip = finding.ip.map(|ip| ip.to_string()).unwrap_or_default();
+    format!("{} {} {ip} {}", finding.certainty, finding.code, finding.why)
+}
+
+fn lines(cluster: &Cluster) -> Vec<String> {
+    cluster.findings.iter().map(line).collect()
+}
+
+fn commands(cluster: &Cluster) -> Vec<&str> {
+    let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
+    steps.filter(|step| step.changes).filter_map(|step| step.command.as_deref()).collect()
+}
+
+#[test]
+fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
+    let cluster = crashed().judged();
+    let [range] = &cluster.ranges[..] else { panic!("{cluster:#?}") };
+    assert_eq!(range.range, "192.168.7.10-192.168.7.14");
+    assert_eq!((range.usable, range.used, range.free), (Some(5), 5, Some(0)));
+    assert_eq!((range.leaked, range.recoverable, range.compared), (2, 2, true));
+    assert_eq!(range.from, ["network-attachment-definitions/default/ipvlan"]);
+    let why = "it names no pod, and no pod has this IP";
+    let leaked = |ip: &str| format!("certain ipam-reservation-leaked {ip} {why}");
+    let told = lines(&cluster);
+    assert_eq!(told[..2], [leaked("192.168.7.11"), leaked("192.168.7.13")]);
+    assert!(told[2..].iter().all(|line| line.contains("ipam-records-disagree")), "{told:#?}");
+    assert_eq!(cluster.findings[0].severity, Severity::Critical, "nothing is left");
+    let offsets: Vec<_> = cluster.findings.iter().map(|one| one.offset.as_deref()).collect();
+    assert_eq!(offsets[..2], [Some("11"), Some("13")]);
+    let commands = commands(&cluster);
+    assert_eq!(commands.len(), 3, "{commands:#?}");
+    for (command, id, at) in [(commands[0], "dead-1", 11), (commands[2], "dead-2", 13)] {
+        assert!(command.contains(&format!(
+            "{{\"op\":\"test\",\"path\":\"/spec/allocations/{at}/id\",\"value\":\"{id}\"}}"
+        )));
+    }
+    assert!(commands[1].ends_with(" -n kube-system 192.168.7.11"), "{commands:#?}");
+}
+
+#[test]
+fn what_one_look_alone_says_is_not_told() {
+    let (before, kubectl) = (crashed(), Kubectl::default());
+    let mut after = crashed();
+    // One was freed meanwhile and given to another.
+    after.pools = vec![pool(json!({
+        "10": {"id": "aaaa", "podref": "shop/web-0"},
+        "11": {"id": "new"},
+        "13": {"id": "dead-2"},
+    }))];
+    let told = judge("", &before.look(), &after.look(), &kubectl);
+    let leaked: Vec<_> = told.findings.iter().filter(|one| one.code == LEAKED).collect();
+    assert_eq!(leaked.len(), 1, "{leaked:#?}");
+    assert_eq!(leaked[0].id.as_deref(), Some("dead-2"));
+    // A pod that the first list of pods had not yet.
+    let mut late = crashed();
+    late.pods.push(pod("web-3", "node-1", "10.0.1.3", &["192.168.7.11", "192.168.7.13"]));
+    let told = judge("", &before.look(), &late.look(), &kubectl);
+    assert_eq!(told.ranges[0].leaked, 0, "{:#?}", lines(&told));
+}
+
+#[test]
+fn a_pod_that_is_being_made_has_its_allocation() {
+    let mut told = crashed();
+    let mut made = pod("web-3", "node-1", "10.0.1.9", &[]);
+    made["status"] = json!({"phase": "Pending"});
+    made["metadata"]["annotations"] = json!({});
+    told.pods.push(made);
+    told.pools =
+        vec![pool(json!({"10": {"id": "new", "podref": "shop/web-3"}, "11": {"id": "dead"}}))];
+    told.overlapping.clear();
+    let cluster = told.judged();
+    let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
+    assert_eq!((one.id.as_deref(), &*one.certainty), (Some("dead"), "likely"));
+    assert!(one.evidence[0].contains("1 pods have a node and no IP yet"), "{:?}", one.evidence);
+}
+
+#[test]
+fn nothing_is_told_from_a_list_that_is_not_whole() {
+    let unknown = || State::Unknown("needs the right to list pods".to_owned());
+    let kubectl = Kubectl::default();
+    for state in [unknown(), State::Part(1)] {
+        let mut look = crashed().look();
+        look.pods.state = state;
+        let cluster = judge("", &crashed().look(), &look, &kubectl);
+        assert!(cluster.findings.iter().all(|one| one.code != LEAKED), "{:#?}", lines(&cluster));
+        let cluster = judge("", &look, &crashed().look(), &kubectl);
+        assert!(!cluster.ranges[0].compared && cluster.ranges[0].leaked == 0);
+    }
+    // No list of nodes: none is gone.
+    let mut told = crashed();
+    told.pods.push(pod("lost", "node-3", "10.0.3.3", &["192.168.7.11"]));
+    assert_eq!(told.judged().ranges[0].leaked, 2);
+    let mut look = told.look();
+    look.nodes.state = unknown();
+    assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 1);
+    look.nodes = Listed::default();
+    assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 1, "no node at all");
+    // Half a list of pools: an overlapping reservation may be of the other half.
+    let mut told = crashed();
+    told.overlapping.push(overlapping("192.168.7.99", "shop/gone"));
+    assert!(lines(&told.judged()).iter().any(|line| line.contains("192.168.7.99")));
+    let mut look = told.look();
+    look.pools.state = State::Part(1);
+    let cluster = judge("", &look, &look, &kubectl);
+    assert!(!lines(&cluster).iter().any(|line| line.contains("192.168.7.99")));
+}
+
+#[test]
+fn pods_that_are_gone_ended_or_elsewhere() {
+    let mut told = crashed();
+    told.pools = vec![pool(json!({
+        "10": {"id": "a", "podref": "shop/gone"},
+        "11": {"id": "b", "podref": "shop/ended"},
+        "12": {"id": "c", "podref": "shop/lost"},
+        "13": {"id": "d", "podref": "shop/other"},
+        "14": {"id": "e", "podref": "shop/claimed", "ipamclaimref": "shop/claim"},
+    }))];
+    told.overlapping.clear();
+    let mut ended = pod("ended", "node-1", "10.0.1.5", &["192.168.7.11"]);
+    ended["status"]["phase"] = json!("Failed");
+    told.pods = vec![
+        ended,
+        pod("lost", "node-9", "10.0.9.2", &["192.168.7.12"]),
+        pod("other", "node-1", "10.0.1.6", &["192.168.7.20"]),
+    ];
+    let cluster = told.judged();
+    assert_eq!(
+        lines(&cluster),
+        [
+            "certain ipam-reservation-leaked 192.168.7.10 its pod shop/gone is gone",
+            "likely ipam-reservation-leaked 192.168.7.11 its pod shop/ended has ended (Failed)",
+            "likely ipam-reservation-leaked 192.168.7.12 its pod shop/lost is on node node-9, which is gone",
+            "doubtful ipam-reservation-doubtful 192.168.7.13 its pod shop/other lives and has other IPs",
+        ]
+    );
+    let range = &cluster.ranges[0];
+    assert_eq!((range.leaked, range.doubtful, range.recoverable), (3, 1, 3));
+    // Without Multus' word nobody knows the IPs of a second network.
+    told.pods[2]["metadata"]["annotations"] = json!({});
+    assert_eq!(told.judged().ranges[0].doubtful, 0);
+    // Another pod has the IP of one that is gone.
+    told.pods.push(pod("thief", "node-1", "10.0.1.7", &["192.168.7.10"]));
+    let cluster = told.judged();
+    assert_eq!((cluster.ranges[0].leaked, cluster.ranges[0].doubtful), (2, 1));
+}
+
+#[test]
+fn two_living_pods_with_one_ip() {
+    let mut told = crashed();
+    told.pods.push(pod("twin", "node-1", "10.0.2.2", &["192.168.7.12"]));
+    let duplicates = |told: &Told| -> Vec<String> {
+        lines(&told.judged()).into_iter().filter(|line| line.contains("ip-duplicate")).collect()
+    };
+    assert_eq!(
+        duplicates(&told),
+        [
+            "certain ip-duplicate 10.0.2.2 2 pods have it: shop/web-1 on node-2, shop/twin on node-1",
+            "certain ip-duplicate 192.168.7.12 2 pods have it on network default/ipvlan: \
+             shop/web-1 on node-2, shop/twin on node-1",
+        ]
+    );
+    // Of another IPAM each node may have the same.
+    told.pools.clear();
+    assert_eq!(duplicates(&told).len(), 1);
+    // What is going is less sure; what has ended or is the host's has none of its own.
+    let twin = told.pods.len() - 1;
+    told.pods[twin]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(duplicates(&told)[0].starts_with("likely "));
+    told.pods[twin]["spec"]["hostNetwork"] = json!(true);
+    assert_eq!(duplicates(&told), [""; 0]);
+    told.pods[twin]["spec"]["hostNetwork"] = json!(false);
+    told.pods[twin]["status"]["phase"] = json!("Succeeded");
+    assert_eq!(duplicates(&told), [""; 0]);
+}
+
+#[test]
+fn pools_and_overlapping_reservations_that_disagree() {
+    let mut told = crashed();
+    told.pools = vec![pool(json!({
+        "10": {"id": "a", "podref": "shop/web-0"},
+        "12": {"id": "b", "podref": "shop/web-1"},
+    }))];
+    told.overlapping = vec![
+        overlapping("192.168.7.10", "shop/web-0"),
+        overlapping("192.168.7.11", "shop/gone"),
+        overlapping("blue-192.168.7.14", "shop/web-2"),
+    ];
+    let cluster = told.judged();
+    assert_eq!(
+        lines(&cluster),
+        [
+            "certain ipam-reservation-leaked 192.168.7.11 its pod shop/gone is gone; no pool has an entry for it",
+            "likely ipam-records-disagree 192.168.7.14 no pool has an entry for it: the pool takes the IP for free",
+            "likely ipam-records-disagree 192.168.7.12 it has no overlapping reservation: a pool of an \
+             overlapping range may hand it out",
+        ]
+    );
+    assert_eq!(cluster.ranges[0].leaked, 0, "the pool has none");
+    let delete = commands(&cluster);
+    assert_eq!(delete.len(), 1);
+    assert!(
+        delete[0].starts_with("kubectl delete overlappingrangeipreservations.whereabouts"),
+        "{delete:?}"
+    );
+    // A cluster that has none keeps none.
+    told.overlapping.clear();
+    assert_eq!(lines(&told.judged()), [""; 0]);
+}
+
+#[test]
+fn hostile_objects_spoil_no_other() {
+    let mut told = crashed();
+    told.overlapping.clear();
+    told.pools = vec![
+        pool(json!({
+            "15": {"id": "dead", "podref": "shop/gone"},
+            "x": {"id": "a"}, "-1": {"id": "b"}, "1e3": {"id": "c"}, "32": {"id": "outside"},
+            "340282366920938463463374607431768211455": {"id": "far"},
+            "11": "a text", "12": {"id": 7},
+            "13": {"id": "\u{1b}[2J\u{202e}", "podref": "a'b/$(reboot)", "newer": [1]},
+        })),
+        json!({"metadata": {"name": "v6", "namespace": "kube-system"},
+               "spec": {"range": "fd00:7::/64", "allocations": {"18446744073709551615": {"id": "six", "podref": "shop/gone"}}, "schema": 2}}),
+        json!({"metadata": {"name": "none", "namespace": "kube-system"}, "spec": {"range": "10.0.0.0/99"}}),
+    ];
+    let look = told.look();
+    assert_eq!(look.pools.state, State::Part(8));
+    let cluster = judge("", &look, &look, &Kubectl::default());
+    let ips: Vec<String> =
+        cluster.findings.iter().filter_map(|one| Some(one.ip?.to_string())).collect();
+    assert_eq!(ips, ["192.168.7.13", "192.168.7.15", "fd00:7::ffff:ffff:ffff:ffff"]);
+    for command in commands(&cluster) {
+        assert!(command.chars().all(|c| (' '..='~').contains(&c)), "{command:?}");
+    }
+}
+
+#[test]
+fn an_ipv6_networks_reservation_is_found_by_its_name() {
+    let mut told = crashed();
+    told.pools = vec![json!({
+        "metadata": {"name": "blue-fd00-7---64", "namespace": "kube-system"},
+        "spec": {"range": "fd00:7::/64", "allocations": {"17": {"id": "a", "podref": "shop/gone"}}},
+    })];
+    told.overlapping = vec![overlapping("blue-fd00-7--11", "shop/gone")];
+    let cluster = told.judged();
+    let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
+    assert!(
+        one.remediation.last().unwrap().command.as_ref().unwrap().ends_with(" blue-fd00-7--11")
+    );
+}
+
+#[test]
+fn a_node_that_does_not_answer_keeps_what_its_pods_have() {
+    let mut told = crashed();
+    told.nodes[1]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-02T03:04:05Z"}]);
+    let told = lines(&told.judged());
+    assert!(
+        told.iter().any(|line| line.ends_with(
+            "node node-2 has not answered since 2026-01-02T03:04:05Z: 2 allocations of its pods stay until the pods are deleted"
+        )),
+        "{told:#?}"
+    );
+}
+
+fn block(name: &str, cidr: &str, host: &str, attributes: Value) -> Value {
+    let count = attributes.as_array().unwrap().len();
+    let mut allocations: Vec<Value> = (0..count).map(|at| json!(at)).collect();
+    allocations.resize(64, Value::Null);
+    json!({
+        "metadata": {"name": name},
+        "spec": {"cidr": cidr, "affinity": format!("host:{host}"), "allocations": allocations,
+                 "attributes": attributes, "unallocated": [], "strictAffinity": false},
+    })
+}
+
+fn of_pod(name: &str) -> Value {
+    json!({"handle_id": format!("k8s-pod-network.{name}-id"),
+           "secondary": {"namespace": "shop", "pod": name, "node": "node-1"}})
+}
+
+fn calico_pod(name: &str, node: &str, ip: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "annotations": {
+            "cni.projectcalico.org/podIP": format!("{ip}/32"), "cni.projectcalico.org/podIPs": format!("{ip}/32"),
+        }},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
+    })
+}
+
+fn calico() -> Told {
+    Told {
+        blocks: vec![
+            block("10-1-0-0-26", "10.1.0.0/26", "node-1", json!([
+                {"handle_id": "vxlan-tunnel-addr-node-1", "secondary": {"node": "node-1", "type": "vxlanTunnelAddress"}},
+                of_pod("web-0"), of_pod("gone"), {"handle_id": null, "secondary": null},
+                {"handle_id": "k8s-pod-network.x\r\neth0", "secondary": {"namespace": "shop", "pod": "gone-too"}},
+            ])),
+            block("10-1-0-64-26", "10.1.0.64/26", "node-9", json!([of_pod("lost")])),
+        ],
+        calico_pools: vec![json!({"metadata": {"name": "default"}, "spec": {"cidr": "10.1.0.0/16"}})],
+        handles: ["web-0", "gone", "lost", "left"]
+            .map(|name| json!({"metadata": {"name": format!("k8s-pod-network.{name}-id")},
+                               "spec": {"handleID": format!("k8s-pod-network.{name}-id"), "block": {}}}))
+            .to_vec(),
+        nodes: vec![node("node-1")],
+        pods: vec![
+            calico_pod("web-0", "node-1", "10.1.0.1"),
+            calico_pod("lost", "node-9", "10.1.0.64"),
+        ],
+        ..Told::default()
+    }
+}
+
+#[test]
+fn calicos_blocks_against_all_pods() {
+    let cluster = calico().judged();
+    assert_eq!(
+        lines(&cluster),
+        [
+            "certain ipam-block-orphaned  it belongs to node node-9, which is gone: none but its 1 allocations is used",
+            "certain ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone",
+            "certain ipam-reservation-leaked 10.1.0.4 its pod shop/gone-too is gone",
+            "likely ipam-reservation-leaked 10.1.0.64 its pod shop/lost is on node node-9, which is gone",
+            "certain ipam-handle-orphaned  no block has an allocation of this handle",
+        ]
+    );
+    assert_eq!(cluster.findings[2].id.as_deref(), Some("k8s-pod-network.x"));
+    let range = &cluster.ranges[0];
+    assert_eq!((range.used, range.leaked, range.recoverable), (6, 3, 3));
+    assert_eq!((range.usable, range.free), (Some(65_536), Some(65_530)));
+}
+
+#[test]
+fn a_pod_whose_ip_calico_takes_for_free() {
+    let mut told = calico();
+    told.pods.push(calico_pod("bare", "node-1", "10.1.0.9"));
+    let without = |told: &Told| -> Vec<String> {
+        lines(&told.judged()).into_iter().filter(|line| line.contains("without")).collect()
+    };
+    let why = "shop/bare has it, and Calico takes it for free: the next pod may be given it";
+    assert_eq!(without(&told), [format!("certain pod-without-reservation 10.1.0.9 {why}")]);
+    // A block with broken indexes may have it.
+    told.blocks[0]["spec"]["allocations"][9] = json!(99);
+    assert_eq!(without(&told), [""; 0]);
+    // Where another IPAM gives out the IPs there are no blocks at all.
+    told.blocks.clear();
+    assert_eq!(without(&told), [""; 0]);
+}
+
+#[test]
+fn nodes_that_calico_calls_otherwise_are_not_gone() {
+    let mut told = calico();
+    told.blocks[0]["spec"]["affinity"] = json!("host:node-1.example");
+    let orphaned = lines(&told.judged()).into_iter().filter(|line| line.contains("orphaned "));
+    assert!(orphaned.into_iter().all(|line| line.contains("handle")));
+}

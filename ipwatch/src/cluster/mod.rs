@@ -1,0 +1,104 @@
+//! What no node alone can know: allocations of pods and nodes that are gone, the same IP on two nodes, Whereabouts
+//! and Calico against all pods. Looks, says what to do, and changes nothing.
+//!
+//! - `objects`: the fields that are read. `prefix`: a range of IPs.
+//! - `read`: one look, kind by kind.
+//! - `world`: what was seen, as data.
+//! - `judge`: from two looks to what is wrong. Pure.
+//! - `remedy`: the commands that free what has leaked. Pure.
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
+mod judge;
+mod objects;
+mod prefix;
+mod read;
+mod remedy;
+mod world;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::remedy::Kubectl;
+use self::world::{Look, State};
+use crate::clock;
+use crate::contract::{Body, Document, SCHEMA, SourceState};
+use crate::fact::SourceStatus;
+use crate::sources::kubernetes::ask::{Age, Server};
+
+/// Whom to ask, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// A kubeconfig; none: as a pod.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// One of its contexts; none: the current one.
+    pub(crate) context: Option<String>,
+    /// `kubectl`'s flags that lead to the same cluster, for commands that are told.
+    pub(crate) flags: Vec<String>,
+    /// Between the two looks.
+    pub(crate) settle: Duration,
+}
+
+/// Looks twice, and says what both looks tell. `say`: what is going on, for whoever waits.
+///
+/// # Errors
+/// There is no way to the API server, or it tells nothing, for people.
+pub(crate) async fn scan(
+    options: &Options,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Document, String> {
+    let server = Server::open(options.kubeconfig.clone(), options.context.clone()).await?;
+    let url = server.url();
+    let about = |look: &'static str| move |kind: &str| say(&format!("{look}: {kind}"));
+    let first = read::look(&server, Age::Remembered, &about("first look")).await;
+    if let Some(why) = silence(&first) {
+        return Err(format!("{url} tells nothing: {why}"));
+    }
+    say(&format!("second look in {:?}", options.settle));
+    tokio::time::sleep(options.settle).await;
+    let second = read::look(&server, Age::Now, &about("second look")).await;
+    let kubectl = Kubectl { flags: options.flags.clone() };
+    Ok(document(&url, &first, &second, &kubectl))
+}
+
+/// Why nothing at all is known.
+fn silence(look: &Look) -> Option<&str> {
+    let mut why = None;
+    for state in look.states() {
+        match state {
+            State::Unknown(text) => why = why.or(Some(text.as_str())),
+            State::All | State::Part(_) => return None,
+            State::Absent => {}
+        }
+    }
+    why
+}
+
+fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Document {
+    let cluster = judge::judge(url, first, second, kubectl);
+    let states = first.states().into_iter().zip(second.states());
+    let sources = read::names().into_iter().zip(states).map(|(name, (first, second))| {
+        // What only one look knows, both do not.
+        let state = if matches!(first, State::Unknown(_)) { first } else { second };
+        source(name, state)
+    });
+    Document {
+        schema: SCHEMA.to_owned(),
+        // None alone.
+        node: String::new(),
+        taken_at: clock::Calendar { wall_offset: clock::wall_offset() }.date(clock::now()),
+        sources: sources.collect(),
+        body: Body::Cluster(cluster),
+        reservations: Vec::new(),
+    }
+}
+
+fn source(name: &str, state: &State) -> SourceState {
+    let (status, detail) = match state {
+        State::All => (SourceStatus::Active, String::new()),
+        State::Part(n) => (SourceStatus::Degraded, format!("{n} entries are not understood")),
+        State::Absent => (SourceStatus::Disabled, "this cluster has no such objects".to_owned()),
+        State::Unknown(why) => (SourceStatus::Down, why.clone()),
+    };
+    SourceState { name: name.to_owned(), status, detail }
+}

@@ -1,0 +1,365 @@
+//! What is read of the API server's objects, and nothing else: no spec beyond the node and the host's network, no
+//! environment, of annotations those that name IPs.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::world;
+use crate::sources::json::{Few, Name};
+use crate::sources::kubernetes::whereabouts::Meta;
+
+/// What Multus says of each interface; the second one is its older name.
+const STATUS: [&str; 2] =
+    ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status"];
+/// Calico's IPs.
+const CALICO: [&str; 2] = ["cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs"];
+/// Longest annotation that is looked at.
+const LONGEST: usize = 64 << 10;
+
+/// `Node`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Node {
+    pub(super) metadata: NodeMeta,
+    status: NodeStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeMeta {
+    pub(super) name: Name,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    conditions: Few<Condition, 256>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: Name,
+    status: Name,
+    last_transition_time: Option<Name>,
+}
+
+impl Node {
+    pub(super) fn world(self) -> (String, world::Node) {
+        let ready = self.status.conditions.0.into_iter().find(|one| one.kind.0 == "Ready");
+        let silent = ready.filter(|ready| ready.status.0 == "Unknown");
+        let silent_since = silent.map(|ready| ready.last_transition_time.unwrap_or_default().0);
+        (self.metadata.name.0, world::Node { silent_since })
+    }
+}
+
+/// `Pod`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Pod {
+    metadata: PodMeta,
+    spec: PodSpec,
+    status: PodStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodMeta {
+    name: Name,
+    namespace: Name,
+    uid: Name,
+    deletion_timestamp: Option<Name>,
+    annotations: Annotations,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodSpec {
+    node_name: Name,
+    host_network: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: Name,
+    #[serde(rename = "podIPs")]
+    pod_ips: Few<PodIp, 64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PodIp {
+    ip: Name,
+}
+
+/// Of Multus' word on one interface.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Interface {
+    name: Name,
+    ips: Few<Name, 64>,
+    default: bool,
+}
+
+/// Others are skipped unread: they may be long, and hold anything.
+#[derive(Debug, Default)]
+struct Annotations {
+    status: Option<String>,
+    calico: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Annotations;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Annotations::default())
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut all = Annotations::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == STATUS[0] {
+                        all.status = Some(map.next_value()?);
+                    } else if key == STATUS[1] {
+                        let older = map.next_value()?;
+                        all.status.get_or_insert(older);
+                    } else if CALICO.contains(&&*key) {
+                        all.calico.push(map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(all)
+            }
+        }
+        deserializer.deserialize_any(Entries)
+    }
+}
+
+impl Pod {
+    pub(super) fn world(self) -> world::Pod {
+        let annotations = self.metadata.annotations;
+        let (networks, networks_wrong) = match annotations.status.map(|text| networks(&text)) {
+            None => (None, false),
+            Some(Some(networks)) => (Some(networks), false),
+            Some(None) => (None, true),
+        };
+        let calico = annotations.calico.iter().filter(|text| text.len() <= LONGEST);
+        let mut calico: Vec<IpAddr> =
+            calico.flat_map(|text| text.split(',')).filter_map(address).collect();
+        calico.sort_unstable();
+        calico.dedup();
+        world::Pod {
+            namespace: self.metadata.namespace.0,
+            name: self.metadata.name.0,
+            uid: self.metadata.uid.0,
+            node: self.spec.node_name.0,
+            host_network: self.spec.host_network,
+            ended: matches!(&*self.status.phase.0, "Succeeded" | "Failed"),
+            phase: self.status.phase.0,
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            ips: self.status.pod_ips.0.iter().filter_map(|one| address(&one.ip.0)).collect(),
+            networks,
+            networks_wrong,
+            calico,
+        }
+    }
+}
+
+/// What Multus says. `None`: it is not understood.
+fn networks(text: &str) -> Option<Vec<world::Attached>> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    let interfaces: Few<Interface, 256> = serde_json::from_str(text).ok()?;
+    let mut all = Vec::new();
+    for Interface { name, ips, default } in interfaces.0 {
+        for ip in &ips.0 {
+            all.push(world::Attached { network: name.0.clone(), ip: address(&ip.0)?, default });
+        }
+    }
+    Some(all)
+}
+
+/// An IP, with or without the length of its prefix.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    text.split_once('/').map_or(text, |(ip, _)| ip).parse().ok()
+}
+
+/// `OverlappingRangeIPReservation`
+#[derive(Debug, Deserialize)]
+pub(super) struct Overlapping {
+    metadata: OverlappingMeta,
+    #[serde(default)]
+    spec: OverlappingSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OverlappingMeta {
+    name: Name,
+    namespace: Name,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OverlappingSpec {
+    podref: Name,
+    ipamclaimref: Name,
+}
+
+impl Overlapping {
+    pub(super) fn world(self) -> world::Overlapping {
+        world::Overlapping {
+            namespace: self.metadata.namespace.0,
+            name: self.metadata.name.0,
+            podref: Some(self.spec.podref.0).filter(|podref| !podref.is_empty()),
+            claimed: !self.spec.ipamclaimref.0.is_empty(),
+        }
+    }
+}
+
+/// `IPAMBlock`
+#[derive(Debug, Deserialize)]
+pub(super) struct Block {
+    metadata: NodeMeta,
+    spec: BlockSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct BlockSpec {
+    cidr: Name,
+    #[serde(default)]
+    affinity: Option<Name>,
+    #[serde(default)]
+    allocations: Few<Option<i64>, 65_536>,
+    #[serde(default)]
+    attributes: Few<Attribute, 65_536>,
+    #[serde(default)]
+    deleted: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Attribute {
+    handle_id: Option<Name>,
+    secondary: Secondary,
+}
+
+#[derive(Debug, Default)]
+struct Secondary {
+    pod: Option<String>,
+    namespace: Option<String>,
+    node: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Secondary {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Known {
+            pod: Option<Name>,
+            namespace: Option<Name>,
+            node: Option<Name>,
+        }
+        let known = Option::<Known>::deserialize(deserializer)?.unwrap_or_default();
+        let text = |name: Option<Name>| name.map(|name| name.0).filter(|text| !text.is_empty());
+        Ok(Self { pod: text(known.pod), namespace: text(known.namespace), node: text(known.node) })
+    }
+}
+
+impl Block {
+    /// `None`: its range is none.
+    pub(super) fn world(self) -> Option<world::Block> {
+        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        let mut block = world::Block {
+            name: self.metadata.name.0,
+            host: self.spec.affinity.and_then(|affinity| {
+                affinity.0.strip_prefix("host:").map(str::to_owned).filter(|host| !host.is_empty())
+            }),
+            range,
+            allocations: Vec::new(),
+            wrong: 0,
+            deleted: self.spec.deleted,
+        };
+        for (ordinal, index) in (0_u128..).zip(&self.spec.allocations.0) {
+            let Some(index) = index else { continue };
+            let attribute =
+                usize::try_from(*index).ok().and_then(|at| self.spec.attributes.0.get(at));
+            let ip = block.range.nth(ordinal);
+            let (Some(attribute), Some(ip)) = (attribute, ip) else {
+                block.wrong += 1;
+                continue;
+            };
+            let Secondary { pod, namespace, node } = &attribute.secondary;
+            block.allocations.push(world::CalicoAllocation {
+                ordinal,
+                ip,
+                // Some carry an interface after a line break.
+                handle: attribute.handle_id.as_ref().and_then(|handle| {
+                    let first = handle.0.split(char::is_control).next().unwrap_or_default();
+                    Some(first.to_owned()).filter(|first| !first.is_empty())
+                }),
+                pod: namespace.clone().zip(pod.clone()),
+                node: node.clone(),
+            });
+        }
+        Some(block)
+    }
+}
+
+/// `IPPool` of Calico.
+#[derive(Debug, Deserialize)]
+pub(super) struct CalicoPool {
+    metadata: NodeMeta,
+    spec: CalicoPoolSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct CalicoPoolSpec {
+    cidr: Name,
+}
+
+impl CalicoPool {
+    pub(super) fn world(self) -> Option<world::CalicoPool> {
+        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        Some(world::CalicoPool { name: self.metadata.name.0, range })
+    }
+}
+
+/// `IPAMHandle`
+#[derive(Debug, Deserialize)]
+pub(super) struct Handle {
+    metadata: NodeMeta,
+    spec: HandleSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct HandleSpec {
+    #[serde(rename = "handleID")]
+    id: Name,
+    #[serde(default)]
+    deleted: bool,
+}
+
+impl Handle {
+    pub(super) fn world(self) -> world::Handle {
+        let id = self.spec.id.0.split(char::is_control).next().unwrap_or_default().to_owned();
+        world::Handle { name: self.metadata.name.0, id, deleted: self.spec.deleted }
+    }
+}
+
+/// Where an object stands, as Whereabouts' have it.
+pub(super) fn named(meta: &Meta) -> (String, String) {
+    (meta.namespace.0.clone(), meta.name.0.clone())
+}

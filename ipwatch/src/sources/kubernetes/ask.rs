@@ -1,0 +1,257 @@
+//! Everything of one kind, asked for once: for a command that looks at the whole cluster, and goes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::account::Door;
+use super::client::Api;
+use super::error::{ApiError, within};
+use super::follow::encoded;
+use super::read::page;
+
+/// Entries of one page.
+const PAGE: usize = 500;
+/// Entries of one kind.
+const MOST: usize = 200_000;
+/// To the beginning of an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// For one page. Asked of its memory, the server answers with everything at once.
+const WHOLE: Duration = Duration::from_secs(120);
+/// A page that it has too much to do for is asked for so often again.
+const TRIES: u32 = 4;
+/// Longest that it may ask us to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Why a kind is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The cluster has no such objects (404).
+    Absent,
+    /// We may not (403).
+    Forbidden,
+    /// Anything else, in one line.
+    Failed(String),
+}
+
+/// How a list is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// From the server's memory, which may be some seconds behind: it costs etcd nothing.
+    Remembered,
+    /// As it is in etcd now.
+    Now,
+}
+
+/// An API server that is asked.
+pub(crate) struct Server {
+    api: Api,
+}
+
+impl Server {
+    /// Opens the way to it: by a kubeconfig and one of its contexts, or as a pod where none is named.
+    ///
+    /// # Errors
+    /// Why there is no way, for people.
+    pub(crate) async fn open(
+        kubeconfig: Option<PathBuf>,
+        context: Option<String>,
+    ) -> Result<Self, String> {
+        let door = match kubeconfig {
+            Some(path) => Some(Door::Person { path, context }),
+            None => Door::of_a_pod(None),
+        };
+        let none = "there is no kubeconfig, and this is no pod with a service account: name one with --kubeconfig";
+        let door = door.ok_or(none)?;
+        let opened = tokio::task::spawn_blocking(move || door.open()).await;
+        let opened = opened.map_err(|_| "the credentials cannot be read".to_owned())?;
+        Ok(Self { api: opened.map_err(|error| error.to_string())? })
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn url(&self) -> String {
+        self.api.url()
+    }
+
+    /// Every object at `path`, a page after the other. Returned: how many were not understood.
+    ///
+    /// # Errors
+    /// It is not known what there is: what was told to `each` is a part.
+    pub(crate) async fn list<T: DeserializeOwned + Send + 'static>(
+        &self,
+        what: &'static str,
+        path: &str,
+        age: Age,
+        mut each: impl FnMut(T),
+    ) -> Result<usize, Refusal> {
+        let (mut more, mut read, mut dropped) = (String::new(), 0_usize, 0);
+        loop {
+            let query = match (&*more, age) {
+                ("", Age::Remembered) => format!("{path}?limit={PAGE}&resourceVersion=0"),
+                ("", Age::Now) => format!("{path}?limit={PAGE}"),
+                (more, _) => format!("{path}?limit={PAGE}&continue={}", encoded(more)),
+            };
+            let page = self.patiently::<T>(what, &query).await.map_err(refusal)?;
+            read += page.items.read.len();
+            dropped += page.items.dropped;
+            page.items.read.into_iter().for_each(&mut each);
+            if read > MOST {
+                return Err(Refusal::Failed(format!("there are more than {MOST}")));
+            }
+            // The same again would never end.
+            if page.metadata.more.0 == more && !more.is_empty() {
+                return Err(Refusal::Failed("a list without an end".to_owned()));
+            }
+            more = page.metadata.more.0;
+            if more.is_empty() {
+                return Ok(dropped);
+            }
+        }
+    }
+
+    /// One page, when the server has time.
+    async fn patiently<T: DeserializeOwned + Send + 'static>(
+        &self,
+        what: &'static str,
+        query: &str,
+    ) -> Result<super::documents::Page<T>, ApiError> {
+        let mut tries = 1;
+        loop {
+            let answer = async {
+                let body = self.api.get(what, query, ANSWER).await?;
+                within(what, WHOLE, page(what, body)).await
+            };
+            match answer.await {
+                Err(ApiError::Busy { after, .. }) if tries < TRIES => {
+                    let wait = after.unwrap_or(Duration::from_secs(1)) * tries;
+                    tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
+                    tries += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+fn refusal(error: ApiError) -> Refusal {
+    match error {
+        ApiError::Refused { code: 404, .. } => Refusal::Absent,
+        ApiError::Refused { code: 403, .. } => Refusal::Forbidden,
+        error => Refusal::Failed(error.to_string()),
+    }
+}
+
+/// A server that answers what it is told, for tests here and of who asks.
+#[cfg(test)]
+pub(crate) mod testing {
+    use serde_json::{Value, json};
+
+    use super::super::fake::{Fake, Reply};
+    use super::*;
+
+    /// One answer.
+    pub(crate) enum Answer {
+        /// Objects, and what continues the list.
+        Items(Vec<Value>, &'static str),
+        Status(u16),
+        Raw(&'static str),
+    }
+
+    /// The server, and what it is asked.
+    pub(crate) async fn answering(answers: Vec<Answer>) -> (Server, impl Fn() -> Vec<String>) {
+        let reply = |answer| match answer {
+            Answer::Items(items, more) => {
+                let meta = json!({"resourceVersion": "7", "continue": more});
+                Reply::Json(json!({"kind": "List", "metadata": meta, "items": items}))
+            }
+            Answer::Status(code) => Reply::Status(code, Some(0)),
+            Answer::Raw(text) => Reply::Raw(text),
+        };
+        let (fake, url) = Fake::start(answers.into_iter().map(reply).collect(), Vec::new()).await;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        let config = json!({
+            "current-context": "none", "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "hunter2"}}],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        let server = Server::open(Some(path), Some("it".into())).await.unwrap();
+        (server, move || fake.paths())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::testing::{Answer, answering};
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Thing {
+        n: u64,
+    }
+
+    async fn things(server: &Server, age: Age) -> (Result<usize, Refusal>, Vec<u64>) {
+        let mut all = Vec::new();
+        let listed = server.list("things", "/things", age, |thing: Thing| all.push(thing.n)).await;
+        (listed, all)
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_page_by_page() {
+        let page = |n: u64, more| Answer::Items(vec![json!({"n": n}), json!({"n": "?"})], more);
+        let answers = vec![page(1, "a/b"), page(2, "c"), Answer::Status(429), page(3, "")];
+        let (server, asked) = answering(answers).await;
+        assert_eq!(things(&server, Age::Remembered).await, (Ok(3), vec![1, 2, 3]));
+        assert_eq!(
+            asked(),
+            [
+                "/things?limit=500&resourceVersion=0",
+                "/things?limit=500&continue=a%2Fb",
+                "/things?limit=500&continue=c",
+                "/things?limit=500&continue=c",
+            ]
+        );
+        assert_eq!(things(&server, Age::Now).await.1, [3]);
+        assert_eq!(asked().last().unwrap(), "/things?limit=500");
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_told_apart() {
+        for (answer, refusal) in [
+            (Answer::Status(404), Some(Refusal::Absent)),
+            (Answer::Status(403), Some(Refusal::Forbidden)),
+            (Answer::Status(500), None),
+            (Answer::Raw("{\"items\": ["), None),
+        ] {
+            let (server, _) = answering(vec![answer]).await;
+            let (listed, _) = things(&server, Age::Now).await;
+            match refusal {
+                Some(refusal) => assert_eq!(listed, Err(refusal)),
+                None => assert!(matches!(listed, Err(Refusal::Failed(_))), "{listed:?}"),
+            }
+        }
+        // The second page is that of the first again.
+        let same = || Answer::Items(vec![json!({"n": 1})], "again");
+        let (server, _) = answering(vec![same(), same()]).await;
+        let (listed, _) = things(&server, Age::Now).await;
+        assert_eq!(listed, Err(Refusal::Failed("a list without an end".into())));
+        // One that always has too much to do.
+        let (server, asked) = answering(vec![Answer::Status(429)]).await;
+        assert!(matches!(things(&server, Age::Now).await.0, Err(Refusal::Failed(_))));
+        assert_eq!(asked().len(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_context_that_is_not_there_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        std::fs::write(&path, "{\"current-context\": \"it\"}").unwrap();
+        let error = Server::open(Some(path), Some("other".into())).await.err().unwrap();
+        assert!(error.contains("no such context"), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! `ipwatch cluster scan` against a real API server: R4's pool of five, two of which a crashed node has left behind,
+//! and the commands that free exactly those two, run by a real kubectl. No Whereabouts and no kubelet takes part.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use support::kubernetes::{Api, ControlPlane};
+use support::poll::until;
+use support::{Lab, daemon, helm};
+
+support::tests! {
+    a_crashed_nodes_allocations_are_found_and_freed needs [ApiServer, Helm] @ alone,
+}
+
+const CRDS: [&str; 3] = [
+    include_str!("../fixtures/crds/whereabouts-ippools.yaml"),
+    include_str!("../fixtures/crds/whereabouts-overlapping.yaml"),
+    include_str!("../fixtures/crds/net-attach-def.yaml"),
+];
+const RIGHTS: &str = include_str!("../../deploy/kubernetes/api/cluster-scan.yaml");
+const POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools";
+const OVERLAPPING: &str =
+    "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/overlappingrangeipreservations";
+const NETWORKS: &str = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions";
+/// The name of the pool of this range.
+const POOL: &str = "192.168.7.0-27";
+
+fn yaml(text: &str) -> Value {
+    serde_norway::from_str(text).expect("an object")
+}
+
+/// Runs it, as whoever the kubeconfig says.
+fn scan(config: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(daemon::binary());
+    command.args(["cluster", "scan", "--settle", "1s", "--kubeconfig"]).arg(config).args(words);
+    command.env_remove("IPWATCH_HOST_ROOT").output().expect("run ipwatch")
+}
+
+fn document(config: &Path) -> Value {
+    let out = scan(config, &["-o", "json"]);
+    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("a document")
+}
+
+/// Makes the cluster of R4, after its node `crashed` is gone.
+fn crash(api: &Api) {
+    for crd in CRDS {
+        api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &yaml(crd));
+    }
+    until("the definitions are served", 60, || {
+        [POOLS, OVERLAPPING, NETWORKS].iter().all(|path| api.get(path).is_ok())
+    });
+    let node = |name: &str| json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}});
+    for name in ["node-1", "node-2"] {
+        api.create("/api/v1/nodes", &node(name));
+    }
+    let ipam = json!({"type": "whereabouts", "range": "192.168.7.0/27",
+                      "range_start": "192.168.7.10", "range_end": "192.168.7.14"});
+    let config = json!({"cniVersion": "0.3.1", "type": "ipvlan", "mode": "l2", "ipam": ipam});
+    let meta = |name: &str| json!({"name": name});
+    api.create(
+        NETWORKS,
+        &json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": meta("ipvlan"), "spec": {"config": config.to_string()},
+        }),
+    );
+    for (n, name) in ["web-0", "web-1", "web-2"].iter().enumerate() {
+        pod(api, name, &format!("node-{}", n % 2 + 1), n);
+    }
+    api.create(POOLS, &json!({
+        "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": meta(POOL),
+        "spec": {"range": "192.168.7.0/27", "allocations": {
+            "10": {"id": "1111", "podref": "default/web-0"},
+            "11": {"id": "dead-1"},
+            "12": {"id": "2222", "podref": "default/web-1"},
+            "13": {"id": "dead-2"},
+            "14": {"id": "3333"},
+        }},
+    }));
+    for (at, podref) in [
+        (10, "default/web-0"),
+        (11, "default/old-0"),
+        (12, "default/web-1"),
+        (13, "default/old-1"),
+        (14, "default/web-2"),
+    ] {
+        api.create(OVERLAPPING, &json!({
+            "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation",
+            "metadata": meta(&format!("192.168.7.{at}")), "spec": {"podref": podref},
+        }));
+    }
+}
+
+/// A pod as kubelet and Multus would have told of it.
+fn pod(api: &Api, name: &str, node: &str, n: usize) {
+    let (own, second) = (format!("10.244.{n}.2"), format!("192.168.7.{}", 10 + 2 * n));
+    let status = json!([
+        {"name": "cbr0", "interface": "eth0", "ips": [own], "default": true},
+        {"name": "default/ipvlan", "interface": "net1", "ips": [second]},
+    ]);
+    let path = "/api/v1/namespaces/default/pods";
+    let mut object = api.create(path, &json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": {"k8s.v1.cni.cncf.io/network-status": status.to_string()}},
+        "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app"}]},
+    }));
+    object["status"] = json!({"phase": "Running", "podIP": own, "podIPs": [{"ip": own}]});
+    let told = api.ask("PUT", &format!("{path}/{name}/status"), Some(&object));
+    told.unwrap_or_else(|error| panic!("the status of {name}: {error}"));
+}
+
+/// The IPs that findings of a code are about.
+fn ips(document: &Value, code: &str) -> Vec<String> {
+    let findings = document["cluster"]["findings"].as_array().expect("findings").iter();
+    let ours = findings.filter(|one| one["code"] == code);
+    ours.map(|one| one["ip"].as_str().expect("an IP").to_owned()).collect()
+}
+
+/// Runs what a person would, who has kubectl in the PATH.
+fn shell(lab: &Lab, command: &str) -> Output {
+    let path = format!("{}:/usr/bin:/bin", helm::kubectl_dir().display());
+    Command::new("sh")
+        .args(["-c", command])
+        .env("PATH", path)
+        .env("HOME", lab.dir())
+        .output()
+        .expect("run sh")
+}
+
+fn changes(document: &Value) -> Vec<String> {
+    let findings = document["cluster"]["findings"].as_array().expect("findings").iter();
+    let steps = findings.flat_map(|one| one["remediation"].as_array().into_iter().flatten());
+    let ours = steps.filter(|step| step["changes"] == true);
+    ours.map(|step| step["command"].as_str().expect("a command").to_owned()).collect()
+}
+
+fn offsets(api: &Api) -> Vec<String> {
+    let pool = api.get(&format!("{POOLS}/{POOL}")).expect("the pool");
+    pool["spec"]["allocations"].as_object().expect("allocations").keys().cloned().collect()
+}
+
+fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
+    let control = ControlPlane::start(lab);
+    let api = control.api();
+    crash(api);
+    let agent = control.agent_config();
+
+    // What a node's agent may is not enough, and nothing is concluded from what it cannot see.
+    let out = scan(&agent, &[]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("needs the right to list nodes"), "{said}");
+
+    // With the rights of our manifest, and no other.
+    api.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &yaml(RIGHTS));
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ipwatch-cluster-scan"});
+    let account = json!({"kind": "ServiceAccount", "name": "ipwatch", "namespace": "ipwatch"});
+    api.create(
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        &json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "scan"}, "roleRef": role, "subjects": [account],
+        }),
+    );
+    until("the rights are there", 30, || scan(&agent, &["-o", "name"]).status.code() == Some(1));
+    let text = scan(&agent, &[]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("2 leaked, 0 free, 2 recoverable"), "{text}");
+    let told = document(&agent);
+    let leaked = ips(&told, "ipam-reservation-leaked");
+    assert_eq!(leaked, ["192.168.7.11", "192.168.7.13"], "{told:#}");
+
+    // One of the two is given to a living pod meanwhile: its command must not take it away.
+    let admin = control.admin_config();
+    let told = document(&admin);
+    let commands = changes(&told);
+    assert_eq!(commands.len(), 4, "{commands:#?}");
+    let pool = format!("{POOLS}/{POOL}");
+    let mut object = api.get(&pool).expect("the pool");
+    object["spec"]["allocations"]["13"] = json!({"id": "new", "podref": "default/web-3"});
+    api.ask("PUT", &pool, Some(&object)).unwrap_or_else(|error| panic!("{error}"));
+    let refused = shell(lab, &commands[2]);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(offsets(api), ["10", "11", "12", "13", "14"]);
+    let mut object = api.get(&pool).expect("the pool");
+    object["spec"]["allocations"]["13"] = json!({"id": "dead-2"});
+    api.ask("PUT", &pool, Some(&object)).unwrap_or_else(|error| panic!("{error}"));
+
+    for command in &commands {
+        let out = shell(lab, command);
+        assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    assert_eq!(offsets(api), ["10", "12", "14"]);
+    let left = api.get(OVERLAPPING).expect("the reservations");
+    let left: Vec<&str> = left["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .filter_map(|one| one["metadata"]["name"].as_str())
+        .collect();
+    assert_eq!(left, ["192.168.7.10", "192.168.7.12", "192.168.7.14"]);
+    let out = scan(&admin, &["-o", "json"]);
+    let told: Value = serde_json::from_slice(&out.stdout).expect("a document");
+    assert_eq!(out.status.code(), Some(0), "{told:#}");
+    let range = &told["cluster"]["ranges"][0];
+    assert_eq!((&range["leaked"], &range["free"]), (&json!(0), &json!(2)), "{told:#}");
+}
