@@ -47,6 +47,8 @@ pub enum Code {
     CniDelHitsSuccessor,
     /// A sandbox's network is not given back: DEL fails again and again, or never came.
     CniDelFailing,
+    /// Calico's datastore has no endpoint for a living pod, or one whose pod is gone.
+    EndpointMissing,
     /// A pod's device on the node leads nowhere.
     VethOrphaned,
     /// Two netns that can reach each other have one IP.
@@ -77,6 +79,7 @@ impl Code {
         Code::IpamStoreUnreadable,
         Code::CniDelHitsSuccessor,
         Code::CniDelFailing,
+        Code::EndpointMissing,
         Code::VethOrphaned,
         Code::IpDuplicate,
         Code::NeighbourConflict,
@@ -103,6 +106,7 @@ impl Code {
             Code::IpamStoreUnreadable => "ipam-store-unreadable",
             Code::CniDelHitsSuccessor => "cni-del-hits-successor",
             Code::CniDelFailing => "cni-del-failing",
+            Code::EndpointMissing => "endpoint-missing",
             Code::VethOrphaned => "veth-orphaned",
             Code::IpDuplicate => "ip-duplicate",
             Code::NeighbourConflict => "neighbour-conflict",
@@ -148,6 +152,7 @@ impl Code {
                 include_str!("../../docs/findings/cni-del-hits-successor.md")
             }
             Code::CniDelFailing => include_str!("../../docs/findings/cni-del-failing.md"),
+            Code::EndpointMissing => include_str!("../../docs/findings/endpoint-missing.md"),
             Code::VethOrphaned => include_str!("../../docs/findings/veth-orphaned.md"),
             Code::IpDuplicate => include_str!("../../docs/findings/ip-duplicate.md"),
             Code::NeighbourConflict => include_str!("../../docs/findings/neighbour-conflict.md"),

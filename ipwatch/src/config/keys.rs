@@ -267,6 +267,11 @@ pub const KEYS: &[Key] = &[
         |c| Some(Value::Boolean(c.kubernetes.whereabouts)),
     ),
     Key::new(
+        "kubernetes.calico",
+        "Follow Calico's blocks too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters.",
+        |c| Some(Value::Boolean(c.kubernetes.calico)),
+    ),
+    Key::new(
         "kubernetes.node",
         "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the host name.",
         |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),

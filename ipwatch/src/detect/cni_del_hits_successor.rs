@@ -1,5 +1,5 @@
 //! `cni-del-hits-successor`: DEL of an old sandbox of a pod that has a newer, living one, and the newer one's
-//! address or reservation goes between the DEL's start and two seconds after its end. A plugin or a store
+//! address, reservation or endpoint goes between the DEL's start and two seconds after its end. A plugin or a store
 //! that names things after the pod does that.
 //!
 //! The DEL alone says nothing: kubelet repeats it as a matter of course.
@@ -14,6 +14,8 @@ use crate::map::{LateDel, LostWhat, NetnsId, NodeMap, Policy, Word};
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
+/// What a datastore let go of, that is no IP.
+const ENDPOINT: &str = "the endpoint";
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     map.late_dels().filter_map(|del| candidate(map, del, now)).collect()
@@ -49,14 +51,15 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         proof.runtime(entry);
     }
     let ip = match first.what {
-        LostWhat::Reservation { ip, .. } | LostWhat::Address { ip, .. } => ip,
+        LostWhat::Reservation { ip, .. } | LostWhat::Address { ip, .. } => Some(ip),
+        LostWhat::Endpoint { ip, .. } => ip,
     };
     Some(Candidate {
         code: Code::CniDelHitsSuccessor,
         key: format!("{}/{}/{successor}", boot.boot_id, del.old),
         severity: Severity::Critical,
         subject: Subject {
-            ip: Some(ip),
+            ip,
             netns: Some(map.netns_view(netns)),
             container: container.or_else(|| {
                 Some(contract::Container { id: Some(successor.to_owned()), ..Default::default() })
@@ -127,6 +130,9 @@ fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
         LostWhat::Address { ip, by, .. } => {
             ("netlink", format!("{ip} of sandbox {sandbox} went: {by}"))
         }
+        LostWhat::Endpoint { store, key, .. } => {
+            (store, format!("{store} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
+        }
     }
 }
 
@@ -134,6 +140,10 @@ fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
 fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<NetnsId>) -> bool {
     let Some((what, rest)) = item.text.split_once(" of sandbox ") else { return false };
     let lost = match (what.strip_prefix(&format!("{} let go of ", item.source)), netns) {
+        (Some(ENDPOINT), _) => rest.split_once(": ").map(|(_, key)| {
+            let (store, key) = (item.source.clone(), key.to_owned());
+            LostWhat::Endpoint { ip: None, store, key }
+        }),
         (Some(ip), _) => rest.split_once(": ").and_then(|(_, key)| {
             let (store, key) = (item.source.clone(), key.to_owned());
             Some(LostWhat::Reservation { ip: ip.parse().ok()?, store, key })
@@ -153,5 +163,10 @@ fn is_missing(map: &NodeMap, successor: &str, what: &LostWhat) -> bool {
                 && (*entry.key == **key || entry.container_id.as_deref() == Some(successor))
         }),
         LostWhat::Address { ip, netns, .. } => !map.with_ip(*ip).any(|id| id == *netns),
+        LostWhat::Endpoint { store, key, .. } => {
+            let of_it = |id: &String| id == successor;
+            let known = map.endpoint(store, key);
+            !known.is_some_and(|known| known.endpoint.container.as_ref().is_none_or(of_it))
+        }
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
 //!
+//! A pod without its endpoint has lost it by a late DEL, and its gateway with it.
+//!
 //! An IP that is held and free to hand out, or handed out already, makes its root a matter for tonight. Leaks
 //! are why a range runs out: they are as urgent as that is.
 
@@ -76,6 +78,7 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
     fold_neighbours(map, now, found, &duplicates);
+    fold_endpoints(found);
     fold_ranges(map, found);
 }
 
@@ -167,6 +170,25 @@ fn fold_neighbours(
         });
         found[place].caused_by =
             root.map(|(twice, _)| (Code::IpDuplicate, found[*twice].key.clone()));
+    }
+}
+
+/// A late DEL took the endpoint; and what of it keeps the pod's gateway from answering.
+fn fold_endpoints(found: &mut [Candidate]) {
+    const ROOTS: [Code; 2] = [Code::CniDelHitsSuccessor, Code::EndpointMissing];
+    for (depth, code) in [(1, Code::EndpointMissing), (2, Code::GatewayNeighbourLost)] {
+        for place in 0..found.len() {
+            let one = &found[place];
+            let Some(netns) = netns_key(one).filter(|_| one.code == code) else { continue };
+            // Of one that is gone and unwired nothing else follows.
+            let root = ROOTS[..depth].iter().find_map(|code| {
+                let about = |one: &&Candidate| one.code == *code && netns_key(one) == Some(netns);
+                found.iter().find(about).map(|root| (root.code, root.key.clone()))
+            });
+            if let Some(root) = root {
+                found[place].caused_by = Some(root);
+            }
+        }
     }
 }
 

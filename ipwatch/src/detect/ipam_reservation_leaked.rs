@@ -169,6 +169,12 @@ fn remediation(leak: &Leak<'_>, id: &str) -> Vec<String> {
         ));
     } else if let Some(edit) = whereabouts(entry) {
         lines.extend(edit);
+    } else if &*entry.store == "calico" {
+        lines.push(format!(
+            "See whose Calico says it is, then free it: calicoctl ipam show --ip={ip} && calicoctl ipam release \
+             --ip={ip}",
+            ip = entry.ip
+        ));
     } else {
         lines.push(format!(
             "Let {} give it back: its own garbage collection, or CNI DEL",

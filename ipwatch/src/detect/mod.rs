@@ -7,6 +7,7 @@ mod cause;
 mod cni_del_failing;
 mod cni_del_hits_successor;
 mod device_held_by_dead_sandbox;
+mod endpoint_missing;
 mod fold;
 mod gateway_neighbour_lost;
 mod ip_conflict_imminent;
@@ -37,7 +38,7 @@ use crate::map::{LOOP_WINDOW, NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
-const SLOW: [Code; 15] = [
+const SLOW: [Code; 16] = [
     Code::IpHeldByDeadSandbox,
     Code::IpHeldByDeletedPod,
     Code::DeviceHeldByDeadSandbox,
@@ -49,6 +50,7 @@ const SLOW: [Code; 15] = [
     Code::IpamReservationLeaked,
     Code::IpamStoreUnreadable,
     Code::CniDelFailing,
+    Code::EndpointMissing,
     Code::VethOrphaned,
     Code::NeighbourConflict,
     Code::NeighbourFailed,
@@ -88,6 +90,7 @@ pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         ipam_store_unreadable::detect,
         cni_del_hits_successor::detect,
         cni_del_failing::detect,
+        endpoint_missing::detect,
         veth_orphaned::detect,
         ip_duplicate::detect,
         neighbour_conflict::detect,
@@ -169,6 +172,12 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     }
     if !map.runtimes_answer() {
         blind.extend([Code::IpamReservationLeaked, Code::CniDelHitsSuccessor, Code::CniDelFailing]);
+    }
+    if !map.endpoints_answer() || !map.answers("netlink") || !map.runtimes_answer() {
+        blind.insert(Code::EndpointMissing);
+    }
+    if !map.endpoints_answer() {
+        blind.insert(Code::CniDelHitsSuccessor);
     }
     // They were seen before.
     if map.calls_seen_since().is_none() && map.call_histories().next().is_some() {

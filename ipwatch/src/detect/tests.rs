@@ -3,11 +3,12 @@
 //! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
 //! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`,
 //! routes that lead to nobody in `orphans`, pods that the API server has deleted in `pods`, pools of the
-//! whole cluster in `whereabouts`.
+//! whole cluster in `whereabouts`, Calico's endpoints in `endpoints`.
 
 mod calls;
 mod dispute;
 mod duplicate;
+mod endpoints;
 mod ipam;
 mod neighbours;
 mod orphans;

@@ -6,6 +6,7 @@
 //! environment, no process argument, no file content beyond the fields named here.
 
 mod cni;
+mod endpoint;
 mod hang;
 mod ipam;
 mod link;
@@ -21,6 +22,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 pub use cni::{CniCall, CniCommand};
+pub use endpoint::Endpoint;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
 pub use ipam::{Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
@@ -198,6 +200,11 @@ pub enum Scope {
     /// Every range of one store.
     Ranges {
         /// Name of the store.
+        store: String,
+    },
+    /// Every endpoint of this node that one datastore has.
+    Endpoints {
+        /// Name of the source that tells of them.
         store: String,
     },
 }
@@ -517,6 +524,16 @@ pub enum What {
         store: String,
         /// The file.
         path: String,
+    },
+
+    /// A CNI's datastore has an endpoint for a pod of this node, or has changed it.
+    Endpoint(Endpoint),
+    /// It has none any more.
+    EndpointGone {
+        /// Name of the source that tells of it.
+        store: String,
+        /// The endpoint's key.
+        key: String,
     },
 
     /// A CNI plugin began to run.

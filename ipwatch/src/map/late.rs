@@ -3,10 +3,10 @@
 //! Some stores and devices are named after the pod, not after the sandbox. The DEL of an old sandbox that
 //! is repeated late then takes them from the pod's new one.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
+use crate::fact::{BootNs, CniCall, CniCommand, Endpoint, PodName, TaskKey};
 
 use super::{CallEnd, NetnsId, NodeMap, ReservationEntry, Word};
 
@@ -69,6 +69,15 @@ pub enum LostWhat {
         netns: NetnsId,
         /// By what it went.
         by: &'static str,
+    },
+    /// Its endpoint in a CNI's datastore.
+    Endpoint {
+        /// Its first IP.
+        ip: Option<IpAddr>,
+        /// The store.
+        store: String,
+        /// Its key there.
+        key: String,
     },
 }
 
@@ -183,6 +192,22 @@ impl NodeMap {
         let of = was.container_id.as_deref().map(str::to_owned);
         // A store that names pods alone does not say whose of the two it was: the one that has the IP.
         let losers = of.map_or(holders, |of| vec![of]);
+        for loser in losers {
+            self.late.lost(&loser, at, &what);
+        }
+    }
+
+    /// A datastore has lost an endpoint: whose loss is it?
+    pub(super) fn note_endpoint_lost(&mut self, was: &Endpoint, at: BootNs) {
+        let same = |del: &&LateDel| {
+            del.pod.namespace == was.namespace
+                && del.pod.name == was.pod
+                && was.container.as_ref().is_none_or(|id| *id == del.successor)
+        };
+        let losers: BTreeSet<String> =
+            self.late.dels.iter().filter(same).map(|del| del.successor.clone()).collect();
+        let ip = was.ips.first().copied();
+        let what = LostWhat::Endpoint { ip, store: was.store.clone(), key: was.key.clone() };
         for loser in losers {
             self.late.lost(&loser, at, &what);
         }

@@ -32,8 +32,9 @@ const TOLD_OF_ALL: usize = 2048;
 /// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
 /// minutes for those that did not.
 const STICKY: (&str, u64) = ("terway", 660_000_000_000);
-/// Stores that are the whole cluster's: what no runtime of this node knows may be another node's.
-const OF_THE_CLUSTER: [&str; 1] = ["whereabouts"];
+/// Stores that are the whole cluster's: what no runtime of this node knows may be another node's. Calico says whose
+/// a block is, and its word on a node that has another name now, or is gone and came back, is no proof.
+const OF_THE_CLUSTER: [&str; 2] = ["whereabouts", "calico"];
 /// Netns of one sandbox that are looked at.
 const LOOKED_AT: usize = 8;
 
@@ -315,7 +316,7 @@ impl NodeMap {
     }
 
     /// Whether this node is known to have made this container: it has the result of its ADD, or has seen it.
-    fn is_ours(&self, id: &str) -> bool {
+    pub(super) fn is_ours(&self, id: &str) -> bool {
         self.attachment_of(id).is_some() || self.call_history(id).is_some()
     }
 

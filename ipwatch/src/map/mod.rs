@@ -21,6 +21,7 @@
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
 //! - `ipam`: what the stores reserve and let go of; `ranges`: out of what. `dispute`: the stores against the
 //!   kernel. `leaks`: reservations for containers that are gone.
+//! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
 //! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
@@ -33,6 +34,7 @@ mod claims;
 mod conflict;
 mod dispute;
 mod doubt;
+mod endpoints;
 mod graves;
 mod holder;
 mod identity;
@@ -75,6 +77,7 @@ pub use calls::{CallEnd, CallEntry, CallHistory, Went};
 pub use claims::Side;
 pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub use dispute::{Dispute, Grounds, Match};
+pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
 pub use identity::{Identity, NetnsId};
 pub use ipam::{Release, ReservationEntry, UnreadableEntry, WRITING};
 pub use late::{LateDel, Lost, LostWhat};
@@ -137,6 +140,7 @@ pub struct NodeMap {
     leftovers: leftovers::Leftovers,
     teardowns: teardown::Teardowns,
     ipam: ipam::Ipam,
+    endpoints: endpoints::Endpoints,
     calls: calls::Calls,
     late: late::Late,
     claims: claims::Claims,
@@ -186,6 +190,7 @@ impl NodeMap {
                 self.sources.remove(name);
                 self.runtime_renamed(name);
                 self.store_gone(name);
+                self.endpoints_over(name);
             }
             What::Lost { calls, .. } => {
                 self.lost = Some(at);
@@ -283,6 +288,9 @@ impl NodeMap {
             What::StoreUnreadable(file) => self.set_unreadable(file, at),
             What::StoreReadable { store, path } => self.set_readable(store, path),
 
+            What::Endpoint(endpoint) => self.set_endpoint(endpoint, at),
+            What::EndpointGone { store, key } => self.drop_endpoint(store, key, at),
+
             What::CniBegan(call) => self.call_began(call, at),
             What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
             What::CniError { container_id, command, text } => {
@@ -307,6 +315,7 @@ impl NodeMap {
         }
         match scope {
             Scope::Tasks => self.task_snapshots = self.task_snapshots.saturating_add(1),
+            Scope::Endpoints { store } => self.endpoints_listed(store, began, complete),
             Scope::Mounts { .. } => self.mounts_read = true,
             _ => {}
         }
@@ -334,6 +343,8 @@ impl NodeMap {
             Scope::Pods => self.pods_listed(began),
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
+            // Told above, for what was cut short tells too.
+            Scope::Endpoints { .. } => {}
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }
     }

@@ -115,7 +115,7 @@ impl NodeMap {
 }
 
 /// What Calico and the VPC CNI make of a pod's name.
-fn hash_of(namespace: &str, name: &str) -> String {
+pub(super) fn hash_of(namespace: &str, name: &str) -> String {
     let digest = Sha1::digest(format!("{namespace}.{name}"));
     let mut text = String::new();
     for byte in digest.iter().take(HASHED.div_ceil(2)) {

@@ -462,6 +462,9 @@ impl NodeMap {
         for deleted in self.deleted_pods(policy) {
             found.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
         }
+        for missing in self.missing_endpoints(policy) {
+            found.push((missing.sandbox.sandbox.runtime.clone(), missing.from));
+        }
         for since in self.ipam.leaks.moments() {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }

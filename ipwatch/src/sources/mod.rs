@@ -5,11 +5,13 @@
 //! - [`arp`]: who claims an IP on the links of the host, where the probes cannot tell.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
+//! - `calico`: its blocks and endpoints, in the API server or in an etcd of its own.
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 
 pub mod arp;
+pub(crate) mod calico;
 pub mod cni;
 mod first;
 pub mod ipam;

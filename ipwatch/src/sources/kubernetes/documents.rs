@@ -1,5 +1,5 @@
 //! What is read of the API server's answers, and nothing else: no spec beyond the node's own fields, no
-//! environment, no annotation but one.
+//! environment, no annotation but those that are named here.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -109,7 +109,7 @@ pub(super) struct PodMeta {
     pub(super) uid: Name,
     pub(super) deletion_timestamp: Option<Name>,
     pub(super) deletion_grace_period_seconds: Option<i64>,
-    pub(super) annotations: Mirror,
+    pub(super) annotations: Annotations,
 }
 
 /// Of its `PodSpec`.
@@ -136,34 +136,52 @@ pub(super) struct PodIp {
     pub(super) ip: Name,
 }
 
-/// Of the annotations, the one that says that the pod is a static pod's mirror. Others are skipped unread:
-/// they may be long, and hold anything.
+/// Of the annotations, the one that says that the pod is a static pod's mirror, and what Calico writes there. Others
+/// are skipped unread: they may be long, and hold anything.
 #[derive(Debug, Default)]
-pub(super) struct Mirror(pub(super) Option<String>);
+pub(super) struct Annotations {
+    pub(super) mirror: Option<String>,
+    /// The pod's IPs, apart by commas; empty after a DEL.
+    pub(super) calico_ips: Option<String>,
+    /// The container that the ADD was for.
+    pub(super) calico_container: Option<String>,
+}
 
-impl<'de> Deserialize<'de> for Mirror {
+impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Annotations;
-        impl<'de> Visitor<'de> for Annotations {
-            type Value = Mirror;
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Annotations;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("annotations")
             }
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Mirror::default())
+                Ok(Annotations::default())
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut mirror = None;
+                let (mut all, mut first) = (Annotations::default(), None);
                 while let Some(key) = map.next_key::<String>()? {
-                    if key == "kubernetes.io/config.mirror" {
-                        mirror = Some(map.next_value::<Name>()?.0);
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
+                    let field = match &*key {
+                        "kubernetes.io/config.mirror" => {
+                            all.mirror = Some(map.next_value::<Name>()?.0);
+                            continue;
+                        }
+                        "cni.projectcalico.org/podIPs" => &mut all.calico_ips,
+                        "cni.projectcalico.org/podIP" => &mut first,
+                        "cni.projectcalico.org/containerID" => &mut all.calico_container,
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    // Whoever makes a pod may write anything there: it says nothing then.
+                    *field = serde_json::from_value(map.next_value()?).ok().map(|Name(text)| text);
                 }
-                Ok(Mirror(mirror))
+                // Older ones write one alone.
+                all.calico_ips = all.calico_ips.or(first);
+                Ok(all)
             }
         }
-        deserializer.deserialize_any(Annotations)
+        deserializer.deserialize_any(Entries)
     }
 }

@@ -31,7 +31,7 @@ const WATCH: &str = "a watch";
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
 /// One kind of object.
-pub(super) trait Kind: Send + 'static {
+pub(in crate::sources) trait Kind: Send + 'static {
     /// What is read of one.
     type Item: DeserializeOwned + Send + 'static;
 
@@ -59,7 +59,7 @@ pub(super) trait Kind: Send + 'static {
 }
 
 /// What has come.
-pub(super) enum Change<T> {
+pub(in crate::sources) enum Change<T> {
     /// A whole list begins.
     Began,
     /// An object is there, or has changed.

@@ -4,12 +4,14 @@ use super::documents::{Line, Page, Status};
 use super::follow::{Change, Kind};
 use super::{networks, pods, whereabouts};
 use crate::fact::What;
+use crate::sources::calico;
 
 /// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
 pub fn kubernetes(bytes: &[u8]) {
     let mut out = Vec::new();
-    each(bytes, &mut pods::Pods { node: "node-1".to_owned() }, &mut out);
+    each(bytes, &mut pods::Pods { node: "node-1".to_owned(), calico: true }, &mut out);
     each(bytes, &mut whereabouts::Pools::default(), &mut out);
+    each(bytes, &mut calico::kdd::Blocks::new("node-1".to_owned()), &mut out);
     each(bytes, &mut networks::Networks::default(), &mut out);
     let _ = serde_json::from_slice::<Status>(bytes);
 }

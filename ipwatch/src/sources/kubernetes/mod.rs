@@ -1,4 +1,5 @@
-//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools.
+//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
+//! and Calico's blocks ([`calico`](super::calico)).
 //! Read only.
 //!
 //! - `account`: where it is, and who we are.
@@ -17,7 +18,7 @@ mod documents;
 mod error;
 #[cfg(test)]
 mod fake;
-mod follow;
+pub(super) mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 pub(crate) mod networks;
@@ -35,7 +36,7 @@ use serde::Deserialize;
 use self::account::Door;
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
-use crate::sources::Emit;
+use crate::sources::{Emit, calico};
 
 /// Name of the source.
 const SOURCE: &str = "kubernetes";
@@ -52,6 +53,8 @@ pub struct Settings {
     pub service_account: Option<PathBuf>,
     /// Follow Whereabouts' pools too, which are the whole cluster's.
     pub whereabouts: bool,
+    /// Follow Calico's blocks too, which are the whole cluster's, and what it says of this node's pods.
+    pub calico: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
 }
@@ -128,9 +131,16 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit) {
         let networks = networks::Networks::default();
         tokio::spawn(follow::run(networks, door.clone(), Pace::default(), emit.clone()));
     }
+    if let Ok(door) = &door
+        && settings.calico
+    {
+        let blocks = calico::kdd::Blocks::new(node.clone());
+        tokio::spawn(follow::run(blocks, door.clone(), Pace::default(), emit.clone()));
+    }
+    let pods = pods::Pods { node, calico: settings.calico };
     tokio::spawn(async move {
         match door {
-            Ok(door) => follow::run(pods::Pods { node }, door, Pace::default(), emit).await,
+            Ok(door) => follow::run(pods, door, Pace::default(), emit).await,
             Err(why) => {
                 let told = source(SOURCE, SourceStatus::Disabled, why.to_owned());
                 // The daemon is going down.

@@ -1,4 +1,5 @@
-//! The pods of this node.
+//! The pods of this node. Where Calico keeps its endpoints in the API server, a pod is its own endpoint: its
+//! annotations say what the ADD has wired, and they are emptied by the DEL.
 
 use std::net::IpAddr;
 
@@ -13,6 +14,8 @@ const MOST_IPS: usize = 64;
 /// Those whose `spec.nodeName` is this.
 pub(super) struct Pods {
     pub(super) node: String,
+    /// Tell of Calico's endpoints too.
+    pub(super) calico: bool,
 }
 
 impl Kind for Pods {
@@ -31,21 +34,59 @@ impl Kind for Pods {
     }
 
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
-        out.extend(match change {
-            Change::Began => Some(What::Began(Scope::Pods)),
+        match change {
+            Change::Began => out.extend(self.scopes().map(What::Began)),
             Change::Ended { began, complete } => {
-                Some(What::Ended { scope: Scope::Pods, began, complete })
+                let ended = |scope| What::Ended { scope, began, complete };
+                out.extend(self.scopes().map(ended));
             }
-            Change::Confirmed => Some(What::PodsConfirmed),
-            Change::Now(pod) => self.own(pod).map(What::Pod),
-            Change::Gone(pod) => Some(pod.metadata.uid.0)
-                .filter(|uid| !uid.is_empty())
-                .map(|uid| What::PodGone { uid }),
-        });
+            Change::Confirmed => out.push(What::PodsConfirmed),
+            Change::Now(pod) => {
+                let endpoint = self.endpoint(&pod);
+                if let Some(pod) = self.own(pod) {
+                    out.push(What::Pod(pod));
+                    out.extend(endpoint);
+                }
+            }
+            Change::Gone(pod) => {
+                out.extend(self.calico.then(|| unwired(&pod.metadata)));
+                let uid = Some(pod.metadata.uid.0).filter(|uid| !uid.is_empty());
+                out.extend(uid.map(|uid| What::PodGone { uid }));
+            }
+        }
     }
 }
 
 impl Pods {
+    fn scopes(&self) -> impl Iterator<Item = Scope> + use<> {
+        let endpoints = self.calico.then(|| Scope::Endpoints { store: SOURCE.to_owned() });
+        std::iter::once(Scope::Pods).chain(endpoints)
+    }
+
+    /// What its annotations say to Calico.
+    fn endpoint(&self, pod: &documents::Pod) -> Option<What> {
+        let meta = &pod.metadata;
+        let ips = || meta.annotations.calico_ips.as_deref().unwrap_or_default().split(',');
+        let ips = || ips().filter_map(|ip| ip.split('/').next()?.trim().parse::<IpAddr>().ok());
+        let ips: Vec<IpAddr> = ips().take(MOST_IPS).collect();
+        if !self.calico {
+            return None;
+        }
+        if ips.is_empty() {
+            return Some(unwired(meta));
+        }
+        let container = meta.annotations.calico_container.clone();
+        Some(What::Endpoint(fact::Endpoint {
+            store: SOURCE.to_owned(),
+            key: key(meta),
+            namespace: meta.namespace.0.clone(),
+            pod: meta.name.0.clone(),
+            container: container.filter(|id| !id.is_empty()),
+            device: None,
+            ips,
+        }))
+    }
+
     /// A pod that is this node's, whatever was asked for.
     fn own(&self, pod: documents::Pod) -> Option<fact::Pod> {
         let documents::Pod { metadata: meta, spec, status } = pod;
@@ -68,7 +109,55 @@ impl Pods {
             ips,
             deletion: date.and_then(|date| i64::try_from(date.as_nanosecond()).ok()),
             grace: grace.and_then(|grace| u64::try_from(grace).ok()),
-            mirror_of: meta.annotations.0,
+            mirror_of: meta.annotations.mirror,
         })
+    }
+}
+
+fn key(meta: &documents::PodMeta) -> String {
+    format!("pods/{}/{}", meta.namespace.0, meta.name.0)
+}
+
+fn unwired(meta: &documents::PodMeta) -> What {
+    What::EndpointGone { store: SOURCE.to_owned(), key: key(meta) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(calico: bool, annotations: serde_json::Value) -> Vec<What> {
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": "api-0", "namespace": "shop", "uid": "u", "annotations": annotations},
+            "spec": {"nodeName": "node-1"},
+        }));
+        let mut out = Vec::new();
+        Pods { node: "node-1".to_owned(), calico }.tell(Change::Now(pod.unwrap()), &mut out);
+        out
+    }
+
+    #[test]
+    fn what_calico_says_of_a_pod_is_in_its_annotations() {
+        let annotations = json!({"a": {"b": 7}, "cni.projectcalico.org/podIP": "10.0.0.5/32",
+            "cni.projectcalico.org/podIPs": "10.0.0.5/32,fd00::5/128",
+            "cni.projectcalico.org/containerID": "aa"});
+        let [_, What::Endpoint(one)] = &told(true, annotations.clone())[..] else { panic!() };
+        assert_eq!(
+            (&*one.key, one.container.as_deref(), one.ips.len()),
+            ("pods/shop/api-0", Some("aa"), 2)
+        );
+        assert_eq!(told(false, annotations).len(), 1, "nobody asked");
+        let old = json!({"cni.projectcalico.org/podIP": "10.0.0.5"});
+        let [_, What::Endpoint(one)] = &told(true, old)[..] else { panic!() };
+        assert_eq!((one.container.as_deref(), one.ips.len()), (None, 1));
+        for emptied in [
+            json!(null),
+            json!({"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/containerID": "aa"}),
+            json!({"cni.projectcalico.org/podIPs": "nonsense"}),
+        ] {
+            assert!(matches!(told(true, emptied)[1], What::EndpointGone { .. }));
+        }
     }
 }

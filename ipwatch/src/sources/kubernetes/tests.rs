@@ -54,7 +54,7 @@ fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
     );
     std::fs::write(&path, config).unwrap();
     let (emit, facts) = Emit::channel(64);
-    let pods = Pods { node: "node-1".into() };
+    let pods = Pods { node: "node-1".into(), calico: false };
     tokio::spawn(follow::run(pods, Door::Kubeconfig(path), pace, emit));
     Seen { facts, all: Vec::new(), _dir: dir }
 }

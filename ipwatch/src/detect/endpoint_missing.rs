@@ -1,0 +1,166 @@
+//! `endpoint-missing`: Calico's datastore has no workload endpoint for a living pod of this node that has a device
+//! of Calico's, or one that names another container: its agent takes the device for nobody's, and unwires it. Or,
+//! as context, an endpoint whose pod is gone.
+//!
+//! Only a datastore that was told whole, answers and has had an endpoint of this node can say so, and the runtime
+//! must have said after that that the pod lives. Where the pod itself is the endpoint (the API server), its status
+//! stands in for what its annotations lack: that is no page.
+
+use super::words::{self, Proof};
+use crate::contract;
+use crate::fact::BootNs;
+use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::map::{EndpointEntry, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
+
+/// Endpoints of pods that are gone that are told one by one.
+const TOLD: usize = 64;
+
+pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    let missing = map.missing_endpoints(policy);
+    let missing = missing.iter().filter(|one| one.from <= now);
+    let stale = map.stale_endpoints(policy);
+    let stale = stale.iter().filter(|one| one.from <= now).take(TOLD);
+    missing
+        .filter_map(|one| of_pod(map, one))
+        .chain(stale.filter_map(|one| of_endpoint(map, one)))
+        .collect()
+}
+
+fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
+    let MissingEndpoint { store, pod, netns, device, .. } = *missing;
+    let sandbox = &missing.sandbox.sandbox;
+    let observed = map.last_listed(&sandbox.runtime).filter(|said| *said >= missing.from)?;
+    let boot = map.boot()?;
+    let in_api = store == "kubernetes";
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let mut proof = Proof::new(map);
+    if let Some((was, went)) = missing.lost {
+        let text = format!("the endpoint of {name} went: {}{}", was.endpoint.key, container(was));
+        proof.tell(store, *went, text);
+    }
+    let text = match (missing.other, in_api) {
+        (Some(other), _) => {
+            format!(
+                "the endpoint of {name} is another's: {}{}",
+                other.endpoint.key,
+                container(other)
+            )
+        }
+        (None, true) => format!("pods/{name} has no Calico address in its annotations"),
+        (None, false) => format!("it was told whole, and has no endpoint of {name}"),
+    };
+    proof.tell(store, observed, text);
+    proof.runtime(missing.sandbox);
+    let text = format!("{} leads to its netns, {}", device.name, words::netns_text(netns));
+    proof.tell("netlink", observed, text);
+    let ips = words::addresses(netns).join(", ");
+    proof.tell("netlink", observed, format!("up there: {ips}"));
+    for (key, _) in netns.routable().take(1) {
+        for route in map.routes_to(key.local) {
+            proof.tell("netlink", observed, route);
+        }
+    }
+    let (namespace, quoted) =
+        (super::cause::quoted(&pod.namespace), super::cause::quoted(&pod.name));
+    let device = super::cause::quoted(&device.name);
+    let impact = if in_api {
+        format!(
+            "Calico's annotations of {name} do not say what its sandbox has: a DEL has run for it, or another \
+             sandbox's ADD. Its IP can be handed out again while it has it."
+        )
+    } else {
+        format!(
+            "Calico does not know {name} any more: its agent takes {} for nobody's and removes its route and its \
+             rules, so that the pod is unreachable.",
+            missing.device.name
+        )
+    };
+    Some(Candidate {
+        code: Code::EndpointMissing,
+        key: format!("{}/{store}/{}", boot.boot_id, sandbox.id),
+        severity: if in_api { Severity::Warning } else { Severity::Critical },
+        subject: words::subject(map, netns),
+        holders: words::bounded(map.resident_views(netns.id, map.now())),
+        evidence: proof.done(),
+        since: missing.since,
+        observed,
+        impact,
+        remediation: vec![
+            format!("See what the node still has: ip route show dev {device}; ip -d link show {device}"),
+            format!("See what Calico has: calicoctl get workloadendpoint -n {namespace} -o wide"),
+            format!("Give the pod a new sandbox: kubectl delete pod -n {namespace} {quoted}"),
+            "Before that, let old sandboxes of this pod be removed for good, else their DEL is repeated: crictl \
+             pods --name; crictl rmp"
+                .to_owned(),
+            "Do not: restart calico-node, it makes no endpoint and removes the route if it is still there"
+                .to_owned(),
+        ],
+        caused_by: None,
+        preexisting: missing.lost.is_none() && missing.other.is_none(),
+    })
+}
+
+fn container(entry: &EndpointEntry) -> String {
+    let id = entry.endpoint.container.as_deref().map(words::short);
+    id.map(|id| format!(", for container {id}")).unwrap_or_default()
+}
+
+fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
+    let endpoint = &stale.entry.endpoint;
+    let observed = map.all_listed().filter(|said| *said >= stale.from)?;
+    let name = format!("{}/{}", endpoint.namespace, endpoint.pod);
+    let id = words::short(stale.container);
+    let mut proof = Proof::new(map);
+    let text = format!("an endpoint of {name}: {}{}", endpoint.key, container(stale.entry));
+    proof.tell(&endpoint.store, stale.entry.told, text);
+    match map.sandbox(stale.container) {
+        Some(entry) => proof.runtime(entry),
+        None => {
+            let runtimes: Vec<&str> = map.runtimes().collect();
+            let text = format!("no runtime has {id}; asked: {}", runtimes.join(", "));
+            proof.tell("runtime", observed, text);
+        }
+    }
+    let device = endpoint.device.as_deref().unwrap_or("of it");
+    proof.tell("netlink", observed, format!("no netns of it, and no device {device}"));
+    let (container, pod) = map.sandbox_told(stale.container).unwrap_or_default();
+    Some(Candidate {
+        code: Code::EndpointMissing,
+        key: format!("{}/{}/{}", endpoint.store, endpoint.key, stale.container),
+        severity: Severity::Info,
+        subject: Subject {
+            ip: endpoint.ips.first().copied(),
+            netns: None,
+            container: container.or_else(|| {
+                let id = Some(stale.container.to_owned());
+                Some(contract::Container { id, ..Default::default() })
+            }),
+            pod: pod.or_else(|| {
+                Some(contract::Pod {
+                    namespace: Some(endpoint.namespace.clone()),
+                    name: Some(endpoint.pod.clone()),
+                    ..Default::default()
+                })
+            }),
+            network: None,
+        },
+        holders: Vec::new(),
+        evidence: proof.done(),
+        since: stale.from.min(observed),
+        observed,
+        impact: format!(
+            "Calico keeps an endpoint for {name}, of which nothing is left on this node. Policies go on counting \
+             its IP."
+        ),
+        remediation: vec![
+            format!("Ask once more whether it is gone: crictl inspectp {id} (must say: not found)"),
+            format!(
+                "If it is: calicoctl get workloadendpoint -n {} -o wide, and calicoctl delete workloadendpoint of \
+                 it",
+                super::cause::quoted(&endpoint.namespace)
+            ),
+        ],
+        caused_by: None,
+        preexisting: false,
+    })
+}

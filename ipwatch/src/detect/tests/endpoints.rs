@@ -1,0 +1,341 @@
+//! Endpoints of Calico's: living pods without one, and what is left of those that are gone.
+
+use super::ipam::SEEN;
+use super::neighbours::{A, B, REACHABLE, link, neighbour};
+use super::sandboxes::{ID, UID, not_ready, pod_name, sandbox};
+use super::silence::route;
+use super::*;
+use crate::fact::{Attachment, CniCommand, Endpoint, Hop, Life, Pod, Reservation, Sandbox, Scope};
+use crate::finding::Severity;
+
+/// The pod's old sandbox, of which nothing is left but its id.
+const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+/// As Calico named it in its first datastore.
+const KEY: &str = "/calico/v1/host/node/workload/k8s/shop.api-0/endpoint/eth0";
+/// `printf shop.api-0 | sha1sum`.
+const DEVICE: &str = "calieb97322ec89";
+const CALI: u32 = 9;
+const IP: [u8; 4] = [10, 0, 0, 5];
+const GATEWAY: [u8; 4] = [169, 254, 1, 1];
+const OTHER: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+
+fn endpoint(store: &str, pod: &str, container: Option<&str>) -> Endpoint {
+    Endpoint {
+        store: store.into(),
+        key: KEY.replace("api-0", pod),
+        namespace: "shop".into(),
+        pod: pod.into(),
+        container: container.map(str::to_owned),
+        device: Some(DEVICE.into()),
+        ips: vec![Ipv4Addr::from(IP).into()],
+    }
+}
+
+fn gone(store: &str) -> What {
+    What::EndpointGone { store: store.into(), key: KEY.into() }
+}
+
+fn alive() -> Vec<What> {
+    vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]
+}
+
+impl Case {
+    /// A pod as Calico makes it, that its datastore has.
+    fn wired(store: &str) -> Self {
+        let mut case = Self::with_runtime();
+        case.at(1, What::Sight(SEEN));
+        let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
+        case.at(2, What::Link { netns: HOST, link: Link { name: DEVICE.into(), ..end } });
+        let eth0 = Link { peer: Some(CALI), peer_nsid: Some(0), ..link(2, "veth", A) };
+        case.at(2, What::Link { netns: POD, link: eth0 });
+        case.at(2, route(HOST, IP, 32, Hop { ifindex: CALI, gateway: None }));
+        let gateway = Some(Ipv4Addr::from(GATEWAY).into());
+        case.at(2, route(POD, [0; 4], 0, Hop { ifindex: 2, gateway }));
+        case.source(store, SourceStatus::Active);
+        case.list(11, alive());
+        case.endpoints(12, store, vec![endpoint(store, "api-0", Some(ID))], true);
+        case
+    }
+
+    /// A list of a datastore.
+    fn endpoints(&mut self, ms: u64, store: &str, all: Vec<Endpoint>, complete: bool) {
+        let scope = || Scope::Endpoints { store: store.into() };
+        self.at(ms, What::Began(scope()));
+        all.into_iter().for_each(|one| self.at(ms, What::Endpoint(one)));
+        self.at(ms, What::Ended { scope: scope(), began: BootNs(ms * MS), complete });
+        self.wants(ms);
+    }
+
+    /// What is found once its runtime has said again that the pod lives.
+    fn settled(&mut self, ms: u64) -> Vec<Candidate> {
+        self.list(ms, alive());
+        let mut found = self.then(ms + 1);
+        found.retain(|one| one.code == Code::EndpointMissing);
+        found
+    }
+
+    #[track_caller]
+    fn well(&mut self, ms: u64, why: &str) {
+        assert_eq!(self.settled(ms), [], "{why}");
+    }
+}
+
+fn text(found: &Candidate) -> String {
+    found.evidence.iter().map(|item| format!("{}: {}\n", item.source, item.text)).collect()
+}
+
+#[test]
+fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
+    let mut case = Case::wired("calico");
+    case.well(60_000, "it has one");
+    case.at(100_000, gone("calico"));
+    case.well(109_000, "within its grace");
+    let [found] = case.settled(111_000).try_into().unwrap();
+    assert_eq!((found.code, found.severity), (Code::EndpointMissing, Severity::Critical));
+    assert_eq!((found.since, found.observed), (BootNs(100_000 * MS), BootNs(111_000 * MS)));
+    assert_eq!(found.subject.pod.as_ref().unwrap().name.as_deref(), Some("api-0"));
+    let proof = text(&found);
+    for part in [
+        "calico: the endpoint of shop/api-0 went: /calico/v1/host/node/workload/k8s/shop.api-0/endpoint/eth0, for \
+         container 8f4c1b2a9d7e",
+        "calico: it was told whole, and has no endpoint of shop/api-0",
+        "containerd: sandbox 8f4c1b2a9d7e, attempt 1 is Ready",
+        "netlink: calieb97322ec89 leads to its netns, net:[70] (cookie 7)",
+        "route to 10.0.0.5/32 is by calieb97322ec89",
+    ] {
+        assert!(proof.contains(part), "{part} is not in\n{proof}");
+    }
+    let [again] = case.settled(112_000).try_into().unwrap();
+    assert!((again.key == found.key) && again.observed > found.observed, "a second look");
+    case.at(120_000, What::Endpoint(endpoint("calico", "api-0", Some(ID))));
+    case.well(140_000, "it came back");
+}
+
+#[test]
+fn an_endpoint_that_names_another_container_is_not_its_own() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, What::Endpoint(endpoint("calico", "api-0", Some(OLD))));
+    let [found] = case.settled(111_000).try_into().unwrap();
+    assert!(
+        text(&found).contains("is another's") && text(&found).contains("container bb4c1b2a9d7e")
+    );
+    case.at(120_000, What::Endpoint(endpoint("calico", "api-0", None)));
+    case.well(140_000, "it names none");
+}
+
+#[test]
+fn what_the_api_server_says_of_a_pod_is_no_page() {
+    let pod = Pod {
+        uid: UID.into(),
+        namespace: "shop".into(),
+        name: "api-0".into(),
+        phase: None,
+        ips: Vec::new(),
+        deletion: None,
+        grace: None,
+        mirror_of: None,
+    };
+    let mut case = Case::wired("kubernetes");
+    case.at(50_000, gone("kubernetes"));
+    case.well(80_000, "the API server does not have this pod");
+    case.at(81_000, What::Pod(pod.clone()));
+    let [found] = case.settled(111_000).try_into().unwrap();
+    assert_eq!(found.severity, Severity::Warning);
+    assert!(text(&found).contains("no Calico address in its annotations"));
+    case.at(112_000, What::Pod(Pod { deletion: Some(7), ..pod }));
+    case.well(113_000, "it is being deleted");
+}
+
+#[test]
+fn each_innocent_lookalike_is_left_alone() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    case.call(100_001, 500, CniCommand::Del, ID);
+    case.well(140_000, "its own DEL");
+
+    let mut case = Case::wired("calico");
+    case.call(99_000, 500, CniCommand::Add, ID);
+    case.at(100_000, gone("calico"));
+    case.well(120_000, "its ADD runs");
+
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    let newer = Sandbox { id: OLD.into(), pid: None, ..sandbox(Life::Alive, "Ready") };
+    case.at(100_001, What::Sandbox(newer));
+    let both = |case: &mut Case| {
+        let other = Sandbox { id: OLD.into(), pid: None, ..sandbox(Life::Alive, "Ready") };
+        case.list(140_000, [alive(), vec![What::Sandbox(other)]].concat());
+        case.codes_at(140_001)
+    };
+    assert_eq!(both(&mut case), [], "which of the two counts nobody knows");
+
+    let mut case = Case::wired("calico");
+    let plain = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
+    case.at(50, What::Link { netns: HOST, link: Link { name: "eni12345678901".into(), ..plain } });
+    case.at(100_000, gone("calico"));
+    case.well(140_000, "a device of the VPC CNI");
+
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    let host_network = Sandbox { host_network: true, ..sandbox(Life::Alive, "Ready") };
+    case.list(140_000, vec![What::Sandbox(host_network)]);
+    assert_eq!(case.codes_at(140_001), [], "on the node's own network");
+
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    case.list(140_000, not_ready());
+    assert!(!case.codes_at(140_001).contains(&Code::EndpointMissing), "it is dead");
+}
+
+#[test]
+fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    assert_eq!(case.settled(111_000).len(), 1);
+    let is_blind =
+        |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::EndpointMissing);
+    assert!(!is_blind(&case));
+    case.source("calico", SourceStatus::Down);
+    case.well(112_000, "it does not answer");
+    assert!(is_blind(&case), "and nothing of it is over");
+    case.source("calico", SourceStatus::Active);
+    case.endpoints(113_000, "calico", Vec::new(), false);
+    case.well(140_000, "it was cut short");
+    assert!(is_blind(&case));
+    case.endpoints(141_000, "calico", Vec::new(), true);
+    assert_eq!(case.settled(160_000).len(), 1, "it has none");
+    // It calls this node by another name, or is another cluster's.
+    let mut case = Case::with_runtime();
+    case.source("calico", SourceStatus::Active);
+    case.endpoints(12, "calico", Vec::new(), true);
+    case.well(60_000, "it never had one of this node");
+    assert!(is_blind(&case));
+    assert!(!is_blind(&Case::with_runtime()), "there is no Calico");
+}
+
+#[test]
+fn an_endpoint_whose_pod_is_gone_is_context() {
+    let stale = Endpoint { device: None, ..endpoint("calico", "old-1", Some(OLD)) };
+    let of = |cached: bool| {
+        let mut case = Case::wired("calico");
+        case.at(50, What::Endpoint(stale.clone()));
+        if cached {
+            let pod = Some(crate::fact::PodName { name: "old-1".into(), ..pod_name() });
+            let attachment = Attachment {
+                container_id: OLD.into(),
+                pod,
+                ips: Vec::new(),
+                ..super::silence::attachment()
+            };
+            case.at(50, What::Attachment(attachment));
+        }
+        case
+    };
+    let mut case = of(true);
+    case.well(300_000, "not for long enough");
+    let [found] = case.settled(301_000).try_into().unwrap();
+    assert_eq!((found.code, found.severity), (Code::EndpointMissing, Severity::Info));
+    assert!(text(&found).contains("no runtime has bb4c1b2a9d7e"), "{}", text(&found));
+    let mut other = of(false);
+    other.well(600_000, "it may be that of another node that had this name");
+    let device = Endpoint { device: Some(DEVICE.into()), ..stale.clone() };
+    case.at(302_000, What::Endpoint(device));
+    case.well(700_000, "its device is there");
+}
+
+/// R5: the DEL of an old sandbox is repeated, and takes the endpoint of the StatefulSet's new pod of that name and
+/// its IP, which the next pod is given.
+#[test]
+fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
+    let mut case = Case::wired("calico");
+    let reservation = |id: Option<&str>, pod: &str| {
+        What::Reservation(Reservation {
+            store: "calico".into(),
+            network: String::new(),
+            key: "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26/5".into(),
+            ip: Ipv4Addr::from(IP).into(),
+            container_id: id.map(str::to_owned),
+            ifname: None,
+            pod: Some(crate::fact::PodName {
+                namespace: "shop".into(),
+                name: pod.into(),
+                uid: None,
+            }),
+            since: None,
+        })
+    };
+    case.at(20, reservation(None, "api-0"));
+    let scope = Scope::Reservations { store: "calico".into() };
+    case.at(20, What::Ended { scope, began: BootNs(19 * MS), complete: true });
+    case.at(
+        30,
+        What::Neighbour { netns: HOST, neighbour: neighbour(CALI, IP, Some(A), REACHABLE) },
+    );
+    assert_eq!(case.codes_at(90_000), []);
+
+    case.call_for(100_000, 500, CniCommand::Del, OLD, Some(pod_name()));
+    case.at(100_010, gone("calico"));
+    case.call_ended(100_020, 500, 0);
+    // Felix unwires it: no route, no proxy ARP, so the gateway does not answer.
+    let key = crate::fact::RouteKey {
+        to: Ipv4Addr::from(IP).into(),
+        prefix_len: 32,
+        table: 254,
+        priority: 0,
+    };
+    case.at(100_100, What::RouteGone { netns: HOST, key, hops: Vec::new() });
+    case.at(100_500, What::Neighbour { netns: POD, neighbour: neighbour(2, GATEWAY, None, 0x01) });
+    let first = case.then(100_600);
+    let [first] = first.try_into().unwrap();
+    assert_eq!(first.code, Code::CniDelHitsSuccessor, "at the DEL itself");
+    assert!(text(&first).contains("calico: calico let go of the endpoint of sandbox 8f4c1b2a9d7e"));
+
+    case.list(111_000, alive());
+    let found = case.then(111_001);
+    let codes: Vec<Code> = found.iter().map(|one| one.code).collect();
+    let expected = [Code::CniDelHitsSuccessor, Code::EndpointMissing, Code::GatewayNeighbourLost];
+    assert_eq!(codes, expected);
+    let root = Some((Code::CniDelHitsSuccessor, first.key.clone()));
+    assert!(found[1..].iter().all(|one| one.caused_by == root), "{found:#?}");
+
+    // Its IP is free in the store too, and another pod on this node is given it: the second ARP entry.
+    case.at(120_000, reservation(None, "next-0"));
+    let end = Link { peer: Some(2), peer_nsid: OTHER.nsid, ..link(19, "veth", B) };
+    case.at(120_001, What::Link { netns: HOST, link: end });
+    let eth0 = Link { peer: Some(19), peer_nsid: Some(0), ..link(2, "veth", B) };
+    case.at(120_001, What::Link { netns: OTHER, link: eth0 });
+    let local = Ipv4Addr::from(IP).into();
+    let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer: None };
+    let address = Address { key, scope: Some(0), flags: Some(0) };
+    case.at(120_002, What::Address { netns: OTHER, address });
+    case.at(120_003, route(HOST, IP, 32, Hop { ifindex: 19, gateway: None }));
+    case.at(
+        120_004,
+        What::Neighbour { netns: HOST, neighbour: neighbour(19, IP, Some(B), REACHABLE) },
+    );
+    case.list(140_000, alive());
+    let codes: Vec<Code> = case.then(140_001).iter().map(|one| one.code).collect();
+    for code in expected.iter().chain(&[Code::IpDuplicate]) {
+        assert!(codes.contains(code), "{code} is not in {codes:?}");
+    }
+}
+
+#[test]
+fn after_a_restart_a_lost_endpoint_holds_until_it_is_there_again() {
+    let mut case = Case::wired("calico");
+    case.call_for(1_000, 500, CniCommand::Del, OLD, Some(pod_name()));
+    case.at(1_010, gone("calico"));
+    let mut found = case.then(1_100);
+    found.retain(|one| one.code == Code::CniDelHitsSuccessor);
+    let mut life = crate::ledger::life::Life::default();
+    let calendar = crate::clock::Calendar { wall_offset: 0 };
+    life.observe(BootNs(1), &calendar, &found, &BTreeSet::new());
+    let kept = life.open().next().unwrap().finding.clone();
+    let mut again = Case::wired("calico");
+    let holds = |case: &Case| still_holds(&case.0, &kept, case.0.now());
+    assert!(!holds(&again), "it is there");
+    again.at(1_000, gone("calico"));
+    assert!(holds(&again));
+    again.at(1_100, What::Endpoint(endpoint("calico", "api-0", Some(OLD))));
+    assert!(holds(&again), "it is another's");
+}

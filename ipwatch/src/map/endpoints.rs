@@ -1,0 +1,359 @@
+//! What Calico's datastore has of the pods of this node, and what it does not have: an endpoint for a pod that
+//! lives, or a pod for an endpoint.
+//!
+//! Nothing is concluded from what was not told. A datastore that has never had an endpoint of this node is another
+//! one's, or calls this node by another name; one that was not listed whole, or does not answer, may have it.
+
+use std::collections::BTreeMap;
+
+use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
+
+use super::orphans::hash_of;
+use super::{Netns, NodeMap, Policy, SandboxEntry, Told, Word};
+
+/// Endpoints kept, of all datastores.
+const MOST: usize = 4096;
+/// Endpoints that went, remembered for what they said.
+const MOST_LOST: usize = 1024;
+/// What an endpoint may come after its pod's device, and a call of the pod's own may be why it went, in ns.
+const GRACE: u64 = 10_000_000_000;
+/// How Calico begins a device's name, unless it is told otherwise.
+const PREFIX: &str = "cali";
+/// Where the endpoint is the pod itself.
+const PODS: &str = "kubernetes";
+
+/// An endpoint as its datastore told of it last.
+#[derive(Debug, Clone)]
+pub struct EndpointEntry {
+    /// The datastore's word.
+    pub endpoint: Endpoint,
+    /// Since when it says the same.
+    pub since: BootNs,
+    /// Newest word on it.
+    pub told: BootNs,
+}
+
+/// A pod that lives and has no endpoint.
+#[derive(Debug)]
+pub struct MissingEndpoint<'a> {
+    /// Name of the source that tells of endpoints.
+    pub store: &'a str,
+    /// The pod's sandbox.
+    pub sandbox: &'a SandboxEntry,
+    /// Its pod.
+    pub pod: &'a PodName,
+    /// Its netns.
+    pub netns: &'a Netns,
+    /// The node's end of its device.
+    pub device: &'a Link,
+    /// The pod's endpoint, which names another container.
+    pub other: Option<&'a EndpointEntry>,
+    /// The endpoint that it had, and when that went.
+    pub lost: Option<&'a (EndpointEntry, BootNs)>,
+    /// Since when it has none, as far as that was seen.
+    pub since: BootNs,
+    /// The moment from which that counts.
+    pub from: BootNs,
+}
+
+/// An endpoint whose pod is gone.
+#[derive(Debug)]
+pub struct StaleEndpoint<'a> {
+    /// The endpoint.
+    pub entry: &'a EndpointEntry,
+    /// Its container.
+    pub container: &'a str,
+    /// The moment from which it counts.
+    pub from: BootNs,
+}
+
+/// Store and key.
+type Place = (String, String);
+
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
+    all: BTreeMap<Place, EndpointEntry>,
+    /// Where a pod's endpoints are: namespace and name.
+    by_pod: BTreeMap<(String, String), Vec<Place>>,
+    lost: BTreeMap<Place, (EndpointEntry, BootNs)>,
+    /// The datastores that were told whole, and when that began first.
+    whole: BTreeMap<String, BootNs>,
+    /// Those that have ever had an endpoint of this node: they are this cluster's.
+    ours: std::collections::BTreeSet<String>,
+    /// There were more than are kept.
+    beyond: bool,
+}
+
+impl Endpoints {
+    fn remove(&mut self, place: &Place) -> Option<EndpointEntry> {
+        let entry = self.all.remove(place)?;
+        let pod = (entry.endpoint.namespace.clone(), entry.endpoint.pod.clone());
+        if let Some(places) = self.by_pod.get_mut(&pod) {
+            places.retain(|other| other != place);
+            if places.is_empty() {
+                self.by_pod.remove(&pod);
+            }
+        }
+        Some(entry)
+    }
+
+    fn remember(&mut self, place: Place, entry: EndpointEntry, at: BootNs) {
+        if self.lost.len() >= MOST_LOST && !self.lost.contains_key(&place) {
+            let oldest = self.lost.iter().min_by_key(|(_, (_, at))| *at);
+            if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
+                self.lost.remove(&oldest);
+            }
+        }
+        self.lost.insert(place, (entry, at));
+    }
+
+    /// What a datastore has of a pod.
+    fn of<'a>(&'a self, store: &str, pod: &PodName) -> impl Iterator<Item = &'a EndpointEntry> {
+        let places = self.by_pod.get(&(pod.namespace.clone(), pod.name.clone()));
+        let own: Vec<&Place> =
+            places.into_iter().flatten().filter(|place| place.0 == store).collect();
+        own.into_iter().filter_map(|place| self.all.get(place))
+    }
+}
+
+impl NodeMap {
+    pub(super) fn set_endpoint(&mut self, endpoint: &Endpoint, at: BootNs) {
+        let place = (endpoint.store.clone(), endpoint.key.clone());
+        let all = &mut self.endpoints;
+        all.ours.insert(endpoint.store.clone());
+        let known = all.all.get_mut(&place);
+        let newer = |told: BootNs| told > at;
+        if known.as_ref().is_some_and(|known| newer(known.told))
+            || all.lost.get(&place).is_some_and(|(_, went)| newer(*went))
+        {
+            return;
+        }
+        if let Some(known) = known.filter(|known| known.endpoint == *endpoint) {
+            known.told = at;
+            return;
+        }
+        let before = all.remove(&place);
+        if before.is_none() && all.all.len() >= MOST {
+            all.beyond = true;
+            return;
+        }
+        all.lost.remove(&place);
+        let pod = (endpoint.namespace.clone(), endpoint.pod.clone());
+        all.by_pod.entry(pod).or_default().push(place.clone());
+        let entry = EndpointEntry { endpoint: endpoint.clone(), since: at, told: at };
+        all.all.insert(place, entry);
+        // Of another container now: the one before has none any more.
+        let before = before.filter(|before| before.endpoint.container != endpoint.container);
+        if let Some(before) = before.filter(|_| endpoint.container.is_some()) {
+            self.note_endpoint_lost(&before.endpoint, at);
+        }
+    }
+
+    pub(super) fn drop_endpoint(&mut self, store: &str, key: &str, at: BootNs) {
+        let place = (store.to_owned(), key.to_owned());
+        if self.endpoints.all.get(&place).is_some_and(|known| known.told > at) {
+            return;
+        }
+        if let Some(was) = self.endpoints.remove(&place) {
+            self.note_endpoint_lost(&was.endpoint, at);
+            self.endpoints.remember(place, was, at);
+        }
+    }
+
+    /// A list of a datastore has ended. One that was cut short leaves unknown what it did not name.
+    pub(super) fn endpoints_listed(&mut self, store: &str, began: BootNs, complete: bool) {
+        if !complete {
+            self.endpoints.whole.remove(store);
+            return;
+        }
+        let missed = self
+            .endpoints
+            .all
+            .iter()
+            .filter(|((own, _), entry)| own == store && entry.told < began);
+        let missed: Vec<Place> = missed.map(|(place, _)| place.clone()).collect();
+        for (store, key) in missed {
+            self.drop_endpoint(&store, &key, began);
+        }
+        self.endpoints.whole.entry(store.to_owned()).or_insert(began);
+    }
+
+    /// A datastore is not asked any more.
+    pub(super) fn endpoints_over(&mut self, store: &str) {
+        self.endpoints.whole.remove(store);
+        self.endpoints.ours.remove(store);
+        self.endpoints.all.retain(|(own, _), _| own != store);
+        let places = self.endpoints.by_pod.values_mut();
+        places.for_each(|places| places.retain(|(own, _)| own != store));
+        self.endpoints.by_pod.retain(|_, places| !places.is_empty());
+    }
+
+    /// An endpoint, by its key.
+    #[must_use]
+    pub fn endpoint(&self, store: &str, key: &str) -> Option<&EndpointEntry> {
+        self.endpoints.all.get(&(store.to_owned(), key.to_owned()))
+    }
+
+    /// Whether every datastore that has told of endpoints answers, and can be gone by. Also where there is none.
+    #[must_use]
+    pub fn endpoints_answer(&self) -> bool {
+        let Endpoints { ours, whole, beyond, .. } = &self.endpoints;
+        let told = ours.iter().chain(whole.keys());
+        let mut told = told.map(String::as_str);
+        !beyond
+            && told.all(|store| {
+                whole.contains_key(store) && ours.contains(store) && self.answers(store)
+            })
+    }
+
+    /// Datastores whose silence about a pod means something.
+    fn datastores(&self) -> impl Iterator<Item = (&str, BootNs)> {
+        let Endpoints { ours, whole, beyond, .. } = &self.endpoints;
+        let whole = whole.iter().filter(move |(store, _)| !beyond && ours.contains(*store));
+        whole.map(|(store, since)| (&**store, *since)).filter(|(store, _)| self.answers(store))
+    }
+
+    /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
+    /// count yet.
+    pub fn missing_endpoints(&self, policy: &Policy) -> Vec<MissingEndpoint<'_>> {
+        let mut found = Vec::new();
+        for (store, listed) in self.datastores() {
+            for sandbox in self.runtimes.sandboxes() {
+                found.extend(self.missing_endpoint(store, listed, sandbox, policy));
+            }
+        }
+        found
+    }
+
+    fn missing_endpoint<'a>(
+        &'a self,
+        store: &'a str,
+        listed: BootNs,
+        sandbox: &'a SandboxEntry,
+        policy: &Policy,
+    ) -> Option<MissingEndpoint<'a>> {
+        let id = &sandbox.sandbox.id;
+        let pod = sandbox.sandbox.pod.as_ref()?;
+        if sandbox.sandbox.host_network
+            || sandbox.dead.is_some()
+            || sandbox.sandbox.life != crate::fact::Life::Alive
+        {
+            return None;
+        }
+        let of_it = |entry: &&EndpointEntry| {
+            entry.endpoint.container.as_ref().is_none_or(|other| other == id)
+        };
+        if self.endpoints.of(store, pod).any(|entry| of_it(&entry)) {
+            return None;
+        }
+        let other = self.endpoints.of(store, pod).next();
+        if !matches!(self.word_on(id), Word::Lives)
+            || !self.is_only(sandbox, pod)
+            || self.is_to_go(id, pod)
+            || (store == PODS && !self.is_in_api(pod))
+        {
+            return None;
+        }
+        let netns = self.netns_of_sandbox(id).filter(|netns| {
+            let sure = netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
+            sure && netns.dying.is_none() && netns.routable().next().is_some()
+        })?;
+        let (device, made) = self.calico_device(netns, pod)?;
+        let lost = self.endpoints.lost.values();
+        let lost = lost.filter(|(was, _)| {
+            was.endpoint.store == store
+                && was.endpoint.namespace == pod.namespace
+                && was.endpoint.pod == pod.name
+                && was.endpoint.container.as_ref().is_none_or(|of| of == id)
+        });
+        let lost = lost.max_by_key(|(_, at)| *at);
+        let went = lost.map(|(_, at)| *at).or(other.map(|entry| entry.since));
+        let since = went.unwrap_or(listed).max(sandbox.first_seen).max(made);
+        let from = since.plus(GRACE.max(policy.second_look));
+        Some(MissingEndpoint { store, sandbox, pod, netns, device, other, lost, since, from })
+    }
+
+    /// Whether its pod has no other sandbox that may be the one which counts.
+    fn is_only(&self, sandbox: &SandboxEntry, pod: &PodName) -> bool {
+        let mut others = self.runtimes.sandboxes().filter(|other| {
+            let name = other.sandbox.pod.as_ref();
+            other.dead.is_none()
+                && other.sandbox.id != sandbox.sandbox.id
+                && name.is_some_and(|o| o.namespace == pod.namespace && o.name == pod.name)
+        });
+        others.all(|other| {
+            let made = other.sandbox.created.zip(sandbox.sandbox.created);
+            made.is_some_and(|(other, own)| other < own)
+        })
+    }
+
+    /// Whether it is being taken away, or set up: its own call runs, or its DEL has.
+    fn is_to_go(&self, id: &str, pod: &PodName) -> bool {
+        let now = self.now;
+        let deleted = self.call_history(id).is_some_and(|known| known.del.first.is_some());
+        let known = pod.uid.as_deref().and_then(|uid| self.pod(uid));
+        deleted
+            || self.is_called(CniCommand::Add, id, now, GRACE)
+            || known.is_some_and(|known| {
+                let ended = known.pod.phase.as_deref();
+                known.pod.deletion.is_some()
+                    || known.gone.is_some()
+                    || matches!(ended, Some("Succeeded" | "Failed"))
+            })
+    }
+
+    /// Whether the API server has this very pod.
+    fn is_in_api(&self, pod: &PodName) -> bool {
+        let known = pod.uid.as_deref().and_then(|uid| self.pod(uid));
+        known.is_some_and(|known| known.gone.is_none())
+    }
+
+    /// The node's end of the device that Calico made for a pod, and since when it is there.
+    fn calico_device(&self, netns: &Netns, pod: &PodName) -> Option<(&Link, BootNs)> {
+        let host = self.netns.get(&self.host()?)?;
+        let name = format!("{PREFIX}{}", hash_of(&pod.namespace, &pod.name));
+        let known = host.links().find(|known| known.link.name == name)?;
+        let there = self.far_netns(host, &known.link) == Some(netns.id);
+        (there && known.link.kind.as_deref() == Some("veth")).then_some((&known.link, known.since))
+    }
+
+    /// Endpoints whose container was this node's and is gone, with nothing of it left.
+    pub fn stale_endpoints(&self, policy: &Policy) -> Vec<StaleEndpoint<'_>> {
+        let stores: Vec<&str> = self.datastores().map(|(store, _)| store).collect();
+        let all = self.endpoints.all.values();
+        // The API server's pods come and go with their endpoints.
+        let all = all.filter(|entry| {
+            entry.endpoint.store != PODS && stores.contains(&&*entry.endpoint.store)
+        });
+        all.filter_map(|entry| self.stale_endpoint(entry, policy)).collect()
+    }
+
+    fn stale_endpoint<'a>(
+        &'a self,
+        entry: &'a EndpointEntry,
+        policy: &Policy,
+    ) -> Option<StaleEndpoint<'a>> {
+        let id = entry.endpoint.container.as_deref()?;
+        let gone = match self.word_on(id) {
+            Word::Gone(sandbox) => sandbox.gone?,
+            Word::Denied(since) if self.is_ours(id) => since,
+            _ => return None,
+        };
+        let name = |pod: &PodName| {
+            pod.namespace == entry.endpoint.namespace && pod.name == entry.endpoint.pod
+        };
+        let lives = self
+            .runtimes
+            .sandboxes()
+            .any(|other| other.dead.is_none() && other.sandbox.pod.as_ref().is_some_and(name));
+        let host = self.netns.get(&self.host()?)?;
+        let device = entry.endpoint.device.as_deref();
+        let device = host.links().any(|known| Some(&*known.link.name) == device);
+        let netns = self.owners.netns_of(id).any(|id| self.netns.contains_key(&id));
+        if lives || device || netns {
+            return None;
+        }
+        let from = gone.max(entry.since).plus(policy.leak_age);
+        Some(StaleEndpoint { entry, container: id, from })
+    }
+}

@@ -1,0 +1,268 @@
+//! What is read of Calico's documents, and nothing else.
+//!
+//! - of a block: `cidr`, `affinity` (once `hostAffinity`), `deleted`, `allocations`, and of
+//!   `attributes` each `handle_id` and of `secondary` node, pod, namespace, type and timestamp;
+//! - of an endpoint: node, namespace, pod, container, the device's name, its IPs.
+//!
+//! Versions differ in what they add, so a document is read field by field: one that has another shape is unknown,
+//! and spoils no other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde_json::Value;
+
+/// Longest text that is kept.
+const LONGEST: usize = 512;
+/// Addresses of one block: Calico allows a /20 and a /116.
+pub(super) const MOST_OF_BLOCK: u128 = 4096;
+/// Attributes of one block: one for each address, as a rule fewer.
+const MOST_ATTRIBUTES: usize = 4096;
+/// IPs of one endpoint.
+const MOST_IPS: usize = 64;
+
+/// A bounded text that is not empty.
+fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
+    let text = value.get(field)?.as_str()?;
+    (1..=LONGEST).contains(&text.len()).then_some(text)
+}
+
+/// An IP's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cidr {
+    v4: bool,
+    /// Its first address, as a number.
+    pub(super) first: u128,
+    /// How many bits of it may differ.
+    pub(super) hosts: u32,
+}
+
+impl Cidr {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (ip, len) = text.split_once('/')?;
+        let len: u32 = len.parse().ok()?;
+        let (v4, number, bits) = match ip.parse().ok()? {
+            IpAddr::V4(ip) => (true, u128::from(ip.to_bits()), 32),
+            IpAddr::V6(ip) => (false, ip.to_bits(), 128),
+        };
+        let hosts = u32::checked_sub(bits, len)?;
+        let mask = 1_u128.checked_shl(hosts).map_or(u128::MAX, |size| size - 1);
+        Some(Self { v4, first: number & !mask, hosts })
+    }
+
+    /// How many addresses it has; of all of IPv6 one less.
+    pub(super) fn size(self) -> u128 {
+        1_u128.checked_shl(self.hosts).unwrap_or(u128::MAX)
+    }
+
+    /// One of its addresses.
+    pub(super) fn ip(self, ordinal: u128) -> Option<IpAddr> {
+        let at = self.first.checked_add(ordinal).filter(|_| ordinal < self.size())?;
+        Some(match u32::try_from(at) {
+            Ok(at) if self.v4 => Ipv4Addr::from_bits(at).into(),
+            _ => Ipv6Addr::from_bits(at).into(),
+        })
+    }
+}
+
+/// An IPAM block.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) cidr: Cidr,
+    /// The node that it is for.
+    pub(super) host: Option<String>,
+    /// It is being deleted: it hands out nothing.
+    pub(super) deleted: bool,
+    /// By ordinal.
+    pub(super) slots: Vec<Slot>,
+    /// Entries beyond what it has addresses for, and those that it lacks.
+    pub(super) wrong: usize,
+}
+
+/// What a block says of one of its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Slot {
+    Free,
+    Taken(Owner),
+    /// It is taken, by nobody knows whom; or the block does not say.
+    Unknown,
+}
+
+/// Who has an address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) handle: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) pod: Option<String>,
+    /// `ipipTunnelAddress` and the like.
+    pub(super) kind: Option<String>,
+    pub(super) timestamp: Option<String>,
+}
+
+impl Owner {
+    fn read(value: &Value) -> Option<Self> {
+        let own = value.as_object()?;
+        let handle = match own.get("handle_id") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(none)) if none.is_empty() => None,
+            Some(Value::String(_)) => Some(text(value, "handle_id")?.to_owned()),
+            Some(_) => return None,
+        };
+        let secondary = own.get("secondary").unwrap_or(&Value::Null);
+        if !secondary.is_object() && !secondary.is_null() {
+            return None;
+        }
+        let told = |field| text(secondary, field).map(str::to_owned);
+        Some(Self {
+            handle,
+            node: told("node"),
+            namespace: told("namespace"),
+            pod: told("pod"),
+            kind: told("type"),
+            timestamp: told("timestamp"),
+        })
+    }
+}
+
+impl Block {
+    /// Absent: it is no block, or one larger than any can be.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let cidr = Cidr::parse(text(value, "cidr")?).filter(|one| one.size() <= MOST_OF_BLOCK)?;
+        let list = |field| match value.get(field) {
+            None | Some(Value::Null) => Some([].as_slice()),
+            Some(Value::Array(list)) => Some(list.as_slice()),
+            Some(_) => None,
+        };
+        let (allocations, attributes) = (list("allocations")?, list("attributes")?);
+        let owners: Vec<Option<Owner>> =
+            attributes.iter().take(MOST_ATTRIBUTES).map(Owner::read).collect();
+        let slot = |value: &Value| {
+            if value.is_null() {
+                return Slot::Free;
+            }
+            let at = value.as_u64().and_then(|at| usize::try_from(at).ok());
+            let owner = at.and_then(|at| owners.get(at)?.clone());
+            owner.map_or(Slot::Unknown, Slot::Taken)
+        };
+        // It is no more than some thousand.
+        let size = usize::try_from(cidr.size()).ok()?;
+        let mut slots: Vec<Slot> = allocations.iter().take(size).map(slot).collect();
+        let unknown = slots.iter().filter(|slot| **slot == Slot::Unknown).count();
+        slots.resize(size, Slot::Unknown);
+        let host = text(value, "affinity").and_then(|text| text.strip_prefix("host:"));
+        Some(Self {
+            cidr,
+            host: host.or_else(|| text(value, "hostAffinity")).map(str::to_owned),
+            deleted: value.get("deleted").and_then(Value::as_bool) == Some(true),
+            slots,
+            wrong: unknown + allocations.len().abs_diff(size),
+        })
+    }
+}
+
+/// What a workload endpoint says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) node: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) pod: Option<String>,
+    pub(super) container: Option<String>,
+    pub(super) device: Option<String>,
+    pub(super) ips: Vec<IpAddr>,
+}
+
+impl Workload {
+    /// A resource of the third version.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let (meta, spec) = (value.get("metadata")?, value.get("spec")?);
+        let told = |value, field| text(value, field).map(str::to_owned);
+        Some(Self {
+            node: told(spec, "node"),
+            namespace: told(meta, "namespace"),
+            pod: told(spec, "pod"),
+            container: told(spec, "containerID"),
+            device: told(spec, "interfaceName"),
+            ips: ips(spec.get("ipNetworks")),
+        })
+    }
+
+    /// One of the first: node, namespace and pod are in its key.
+    pub(super) fn read_first(value: &Value) -> Option<Self> {
+        value.as_object()?;
+        let told = |field| text(value, field).map(str::to_owned);
+        let mut all = ips(value.get("ipv4_nets"));
+        all.extend(ips(value.get("ipv6_nets")));
+        all.truncate(MOST_IPS);
+        Some(Self {
+            container: told("active_instance_id"),
+            device: told("name"),
+            ips: all,
+            ..Self::default()
+        })
+    }
+}
+
+fn ips(list: Option<&Value>) -> Vec<IpAddr> {
+    let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    list.iter().filter_map(|one| ip(one.as_str()?)).take(MOST_IPS).collect()
+}
+
+/// `10.0.0.5/32`, or without its length.
+fn ip(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_network_knows_its_addresses() {
+        let v4 = Cidr::parse("10.0.0.77/26").unwrap();
+        assert_eq!((v4.size(), v4.ip(0)), (64, "10.0.0.64".parse().ok()));
+        assert_eq!((v4.ip(63), v4.ip(64)), ("10.0.0.127".parse().ok(), None));
+        let v6 = Cidr::parse("fd00::40/122").unwrap();
+        assert_eq!((v6.size(), v6.ip(1)), (64, "fd00::41".parse().ok()));
+        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.0/-1", "::/129"] {
+            assert_eq!(Cidr::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_broken_in_a_block_spoils_no_other_entry() {
+        let block = Block::read(&json!({
+            "cidr": "10.0.0.0/29", "affinity": "host:node-1", "news": {"of": ["a", "newer", "schema"]},
+            "allocations": [0, 9, -1, "0", 1.5, null, 1, 2, 0, 0],
+            "attributes": [
+                {"handle_id": "net.c", "secondary": {"node": "node-1", "news": 7}, "more": []},
+                {"handle_id": 7},
+                {"handle_id": null, "secondary": null},
+            ],
+        }))
+        .unwrap();
+        let owner = |slot: &Slot| match slot {
+            Slot::Free => "free".to_owned(),
+            Slot::Unknown => "?".to_owned(),
+            Slot::Taken(owner) => owner.handle.clone().unwrap_or_default(),
+        };
+        let slots: Vec<String> = block.slots.iter().map(owner).collect();
+        assert_eq!(slots, ["net.c", "?", "?", "?", "?", "free", "?", ""]);
+        assert_eq!((block.wrong, block.host.as_deref()), (7, Some("node-1")), "two are too many");
+        let short = json!({"cidr": "10.0.0.0/29", "hostAffinity": "n", "allocations": [null]});
+        let short = Block::read(&short).unwrap();
+        assert_eq!((short.slots.len(), short.wrong), (8, 7));
+        assert_eq!(short.slots[1], Slot::Unknown, "it says nothing of it");
+        for no_block in [
+            json!({}),
+            json!(7),
+            json!({"cidr": 7}),
+            json!({"cidr": "10.0.0.0/8"}),
+            json!({"cidr": "10.0.0.0/26", "allocations": {}}),
+            json!({"cidr": "10.0.0.0/26", "attributes": "x"}),
+        ] {
+            assert!(Block::read(&no_block).is_none(), "{no_block}");
+        }
+    }
+}

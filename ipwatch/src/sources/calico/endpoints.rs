@@ -1,0 +1,84 @@
+//! The endpoints of this node, by their keys.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Endpoint, Scope, What};
+
+use super::STORE;
+use super::documents::Workload;
+
+/// Endpoints that are told of. A node runs some hundred pods.
+const MOST: usize = 4096;
+
+/// What was told.
+#[derive(Default)]
+pub(super) struct Endpoints {
+    told: BTreeMap<String, bool>,
+    listed: Option<BTreeSet<String>>,
+    /// More than can be told of, since the last list began.
+    beyond: usize,
+}
+
+impl Endpoints {
+    /// Those of which no more is understood than their keys, and those beyond the bound.
+    pub(super) fn wrong(&self) -> usize {
+        self.told.values().filter(|understood| !**understood).count() + self.beyond
+    }
+
+    pub(super) fn began(&mut self, out: &mut Vec<What>) {
+        (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
+        out.push(What::Began(scope()));
+    }
+
+    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+        let listed = self.listed.take().unwrap_or_default();
+        let complete = complete && self.beyond == 0;
+        if complete {
+            self.told.retain(|key, _| listed.contains(key));
+        }
+        out.push(What::Ended { scope: scope(), began, complete });
+    }
+
+    /// An endpoint of this node is so now. `named`: what its key says, which is all there is where its value is
+    /// not understood.
+    pub(super) fn put(
+        &mut self,
+        key: &str,
+        named: (&str, &str),
+        workload: Option<Workload>,
+        out: &mut Vec<What>,
+    ) {
+        if let Some(listed) = &mut self.listed {
+            listed.insert(key.to_owned());
+        }
+        if self.told.len() >= MOST && !self.told.contains_key(key) {
+            self.beyond += 1;
+            if self.listed.is_none() {
+                // Whoever is told no more than a part must not take it for all.
+                out.push(What::Ended { scope: scope(), began: BootNs(0), complete: false });
+            }
+            return;
+        }
+        self.told.insert(key.to_owned(), workload.is_some());
+        let Workload { namespace, pod, container, device, ips, .. } = workload.unwrap_or_default();
+        out.push(What::Endpoint(Endpoint {
+            store: STORE.to_owned(),
+            key: key.to_owned(),
+            namespace: namespace.unwrap_or_else(|| named.0.to_owned()),
+            pod: pod.unwrap_or_else(|| named.1.to_owned()),
+            container,
+            device,
+            ips,
+        }));
+    }
+
+    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+        if self.told.remove(key).is_some() {
+            out.push(What::EndpointGone { store: STORE.to_owned(), key: key.to_owned() });
+        }
+    }
+}
+
+fn scope() -> Scope {
+    Scope::Endpoints { store: STORE.to_owned() }
+}

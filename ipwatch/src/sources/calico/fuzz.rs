@@ -1,0 +1,25 @@
+//! For the fuzz target.
+
+use super::keys::Keys;
+use super::model::Model;
+use crate::fact::BootNs;
+
+/// The values of Calico's keys: blocks and endpoints.
+pub fn calico(bytes: &[u8]) {
+    let mut model = Model::new("node-1".to_owned());
+    let mut out = Vec::new();
+    model.began(&mut out);
+    for key in [
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26",
+        "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--1-k8s-api--0-eth0",
+        "/calico/v1/host/node-1/workload/k8s/shop.api-0/endpoint/eth0",
+    ] {
+        model.put(key, bytes, &mut out);
+        model.put(key, bytes, &mut out);
+    }
+    if let Ok(key) = std::str::from_utf8(bytes) {
+        model.put(key, b"{}", &mut out);
+        model.gone(key, &mut out);
+    }
+    model.ended(BootNs(1), true, &mut out);
+}

@@ -1,0 +1,238 @@
+//! The layout of Calico's keys in an etcd, of the third version and of the first, which R5's clusters had.
+//!
+//! - blocks, in both: `/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26`;
+//! - endpoints: `/calico/resources/v3/projectcalico.org/workloadendpoints/NAMESPACE/NODE-k8s-POD-eth0`, the dashes
+//!   of each part doubled; first `/calico/v1/host/NODE/workload/k8s/NAMESPACE.POD/endpoint/eth0`.
+//!
+//! Of endpoints only this node's are told. Other keys say nothing.
+
+use serde_json::Value;
+
+use crate::fact::{BootNs, What};
+
+use super::blocks::Blocks;
+use super::documents::{Block, Workload};
+use super::endpoints::Endpoints;
+use super::keys::Keys;
+
+/// Longest value that is read: etcd itself takes none above 1.5 MiB.
+const LONGEST: usize = 4 << 20;
+/// Longest key.
+const LONGEST_KEY: usize = 2048;
+/// The orchestrator of Kubernetes' pods.
+const K8S: &str = "k8s";
+
+/// What a key stands for.
+#[derive(Debug, PartialEq, Eq)]
+enum Key {
+    Block,
+    /// An endpoint of this node.
+    Endpoint {
+        namespace: String,
+        pod: String,
+        /// It is one of the first layout.
+        first: bool,
+    },
+}
+
+/// What an etcd has told.
+pub(super) struct Model {
+    pub(super) node: String,
+    blocks: Blocks,
+    endpoints: Endpoints,
+}
+
+impl Model {
+    pub(super) fn new(node: String) -> Self {
+        Self { blocks: Blocks::new(node.clone()), endpoints: Endpoints::default(), node }
+    }
+
+    fn key(&self, key: &str) -> Option<Key> {
+        let rest = key.trim_start_matches('/').strip_prefix("calico/")?;
+        if key.len() > LONGEST_KEY {
+            return None;
+        }
+        let parts: Vec<&str> = rest.split('/').collect();
+        match parts[..] {
+            ["ipam", "v2", "assignment", _, "block", name] if !name.is_empty() => Some(Key::Block),
+            ["resources", "v3", "projectcalico.org", "workloadendpoints", namespace, name] => {
+                let name = name.strip_prefix(&format!("{}-{K8S}-", doubled(&self.node)))?;
+                let pod = segment(name)?;
+                Some(Key::Endpoint { namespace: namespace.to_owned(), pod, first: false })
+            }
+            ["v1", "host", node, "workload", K8S, workload, "endpoint", _] if node == self.node => {
+                let workload = unescaped(workload);
+                let (namespace, pod) = workload.split_once('.')?;
+                let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+                Some(Key::Endpoint { namespace, pod, first: true })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Keys for Model {
+    fn began(&mut self, out: &mut Vec<What>) {
+        self.blocks.began(out);
+        self.endpoints.began(out);
+    }
+
+    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<What>) {
+        let Some(kind) = self.key(key) else { return };
+        let value: Option<Value> =
+            Some(value).filter(|v| v.len() <= LONGEST).and_then(|v| serde_json::from_slice(v).ok());
+        match kind {
+            Key::Block => self.blocks.put(key, value.as_ref().and_then(Block::read), out),
+            Key::Endpoint { namespace, pod, first } => {
+                let read = if first { Workload::read_first } else { Workload::read };
+                let workload = value.as_ref().and_then(read);
+                // Its key begins like this node's, and it is another's: `node-1` and `node-1-k8s-x`.
+                let other = |known: &Workload| known.node.as_ref().is_some_and(|n| *n != self.node);
+                if !workload.as_ref().is_some_and(other) {
+                    self.endpoints.put(key, (&namespace, &pod), workload, out);
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+        match self.key(key) {
+            Some(Key::Block) => self.blocks.gone(key, out),
+            Some(Key::Endpoint { .. }) => self.endpoints.gone(key, out),
+            None => {}
+        }
+    }
+
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+        self.blocks.ended(began, complete, out);
+        self.endpoints.ended(began, complete, out);
+    }
+
+    fn wrong(&self) -> usize {
+        self.blocks.wrong() + self.endpoints.wrong()
+    }
+}
+
+/// As a part of an endpoint's name.
+fn doubled(text: &str) -> String {
+    text.replace('-', "--")
+}
+
+/// The first part of a name, up to a dash that is not doubled.
+fn segment(name: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = name.chars().peekable();
+    while let Some(char) = rest.next() {
+        if char == '-' && rest.next_if_eq(&'-').is_none() {
+            return Some(out).filter(|out| !out.is_empty());
+        }
+        out.push(char);
+    }
+    None
+}
+
+/// A part of a key of the first layout.
+fn unescaped(text: &str) -> String {
+    text.replace("%2F", "/").replace("%2f", "/").replace("%25", "%")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fact::Endpoint;
+
+    const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29";
+    const V3: &str =
+        "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--1-k8s-api--0-eth0";
+    const V1: &str = "/calico/v1/host/node-1/workload/k8s/shop.api-0/endpoint/eth0";
+
+    fn put(model: &mut Model, key: &str, value: &Value) -> Vec<What> {
+        let mut out = Vec::new();
+        model.put(key, value.to_string().as_bytes(), &mut out);
+        out
+    }
+
+    fn model() -> Model {
+        Model::new("node-1".to_owned())
+    }
+
+    fn endpoint(out: &[What]) -> &Endpoint {
+        let [What::Endpoint(endpoint)] = out else { panic!("{out:?}") };
+        endpoint
+    }
+
+    #[test]
+    fn an_endpoint_of_either_layout_is_the_same() {
+        let spec = json!({"orchestrator": "k8s", "node": "node-1", "containerID": "aa", "pod": "api-0",
+            "endpoint": "eth0", "ipNetworks": ["10.0.0.5/32", "fd00::5/128"], "interfaceName": "cali1"});
+        let v3 =
+            json!({"kind": "WorkloadEndpoint", "metadata": {"namespace": "shop"}, "spec": spec});
+        let v1 = json!({"state": "active", "name": "cali1", "active_instance_id": "aa",
+            "ipv4_nets": ["10.0.0.5/32"], "ipv6_nets": ["fd00::5/128"], "labels": {"a": "b"}});
+        let (out, first) = (put(&mut model(), V3, &v3), put(&mut model(), V1, &v1));
+        let (one, other) = (endpoint(&out), endpoint(&first));
+        assert_eq!((one.key.as_str(), other.key.as_str()), (V3, V1));
+        assert_eq!(Endpoint { key: V1.to_owned(), ..one.clone() }, *other);
+        assert_eq!((one.namespace.as_str(), one.pod.as_str()), ("shop", "api-0"));
+        assert_eq!((one.container.as_deref(), one.device.as_deref()), (Some("aa"), Some("cali1")));
+        assert_eq!(one.ips.len(), 2);
+    }
+
+    #[test]
+    fn an_endpoint_that_is_not_understood_is_there_all_the_same() {
+        let mut model = model();
+        let mut out = Vec::new();
+        model.began(&mut out);
+        model.put(V3, b"{", &mut out);
+        model.put(V1, b"7", &mut out);
+        model.put(BLOCK, &[0xff; 9], &mut out);
+        model.ended(BootNs(1), true, &mut out);
+        let [_, _, What::Endpoint(one), What::Endpoint(other), _, _] = &out[..] else {
+            panic!("{out:?}")
+        };
+        assert_eq!((&*one.namespace, &*one.pod, &one.container), ("shop", "api-0", &None));
+        assert_eq!((&*other.namespace, &*other.pod), ("shop", "api-0"));
+        assert_eq!(model.wrong(), 3);
+        let mut out = Vec::new();
+        model.gone(V3, &mut out);
+        model.gone(V3, &mut out);
+        assert_eq!((out.len(), model.wrong()), (1, 2));
+    }
+
+    #[test]
+    fn what_is_another_nodes_is_left_alone() {
+        let mut model = model();
+        for key in [
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--12-k8s-api--0-eth0",
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node-1-k8s-api--0-eth0",
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--1-k8s-",
+            "/calico/resources/v3/projectcalico.org/ippools/default",
+            "/calico/v1/host/node-2/workload/k8s/shop.api-0/endpoint/eth0",
+            "/calico/v1/host/node-1/workload/libnetwork/x/endpoint/eth0",
+            "/calico/v1/host/node-1/metadata",
+            "/calico/ipam/v2/handle/k8s-pod-network.aa",
+            "/other/ipam/v2/assignment/ipv4/block/10.0.0.0-29",
+            "",
+        ] {
+            assert_eq!(put(&mut model, key, &json!({"spec": {}, "metadata": {}})), [], "{key}");
+        }
+        let spec = json!({"spec": {"node": "node-1-k8s-api"}, "metadata": {}});
+        assert_eq!(put(&mut model, V3, &spec), []);
+        assert_eq!(model.wrong(), 0);
+    }
+
+    #[test]
+    fn a_block_is_followed_by_its_key() {
+        let mut model = model();
+        let id = "a".repeat(64);
+        let block = json!({"cidr": "10.0.0.0/30", "affinity": "host:node-1", "allocations": [null, 0, null, null],
+            "attributes": [{"handle_id": format!("net.{id}"), "secondary": {"node": "node-1"}}]});
+        let [What::Reservation(one)] = &put(&mut model, BLOCK, &block)[..] else { panic!("one") };
+        assert_eq!((one.key.clone(), one.container_id.clone()), (format!("{BLOCK}/1"), Some(id)));
+        let mut out = Vec::new();
+        model.gone(BLOCK, &mut out);
+        assert_eq!(out.len(), 1);
+    }
+}
