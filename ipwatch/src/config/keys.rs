@@ -272,6 +272,11 @@ pub const KEYS: &[Key] = &[
         |c| Some(Value::Boolean(c.kubernetes.calico)),
     ),
     Key::new(
+        "kubernetes.events",
+        "Tell of firing findings as Events on the pods they hurt: `kubectl describe pod` shows them.",
+        |c| Some(Value::Boolean(c.kubernetes.events)),
+    ),
+    Key::new(
         "kubernetes.node",
         "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the host name.",
         |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),

@@ -27,6 +27,7 @@ use crate::ledger::Ledger;
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::metrics::Question;
 use crate::sinks::Sinks;
+use crate::sinks::events::Events;
 use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
 use crate::sources::probes::Missed;
@@ -436,6 +437,11 @@ impl Core {
         self.sinks.publish(&change, &links.unwrap_or_default());
     }
 
+    /// Tells the cluster of what fires, now and later.
+    pub(super) fn tell_cluster(&mut self, events: Events) {
+        self.sinks.tell_cluster(events, self.ledger.open_findings());
+    }
+
     /// Takes second looks as soon as they tell anything new. Returns how patient it is now.
     pub(super) fn in_haste(&mut self) -> Policy {
         self.policy.second_look = SECOND_LOOK_IN_HASTE;
@@ -477,8 +483,8 @@ impl Core {
         let (status, detail) = self.ledger.status();
         let mut sources = self.map.sources();
         sources.push(SourceState { name: "ledger".to_owned(), status, detail });
-        if let Some((status, detail)) = self.sinks.standing() {
-            sources.push(SourceState { name: "otlp".to_owned(), status, detail });
+        for (name, status, detail) in self.sinks.standing() {
+            sources.push(SourceState { name: name.to_owned(), status, detail });
         }
         if let Some(detail) = super::capabilities::missing() {
             let (name, status) = ("capabilities".to_owned(), SourceStatus::Degraded);

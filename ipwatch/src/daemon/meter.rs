@@ -184,13 +184,19 @@ fn sizes(map: &NodeMap) -> Sizes {
 
 fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
     reading.published = counters.published;
-    let Some(otlp) = counters.otlp else { return };
-    reading.failures = Some(otlp.failures);
-    let signal = |kind| {
-        let sinks::otlp::Count { exported, dropped, waiting } = otlp.of(kind);
-        (sinks::otlp::Kind::as_str(kind), Signal { exported, dropped, waiting })
+    let signal = |count| {
+        let sinks::otlp::Count { exported, dropped, waiting } = count;
+        Signal { exported, dropped, waiting }
     };
-    reading.telemetry = sinks::otlp::Kind::ALL.into_iter().map(signal).collect();
+    if let Some(otlp) = counters.otlp {
+        reading.failures = Some(otlp.failures);
+        let all = sinks::otlp::Kind::ALL.into_iter();
+        reading.telemetry = all.map(|kind| (kind.as_str(), signal(otlp.of(kind)))).collect();
+    }
+    if let Some(events) = counters.events {
+        *reading.failures.get_or_insert(0) += events.failures;
+        reading.telemetry.insert(sinks::events::NAME, signal(events.count));
+    }
 }
 
 #[cfg(test)]

@@ -77,9 +77,11 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
         let ledger = open_ledger(&config, &started)?;
+        let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
         let (mut core, requests) = core(&config, started, ledger, &events, otlp, scrapes)?;
         core.beat(service.beat());
+        tell_cluster(&config, &node, &mut core);
         let mut reloads = Reloads::new(reread, config);
 
         let (stop, mut stopped) = watch::channel(());
@@ -151,6 +153,21 @@ fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     // What hangs on a disk must not keep the daemon from going down.
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
+}
+
+/// Tells the cluster of findings, where that is wanted and there is a way.
+fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
+    let settings = &config.kubernetes;
+    if !settings.events {
+        return;
+    }
+    match settings.door() {
+        Ok(door) => {
+            let events = sinks::events::Events::start(door, settings.node_name(node));
+            core.tell_cluster(events);
+        }
+        Err(why) => tracing::warn!("kubernetes.events: the API server is {why}"),
+    }
 }
 
 /// What to export, checked before anything is started.

@@ -68,12 +68,11 @@ const RESYNCS: Family = counter(
 const PUBLISHED: Family =
     counter("ipwatch_telemetry_published_total", "Changes of findings that were told to the sinks");
 const EXPORTED: Family =
-    counter("ipwatch_telemetry_exported_total", "What the collector took, by signal");
+    counter("ipwatch_telemetry_exported_total", "What was taken where it was sent to, by signal");
 const DROPPED: Family =
-    counter("ipwatch_telemetry_dropped_total", "What the collector will not get, by signal");
-const WAITING: Family = gauge("ipwatch_telemetry_waiting", "What waits for the collector");
-const FAILURES: Family =
-    counter("ipwatch_telemetry_failures_total", "Failed attempts to send to the collector");
+    counter("ipwatch_telemetry_dropped_total", "What will not get there, by signal");
+const WAITING: Family = gauge("ipwatch_telemetry_waiting", "What waits to be sent");
+const FAILURES: Family = counter("ipwatch_telemetry_failures_total", "Failed attempts to send");
 const LEDGER_WAITING: Family =
     gauge("ipwatch_ledger_rows_waiting", "Rows that wait to be written to disk");
 const LEDGER_LOST: Family =

@@ -39,11 +39,11 @@ pub struct Reading {
     pub facts: u64,
     /// How often everything was read again because events were lost.
     pub resyncs: u64,
-    /// What the telemetry did, by signal; empty without a collector.
+    /// What the telemetry did, by signal; empty without a collector and without Events.
     pub telemetry: BTreeMap<&'static str, Signal>,
     /// Changes that were published.
     pub published: u64,
-    /// Failed attempts to send; `None` without a collector.
+    /// Failed attempts to send; `None` without either.
     pub failures: Option<u64>,
     /// How every source stands.
     pub sources: Vec<SourceState>,

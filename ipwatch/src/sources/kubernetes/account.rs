@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use secrecy::ExposeSecret as _;
 
 use super::client::Api;
-use super::error::ApiError;
+use super::error::{ApiError, within};
 use crate::bounded;
 
 /// No file that is read here is longer.
@@ -28,6 +29,8 @@ const LIMIT: usize = 1 << 20;
 const IN_POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The same below the node's root (`--host-root`), where the manifests mount it.
 const IN_HOST_ROOT: &str = "/etc/ipwatch-api";
+/// What reading them is, for people.
+const WHAT: &str = "the credentials";
 const NO_AUTHORITY: &str = "TLS: the certificate authority is no PEM";
 
 /// The way in.
@@ -94,6 +97,18 @@ impl Door {
         };
         let host = if host.contains(':') { format!("[{host}]") } else { host };
         Some(Self::Pod { url: format!("https://{host}:{port}"), account: account.to_owned() })
+    }
+
+    /// Opens it on a thread.
+    pub(crate) async fn enter(&self, limit: Duration) -> Result<Api, ApiError> {
+        let door = self.clone();
+        let opened = tokio::task::spawn_blocking(move || door.open());
+        within(WHAT, limit, async {
+            opened
+                .await
+                .map_err(|_| ApiError::Setting("the credentials cannot be read".to_owned()))?
+        })
+        .await
     }
 
     /// Opens it: reads files, and may run a program, so never on an async worker, but within the runtime of

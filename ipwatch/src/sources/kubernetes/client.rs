@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, Response};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -38,6 +38,14 @@ pub(crate) struct Api {
 pub(crate) struct Body {
     what: &'static str,
     incoming: kube::client::Body,
+}
+
+/// What is sent along with a request.
+pub(crate) struct Content {
+    pub(crate) method: Method,
+    /// Its type.
+    pub(crate) kind: &'static str,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Api {
@@ -77,8 +85,29 @@ impl Api {
         path: &str,
         limit: Duration,
     ) -> Result<Body, ApiError> {
+        self.ask(what, path, None, limit).await
+    }
+
+    /// The same for a request that says something.
+    pub(crate) async fn send(
+        &self,
+        what: &'static str,
+        path: &str,
+        content: Content,
+        limit: Duration,
+    ) -> Result<Body, ApiError> {
+        self.ask(what, path, Some(content), limit).await
+    }
+
+    async fn ask(
+        &self,
+        what: &'static str,
+        path: &str,
+        content: Option<Content>,
+        limit: Duration,
+    ) -> Result<Body, ApiError> {
         within(what, limit, async {
-            let request = self.request(what, path).await?;
+            let request = self.request(what, path, content).await?;
             let answer = self.client.send(request).await;
             let answer = answer.map_err(|error| ApiError::failed(what, &error))?;
             if answer.status().is_success() {
@@ -93,11 +122,21 @@ impl Api {
         &self,
         what: &'static str,
         path: &str,
+        content: Option<Content>,
     ) -> Result<Request<kube::client::Body>, ApiError> {
-        let mut request = Request::get(path)
+        let mut request = Request::builder()
+            .uri(path)
             .header(ACCEPT, "application/json")
-            .header(USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
-            .body(kube::client::Body::empty())
+            .header(USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")));
+        let body = match content {
+            None => kube::client::Body::empty(),
+            Some(Content { method, kind, bytes }) => {
+                request = request.method(method).header(CONTENT_TYPE, kind);
+                bytes.into()
+            }
+        };
+        let mut request = request
+            .body(body)
             .map_err(|error| ApiError::Garbage { what, why: error.to_string() })?;
         if let Some(token) = self.token.read().await? {
             let wrong =
@@ -125,6 +164,24 @@ impl Body {
                 Some(Err(error)) => return Err(ApiError::failed(self.what, &error)),
             }
         }
+    }
+
+    /// All of it, if it has no more than `most` bytes.
+    pub(crate) async fn whole(mut self, most: usize, limit: Duration) -> Result<Vec<u8>, ApiError> {
+        within(self.what, limit, async {
+            let mut text = Vec::new();
+            while let Some(data) = self.part().await? {
+                if text.len() + data.len() > most {
+                    return Err(ApiError::Garbage {
+                        what: self.what,
+                        why: "it is too long".into(),
+                    });
+                }
+                text.extend_from_slice(&data);
+            }
+            Ok(text)
+        })
+        .await
     }
 }
 

@@ -10,7 +10,7 @@ const LONGEST: usize = 200;
 
 /// What keeps the API server from telling. None of these carries a credential, nor anything of an object.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum ApiError {
+pub(crate) enum ApiError {
     /// There is no way to it: a file is missing or wrong.
     #[error("{path}: {why}")]
     File { path: PathBuf, why: String },

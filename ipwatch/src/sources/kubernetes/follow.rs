@@ -159,22 +159,10 @@ impl<K: Kind> Follower<K> {
         self.say(status, text).await
     }
 
-    /// On a thread: it reads files.
-    async fn open(&self) -> Result<Api, ApiError> {
-        let door = self.door.clone();
-        let opened = tokio::task::spawn_blocking(move || door.open());
-        within("the credentials", self.pace.open, async {
-            opened
-                .await
-                .map_err(|_| ApiError::Setting("the credentials cannot be read".to_owned()))?
-        })
-        .await
-    }
-
     /// From the credentials to the first failure.
     async fn session(&mut self) -> Ended {
         let ended: Result<std::convert::Infallible, Ended> = async {
-            let api = self.open().await?;
+            let api = self.door.enter(self.pace.open).await?;
             loop {
                 if !self.resumes {
                     self.list(&api).await?;
@@ -355,7 +343,7 @@ fn unknown(error: ApiError) -> ApiError {
 }
 
 /// Between half of it and one and a half.
-fn jittered(pause: Duration) -> Duration {
+pub(crate) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0u8) % 1024;
     pause.mul_f64(0.5 + random as f64 / 1024.0)
 }

@@ -1,6 +1,5 @@
 //! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
-//! and Calico's blocks ([`calico`](super::calico)).
-//! Read only.
+//! and Calico's blocks ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
 //!
 //! - `account`: where it is, and who we are.
 //! - `client`: requests with bounds.
@@ -33,7 +32,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::account::Door;
+pub(crate) use self::account::Door;
+pub(crate) use self::client::{Api, Content};
+pub(crate) use self::error::ApiError;
+pub(crate) use self::follow::jittered;
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
 use crate::sources::{Emit, calico};
@@ -55,6 +57,8 @@ pub struct Settings {
     pub whereabouts: bool,
     /// Follow Calico's blocks too, which are the whole cluster's, and what it says of this node's pods.
     pub calico: bool,
+    /// Tell the cluster of findings that fire, as Events: `sinks::events`.
+    pub events: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
 }
@@ -67,7 +71,7 @@ impl Settings {
     }
 
     /// The way in. `Err`: why there is none.
-    fn door(&self) -> Result<Door, &'static str> {
+    pub(crate) fn door(&self) -> Result<Door, &'static str> {
         if self.enabled == Some(false) {
             return Err("switched off by the configuration");
         }
@@ -75,6 +79,13 @@ impl Settings {
         self.kubeconfig.clone().map(Door::Kubeconfig).or_else(pod).ok_or(
             "not asked: name a kubeconfig (kubernetes.kubeconfig), or run as a pod with a service account",
         )
+    }
+
+    /// What this node is called in the cluster, unless that is `node`.
+    pub(crate) fn node_name(&self, node: &str) -> String {
+        // Told by the manifests, from `spec.nodeName`.
+        let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+        self.node.clone().or_else(told).unwrap_or_else(|| node.to_owned())
     }
 }
 
@@ -120,9 +131,7 @@ impl Default for Pace {
 pub fn start(settings: &Settings, node: &str, emit: &Emit) {
     let emit = emit.clone();
     let door = settings.door();
-    // Told by the manifests, from `spec.nodeName`.
-    let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    let node = settings.node.clone().or_else(told).unwrap_or_else(|| node.to_owned());
+    let node = settings.node_name(node);
     if let Ok(door) = &door
         && settings.whereabouts
     {

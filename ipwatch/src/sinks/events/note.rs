@@ -1,0 +1,254 @@
+//! What an Event says of a finding, and on which object. Pure.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::escape::escape;
+use crate::finding::{Code, Finding, Severity};
+
+/// Longest message, in bytes: the API server takes no more.
+const MOST: usize = 1024;
+/// Longest part of it that is taken from one text.
+const PART: usize = 400;
+/// Where Events about a node are kept.
+const OF_NODES: &str = "default";
+/// What follows a message that was cut.
+const CUT: char = '…';
+
+/// One Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Its own, which makes it the same one after a restart.
+    name: String,
+    namespace: String,
+    about: Value,
+    node: String,
+    kind: &'static str,
+    reason: String,
+    message: String,
+    /// Since when the finding fires.
+    first: String,
+}
+
+impl Note {
+    pub(super) fn of(finding: &Finding, node: &str) -> Self {
+        let (namespace, about) = about(finding, node);
+        Self {
+            name: name(&finding.id, node, &about),
+            namespace,
+            about,
+            node: node.to_owned(),
+            kind: if finding.severity == Severity::Info { "Normal" } else { "Warning" },
+            reason: reason(finding.code),
+            message: message(finding),
+            first: seconds(finding.firing_at.as_deref().unwrap_or(&finding.since)),
+        }
+    }
+
+    /// Where the Events of its namespace are.
+    pub(super) fn all(&self) -> String {
+        format!("/api/v1/namespaces/{}/events", self.namespace)
+    }
+
+    /// Where it is itself.
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.all(), self.name)
+    }
+
+    /// The whole object.
+    pub(super) fn object(&self, now: &str, count: u32) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "name": self.name, "namespace": self.namespace },
+            "involvedObject": self.about,
+            "type": self.kind,
+            "reason": self.reason,
+            "message": self.message,
+            "firstTimestamp": self.first,
+            "lastTimestamp": now,
+            "count": count,
+            "source": { "component": "ipwatch", "host": self.node },
+            "reportingComponent": "ipwatch",
+            "reportingInstance": self.node,
+        })
+    }
+
+    /// What of it is new when it is told again. `count`: unknown where an earlier run told it.
+    pub(super) fn again(&self, now: &str, count: Option<u32>) -> Value {
+        let mut patch = json!({ "type": self.kind, "message": self.message, "lastTimestamp": now });
+        if let Some(count) = count {
+            patch["count"] = count.into();
+        }
+        patch
+    }
+}
+
+/// The pod that is hurt, else the node; and the namespace, which must be the object's.
+fn about(finding: &Finding, node: &str) -> (String, Value) {
+    let pod = finding.subject.pod.as_ref();
+    let names = pod.and_then(|pod| {
+        Some((label(pod.namespace.as_deref()?, 63)?, label(pod.name.as_deref()?, 253)?, &pod.uid))
+    });
+    if let Some((namespace, name, uid)) = names {
+        let mut about = json!({
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name,
+        });
+        if let Some(uid) = uid {
+            about["uid"] = json!(uid);
+        }
+        return (namespace.to_owned(), about);
+    }
+    // kubelet names its node as its uid, too, and kubectl looks for that.
+    let about = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
+    (OF_NODES.to_owned(), about)
+}
+
+/// A name that Kubernetes can have given: it goes into a path.
+fn label(name: &str, most: usize) -> Option<&str> {
+    let fits =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    (starts && name.len() <= most && name.bytes().all(fits)).then_some(name)
+}
+
+/// By the finding's id; and by node and object, for a range has the same id on each node, and another pod's Event is
+/// another one.
+fn name(id: &str, node: &str, about: &Value) -> String {
+    let mut hash = Sha256::new();
+    hash.update(node);
+    hash.update([0]);
+    hash.update(about.to_string());
+    let hash: String = hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("ipwatch-{id}-{hash}")
+}
+
+/// `ip-held-by-stuck-process` as `IpHeldByStuckProcess`.
+fn reason(code: Code) -> String {
+    let upper = |word: &str| {
+        let (first, rest) = word.split_at(1);
+        format!("{}{rest}", first.to_ascii_uppercase())
+    };
+    code.as_str().split('-').map(upper).collect()
+}
+
+/// What it is about, who holds it, what will break, and what to do first.
+fn message(finding: &Finding) -> String {
+    let mut parts = Vec::new();
+    let subject = &finding.subject;
+    let about = match (&subject.ip, &subject.network) {
+        (Some(ip), _) => Some(ip.to_string()),
+        (None, Some(network)) => Some(format!("network {network}")),
+        (None, None) => None,
+    };
+    let held = finding.holders.first().map(|holder| {
+        let pid = holder.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
+        let comm = holder.comm.as_deref().map(|comm| format!(" {comm}")).unwrap_or_default();
+        let more = finding.holders.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        // A mount or a socket has neither.
+        let what = if pid.is_empty() && comm.is_empty() { " something" } else { "" };
+        format!("held by{what}{pid}{comm}{more}")
+    });
+    let title: Vec<String> = [about, held].into_iter().flatten().collect();
+    if !title.is_empty() {
+        parts.push(title.join(", ") + ".");
+    }
+    parts.push(finding.impact.clone());
+    if let Some(next) = finding.remediation.first() {
+        parts.push(format!("Next: {next}"));
+    }
+    parts.push(format!("On the node: ipwatch explain {}", finding.id));
+    let parts: Vec<String> =
+        parts.iter().map(|part| cut(escape(part).into_owned(), PART)).collect();
+    cut(parts.join(" "), MOST)
+}
+
+fn cut(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let mut text = text;
+    text.truncate(text.floor_char_boundary(most - CUT.len_utf8()));
+    text.push(CUT);
+    text
+}
+
+/// A date without its fraction, as Events have it.
+pub(super) fn seconds(date: &str) -> String {
+    match date.split_once('.') {
+        Some((date, _)) => format!("{date}Z"),
+        None => date.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::tests::updated;
+
+    fn note(change: impl FnOnce(&mut Finding)) -> Value {
+        let mut finding = updated("abc").finding;
+        change(&mut finding);
+        Note::of(&finding, "node-17").object("2026-01-01T00:00:09Z", 3)
+    }
+
+    #[test]
+    fn it_says_who_holds_what_and_what_to_do() {
+        let told = note(|_| {});
+        assert_eq!(told["reason"], "IpHeldByStuckProcess");
+        assert_eq!(told["type"], "Warning");
+        assert_eq!(
+            told["message"],
+            "10.0.3.17, held by pid 812 java. the IP cannot be used Next: bring back the NFS server \
+             On the node: ipwatch explain abc"
+        );
+        assert_eq!(
+            told["involvedObject"],
+            json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "api-0", "uid": "7f3a"})
+        );
+        assert_eq!(told["metadata"]["namespace"], "shop");
+        assert_eq!(told["firstTimestamp"], "2026-01-01T00:00:08Z");
+        assert_eq!((&told["count"], &told["reportingInstance"]), (&json!(3), &json!("node-17")));
+        assert_eq!(note(|finding| finding.severity = Severity::Info)["type"], "Normal");
+        assert!(Code::ALL.iter().all(|code| reason(*code).chars().all(|c| c.is_alphanumeric())));
+    }
+
+    #[test]
+    fn without_a_pod_that_can_be_it_is_on_the_node() {
+        let cases: [fn(&mut Finding); 4] = [
+            |finding| finding.subject.pod = None,
+            |finding| finding.subject.pod.as_mut().unwrap().name = None,
+            |finding| finding.subject.pod.as_mut().unwrap().namespace = Some("../secrets".into()),
+            |finding| finding.subject.pod.as_mut().unwrap().name = Some("a\n".into()),
+        ];
+        for case in cases {
+            let told = note(case);
+            assert_eq!(told["involvedObject"]["kind"], "Node", "{told}");
+            assert_eq!(told["metadata"]["namespace"], "default");
+        }
+    }
+
+    #[test]
+    fn a_range_is_another_one_on_each_node_and_a_pods_on_each_pod() {
+        let mut finding = updated("abc").finding;
+        let one = Note::of(&finding, "node-1").path();
+        assert_eq!(one, Note::of(&finding, "node-1").path());
+        assert_ne!(one, Note::of(&finding, "node-2").path());
+        finding.subject.pod.as_mut().unwrap().uid = Some("another".into());
+        assert_ne!(one, Note::of(&finding, "node-1").path());
+    }
+
+    #[test]
+    fn hostile_text_is_escaped_and_long_text_is_cut() {
+        let told = note(|finding| {
+            finding.holders[0].comm = Some("\u{1b}[2J\njava".into());
+            finding.impact = "ü".repeat(4000);
+        });
+        let message = told["message"].as_str().unwrap();
+        assert!(message.len() <= MOST && message.contains("\\x1b[2J\\x0ajava"), "{message}");
+        assert!(message.contains('…') && message.contains("Next: bring back"), "{message}");
+        let told = note(|finding| finding.remediation = vec!["\u{202e}".repeat(4000)]);
+        assert!(told["message"].as_str().unwrap().len() <= MOST);
+    }
+}

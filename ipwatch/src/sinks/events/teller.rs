@@ -1,0 +1,201 @@
+//! The task that tells the API server: one Event after the other, as often as it takes, and no faster than it may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::note::{Note, seconds};
+use super::{Job, Pace, Shared};
+use crate::escape::escape;
+use crate::sources::kubernetes::{Api, ApiError, Content, Door, jittered};
+
+/// What is asked for, for people.
+const WHAT: &str = "an Event";
+/// Longest answer: the Event, and who has changed it.
+const ANSWER: usize = 64 << 10;
+/// Longest that the server may ask us to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+pub(super) struct Teller {
+    door: Door,
+    pace: Pace,
+    shared: Arc<Shared>,
+    api: Option<Api>,
+    bucket: Bucket,
+}
+
+/// Of an Event that is there already.
+#[derive(Deserialize)]
+struct There {
+    #[serde(default)]
+    count: u32,
+}
+
+impl Teller {
+    pub(super) fn new(door: Door, pace: Pace, shared: Arc<Shared>) -> Self {
+        Self { door, pace, shared, api: None, bucket: Bucket::full(pace.burst, pace.each) }
+    }
+
+    /// Until the end is asked for and nothing waits.
+    pub(super) async fn run(mut self) {
+        let mut pause = self.pace.retry.0;
+        loop {
+            let job = match self.shared.next() {
+                Ok(job) => job,
+                Err(_) if self.shared.is_ending() => return,
+                Err(due) => {
+                    self.rest(due).await;
+                    continue;
+                }
+            };
+            tokio::time::sleep(self.bucket.take()).await;
+            let error = match self.tell(&job).await {
+                Ok(count) => {
+                    pause = self.pace.retry.0;
+                    if self.shared.told(&job, count, self.again()) {
+                        tracing::info!("the API server takes Events again");
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if for_good(&error) {
+                let news = self.shared.refused(&job, error.to_string(), self.again());
+                report(&error, news, "dropped");
+                continue;
+            }
+            report(&error, self.shared.failed(error.to_string()), "told later");
+            if self.shared.is_ending() {
+                return;
+            }
+            // With the credentials as they are then.
+            self.api = None;
+            let asked = match &error {
+                ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
+                _ => Duration::ZERO,
+            };
+            self.hold(asked + jittered(pause)).await;
+            pause = (pause * 2).min(self.pace.retry.1);
+        }
+    }
+
+    /// When what still holds is told again.
+    fn again(&self) -> Instant {
+        Instant::now() + jittered(self.pace.again)
+    }
+
+    async fn rest(&self, due: Option<Instant>) {
+        let news = self.shared.news.notified();
+        match due {
+            None => news.await,
+            // Either outcome means the same: look again.
+            Some(due) => {
+                let _ = tokio::time::timeout_at(due, news).await;
+            }
+        }
+    }
+
+    /// Waits, but not beyond the end of the daemon.
+    async fn hold(&self, wait: Duration) {
+        let ending = async {
+            while !self.shared.is_ending() {
+                self.shared.news.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(wait, ending).await;
+    }
+
+    /// How often it was told, with this time.
+    async fn tell(&mut self, job: &Job) -> Result<u32, ApiError> {
+        let note = &*job.note;
+        let now = seconds(&jiff::Timestamp::now().to_string());
+        let mut count = job.count;
+        if count == 0 {
+            match self.create(note, &now, 1).await {
+                Err(ApiError::Refused { code: 409, .. }) => {
+                    // An earlier run told it. How often, the answer says.
+                    let there = self.patch(note, note.again(&now, None)).await?;
+                    count = there.max(1);
+                }
+                done => return done,
+            }
+        }
+        count = count.saturating_add(1);
+        match self.patch(note, note.again(&now, Some(count))).await {
+            // It was forgotten meanwhile.
+            Err(ApiError::Refused { code: 404, .. }) => self.create(note, &now, count).await,
+            done => done.map(|_| count),
+        }
+    }
+
+    async fn create(&mut self, note: &Note, now: &str, count: u32) -> Result<u32, ApiError> {
+        let object = note.object(now, count);
+        self.ask(Method::POST, &note.all(), "application/json", &object).await?;
+        Ok(count)
+    }
+
+    /// How often the server says that it was told.
+    async fn patch(&mut self, note: &Note, patch: Value) -> Result<u32, ApiError> {
+        let kind = "application/merge-patch+json";
+        let answer = self.ask(Method::PATCH, &note.path(), kind, &patch).await?;
+        let there: There = serde_json::from_slice(&answer).unwrap_or(There { count: 0 });
+        Ok(there.count)
+    }
+
+    async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        kind: &'static str,
+        object: &Value,
+    ) -> Result<Vec<u8>, ApiError> {
+        let limit = self.pace.answer;
+        let api = match self.api.take() {
+            Some(api) => api,
+            None => self.door.enter(limit).await?,
+        };
+        let content = Content { method, kind, bytes: object.to_string().into_bytes() };
+        let answer = self.api.insert(api).send(WHAT, path, content, limit).await?;
+        // All of it, so that the connection can be used again.
+        answer.whole(ANSWER, limit).await
+    }
+}
+
+/// Whether the same would be refused again: no right, no such namespace, or one that is being deleted.
+fn for_good(error: &ApiError) -> bool {
+    matches!(error, ApiError::Refused { code: 400..=499, .. })
+}
+
+/// One line when it begins to fail, not one for each attempt.
+fn report(error: &ApiError, news: bool, fate: &str) {
+    if news {
+        let why = error.to_string();
+        tracing::warn!("the API server takes no Events: {}; they are {fate}", escape(&why));
+    }
+}
+
+/// How many may be told now.
+#[derive(Debug)]
+struct Bucket {
+    each: Duration,
+    most: u32,
+    /// When it is full again. Each that is taken puts it off.
+    full: Instant,
+}
+
+impl Bucket {
+    fn full(most: u32, each: Duration) -> Self {
+        Self { each, most, full: Instant::now() }
+    }
+
+    /// Takes one: how long to wait for it.
+    fn take(&mut self) -> Duration {
+        let now = Instant::now();
+        self.full = self.full.max(now) + self.each;
+        (self.full - now).saturating_sub(self.each * self.most)
+    }
+}

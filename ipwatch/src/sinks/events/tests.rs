@@ -1,0 +1,244 @@
+//! Against an API server that keeps Events as a real one does: made once, then patched, then forgotten. A fake
+//! one: with a real kube-apiserver it runs end to end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::sinks::tests::{opened, resolved, updated};
+
+/// Bounds a wait; no test depends on how long it really takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By path.
+    events: BTreeMap<String, Value>,
+    /// Method and path of each request.
+    asked: Vec<String>,
+    /// What is answered first, instead.
+    refusals: VecDeque<u16>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Cluster(Arc<Mutex<State>>);
+
+impl Cluster {
+    async fn start() -> (Self, String) {
+        let cluster = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = cluster.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let cluster = served.clone();
+                let service = hyper::service::service_fn(move |request| {
+                    let cluster = cluster.clone();
+                    async move { Ok::<_, Infallible>(cluster.answer(request).await) }
+                });
+                let serving = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        (cluster, url)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (parts, body) = request.into_parts();
+        assert_eq!(parts.headers["authorization"], "Bearer canary");
+        let said: Value =
+            serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        let path = parts.uri.path().to_owned();
+        let mut state = self.state();
+        state.asked.push(format!("{} {path}", parts.method));
+        let (code, object) = if let Some(code) = state.refusals.pop_front() {
+            (code, json!({"kind": "Status", "message": "no, says \u{1b}[2J the server"}))
+        } else if parts.method == Method::POST {
+            let at = format!("{path}/{}", said["metadata"]["name"].as_str().unwrap());
+            if state.events.contains_key(&at) {
+                (409, json!({}))
+            } else {
+                state.events.insert(at, said.clone());
+                (201, said)
+            }
+        } else {
+            assert_eq!(parts.headers["content-type"], "application/merge-patch+json");
+            match state.events.get_mut(&path) {
+                None => (404, json!({})),
+                Some(event) => {
+                    for (key, value) in said.as_object().unwrap() {
+                        event[key] = value.clone();
+                    }
+                    (200, event.clone())
+                }
+            }
+        };
+        let body = Full::new(Bytes::from(object.to_string()));
+        Response::builder().status(code).body(body).unwrap()
+    }
+
+    /// The one Event, once it is like this.
+    async fn until(&self, fits: impl Fn(&Value) -> bool) -> Value {
+        let wait = async {
+            loop {
+                let found = self.state().events.values().find(|event| fits(event)).cloned();
+                if let Some(event) = found {
+                    return event;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(event) => event,
+            Err(_) => panic!("never: {:#?}", self.state()),
+        }
+    }
+
+    async fn until_asked(&self, times: usize) {
+        let wait = async {
+            while self.state().asked.len() < times {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{:#?}", self.state());
+    }
+}
+
+fn pace() -> Pace {
+    let ms = Duration::from_millis;
+    Pace { answer: PATIENCE, again: PATIENCE * 10, retry: (ms(20), ms(40)), ..Pace::default() }
+}
+
+/// The sink against this server.
+fn run(url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    let config = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: \"{url}\"}}}}]\n\
+         users: [{{name: u, user: {{token: canary}}}}]\n"
+    );
+    std::fs::write(&path, config).unwrap();
+    (Events::at_pace(Door::Kubeconfig(path), "node-17".into(), pace), dir)
+}
+
+async fn counted(events: &Events, fits: impl Fn(&Counters) -> bool) {
+    let wait = async {
+        while !fits(&events.counters()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{:?}", events.counters());
+}
+
+#[tokio::test]
+async fn a_finding_that_fires_is_one_event_however_often_it_is_told() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, pace());
+    events.publish(&opened("a").finding);
+    let mut finding = updated("a").finding;
+    events.publish(&finding);
+    let event = cluster.until(|event| event["count"] == 1).await;
+    assert_eq!(event["involvedObject"]["name"], "api-0");
+    // The same again is no news; another holder is.
+    events.publish(&finding);
+    finding.holders[0].pid = Some(900);
+    events.publish(&finding);
+    let event = cluster.until(|event| event["count"] == 2).await;
+    assert!(event["message"].as_str().unwrap().contains("pid 900"), "{event}");
+    events.publish(&resolved("a").finding);
+    let counters = events.shutdown().await;
+    assert_eq!((counters.count.exported, counters.count.dropped, counters.failures), (2, 0, 0));
+    let state = cluster.state();
+    let methods: Vec<_> = state.asked.iter().map(|one| one.split(' ').next().unwrap()).collect();
+    assert_eq!((state.events.len(), methods), (1, vec!["POST", "PATCH"]));
+}
+
+#[tokio::test]
+async fn after_a_restart_it_is_the_same_one_counted_up() {
+    let (cluster, url) = Cluster::start().await;
+    for count in [1, 2, 3] {
+        let (events, _dir) = run(&url, pace());
+        events.publish(&updated("a").finding);
+        cluster.until(|event| event["count"] == count).await;
+        events.shutdown().await;
+    }
+    assert_eq!(cluster.state().events.len(), 1);
+}
+
+#[tokio::test]
+async fn what_still_holds_is_told_again_also_after_it_was_forgotten() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, Pace { again: Duration::from_millis(20), ..pace() });
+    events.publish(&updated("a").finding);
+    cluster.until(|event| event["count"].as_u64() >= Some(3)).await;
+    cluster.state().events.clear();
+    cluster.until(|event| event["count"].as_u64() > Some(3)).await;
+    let mut finding = updated("a").finding;
+    let at = "2026-01-01T00:00:00.000Z".to_owned();
+    finding.acked = Some(crate::finding::Ack { at, uid: None, until: None, note: None });
+    events.publish(&finding);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let asked = cluster.state().asked.len();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(cluster.state().asked.len(), asked, "somebody knows it");
+}
+
+#[tokio::test]
+async fn a_server_that_fails_is_asked_again_and_one_that_refuses_is_not() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, pace());
+    cluster.state().refusals = [500, 401, 429].into();
+    events.publish(&updated("a").finding);
+    counted(&events, |counters| counters.failures == 3 && counters.count.exported == 1).await;
+    assert_eq!(events.standing().0, SourceStatus::Active);
+    cluster.state().refusals = [403].into();
+    events.publish(&updated("b").finding);
+    counted(&events, |counters| counters.count.dropped == 1).await;
+    let (status, detail) = events.standing();
+    assert_eq!(status, SourceStatus::Degraded);
+    assert!(detail.contains("1 told, 1 dropped, 0 waiting") && detail.contains("403"), "{detail}");
+    assert!(!detail.contains('\u{1b}') && !detail.contains("canary"), "{detail}");
+    cluster.until_asked(5).await;
+}
+
+#[tokio::test]
+async fn a_storm_is_told_no_faster_than_it_may_and_its_rest_is_counted() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, Pace { burst: 5, each: PATIENCE, ..pace() });
+    for n in 0..MOST + 7 {
+        events.publish(&updated(&n.to_string()).finding);
+    }
+    cluster.until_asked(5).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(cluster.state().asked.len(), 5);
+    // The rest may be told later, but there is no later.
+    let counters = events.shutdown().await;
+    let Count { exported, dropped, waiting } = counters.count;
+    assert_eq!((exported, dropped, waiting), (5, MOST as u64 - 5 + 7, 0));
+}
+
+#[tokio::test]
+async fn nobody_there_costs_nobody_anything() {
+    let (events, _dir) = run("http://127.0.0.1:1", pace());
+    (0..MOST + 1).for_each(|n| events.publish(&updated(&n.to_string()).finding));
+    counted(&events, |counters| counters.failures > 1).await;
+    assert_eq!(events.counters().count.waiting, MOST as u64);
+    // What is over before anybody could be told is lost, too.
+    events.publish(&resolved("7").finding);
+    assert_eq!(events.counters().count.dropped, 2);
+    assert!(events.standing().1.contains("refused"), "{:?}", events.standing());
+}
