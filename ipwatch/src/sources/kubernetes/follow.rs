@@ -286,6 +286,8 @@ impl<K: Kind> Follower<K> {
         let version =
             version.filter(|version| (1..=64).contains(&version.len())).map(str::to_owned);
         if line.kind.0 == "ERROR" {
+            // What it cannot tell here, it could not tell the next time either.
+            self.resumes = false;
             let status: Status = serde_json::from_value(line.object).unwrap_or_default();
             return Err(status.refusal(WATCH, None).into());
         }
