@@ -9,6 +9,7 @@
 )]
 
 mod churn;
+mod cluster;
 mod latency;
 mod runtime;
 mod usage;
@@ -140,6 +141,7 @@ const TESTS: &[Test] = &[
         runtime::a_node_with_250_sandboxes,
     ),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
+    bench("bench::ten_thousand_allocations", &[Need::ApiServer], cluster::ten_thousand_allocations),
 ];
 
 const fn bench(name: &'static str, needs: &'static [Need], run: fn(&Lab)) -> Test {

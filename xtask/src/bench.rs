@@ -2,12 +2,13 @@
 //! how stands in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half); how early
 //! warnings come, and what they cost in false alarms, in the end-to-end tests.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::shell::run as run_command;
-use crate::{build, setup};
+use crate::{build, kubernetes, setup};
 
 /// Measures. With `filters` only what their text is in.
 pub(crate) fn run(filters: &[&str]) -> Result<()> {
@@ -22,9 +23,14 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
             run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", bench])?)?;
         }
     }
+    let kubernetes = kubernetes::for_tests(&bench, filters).unwrap_or_else(|error| {
+        println!("no Kubernetes: {error:#}");
+        PathBuf::new()
+    });
     let with = |program| {
         let mut command = Command::new(program);
         command.env("IPWATCH_BIN", &ipwatch).env("IPWATCH_TEST_CRI", &cri).args(["--jobs", "1"]);
+        command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
         command
     };
     // A benchmark takes longer than a test may.

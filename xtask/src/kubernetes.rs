@@ -12,7 +12,6 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::build::Binaries;
 use crate::shell::{self, command, output, run};
 use crate::{place, setup};
 
@@ -26,10 +25,10 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The vendored one faults on the first custom resource when Go 1.18 or later has built it.
 const REFLECT: &str = "golang-github-modern-go-reflect2-dev";
 
-/// The directory of the programs for the tests that these filters leave; an empty path where none of them needs
-/// any.
-pub(crate) fn for_tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
-    let needs = output(Command::new(&binaries.e2e).arg("--needs").args(filters))?;
+/// The directory of the programs for those of a binary's tests that these filters leave; an empty path where
+/// none of them needs any.
+pub(crate) fn for_tests(tests: &Path, filters: &[&str]) -> Result<PathBuf> {
+    let needs = output(Command::new(tests).arg("--needs").args(filters))?;
     if needs.lines().any(|need| need == "ApiServer" || need == "Kubelet") {
         programs()
     } else {

@@ -154,7 +154,7 @@ fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> R
         println!("no Helm: {error:#}");
         PathBuf::new()
     });
-    let kubernetes = kubernetes::for_tests(binaries, filters).unwrap_or_else(|error| {
+    let kubernetes = kubernetes::for_tests(&binaries.e2e, filters).unwrap_or_else(|error| {
         println!("no Kubernetes: {error:#}");
         PathBuf::new()
     });

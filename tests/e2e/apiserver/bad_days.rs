@@ -20,10 +20,12 @@ support::tests! {
 
 /// How long a bad day is: long enough for an answer of the runtime and for the grace, after which silence could be
 /// taken for a word.
-const BAD: Duration = Duration::from_secs(12);
+const BAD: Duration = Duration::from_secs(8);
 /// Requests that a bad day of that length may cost: pauses of a second, two, four, eight, each at least half as
 /// long; a session may list and watch.
 const FEW: usize = 12;
+/// A pod of etcd's that is none.
+const DAMAGED: &str = "/registry/pods/shop/damaged";
 
 /// As on a machine that swaps: connections are taken, and nothing comes.
 fn one_that_hangs_is_waited_for(lab: &Lab) {
@@ -60,7 +62,6 @@ fn one_that_has_forgotten_is_asked_for_everything(lab: &Lab) {
     let third = &cluster.pods[2];
     cluster.force_delete(&third.paper.name);
     cluster.control.compact();
-    std::thread::sleep(BAD * patience());
     assert_nothing(&told);
     let before = cluster.control.asked().len();
     cluster.control.door().reopen();
@@ -101,11 +102,25 @@ fn one_that_has_too_much_to_do_is_left_alone(lab: &Lab) {
     cluster.assert_unharmed(&daemon, &told);
 }
 
-/// Its etcd is killed: what it does not remember it cannot say.
+/// What etcd has is damaged, and then etcd is killed: the API server answers, but knows nothing.
 fn one_that_has_lost_its_etcd_is_waited_for(lab: &Lab) {
     // What it would answer from memory, it asks etcd for.
     let mut cluster = Cluster::start(lab, &["--watch-cache=false"]);
     let (daemon, told) = cluster.watching();
+    let before = cluster.control.asked().len();
+    // The watch ends at it, and so would one that went on from there, whatever becomes of it later.
+    cluster.control.damage(DAMAGED);
+    until("it is said to fail", 20, || {
+        let said = source(&daemon);
+        said["status"] == "down" && said["detail"].to_string().contains("500")
+    });
+    std::thread::sleep(BAD * patience());
+    assert_nothing(&told);
+    let all = cluster.control.asked().split_off(before);
+    assert!(all.iter().any(|one| one.code == 500) && all.len() <= FEW, "{all:#?}");
+    cluster.control.repair(DAMAGED);
+    await_status(&daemon, &["active"]);
+
     cluster.control.crash_etcd();
     cluster.control.door().cut();
     std::thread::sleep(BAD * patience());

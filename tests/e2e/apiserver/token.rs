@@ -14,7 +14,7 @@ support::tests! {
 }
 
 /// Seconds that the first is taken for, once the daemon has it.
-const FIRST: i64 = 15;
+const FIRST: i64 = 10;
 /// Requests that are refused until the next token is there.
 const FEW: usize = 12;
 

@@ -24,6 +24,8 @@ use crate::sources::{Closed, Emit};
 const PAGE: usize = 250;
 /// Pages of one list.
 const PAGES: usize = 256;
+/// Facts that are told at once, but for those of one object.
+const BATCH: usize = 512;
 /// What is asked for, for people.
 const LIST: &str = "a list";
 const WATCH: &str = "a watch";
@@ -274,6 +276,8 @@ impl<K: Kind> Follower<K> {
         let version =
             version.filter(|version| (1..=64).contains(&version.len())).map(str::to_owned);
         if line.kind.0 == "ERROR" {
+            // What it cannot tell here, it could not tell the next time either.
+            self.resumes = false;
             let status: Status = serde_json::from_value(line.object).unwrap_or_default();
             return Err(status.refusal(WATCH, None).into());
         }
@@ -308,6 +312,10 @@ impl<K: Kind> Follower<K> {
         for (at, change) in changes {
             self.kind.tell(change, &mut told);
             facts.extend(told.drain(..).map(|what| Fact { at, origin: Origin::Kubernetes, what }));
+            // A pool alone may be thousands: the room of those that were taken serves the next ones.
+            if facts.len() >= BATCH {
+                self.emit.send(std::mem::take(&mut facts)).await?;
+            }
         }
         self.emit.send(facts).await
     }

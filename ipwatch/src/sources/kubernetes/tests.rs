@@ -222,6 +222,29 @@ async fn what_is_too_long_ago_is_listed_anew_and_never_older() {
     assert_eq!(seen.all.iter().filter(down).count(), 1, "only before the first list");
 }
 
+#[tokio::test]
+async fn what_fails_within_a_watch_would_fail_there_again() {
+    // An object of etcd's that the API server cannot read.
+    let status = json!({"kind": "Status", "code": 500, "message": "illegal base64 data"});
+    let (fake, url) = Fake::start(
+        vec![list("10", &[1]), list("30", &[2])],
+        vec![Reply::Lines(vec![event("ERROR", status)]), Reply::Hold(Vec::new())],
+    )
+    .await;
+    let mut seen = run(&url, pace());
+    assert!(seen.listed().await);
+    let why = seen.status(SourceStatus::Down).await;
+    assert!(why.contains("500 illegal base64 data"), "{why}");
+    seen.pod(2).await;
+    assert!(seen.listed().await);
+    seen.status(SourceStatus::Active).await;
+    let paths = fake.paths();
+    assert!(
+        paths[2].ends_with("&resourceVersion=10&resourceVersionMatch=NotOlderThan"),
+        "{paths:?}"
+    );
+}
+
 /// Fails in some way, is not asked without a pause meanwhile, and recovers by itself.
 async fn recovers(bad: Reply, pace: Pace, says: &str) {
     let (fake, url) = Fake::start(vec![bad], vec![Reply::Hold(Vec::new())]).await;

@@ -1,0 +1,73 @@
+//! What the stores in the API server cost a node that follows them: with a real API server, and objects of the whole
+//! cluster, none of them this node's.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::kubernetes::{ControlPlane, stores};
+use support::poll::until;
+use support::{Config, Daemon, Lab};
+
+use super::usage::{Usage, quiet};
+use super::{figure, median};
+
+const ALLOCATIONS: u64 = 10_000;
+const TIMES: usize = 5;
+
+fn config(lab: &Lab, control: &ControlPlane, more: &str) -> Config {
+    let config = control.agent_config();
+    let lines = format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}\n{more}", lab.tag());
+    // Its own stores alone.
+    Config::default().networks(&[], Path::new("/nonexistent")).line(&lines)
+}
+
+/// From the daemon's start until `done`, and the daemon.
+fn started(
+    lab: &Lab,
+    config: &Config,
+    n: usize,
+    done: impl Fn(&Daemon) -> bool,
+) -> (Duration, Daemon) {
+    let state = lab.subdir(&format!("state-{n}"));
+    let from = Instant::now();
+    let mut daemon = Daemon::spawn(lab, config, &state);
+    daemon.await_ready();
+    until("all is known", 60, || done(&daemon));
+    (from.elapsed(), daemon)
+}
+
+/// The time until `done` against that until the pods of the node are known, and the memory of both.
+fn measure(
+    lab: &Lab,
+    control: &ControlPlane,
+    what: &str,
+    more: &str,
+    done: impl Fn(&Daemon) -> bool,
+) {
+    let (without, with) = (config(lab, control, ""), config(lab, control, more));
+    let pods = |daemon: &Daemon| {
+        daemon.source("kubernetes").is_some_and(|source| source["status"] == "active")
+    };
+    let plain = median((0..TIMES).map(|n| started(lab, &without, n, pods).0).collect());
+    let full = median((0..TIMES).map(|n| started(lab, &with, n, &done).0).collect());
+    let shown = format!("{full:.0?}; until the node's pods are known {plain:.0?}");
+    figure(&format!("{what}: from the start until all is known"), "< 1 s", &shown);
+    let memory = |config: &Config, done: &dyn Fn(&Daemon) -> bool| {
+        let (_, daemon) = started(lab, config, TIMES, done);
+        quiet();
+        Usage::of(daemon.pid()).memory()
+    };
+    let (without, with) = (memory(&without, &pods), memory(&with, &done));
+    figure(&format!("memory, {what}"), "< 10 MiB more", &format!("{with}; without {without}"));
+}
+
+pub(crate) fn ten_thousand_allocations(lab: &Lab) {
+    let control = ControlPlane::start(lab);
+    stores::whereabouts(&control);
+    stores::fill(&control, ALLOCATIONS as usize);
+    // In memory of the API server by then, as in any that has been asked before.
+    measure(lab, &control, "10,000 IPPool allocations", "whereabouts = true", |daemon| {
+        let ranges = daemon.list("ranges", &["query", "ipam"]);
+        ranges.iter().filter_map(|range| range["used"].as_u64()).sum::<u64>() == ALLOCATIONS
+    });
+}
