@@ -1,6 +1,7 @@
 //! `ipwatch cluster scan` against a real API server: R4's pool of five, two of which a crashed node has left behind,
 //! and the commands that free exactly those two, run by a real kubectl. No Whereabouts and no kubelet takes part.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -120,7 +121,8 @@ fn ips(document: &Value, code: &str) -> Vec<String> {
 
 /// Runs what a person would, who has kubectl in the PATH.
 fn shell(lab: &Lab, command: &str) -> Output {
-    let path = format!("{}:/usr/bin:/bin", helm::kubectl_dir().display());
+    let kubectl = helm::kubectl_dir();
+    let path = format!("{}:{}:/usr/bin:/bin", lab.dir().display(), kubectl.display());
     Command::new("sh")
         .args(["-c", command])
         .env("PATH", path)
@@ -206,4 +208,19 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     assert_eq!(out.status.code(), Some(0), "{told:#}");
     let range = &told["cluster"]["ranges"][0];
     assert_eq!((&range["leaked"], &range["free"]), (&json!(0), &json!(2)), "{told:#}");
+
+    // As a plugin of kubectl: what finds a pod's node, and what is the program's own.
+    symlink(daemon::binary(), lab.dir().join("kubectl-ipwatch")).expect("a name for the plugin");
+    let plugin = |words: &str| {
+        let out = shell(lab, &format!("kubectl ipwatch --kubeconfig {} {words}", admin.display()));
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said) = plugin("web-1");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("no pod of ipwatch runs on node node-2"), "{said}");
+    let (code, said) = plugin("absent");
+    assert!(code == Some(2) && said.contains("NotFound"), "{code:?} {said}");
+    let own = format!("kubectl ipwatch cluster scan --settle 1s --kubeconfig {}", admin.display());
+    let out = shell(lab, &own);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
 }

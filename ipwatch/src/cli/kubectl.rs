@@ -203,7 +203,7 @@ mod tests {
         let plugin = Plugin::try_parse_from(words).unwrap();
         let ended =
             plugin.run(Program { program: OsStr::new("sh"), words: &[program.as_os_str()] });
-        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let log = crate::bounded::read_text(&log, 1 << 20).unwrap_or_default();
         (ended, log.lines().map(str::to_owned).collect())
     }
 
