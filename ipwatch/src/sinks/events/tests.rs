@@ -68,11 +68,9 @@ impl Cluster {
             (code, json!({"kind": "Status", "message": "no, says \u{1b}[2J the server"}))
         } else if parts.method == Method::POST {
             let at = format!("{path}/{}", said["metadata"]["name"].as_str().unwrap());
-            if state.events.contains_key(&at) {
-                (409, json!({}))
-            } else {
-                state.events.insert(at, said.clone());
-                (201, said)
+            match state.events.entry(at) {
+                Slot::Occupied(_) => (409, json!({})),
+                Slot::Vacant(free) => (201, free.insert(said).clone()),
             }
         } else {
             assert_eq!(parts.headers["content-type"], "application/merge-patch+json");
