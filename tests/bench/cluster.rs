@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::kubernetes::{ControlPlane, stores};
+use support::kubernetes::{ControlPlane, calico, stores};
 use support::poll::until;
-use support::{Config, Daemon, Lab};
+use support::{Config, Daemon, Lab, harness};
 
 use super::usage::{Usage, quiet};
 use super::{figure, median};
@@ -69,5 +69,19 @@ pub(crate) fn ten_thousand_allocations(lab: &Lab) {
     measure(lab, &control, "10,000 IPPool allocations", "whereabouts = true", |daemon| {
         let ranges = daemon.list("ranges", &["query", "ipam"]);
         ranges.iter().filter_map(|range| range["used"].as_u64()).sum::<u64>() == ALLOCATIONS
+    });
+}
+
+/// A long one: see [`harness::is_long`].
+pub(crate) fn five_hundred_blocks(lab: &Lab) {
+    if !harness::is_long() {
+        return;
+    }
+    let control = ControlPlane::start(lab);
+    calico::define(&control);
+    calico::fill(&control, 500, lab.tag());
+    // Of the first four, which are this node's, every other address.
+    measure(lab, &control, "500 blocks of Calico's", "calico = true", |daemon| {
+        daemon.list("reservations", &["query", "ipam", "100.64.0.0/24"]).len() == 128
     });
 }

@@ -142,6 +142,7 @@ const TESTS: &[Test] = &[
     ),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
     bench("bench::ten_thousand_allocations", &[Need::ApiServer], cluster::ten_thousand_allocations),
+    bench("bench::five_hundred_blocks", &[Need::ApiServer], cluster::five_hundred_blocks),
 ];
 
 const fn bench(name: &'static str, needs: &'static [Need], run: fn(&Lab)) -> Test {

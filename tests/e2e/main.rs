@@ -102,6 +102,7 @@ fn main() -> std::process::ExitCode {
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,
         apiserver::bad_days::TESTS,
+        apiserver::calico::TESTS,
         apiserver::token::TESTS,
         apiserver::whereabouts::TESTS,
         kubelet::exhaustion::TESTS,

@@ -4,8 +4,10 @@
 //! - [`bad_days`]: the API server hangs, forgets, has too much to do, has no etcd: nothing is concluded from that.
 //! - [`token`]: the token expires, and a new one is taken.
 //! - [`whereabouts`]: pools of the cluster against a node's real containers; objects that are none.
+//! - [`calico`]: blocks, and what is none in them.
 
 pub(crate) mod bad_days;
+pub(crate) mod calico;
 pub(crate) mod token;
 pub(crate) mod whereabouts;
 

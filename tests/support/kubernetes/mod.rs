@@ -8,6 +8,7 @@
 mod agent;
 mod api;
 mod asked;
+pub mod calico;
 mod control;
 mod door;
 mod harm;

@@ -1,0 +1,69 @@
+//! Calico's blocks in a real API server, which validates them; nothing of Calico runs. A long test: see
+//! [`harness::is_long`].
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use support::kubernetes::{ControlPlane, calico};
+use support::poll::until;
+use support::{Daemon, Lab, harness};
+
+support::tests! {
+    what_is_no_allocation_of_a_block_spoils_no_other needs [ApiServer] @ alone,
+}
+
+const STORE: &str = "calico";
+fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
+    if !harness::is_long() {
+        return;
+    }
+    let control = ControlPlane::start_as(lab, &[]);
+    calico::define(&control);
+    let id = |c: char| c.to_string().repeat(64);
+    let owner = |handle: String, node: &str| json!({ "handle_id": handle, "secondary": { "namespace": "shop", "node": node, "pod": "api-0" } });
+    let of = |cidr: &str, node: &str, allocations: Value, attributes: Value| {
+        let spec = json!({
+            "cidr": cidr, "affinity": format!("host:{node}"), "strictAffinity": false,
+            "allocations": allocations, "unallocated": [], "attributes": attributes, "deleted": false,
+        });
+        calico::block(&control, &spec)
+    };
+    let own = lab.tag();
+    // What the API server keeps out.
+    assert!(of("10.0.9.0/30", own, json!(["0"]), json!([])).is_err(), "it validates");
+    // Null where nobody is; an index that leads nowhere; a handle with the interface behind the end of its line;
+    // one that another node has borrowed.
+    let owners = json!([
+        owner(format!("net.{}", id('a')), own),
+        owner(format!("net.{}\r\neth0", id('b')), own),
+        owner(format!("net.{}", id('c')), "far"),
+    ]);
+    of("10.0.0.0/29", own, json!([null, 0, 1, 99, -1, 2, null, null]), owners).unwrap();
+    // Of another node's block this one has borrowed one.
+    let owners =
+        json!([owner(format!("net.{}", id('d')), own), owner(format!("net.{}", id('e')), "far")]);
+    of("10.0.1.0/30", "far", json!([0, 1, null, null]), owners).unwrap();
+    of("fd00::/126", own, json!([null, 0]), json!([owner(format!("net.{}", id('f')), own)]))
+        .unwrap();
+
+    let config = control.agent_config();
+    let lines = format!("[kubernetes]\nkubeconfig = {config:?}\ncalico = true\nnode = {own:?}");
+    let daemon = Daemon::start(lab, &support::Config::default().line(&lines));
+    let expected: BTreeSet<(String, String)> =
+        [("10.0.0.1", 'a'), ("10.0.0.2", 'b'), ("10.0.1.0", 'd'), ("fd00::1", 'f')]
+            .map(|(ip, of)| (ip.to_owned(), id(of)))
+            .into();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut known = BTreeSet::new();
+    until("this node's allocations are known", 40, || {
+        let both =
+            ["0.0.0.0/0", "::/0"].map(|all| daemon.list("reservations", &["query", "ipam", all]));
+        let mut all = both.concat();
+        all.retain(|entry| entry["store"] == STORE);
+        known = all.iter().map(|one| (text(&one["ip"]), text(&one["container_id"]))).collect();
+        known.len() >= expected.len()
+    });
+    assert_eq!(known, expected);
+    let source = daemon.source(STORE).unwrap();
+    assert_eq!(source["status"], "degraded", "{source}");
+}

@@ -1,0 +1,95 @@
+//! Calico's IPAM store in the API server: its objects in their documented shapes. Nothing of Calico runs.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+use super::ControlPlane;
+
+/// Definitions of Calico's objects.
+const DEFINITIONS: [&str; 5] = [
+    include_str!("../../fixtures/crds/calico-ippools.yaml"),
+    include_str!("../../fixtures/crds/calico-ipamblocks.yaml"),
+    include_str!("../../fixtures/crds/calico-ipamhandles.yaml"),
+    include_str!("../../fixtures/crds/calico-ipamconfigs.yaml"),
+    include_str!("../../fixtures/crds/calico-blockaffinities.yaml"),
+];
+/// What the daemon may: this and nothing else.
+const RIGHTS: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: ipwatch-calico
+rules:
+  - apiGroups: [crd.projectcalico.org]
+    resources: [ipamblocks]
+    verbs: [list, watch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: ipwatch-calico
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: ipwatch-calico
+subjects:
+  - kind: ServiceAccount
+    name: ipwatch
+    namespace: ipwatch
+";
+/// Addresses of a block.
+const SIZE: u32 = 64;
+
+/// Has the API server know Calico's objects, the daemon read them, and one pool.
+pub fn define(control: &ControlPlane) {
+    for definition in DEFINITIONS {
+        control.define(definition);
+    }
+    control.grant(RIGHTS);
+    let pool = json!({ "cidr": "100.64.0.0/10", "blockSize": 26 });
+    create(control, "ippools", "IPPool", "default", &pool).expect("a pool");
+}
+
+/// A block, named after its CIDR.
+pub fn block(control: &ControlPlane, spec: &Value) -> Result<Value, String> {
+    let name = spec["cidr"].as_str().expect("a CIDR").replace(['.', ':', '/'], "-");
+    create(control, "ipamblocks", "IPAMBlock", &name, spec)
+}
+
+fn create(
+    control: &ControlPlane,
+    plural: &str,
+    kind: &str,
+    name: &str,
+    spec: &Value,
+) -> Result<Value, String> {
+    let object = json!({
+        "apiVersion": "crd.projectcalico.org/v1", "kind": kind,
+        "metadata": { "name": name }, "spec": spec,
+    });
+    control.api().ask("POST", &format!("/apis/crd.projectcalico.org/v1/{plural}"), Some(&object))
+}
+
+/// Blocks of which four each are a node's, the first four of `node`; every other address is handed out.
+pub fn fill(control: &ControlPlane, blocks: u32, node: &str) {
+    for n in 0..blocks {
+        let whose = if n < 4 { node.to_owned() } else { format!("node-{}", n / 4) };
+        let first = Ipv4Addr::from_bits(Ipv4Addr::new(100, 64, 0, 0).to_bits() + n * SIZE);
+        let owner = |at: u32| {
+            json!({ "handle_id": format!("k8s-pod-network.{:064x}", n * SIZE + at), "secondary": {
+                "namespace": "shop", "node": whose, "pod": format!("api-{n}-{at}"),
+                "timestamp": "2024-05-01 10:11:12.123456789 +0000 UTC",
+            }})
+        };
+        let slot = |at: u32| if at.is_multiple_of(2) { (at / 2).into() } else { Value::Null };
+        let spec = json!({
+            "cidr": format!("{first}/26"), "affinity": format!("host:{whose}"),
+            "strictAffinity": false, "deleted": false,
+            "allocations": (0..SIZE).map(slot).collect::<Vec<_>>(),
+            "unallocated": (0..SIZE).filter(|at| !at.is_multiple_of(2)).collect::<Vec<_>>(),
+            "attributes": (0..SIZE / 2).map(owner).collect::<Vec<_>>(),
+        });
+        block(control, &spec).expect("a block");
+    }
+}
