@@ -9,7 +9,7 @@
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
-use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
 
 /// Endpoints of pods that are gone that are told one by one.
@@ -27,42 +27,12 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
 }
 
 fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
-    let MissingEndpoint { store, pod, netns, device, .. } = *missing;
+    let MissingEndpoint { store, pod, netns, .. } = *missing;
     let sandbox = &missing.sandbox.sandbox;
     let observed = map.last_listed(&sandbox.runtime).filter(|said| *said >= missing.from)?;
     let boot = map.boot()?;
-    let in_api = store == "kubernetes";
+    let in_api = is_in_api(missing);
     let name = format!("{}/{}", pod.namespace, pod.name);
-    let mut proof = Proof::new(map);
-    if let Some((was, went)) = missing.lost {
-        let text = format!("the endpoint of {name} went: {}{}", was.endpoint.key, container(was));
-        proof.tell(store, *went, text);
-    }
-    let text = match (missing.other, in_api) {
-        (Some(other), _) => {
-            format!(
-                "the endpoint of {name} is another's: {}{}",
-                other.endpoint.key,
-                container(other)
-            )
-        }
-        (None, true) => format!("pods/{name} has no Calico address in its annotations"),
-        (None, false) => format!("it was told whole, and has no endpoint of {name}"),
-    };
-    proof.tell(store, observed, text);
-    proof.runtime(missing.sandbox);
-    let text = format!("{} leads to its netns, {}", device.name, words::netns_text(netns));
-    proof.tell("netlink", observed, text);
-    let ips = words::addresses(netns).join(", ");
-    proof.tell("netlink", observed, format!("up there: {ips}"));
-    for (key, _) in netns.routable().take(1) {
-        for route in map.routes_to(key.local) {
-            proof.tell("netlink", observed, route);
-        }
-    }
-    let (namespace, quoted) =
-        (super::cause::quoted(&pod.namespace), super::cause::quoted(&pod.name));
-    let device = super::cause::quoted(&device.name);
     let impact = if in_api {
         format!(
             "Calico's annotations of {name} do not say what its sandbox has: a DEL has run for it, or another \
@@ -81,23 +51,67 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
         severity: if in_api { Severity::Warning } else { Severity::Critical },
         subject: words::subject(map, netns),
         holders: words::bounded(map.resident_views(netns.id, map.now())),
-        evidence: proof.done(),
+        evidence: evidence(map, missing, observed),
         since: missing.since,
         observed,
         impact,
-        remediation: vec![
-            format!("See what the node still has: ip route show dev {device}; ip -d link show {device}"),
-            format!("See what Calico has: calicoctl get workloadendpoint -n {namespace} -o wide"),
-            format!("Give the pod a new sandbox: kubectl delete pod -n {namespace} {quoted}"),
-            "Before that, let old sandboxes of this pod be removed for good, else their DEL is repeated: crictl \
-             pods --name; crictl rmp"
-                .to_owned(),
-            "Do not: restart calico-node, it makes no endpoint and removes the route if it is still there"
-                .to_owned(),
-        ],
+        remediation: remediation(missing),
         caused_by: None,
         preexisting: missing.lost.is_none() && missing.other.is_none(),
     })
+}
+
+/// Whether the pod itself is the endpoint.
+fn is_in_api(missing: &MissingEndpoint<'_>) -> bool {
+    missing.store == "kubernetes"
+}
+
+fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> Vec<Evidence> {
+    let MissingEndpoint { store, pod, netns, device, .. } = *missing;
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let mut proof = Proof::new(map);
+    if let Some((was, went)) = missing.lost {
+        let text = format!("the endpoint of {name} went: {}{}", was.endpoint.key, container(was));
+        proof.tell(store, *went, text);
+    }
+    let text = match missing.other {
+        Some(other) => {
+            let key = &other.endpoint.key;
+            format!("the endpoint of {name} is another's: {key}{}", container(other))
+        }
+        None if is_in_api(missing) => {
+            format!("pods/{name} has no Calico address in its annotations")
+        }
+        None => format!("it was told whole, and has no endpoint of {name}"),
+    };
+    proof.tell(store, observed, text);
+    proof.runtime(missing.sandbox);
+    let text = format!("{} leads to its netns, {}", device.name, words::netns_text(netns));
+    proof.tell("netlink", observed, text);
+    let ips = words::addresses(netns).join(", ");
+    proof.tell("netlink", observed, format!("up there: {ips}"));
+    let routes = netns.routable().next().map(|(key, _)| map.routes_to(key.local));
+    for route in routes.into_iter().flatten() {
+        proof.tell("netlink", observed, route);
+    }
+    proof.done()
+}
+
+fn remediation(missing: &MissingEndpoint<'_>) -> Vec<String> {
+    let quoted = super::cause::quoted;
+    let (namespace, pod) = (quoted(&missing.pod.namespace), quoted(&missing.pod.name));
+    let device = quoted(&missing.device.name);
+    vec![
+        format!("See what the node still has: ip route show dev {device}; ip -d link show {device}"),
+        format!("See what Calico has: calicoctl get workloadendpoint -n {namespace} -o wide"),
+        format!("Give the pod a new sandbox: kubectl delete pod -n {namespace} {pod}"),
+        format!(
+            "Before that, let old sandboxes of this pod be removed for good, else their DEL is repeated: crictl \
+             pods --name {pod}; crictl rmp OLD"
+        ),
+        "Do not: restart calico-node, it makes no endpoint and removes the route if it is still there"
+            .to_owned(),
+    ]
 }
 
 fn container(entry: &EndpointEntry) -> String {

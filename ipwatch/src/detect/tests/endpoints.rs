@@ -320,6 +320,55 @@ fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     }
 }
 
+/// A handle of a dead pod, a tunnel, and a container that may be another node's.
+#[test]
+fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never() {
+    let reservation = |ordinal: u8, container: Option<String>| {
+        What::Reservation(Reservation {
+            store: "calico".into(),
+            network: "k8s-pod-network".into(),
+            key: format!("ipamblocks/10-0-0-0-26/{ordinal}"),
+            ip: super::ipam::ip(ordinal),
+            container_id: container,
+            ifname: None,
+            pod: None,
+            since: None,
+        })
+    };
+    let id = |n: u8| format!("{n:02x}{}", &OLD[2..]);
+    let mut case = Case::wired("calico");
+    case.source("cni", SourceStatus::Active);
+    let scope = || Scope::Reservations { store: "calico".into() };
+    case.at(20, What::Began(scope()));
+    case.at(20, reservation(0, None));
+    case.at(20, reservation(5, Some(ID.to_owned())));
+    case.at(20, reservation(6, Some(id(6))));
+    case.at(20, reservation(7, Some(id(7))));
+    case.at(20, What::Ended { scope: scope(), began: BootNs(20 * MS), complete: true });
+    let cached = |n| Attachment {
+        container_id: id(n),
+        ips: vec![(super::ipam::ip(n), 32)],
+        pod: None,
+        ..super::silence::attachment()
+    };
+    case.at(21, What::Attachment(cached(6)));
+    for ms in [100_000, 400_000, 401_000] {
+        case.list(ms, alive());
+    }
+    let leaks = |case: &mut Case, ms| {
+        let mut found = case.then(ms);
+        found.retain(|one| one.code == Code::IpamReservationLeaked);
+        found
+    };
+    let [found] = leaks(&mut case, 402_000).try_into().unwrap();
+    assert_eq!(found.subject.ip, Some(super::ipam::ip(6)));
+    assert!(text(&found).contains("calico reserves 10.0.0.6"), "{}", text(&found));
+    let out = found.remediation.join("\n");
+    assert!(out.contains("calicoctl ipam release --ip=10.0.0.6"), "{out}");
+    case.source("calico", SourceStatus::Down);
+    assert_eq!(leaks(&mut case, 403_000), [], "what a silent datastore said does not count");
+}
+
 #[test]
 fn after_a_restart_a_lost_endpoint_holds_until_it_is_there_again() {
     let mut case = Case::wired("calico");

@@ -235,4 +235,52 @@ mod tests {
         model.gone(BLOCK, &mut out);
         assert_eq!(out.len(), 1);
     }
+
+    /// Whatever the bytes are, nothing but this node's is told, each key once gone is gone, and no entry that was
+    /// understood before is taken back.
+    #[test]
+    fn torn_and_mangled_values_are_counted_and_take_nothing_back() {
+        let block = include_bytes!("../../../../fuzz/seeds/calico/block.json");
+        let endpoint = include_bytes!("../../../../fuzz/seeds/calico/endpoint.json");
+        let mut random: u64 = 7;
+        for n in 0..4000_usize {
+            let mut next = |below: usize| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                usize::try_from(random >> 33).unwrap_or_default() % below
+            };
+            let (key, seed): (&str, &[u8]) =
+                if n % 2 == 0 { (BLOCK, block) } else { (V3, endpoint) };
+            let mut bytes = seed.to_vec();
+            if n % 3 == 0 {
+                bytes.truncate(next(seed.len()));
+            } else {
+                for _ in 0..=next(4) {
+                    let at = next(bytes.len());
+                    bytes[at] = b"\0\"[]{}-:,9x\xff"[next(12)];
+                }
+            }
+            let mut model = model();
+            let mut out = Vec::new();
+            model.put(key, seed, &mut out);
+            let before = out.len();
+            assert!(before > 0);
+            out.clear();
+            model.began(&mut out);
+            model.put(key, &bytes, &mut out);
+            model.ended(BootNs(1), true, &mut out);
+            let torn = serde_json::from_slice::<Value>(&bytes).is_err();
+            assert!(!torn || (model.wrong() > 0 && out.len() == before + 4), "{n}: {out:?}");
+            let own = |what: &What| match what {
+                What::Reservation(one) => one.key.starts_with(BLOCK),
+                What::Endpoint(one) => one.key == V3,
+                _ => true,
+            };
+            assert!(out.iter().all(own), "{n}: {out:?}");
+            out.clear();
+            model.gone(key, &mut out);
+            model.gone(key, &mut out);
+            assert!(out.len() <= before.max(64), "{n}: {out:?}");
+            assert_eq!(model.wrong(), 0, "{n}");
+        }
+    }
 }
