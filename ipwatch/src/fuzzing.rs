@@ -2,6 +2,7 @@
 //! `fuzzing` only.
 
 pub use crate::cli::fuzz::paste;
+pub use crate::sources::calico::etcd::fuzz::etcd_v2;
 pub use crate::sources::cni::fuzz::{cni_cache, cni_log};
 pub use crate::sources::ipam::fuzz::{
     aws, bolt, cilium, conflist, host_local, libnetwork, netavark, terway,

@@ -17,7 +17,7 @@ use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
-use crate::sources::{Closed, Emit, First, arp, cni, ipam, kubernetes};
+use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -91,6 +91,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     // Whoever looks once has no use for what only time tells.
     if sight == Sight::Everything {
         kubernetes::start(&config.kubernetes, &boot.node, &emit);
+        calico::start(&config.calico, &boot.node, &emit);
     }
 
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);

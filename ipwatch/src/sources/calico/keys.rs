@@ -1,0 +1,21 @@
+//! What a Calico datastore holds, told key by key, whatever it is kept in.
+
+use crate::fact::{BootNs, What};
+
+/// Whoever understands the keys.
+pub(super) trait Keys: Send + 'static {
+    /// A whole list begins.
+    fn began(&mut self, out: &mut Vec<What>);
+
+    /// A key is there, or has changed. Its value as it is kept.
+    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<What>);
+
+    /// A key was deleted.
+    fn gone(&mut self, key: &str, out: &mut Vec<What>);
+
+    /// The list is over. `began`: when it began.
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>);
+
+    /// Entries that were not understood.
+    fn wrong(&self) -> usize;
+}
