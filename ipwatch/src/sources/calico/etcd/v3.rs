@@ -5,6 +5,7 @@
 //! nothing about what was told.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use etcd_client::{
     Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, ResponseHeader, SortOrder,
@@ -33,6 +34,9 @@ const PAGE: i64 = 250;
 const SMALL_PAGE: i64 = 8;
 /// All that may come for one list, in bytes: keys and values.
 const LIST_LIMIT: usize = 512 << 20;
+
+/// etcd looks every 100 ms for watches that begin in the past (`mvcc/watchable_store.go`, `syncWatchersLoop`).
+const SETTLES: Duration = Duration::from_millis(300);
 
 /// What is asked for, for people.
 const CONNECT: &str = "the connection";
@@ -249,7 +253,7 @@ impl Watch<'_> {
             self.hear(&message.ok_or_else(ended)?, teller).await?;
             match (begun, self.ids.len() == PREFIXES.len()) {
                 // Of a watch from too long ago etcd says first that it has begun, and then that it ends.
-                (false, true) => (begun, next) = (true, Instant::now()),
+                (false, true) => (begun, next) = (true, Instant::now() + SETTLES),
                 (now, _) => well = now,
             }
         }
