@@ -17,6 +17,7 @@ use crate::map::Policy;
 use crate::metrics;
 use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
+use crate::sources::calico::etcd;
 use crate::sources::cni;
 use crate::sources::ipam;
 use crate::sources::kubernetes;
@@ -65,6 +66,8 @@ pub struct Config {
     pub runtime: Runtime,
     /// `[kubernetes]`
     pub kubernetes: kubernetes::Settings,
+    /// `[calico]`
+    pub calico: etcd::Settings,
     /// `[otlp]`
     pub otlp: Otlp,
     /// `[metrics]`
@@ -186,6 +189,7 @@ impl Default for Config {
             ipam: ipam::Settings::default(),
             runtime: Runtime::default(),
             kubernetes: kubernetes::Settings::default(),
+            calico: etcd::Settings::default(),
             otlp: Otlp::default(),
             metrics: metrics::Settings::default(),
             retention: Retention::default(),
@@ -334,6 +338,9 @@ impl Config {
         }
         if let Some(path) = self.kubernetes.wrong_path() {
             return Err(format!("kubernetes: {} must begin with /", path.display()));
+        }
+        if let Some(wrong) = self.calico.wrong() {
+            return Err(wrong);
         }
         if let Some(wrong) = self.metrics.wrong() {
             return Err(wrong);

@@ -3,6 +3,7 @@
 
 pub use crate::cli::fuzz::paste;
 pub use crate::cluster::fuzz::cluster;
+pub use crate::sources::calico::etcd::fuzz::etcd_v2;
 pub use crate::sources::calico::fuzz::calico;
 pub use crate::sources::cni::fuzz::{cni_cache, cni_log};
 pub use crate::sources::ipam::fuzz::{

@@ -30,6 +30,8 @@ fn check(file: Option<PathBuf>) -> Result<String, Failure> {
     let config = Config::load(file.as_deref()).map_err(anyhow::Error::from)?;
     // The files that it names too: without them the daemon would not start.
     config.otlp.settings(&|_| None).context("the configuration is wrong")?;
+    // Without these it would, and say so as a source that is down.
+    config.calico.check().context("the configuration is wrong")?;
     let file = file.unwrap_or_else(|| DEFAULT_PATH.into());
     let shown = file.to_string_lossy();
     let shown = escape(&shown);

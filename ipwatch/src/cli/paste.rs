@@ -87,7 +87,7 @@ const TROUBLES: &[Trouble] = &[
     Trouble {
         says: &[&["no route to host"], &["host is unreachable"], &["host unreachable"]],
         means: "whoever has the IP, or the router to it, does not answer on its link",
-        codes: &[Code::NeighbourFailed, Code::GatewayNeighbourLost],
+        codes: &[Code::NeighbourFailed, Code::GatewayNeighbourLost, Code::EndpointMissing],
     },
     Trouble {
         says: &[&["unexpected end of json input"], &["failed to load cache", "sandbox"]],

@@ -130,6 +130,7 @@ pub const TABLES: &[(&str, &str)] = &[
     ("ipam", "Where IPAM plugins keep what they have reserved."),
     ("runtime", "The container runtimes."),
     ("kubernetes", "The API server, asked for this node's pods and nothing else."),
+    ("calico", "Calico's datastore, where it is an etcd of its own: docs/calico-etcd.md."),
     ("otlp", "Export to an OpenTelemetry collector."),
     ("metrics", "Metrics for Prometheus: docs/metrics.md."),
     ("retention", "How long the past is kept."),
@@ -268,7 +269,7 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "kubernetes.calico",
-        "Follow Calico's blocks too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters.",
+        "Follow Calico's blocks too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters. Not used where `calico.etcd_endpoints` names an etcd.",
         |c| Some(Value::Boolean(c.kubernetes.calico)),
     ),
     Key::new(
@@ -282,6 +283,36 @@ pub const KEYS: &[Key] = &[
         |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),
     )
     .example("\"node-17\""),
+    Key::new(
+        "calico.etcd_endpoints",
+        "The members of the etcd. Empty: it is not asked.",
+        |c| list(&c.calico.etcd_endpoints),
+    ),
+    Key::new(
+        "calico.etcd_api",
+        "\"v3\", or \"v2\" for Calico 2 and before: etcd then runs with --enable-v2.",
+        |c| Some(Value::String(c.calico.etcd_api.name().to_owned())),
+    ),
+    Key::new(
+        "calico.etcd_ca_file",
+        "Whose certificates to trust, PEM. Default: those that the system trusts.",
+        |c| c.calico.etcd_ca_file.as_deref().and_then(path),
+    )
+    .example("\"/etc/ipwatch/etcd-ca.pem\""),
+    Key::new("calico.etcd_cert_file", "Our own certificate, PEM.", |c| {
+        c.calico.etcd_cert_file.as_deref().and_then(path)
+    })
+    .example("\"/etc/ipwatch/etcd.pem\""),
+    Key::new("calico.etcd_key_file", "Its key, PEM.", |c| {
+        c.calico.etcd_key_file.as_deref().and_then(path)
+    })
+    .example("\"/etc/ipwatch/etcd-key.pem\""),
+    Key::new(
+        "calico.etcd_user_file",
+        "A file with one line USER:PASSWORD, for an etcd that asks for them. Over https:// only, but on this node.",
+        |c| c.calico.etcd_user_file.as_deref().and_then(path),
+    )
+    .example("\"/etc/ipwatch/etcd-user\""),
     Key::new(
         "otlp.endpoint",
         "The collector: http://, https:// or unix:///PATH. Default: OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is \

@@ -17,7 +17,7 @@ use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
-use crate::sources::{Closed, Emit, First, arp, cni, ipam, kubernetes};
+use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -90,7 +90,11 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let (runtimes, first) = ask_runtimes(config, sight, &emit);
     // Whoever looks once has no use for what only time tells.
     if sight == Sight::Everything {
-        kubernetes::start(&config.kubernetes, &boot.node, &emit);
+        let mut cluster = config.kubernetes.clone();
+        // It keeps its data in one place: where an etcd is named, there.
+        cluster.calico &= config.calico.etcd_endpoints.is_empty();
+        kubernetes::start(&cluster, &boot.node, &emit);
+        calico::start(&config.calico, config.kubernetes.node_name(&boot.node), &emit);
     }
 
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);

@@ -9,9 +9,10 @@
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
+//! - [`calico`]: its datastore.
 
 pub mod arp;
-pub(crate) mod calico;
+pub mod calico;
 pub mod cni;
 mod first;
 pub mod ipam;

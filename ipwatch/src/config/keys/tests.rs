@@ -70,6 +70,8 @@ fn an_example_is_one_that_is_taken() {
         let beside = match key.name {
             "otlp.client_cert_file" => "client_key_file = \"/key.pem\"",
             "otlp.client_key_file" => "client_cert_file = \"/cert.pem\"",
+            "calico.etcd_cert_file" => "etcd_key_file = \"/key.pem\"",
+            "calico.etcd_key_file" => "etcd_cert_file = \"/cert.pem\"",
             _ => "",
         };
         let text = format!("{table}{name} = {}\n{beside}", key.example);

@@ -8,21 +8,26 @@
 //! - `endpoints`: the endpoints of this node.
 //! - `kdd`: blocks as objects of the API server. There an endpoint is the pod itself:
 //!   [`kubernetes`](super::kubernetes) tells of it.
-//! - `keys`, `model`: all of it as keys of an etcd.
-
-#![cfg_attr(
-    not(test),
-    allow(dead_code, reason = "nothing but tests and fuzzing goes by keys where no etcd is asked")
-)]
+//! - `etcd`: where it is an etcd of its own. `keys`, `model`: what is told of it, key by key, and what that means.
 
 mod blocks;
 mod documents;
 mod endpoints;
+pub mod etcd;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 pub(in crate::sources) mod kdd;
 mod keys;
 mod model;
 
+use crate::sources::Emit;
+
 /// Name of the store, and of its source.
 pub(in crate::sources) const STORE: &str = "calico";
+
+/// Starts to ask an etcd, if one is named. `node`: what this node is called in the cluster. To be called within the
+/// runtime of tokio.
+pub fn start(settings: &etcd::Settings, node: String, emit: &Emit) {
+    let keys = model::Model::new(node.clone());
+    etcd::start(settings, &node, keys, emit);
+}

@@ -1,0 +1,118 @@
+//! One session with an etcd after another, until the daemon goes down. Each is with one member; the next one is
+//! asked when it fails, after a pause that grows and is jittered, for some thousand nodes do the same.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::error::{Ended, EtcdError, within};
+use super::settings::Settings;
+use super::tell::Teller;
+use super::way::{Dial, User, Way};
+use super::{Keys, Pace, SourceStatus};
+
+/// One API of etcd, and what is remembered from one session to the next.
+pub(super) trait Store: Send + 'static {
+    /// Its name, for people.
+    const NAME: &'static str;
+
+    /// From the connection to the first failure.
+    fn session<K: Keys>(
+        &mut self,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> impl Future<Output = Ended> + Send;
+
+    /// Nothing can be resumed: everything is to be listed.
+    fn forget(&mut self);
+}
+
+/// What a session is given.
+pub(super) struct Visit {
+    pub(super) dial: Dial,
+    pub(super) user: Option<User>,
+    pub(super) pace: Pace,
+    /// Who it is with, for people.
+    pub(super) about: String,
+}
+
+pub(super) async fn run<S: Store, K: Keys>(
+    mut store: S,
+    settings: Settings,
+    pace: Pace,
+    mut teller: Teller<K>,
+) {
+    let all = settings.etcd_endpoints.join(", ");
+    let waits = format!("{} {all} is not known yet", S::NAME);
+    if teller.say(SourceStatus::Down, waits).await.is_err() {
+        return;
+    }
+    // Not every node begins with the same member.
+    let mut member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
+    let (shortest, longest) = pace.retry;
+    let mut pause = shortest;
+    loop {
+        let began = Instant::now();
+        let mut about = format!("{} {all}", S::NAME);
+        let ended = match open(&settings, pace, member).await {
+            Ok((dial, user)) => {
+                about = format!("{} {}", S::NAME, dial.at.url());
+                let visit = Visit { dial, user, pace, about: about.clone() };
+                store.session(&visit, &mut teller).await
+            }
+            Err(error) => Ended::Etcd(error),
+        };
+        let error = match ended {
+            Ended::Closed => return,
+            Ended::Etcd(error) => error,
+        };
+        // One that went well for long begins anew.
+        if began.elapsed() > pace.well {
+            pause = shortest;
+        }
+        tracing::debug!("{about}: {error}");
+        if matches!(
+            error,
+            EtcdError::Expired { .. } | EtcdError::Garbage { .. } | EtcdError::TooLarge { .. }
+        ) {
+            // Going on from there would bring the same.
+            store.forget();
+        }
+        if teller.failed(&about, &error).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(longest);
+        // It has what it was asked for, only not from then.
+        if !matches!(error, EtcdError::Expired { .. }) {
+            member = member.wrapping_add(1);
+        }
+    }
+}
+
+/// On a thread: it reads files.
+async fn open(
+    settings: &Settings,
+    pace: Pace,
+    member: usize,
+) -> Result<(Dial, Option<User>), EtcdError> {
+    let settings = settings.clone();
+    let opened = tokio::task::spawn_blocking(move || {
+        let way = Way::open(&settings)?;
+        Ok((way.dial(member)?, way.user))
+    });
+    within("the files of [calico]", pace.open, async {
+        opened.await.map_err(|_| EtcdError::Setting("its files cannot be read".to_owned()))?
+    })
+    .await
+}
+
+/// Between half of it and one and a half.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + random(1024) as f64 / 1024.0)
+}
+
+fn random(below: u64) -> u64 {
+    RandomState::new().hash_one(0u8) % below
+}

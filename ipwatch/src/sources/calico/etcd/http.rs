@@ -1,0 +1,180 @@
+//! Requests to the v2 API: HTTP/1.1 over connections that are used again, with a bound on time and on what is read.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinHandle;
+
+use super::error::{EtcdError, chain, cut};
+use super::follow::Visit;
+use super::tree::Refusal;
+use super::way::{Dial, User};
+
+/// Longest answer that says why there is none.
+const REFUSAL_LIMIT: usize = 64 << 10;
+/// `EcodeKeyNotFound`.
+const NOT_FOUND: u32 = 100;
+/// `EcodeEventIndexCleared`.
+const CLEARED: u32 = 401;
+
+/// A line to a member, on which one request follows another.
+pub(super) struct Line {
+    dial: Dial,
+    user: Option<User>,
+    open: Option<(SendRequest<Empty<Bytes>>, Connection)>,
+}
+
+/// Ends with whoever reads from it.
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An answer.
+pub(super) struct Answer {
+    what: &'static str,
+    /// The index of the store then, `X-Etcd-Index`.
+    pub(super) index: u64,
+    /// `X-Etcd-Cluster-Id`.
+    pub(super) cluster: Option<HeaderValue>,
+    /// `None`: there is no such key.
+    pub(super) body: Option<Incoming>,
+}
+
+impl Line {
+    pub(super) fn new(visit: &Visit) -> Self {
+        Self { dial: visit.dial.clone(), user: visit.user.clone(), open: None }
+    }
+
+    /// The body of an answer that is one. The caller bounds how long it may take, and hangs up where it was too long.
+    pub(super) async fn get(
+        &mut self,
+        what: &'static str,
+        path: &str,
+    ) -> Result<Answer, EtcdError> {
+        let request = self.request(what, path)?;
+        let broken = |error: hyper::Error| EtcdError::Broken { what, why: chain(&error) };
+        // Of no use to anybody when this is not waited for to its end.
+        let open = self.open.take().filter(|(sender, _)| !sender.is_closed());
+        let (mut sender, connection) = match open {
+            Some(open) => open,
+            None => {
+                let stream = self.dial.connect().await;
+                let stream =
+                    stream.map_err(|error| EtcdError::Broken { what, why: chain(&error) })?;
+                let hello = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+                let (sender, connection) = hello.map_err(broken)?;
+                let connection = tokio::spawn(async move {
+                    // What is wrong with it, its body tells.
+                    let _ = connection.await;
+                });
+                (sender, Connection(connection))
+            }
+        };
+        sender.ready().await.map_err(broken)?;
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        self.open = Some((sender, connection));
+        if answer.status() == StatusCode::OK {
+            return Ok(Answer::new(what, answer));
+        }
+        refusal(what, answer).await
+    }
+
+    /// Its next request is on a new connection.
+    pub(super) fn hang_up(&mut self) {
+        self.open = None;
+    }
+
+    fn request(&self, what: &'static str, path: &str) -> Result<Request<Empty<Bytes>>, EtcdError> {
+        let mut request = Request::get(path)
+            .header(HOST, self.dial.at.authority())
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
+            .body(Empty::new())
+            .map_err(|error| EtcdError::Garbage { what, why: error.to_string() })?;
+        if let Some(user) = &self.user {
+            let text = STANDARD.encode(format!("{}:{}", user.name, user.password));
+            let value = HeaderValue::try_from(format!("Basic {text}"));
+            let mut value = value.map_err(|_| EtcdError::Setting("no such user".to_owned()))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        Ok(request)
+    }
+}
+
+impl Answer {
+    fn new(what: &'static str, answer: Response<Incoming>) -> Self {
+        let header = |name: &str| answer.headers().get(name);
+        let index = header("x-etcd-index").and_then(|value| value.to_str().ok()?.parse().ok());
+        let cluster = header("x-etcd-cluster-id").cloned();
+        Self { what, index: index.unwrap_or_default(), cluster, body: Some(answer.into_body()) }
+    }
+
+    /// The next part of the body. `None`: it has ended. Cancel-safe.
+    pub(super) async fn part(&mut self) -> Result<Option<Bytes>, EtcdError> {
+        let Some(body) = &mut self.body else { return Ok(None) };
+        loop {
+            match body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    // Anything else is a trailer.
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(EtcdError::Broken { what: self.what, why: chain(&error) });
+                }
+            }
+        }
+    }
+
+    /// The whole body, as far as it is no longer than that.
+    pub(super) async fn whole(&mut self, limit: usize) -> Result<Vec<u8>, EtcdError> {
+        let mut text = Vec::new();
+        while let Some(data) = self.part().await? {
+            if text.len() + data.len() > limit {
+                return Err(EtcdError::TooLarge { what: self.what, limit: limit >> 20 });
+            }
+            text.extend_from_slice(&data);
+        }
+        Ok(text)
+    }
+}
+
+/// Why it is none of what was asked for.
+async fn refusal(what: &'static str, answer: Response<Incoming>) -> Result<Answer, EtcdError> {
+    let status = answer.status();
+    let mut answer = Answer::new(what, answer);
+    let text = answer.whole(REFUSAL_LIMIT).await.unwrap_or_default();
+    let said: Refusal = serde_json::from_slice(&text).unwrap_or_default();
+    let why = cut(&format!("{} {}", status.as_u16(), said.message.0));
+    Err(match (status, said.error_code) {
+        (StatusCode::NOT_FOUND, NOT_FOUND) => {
+            return Ok(Answer { index: answer.index.max(said.index), body: None, ..answer });
+        }
+        (_, CLEARED) => {
+            EtcdError::Expired { what, why: "what was told last is too long ago (401, cleared)" }
+        }
+        (StatusCode::UNAUTHORIZED, _) => EtcdError::Credentials { what, why },
+        (StatusCode::FORBIDDEN, _) => EtcdError::Denied { what, why },
+        // What etcd answers where the v2 API is not switched on.
+        (StatusCode::NOT_FOUND, _) => EtcdError::Broken {
+            what,
+            why: format!(
+                "{why}: it has no v2 API; is it to be calico.etcd_api = \"v3\", or etcd to be started with --enable-v2?"
+            ),
+        },
+        (StatusCode::SERVICE_UNAVAILABLE, _) => EtcdError::NoLeader { what },
+        _ => EtcdError::Broken { what, why },
+    })
+}

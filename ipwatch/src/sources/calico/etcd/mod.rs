@@ -1,0 +1,98 @@
+//! Calico's datastore in an etcd of its own: v3 by gRPC, v2 by HTTP. Read only.
+//!
+//! - `settings`: what may be configured.
+//! - `way`: endpoints, files, connections.
+//! - `follow`: one session after another, and the pauses between.
+//! - `v3`: list by pages, watch, resume. `status`: what its errors mean.
+//! - `v2`: list, long polls, resume. `http`: its requests. `tree`: its documents.
+//! - `tell`: what becomes of it.
+
+mod error;
+#[cfg(test)]
+mod fake;
+mod follow;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
+mod http;
+mod settings;
+mod status;
+mod tell;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod v2;
+mod v3;
+mod way;
+
+use std::time::Duration;
+
+pub use self::error::EtcdError;
+pub use self::settings::{Settings, Version};
+
+use super::keys::Keys;
+use crate::fact::SourceStatus;
+use crate::sources::Emit;
+
+/// Name of the source.
+const SOURCE: &str = "calico";
+/// Keys that are followed: 5,000 nodes with 10 blocks, and their pods.
+const MOST_KEYS: usize = 500_000;
+/// Longest value. A block of 64 IPs has some 16 KiB, and etcd takes no more than 1.5 MiB.
+const VALUE_LIMIT: usize = 1 << 20;
+
+/// The longest that each step may take, and the pauses between. Pauses are jittered by half.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// To read the files, and to connect.
+    open: Duration,
+    /// To the beginning of an answer.
+    answer: Duration,
+    /// For one page of a list, or a whole one where there are no pages.
+    list: Duration,
+    /// Between two questions whether the connection lives, and to the answer. etcd cuts off whoever asks more often
+    /// than every 5 s.
+    ping: (Duration, Duration),
+    /// Between two questions whether the server lives.
+    alive: Duration,
+    /// For one long poll.
+    poll: Duration,
+    /// What went on for so long went well.
+    well: Duration,
+    /// First and longest pause after a failure.
+    retry: (Duration, Duration),
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            open: s(15),
+            answer: s(15),
+            list: s(60),
+            ping: (s(10), s(5)),
+            alive: s(30),
+            poll: s(300),
+            well: s(10),
+            retry: (s(1), s(60)),
+        }
+    }
+}
+
+/// Starts to ask, if endpoints are named. `node`: what this node is called. To be called within the runtime of tokio.
+pub(super) fn start<K: Keys>(settings: &Settings, node: &str, keys: K, emit: &Emit) {
+    let (settings, emit) = (settings.clone(), emit.clone());
+    if settings.etcd_endpoints.is_empty() {
+        return;
+    }
+    let teller = tell::Teller::new(keys, emit);
+    match settings.etcd_api {
+        Version::V3 => {
+            tokio::spawn(follow::run(v3::Store::default(), settings, Pace::default(), teller));
+        }
+        Version::V2 => {
+            // Its connections have no pings.
+            let pace = Pace { alive: Duration::from_secs(15), ..Pace::default() };
+            tokio::spawn(follow::run(v2::Store::new(node), settings, pace, teller));
+        }
+    }
+}

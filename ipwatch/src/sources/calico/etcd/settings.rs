@@ -1,0 +1,98 @@
+//! `[calico]`: where the etcd is, and the files that say who we are.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::error::EtcdError;
+use super::way::{Endpoint, Way};
+
+/// More endpoints than any cluster has members.
+const MOST: usize = 32;
+
+/// `[calico]`: Calico's datastore, where it is an etcd of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Its members. Empty: none is asked.
+    pub etcd_endpoints: Vec<String>,
+    /// Which of its APIs.
+    pub etcd_api: Version,
+    /// Whom to trust, PEM.
+    pub etcd_ca_file: Option<PathBuf>,
+    /// Our own certificate, PEM.
+    pub etcd_cert_file: Option<PathBuf>,
+    /// Its key, PEM.
+    pub etcd_key_file: Option<PathBuf>,
+    /// `USER:PASSWORD`.
+    pub etcd_user_file: Option<PathBuf>,
+}
+
+/// An API of etcd.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    /// gRPC: Calico 3 and later.
+    #[default]
+    V3,
+    /// HTTP: Calico 2 and before.
+    V2,
+}
+
+impl Version {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Version::V3 => "v3",
+            Version::V2 => "v2",
+        }
+    }
+}
+
+impl Settings {
+    /// What cannot be so.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        let relative = self.files().into_iter().flatten().find(|path| !path.is_absolute());
+        if let Some(path) = relative {
+            return Some(format!("calico: {} must begin with /", path.display()));
+        }
+        if self.etcd_endpoints.len() > MOST {
+            return Some(format!("calico.etcd_endpoints has more than {MOST} entries"));
+        }
+        let endpoints: Vec<Endpoint> =
+            match self.etcd_endpoints.iter().map(|url| Endpoint::parse(url)).collect() {
+                Ok(endpoints) => endpoints,
+                Err(wrong) => return Some(format!("calico.etcd_endpoints: {wrong}")),
+            };
+        if self.etcd_cert_file.is_some() != self.etcd_key_file.is_some() {
+            let both = "calico.etcd_cert_file and calico.etcd_key_file go together: name both";
+            return Some(both.to_owned());
+        }
+        let open = endpoints.iter().find(|one| !one.secure && !one.is_near());
+        match (open, &self.etcd_user_file) {
+            (Some(open), Some(_)) => Some(format!(
+                "calico.etcd_user_file: anybody between here and {} could read the password: use https://",
+                open.url()
+            )),
+            _ => None,
+        }
+    }
+
+    /// Reads every file that is named, to say what is wrong with it.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not what it should be.
+    pub fn check(&self) -> Result<(), EtcdError> {
+        Way::open(self).map(drop)
+    }
+
+    fn files(&self) -> [Option<&Path>; 4] {
+        [
+            self.etcd_ca_file.as_deref(),
+            self.etcd_cert_file.as_deref(),
+            self.etcd_key_file.as_deref(),
+            self.etcd_user_file.as_deref(),
+        ]
+    }
+}

@@ -1,0 +1,137 @@
+//! Telling what a datastore said: facts by way of who understands its keys, and how the source stands.
+
+use super::error::EtcdError;
+use super::{MOST_KEYS, SOURCE, VALUE_LIMIT};
+use crate::clock;
+use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::sources::calico::keys::Keys;
+use crate::sources::{Closed, Emit};
+
+/// Longest key. etcd has no limit of its own.
+const LONGEST_KEY: usize = 1024;
+/// Facts that are handed over at once.
+const BATCH: usize = 256;
+
+/// What is told, and what has been.
+pub(super) struct Teller<K> {
+    keys: K,
+    emit: Emit,
+    told: Option<(SourceStatus, String)>,
+    out: Vec<What>,
+    /// Keys of the last list.
+    listed: usize,
+    /// Those of them that are beyond what is followed.
+    beyond: u64,
+    /// Keys and values since the last list that are longer than any of Calico's, or no text.
+    dropped: usize,
+}
+
+impl<K: Keys> Teller<K> {
+    pub(super) fn new(keys: K, emit: Emit) -> Self {
+        Self { keys, emit, told: None, out: Vec::new(), listed: 0, beyond: 0, dropped: 0 }
+    }
+
+    /// A whole list begins.
+    pub(super) async fn began(&mut self, at: BootNs) -> Result<(), Closed> {
+        (self.listed, self.beyond, self.dropped) = (0, 0, 0);
+        self.keys.began(&mut self.out);
+        self.flush(at).await
+    }
+
+    /// An entry of a list. `false`: there is no room for more.
+    pub(super) async fn listed(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        at: BootNs,
+    ) -> Result<bool, Closed> {
+        if self.listed == MOST_KEYS {
+            return Ok(false);
+        }
+        self.listed += 1;
+        self.put(key, value);
+        if self.out.len() >= BATCH {
+            self.flush(at).await?;
+        }
+        Ok(true)
+    }
+
+    /// So many keys were not listed.
+    pub(super) fn leave_out(&mut self, more: u64) {
+        self.beyond = self.beyond.saturating_add(more);
+    }
+
+    /// The list is over.
+    pub(super) async fn ended(&mut self, began: BootNs) -> Result<(), Closed> {
+        self.flush(began).await?;
+        let complete = self.beyond == 0 && self.dropped == 0;
+        self.keys.ended(began, complete, &mut self.out);
+        self.flush(clock::now()).await
+    }
+
+    /// A key is there, or has changed.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
+        match text(key) {
+            Some(key) if value.len() <= VALUE_LIMIT => self.keys.put(key, value, &mut self.out),
+            _ => self.dropped += 1,
+        }
+    }
+
+    /// A key was deleted.
+    pub(super) fn gone(&mut self, key: &[u8]) {
+        match text(key) {
+            Some(key) => self.keys.gone(key, &mut self.out),
+            None => self.dropped += 1,
+        }
+    }
+
+    /// Hands over what has come together.
+    pub(super) async fn flush(&mut self, at: BootNs) -> Result<(), Closed> {
+        let facts = self.out.drain(..);
+        self.emit.send(facts.map(|what| Fact { at, origin: Origin::Ipam, what }).collect()).await
+    }
+
+    /// It answers. `about`: who, and where.
+    pub(super) async fn well(&mut self, about: &str) -> Result<(), Closed> {
+        let (beyond, wrong) = (self.beyond, self.dropped + self.keys.wrong());
+        let mut text = Vec::new();
+        if beyond > 0 {
+            text.push(format!("{beyond} keys are more than is followed"));
+        }
+        if wrong > 0 {
+            text.push(format!("{wrong} entries are not understood"));
+        }
+        let status = if text.is_empty() { SourceStatus::Active } else { SourceStatus::Degraded };
+        text.push(format!("{about}, {} keys in the last list", self.listed));
+        self.say(status, text.join("; ")).await
+    }
+
+    /// What an error means for what is known.
+    pub(super) async fn failed(&mut self, about: &str, error: &EtcdError) -> Result<(), Closed> {
+        match error {
+            // It is there, and what was told is as true as before.
+            EtcdError::Expired { .. } => {
+                self.say(SourceStatus::Degraded, format!("{about} is listed anew: {error}")).await
+            }
+            _ => self.say(SourceStatus::Down, format!("{about} is not known: {error}")).await,
+        }
+    }
+
+    pub(super) async fn say(&mut self, status: SourceStatus, detail: String) -> Result<(), Closed> {
+        let state = (status, detail.clone());
+        if self.told.as_ref() == Some(&state) {
+            return Ok(());
+        }
+        self.told = Some(state);
+        self.emit.send(vec![source(status, detail)]).await
+    }
+}
+
+fn text(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok().filter(|key| key.len() <= LONGEST_KEY)
+}
+
+pub(super) fn source(status: SourceStatus, detail: String) -> Fact {
+    let source = Source { name: SOURCE.to_owned(), status, detail };
+    Fact { at: clock::now(), origin: Origin::Ipam, what: What::Source(source) }
+}

@@ -1,0 +1,333 @@
+//! etcd v3: everything by pages and at one revision, then a watch of the same from the next revision on.
+//!
+//! What is told last is remembered for each prefix, so that a broken watch goes on where it ended. What etcd has
+//! compacted meanwhile is listed again, and so is another cluster's, or one that was set back: its revisions say
+//! nothing about what was told.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use etcd_client::{
+    Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, ResponseHeader, SortOrder,
+    SortTarget, WatchOptions, WatchResponse, WatchStream,
+};
+use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::error::{Ended, EtcdError, chain, within};
+use super::follow::{self, Visit, jittered};
+use super::status::{MESSAGE_LIMIT, said, why};
+use super::tell::Teller;
+use super::{Keys, Pace};
+use crate::clock;
+
+/// What of Calico's is read.
+pub(super) const PREFIXES: [&str; 3] = [
+    "/calico/ipam/v2/",
+    "/calico/resources/v3/projectcalico.org/workloadendpoints/",
+    "/calico/resources/v3/projectcalico.org/ippools/",
+];
+/// Entries of one page, and of one where these are too large.
+const PAGE: i64 = 250;
+const SMALL_PAGE: i64 = 8;
+/// All that may come for one list, in bytes: keys and values.
+const LIST_LIMIT: usize = 512 << 20;
+
+/// etcd looks every 100 ms for watches that begin in the past (`mvcc/watchable_store.go`, `syncWatchersLoop`).
+const SETTLES: Duration = Duration::from_millis(300);
+
+/// What is asked for, for people.
+const CONNECT: &str = "the connection";
+const LIST: &str = "a list";
+const WATCH: &str = "a watch";
+const ALIVE: &str = "the question whether it lives";
+/// Asked for then: below what may be read, in any case.
+const SMALL: &str = "/calico/ipam/v2/config";
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    told: Option<Told>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    cluster: u64,
+    /// For each prefix the first revision of which something may not have been told. That of an event is told again:
+    /// a transaction may have had more of them, and what is told twice does no harm.
+    from: [i64; PREFIXES.len()],
+}
+
+impl follow::Store for Store {
+    const NAME: &'static str = "etcd v3";
+
+    async fn session<K: Keys>(&mut self, visit: &Visit, teller: &mut Teller<K>) -> Ended {
+        match self.talk(visit, teller).await {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    fn forget(&mut self) {
+        self.told = None;
+    }
+}
+
+impl Store {
+    async fn talk<K: Keys>(
+        &mut self,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> Result<Infallible, Ended> {
+        let client = connect(visit).await?;
+        let told = match self.told {
+            Some(told) => told,
+            None => {
+                let kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
+                list(kv, visit.pace, teller).await?
+            }
+        };
+        self.told = Some(told);
+        let mut watch = Watch { visit, told: &mut self.told, ids: Vec::new() };
+        watch.run(&client, told, teller).await
+    }
+}
+
+async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
+    let (dial, pace) = (visit.dial.clone(), visit.pace);
+    let wrong = |error: &tonic::transport::Error| EtcdError::Setting(chain(error));
+    let origin = dial.at.url().parse();
+    let origin = origin.map_err(|_| EtcdError::Setting(format!("{}: no URL", dial.at.url())))?;
+    // The connection is made by us, TLS included: to tonic it is a plain one.
+    let endpoint = Endpoint::from_shared(format!("http://{}", dial.at.authority()))
+        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))))
+        .map_err(|error| wrong(&error))?
+        .origin(origin)
+        .http2_keep_alive_interval(pace.ping.0)
+        .keep_alive_timeout(pace.ping.1)
+        .keep_alive_while_idle(true);
+    within(CONNECT, pace.open, async {
+        let connector = tower::service_fn(move |_: hyper::Uri| {
+            let dial = dial.clone();
+            async move { dial.connect().await.map(TokioIo::new) }
+        });
+        let channel = endpoint.connect_with_connector(connector).await;
+        let channel =
+            channel.map_err(|error| EtcdError::Broken { what: CONNECT, why: chain(&error) })?;
+        let mut options = ConnectOptions::new().with_require_leader(true);
+        if let Some(user) = &visit.user {
+            options = options.with_user(&user.name, &user.password);
+        }
+        let client = Client::from_channel(Channel::Tonic(channel), Some(options)).await;
+        client.map_err(|error| why(CONNECT, &error))
+    })
+    .await
+}
+
+/// Everything, page by page, as it was at one moment.
+async fn list<K: Keys>(
+    mut kv: KvClient,
+    pace: Pace,
+    teller: &mut Teller<K>,
+) -> Result<Told, Ended> {
+    let began = clock::now();
+    teller.began(began).await?;
+    let mut of: Option<Told> = None;
+    let mut bytes = 0usize;
+    for prefix in PREFIXES {
+        let end = after(prefix);
+        let (mut from, mut limit) = (prefix.as_bytes().to_vec(), PAGE);
+        loop {
+            let mut options = GetOptions::new().with_range(end.clone()).with_limit(limit);
+            options = options.with_sort(SortTarget::Key, SortOrder::Ascend);
+            if let Some(told) = &of {
+                options = options.with_revision(told.from[0] - 1);
+            }
+            let page = match get(&mut kv, from.clone(), options, pace).await {
+                Err(EtcdError::TooLarge { .. }) if limit > SMALL_PAGE => {
+                    limit = SMALL_PAGE;
+                    continue;
+                }
+                page => page?,
+            };
+            if of.is_none() {
+                of = Some(first(page.header())?);
+            }
+            let mut taken = 0;
+            for entry in page.kvs() {
+                bytes = bytes.saturating_add(entry.key().len() + entry.value().len());
+                if bytes > LIST_LIMIT || !teller.listed(entry.key(), entry.value(), began).await? {
+                    break;
+                }
+                taken += 1;
+            }
+            let all = u64::try_from(page.count()).unwrap_or_default();
+            match page.kvs().last() {
+                Some(last) if taken == page.kvs().len() && page.more() => {
+                    // The first key behind it.
+                    from = [last.key(), b"\0"].concat();
+                }
+                _ => {
+                    // `count` is of all that were asked for, whatever the page's limit.
+                    teller.leave_out(all.saturating_sub(taken as u64));
+                    break;
+                }
+            }
+        }
+    }
+    teller.ended(began).await?;
+    let none = EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
+    Ok(of.ok_or(none)?)
+}
+
+async fn get(
+    kv: &mut KvClient,
+    key: Vec<u8>,
+    options: GetOptions,
+    pace: Pace,
+) -> Result<GetResponse, EtcdError> {
+    let answer = async { kv.get(key, Some(options)).await.map_err(|error| why(LIST, &error)) };
+    within(LIST, pace.list, answer).await
+}
+
+/// What all pages are to be of.
+fn first(header: Option<&ResponseHeader>) -> Result<Told, EtcdError> {
+    let header = header.filter(|header| header.revision() > 0);
+    let none = || EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
+    let header = header.ok_or_else(none)?;
+    Ok(Told { cluster: header.cluster_id(), from: [header.revision() + 1; PREFIXES.len()] })
+}
+
+/// The first key behind all that begin with it.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    // A `/`, never 0xff.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// What changes, until it breaks.
+struct Watch<'a> {
+    visit: &'a Visit,
+    told: &'a mut Option<Told>,
+    /// What the server calls the watches that it has begun, in the order of the prefixes: etcd answers in the order
+    /// in which it is asked.
+    ids: Vec<i64>,
+}
+
+impl Watch<'_> {
+    async fn run<K: Keys>(
+        &mut self,
+        client: &Client,
+        told: Told,
+        teller: &mut Teller<K>,
+    ) -> Result<Infallible, Ended> {
+        let pace = self.visit.pace;
+        let mut stream = within(WATCH, pace.answer, open(client, told)).await?;
+        let mut next = Instant::now() + pace.answer;
+        let (mut begun, mut well) = (false, false);
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = stream.message() => message.map_err(|error| why(WATCH, &error))?,
+                // Nothing more has come: what there was to say against it has been said.
+                () = std::future::ready(()), if well => {
+                    teller.well(&self.visit.about).await?;
+                    well = false;
+                    continue;
+                }
+                () = tokio::time::sleep_until(next) => {
+                    if !begun {
+                        return Err(EtcdError::Silent { what: WATCH, limit: pace.answer }.into());
+                    }
+                    alive(client.kv_client(), pace).await?;
+                    (next, well) = (Instant::now() + jittered(pace.alive), true);
+                    continue;
+                }
+            };
+            let ended = || EtcdError::Broken { what: WATCH, why: "the server ended it".to_owned() };
+            self.hear(&message.ok_or_else(ended)?, teller).await?;
+            match (begun, self.ids.len() == PREFIXES.len()) {
+                // Of a watch from too long ago etcd says first that it has begun, and then that it ends.
+                (false, true) => (begun, next) = (true, Instant::now() + SETTLES),
+                (now, _) => well = now,
+            }
+        }
+    }
+
+    async fn hear<K: Keys>(
+        &mut self,
+        message: &WatchResponse,
+        teller: &mut Teller<K>,
+    ) -> Result<(), Ended> {
+        if message.compact_revision() > 0 {
+            let why = "what was told last is too long ago (compacted)";
+            return Err(EtcdError::Expired { what: WATCH, why }.into());
+        }
+        if message.canceled() {
+            return Err(said(WATCH, Code::Unknown, message.cancel_reason()).into());
+        }
+        let Some(told) = self.told.as_mut() else { return Ok(()) };
+        if message.header().is_some_and(|header| header.cluster_id() != told.cluster) {
+            let why = "it is another cluster than before";
+            return Err(EtcdError::Expired { what: WATCH, why }.into());
+        }
+        let revision = message.header().map_or(0, ResponseHeader::revision);
+        if message.created() && self.ids.len() < PREFIXES.len() {
+            if revision + 1 < told.from[self.ids.len()] {
+                let why =
+                    "the cluster was set back: what was told is of later than all that it has";
+                return Err(EtcdError::Expired { what: WATCH, why }.into());
+            }
+            self.ids.push(message.watch_id());
+            return Ok(());
+        }
+        let Some(one) = self.ids.iter().position(|id| *id == message.watch_id()) else {
+            return Ok(());
+        };
+        for event in message.events() {
+            let Some(entry) = event.kv() else { continue };
+            // A deleted key has no version (`mvccpb.KeyValue`). `event_type()` would panic at a type that is new.
+            match entry.version() {
+                0 => teller.gone(entry.key()),
+                _ => teller.put(entry.key(), entry.value()),
+            }
+            told.from[one] = told.from[one].max(entry.mod_revision());
+        }
+        if message.events().is_empty() {
+            // All until then has been told.
+            told.from[one] = told.from[one].max(revision + 1);
+        }
+        teller.flush(clock::now()).await?;
+        Ok(())
+    }
+}
+
+/// One stream for all of them.
+async fn open(client: &Client, told: Told) -> Result<WatchStream, EtcdError> {
+    let mut watches = client.watch_client().max_decoding_message_size(MESSAGE_LIMIT);
+    let options = |n: usize| {
+        WatchOptions::new()
+            .with_prefix()
+            .with_start_revision(told.from[n])
+            .with_progress_notify()
+            .with_fragment()
+    };
+    let failed = |error| why(WATCH, &error);
+    let mut stream = watches.watch(PREFIXES[0], Some(options(0))).await.map_err(failed)?;
+    for (n, prefix) in PREFIXES.iter().enumerate().skip(1) {
+        stream.watch(*prefix, Some(options(n))).await.map_err(failed)?;
+    }
+    Ok(stream)
+}
+
+/// Asks for something small that needs a leader: a watch says nothing for hours, of a server that hangs too.
+async fn alive(mut kv: KvClient, pace: Pace) -> Result<(), EtcdError> {
+    let options = GetOptions::new().with_keys_only();
+    let answer = async { kv.get(SMALL, Some(options)).await.map_err(|error| why(ALIVE, &error)) };
+    within(ALIVE, pace.answer, answer).await.map(drop)
+}

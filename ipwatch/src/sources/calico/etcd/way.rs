@@ -1,0 +1,266 @@
+//! The way to an etcd: its endpoints, whom to trust, who we are, and a connection, with TLS or without. The files
+//! are read again for each session: certificates are renewed, passwords are changed.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper::Uri;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::error::EtcdError;
+use super::settings::{Settings, Version};
+use crate::bounded;
+
+/// No file that is read here is longer.
+const LIMIT: usize = 1 << 20;
+/// Nor a name with its password.
+const USER_LIMIT: usize = 4 << 10;
+
+/// A connection.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    pub(super) secure: bool,
+    /// Name or IP.
+    host: String,
+    port: u16,
+}
+
+impl Endpoint {
+    /// Never quotes what it refuses: it may hold a password.
+    pub(super) fn parse(url: &str) -> Result<Self, &'static str> {
+        const FORM: &str = "an endpoint is written as \"https://10.0.0.1:2379\"";
+        let uri: Uri = url.parse().map_err(|_| FORM)?;
+        let secure = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(FORM),
+        };
+        let authority = uri.authority().ok_or(FORM)?;
+        if authority.as_str().contains('@') {
+            return Err("name and password belong into a file: calico.etcd_user_file");
+        }
+        if uri.path_and_query().is_some_and(|rest| rest.as_str() != "/") {
+            return Err("an endpoint has no path");
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(FORM);
+        }
+        Ok(Self { secure, host, port: authority.port_u16().unwrap_or(2379) })
+    }
+
+    /// Where it is, for people.
+    pub(super) fn url(&self) -> String {
+        format!("{}://{}", if self.secure { "https" } else { "http" }, self.authority())
+    }
+
+    pub(super) fn authority(&self) -> String {
+        let (host, port) = (&self.host, self.port);
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// It is on this node.
+    pub(super) fn is_near(&self) -> bool {
+        matches!(&*self.host, "localhost" | "127.0.0.1" | "::1")
+    }
+}
+
+/// Who we are to it. Shown nowhere.
+#[derive(Clone)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) password: String,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("User(hidden)")
+    }
+}
+
+/// All that a session needs.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) endpoints: Vec<Endpoint>,
+    tls: Option<Arc<ClientConfig>>,
+    pub(super) user: Option<User>,
+}
+
+/// How to connect to one member.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub(super) at: Endpoint,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Way {
+    /// Reads files, so never on an async worker.
+    pub(super) fn open(settings: &Settings) -> Result<Self, EtcdError> {
+        if let Some(wrong) = settings.wrong() {
+            return Err(EtcdError::Setting(wrong));
+        }
+        let endpoints = settings.etcd_endpoints.iter().map(|url| Endpoint::parse(url));
+        let endpoints: Vec<Endpoint> = endpoints
+            .collect::<Result<_, _>>()
+            .map_err(|why| EtcdError::Setting(why.to_owned()))?;
+        let tls = match endpoints.iter().any(|one| one.secure) {
+            true => Some(tls(settings)?),
+            false => None,
+        };
+        let user = settings.etcd_user_file.as_deref().map(user).transpose()?;
+        Ok(Self { endpoints, tls, user })
+    }
+
+    /// The way to the `n`th member, and round.
+    pub(super) fn dial(&self, n: usize) -> Result<Dial, EtcdError> {
+        let at = match self.endpoints.len() {
+            0 => return Err(EtcdError::Setting("calico.etcd_endpoints is empty".to_owned())),
+            all => self.endpoints[n % all].clone(),
+        };
+        let tls = match &self.tls {
+            Some(config) if at.secure => {
+                let wrong = |_| EtcdError::Setting(format!("{}: no name or IP", at.url()));
+                let name = ServerName::try_from(at.host.clone()).map_err(wrong)?;
+                Some((TlsConnector::from(Arc::clone(config)), name))
+            }
+            _ => None,
+        };
+        Ok(Dial { at, tls })
+    }
+}
+
+impl Dial {
+    /// Connects. The caller bounds how long it may take.
+    pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
+        let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await?;
+        // What changes is to be seen at once.
+        stream.set_nodelay(true)?;
+        match &self.tls {
+            Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
+            None => Ok(Box::new(stream)),
+        }
+    }
+}
+
+fn tls(settings: &Settings) -> Result<Arc<ClientConfig>, EtcdError> {
+    let wrong = |text: &str| EtcdError::Setting(format!("TLS: {text}"));
+    let mut roots = RootCertStore::empty();
+    match &settings.etcd_ca_file {
+        Some(path) => {
+            for one in certificates(path)? {
+                roots.add(one).map_err(|error| file(path, &error.to_string()))?;
+            }
+        }
+        None => {
+            // One that cannot be read does not make the others worth less.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err(wrong("this system trusts no certificate: name one with calico.etcd_ca_file"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&error.to_string()))?
+        .with_root_certificates(roots);
+    let mut config = match (&settings.etcd_cert_file, &settings.etcd_key_file) {
+        (Some(certificate), Some(key)) => {
+            let private = PrivateKeyDer::from_pem_slice(&read(key, LIMIT)?)
+                .map_err(|_| file(key, "it holds no private key in PEM"))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, private)
+                .map_err(|error| file(key, &error.to_string()))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = match settings.etcd_api {
+        Version::V3 => vec![b"h2".to_vec()],
+        Version::V2 => vec![b"http/1.1".to_vec()],
+    };
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, EtcdError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path, LIMIT)?).collect();
+    let all = all.ok().filter(|all| !all.is_empty());
+    all.ok_or_else(|| file(path, "it holds no certificate in PEM"))
+}
+
+/// Never quotes the file.
+fn user(path: &Path) -> Result<User, EtcdError> {
+    let wrong = || file(path, "it does not hold one line USER:PASSWORD");
+    let text = String::from_utf8(read(path, USER_LIMIT)?).map_err(|_| wrong())?;
+    let (name, password) = text.trim_end_matches(['\r', '\n']).split_once(':').ok_or_else(wrong)?;
+    let has_control = |text: &str| text.chars().any(char::is_control);
+    if name.is_empty() || has_control(name) || has_control(password) {
+        return Err(wrong());
+    }
+    Ok(User { name: name.to_owned(), password: password.to_owned() })
+}
+
+fn read(path: &Path, limit: usize) -> Result<Vec<u8>, EtcdError> {
+    let read = bounded::read_linked(path, limit).map_err(|error| file(path, &error.to_string()))?;
+    if read.truncated {
+        return Err(file(path, &format!("it is larger than {} KiB", limit >> 10)));
+    }
+    Ok(read.bytes)
+}
+
+fn file(path: &Path, why: &str) -> EtcdError {
+    EtcdError::File { path: path.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_without_more() {
+        let parse = |text| Endpoint::parse(text).map(|one| one.url());
+        assert_eq!(parse("https://etcd-1").unwrap(), "https://etcd-1:2379");
+        assert_eq!(parse("http://[fd00::1]:4001/").unwrap(), "http://[fd00::1]:4001");
+        for wrong in [
+            "",
+            "etcd-1:2379",
+            "unix:///x",
+            "https://:2379",
+            "ftp://a",
+            "https://a/v2",
+            "https://a/?b",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        let error = parse("https://root:hunter2@a").unwrap_err();
+        assert!(error.contains("etcd_user_file") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_user_is_one_line_and_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("user");
+        let with = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            user(&path)
+        };
+        let known = with("ipwatch:pass:word\n").unwrap();
+        assert_eq!((&*known.name, &*known.password), ("ipwatch", "pass:word"));
+        assert!(!format!("{known:?}").contains("word"));
+        for wrong in ["", "hunter2", ":hunter2", "a:hunter2\nb:c", "a:hun\tter2"] {
+            let error = with(wrong).unwrap_err().to_string();
+            assert!(error.contains("USER:PASSWORD") && !error.contains("hun"), "{error}");
+        }
+        assert!(with(&"a:b".repeat(9000)).unwrap_err().to_string().contains("4 KiB"));
+    }
+}
