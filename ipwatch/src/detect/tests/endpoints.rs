@@ -42,6 +42,13 @@ fn alive() -> Vec<What> {
 impl Case {
     /// A pod as Calico makes it, that its datastore has.
     fn wired(store: &str) -> Self {
+        let mut case = Self::unlisted(store);
+        case.endpoints(12, store, vec![endpoint(store, "api-0", Some(ID))], true);
+        case
+    }
+
+    /// The same before its datastore has said anything.
+    fn unlisted(store: &str) -> Self {
         let mut case = Self::with_runtime();
         case.at(1, What::Sight(SEEN));
         let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
@@ -53,7 +60,6 @@ impl Case {
         case.at(2, route(POD, [0; 4], 0, Hop { ifindex: 2, gateway }));
         case.source(store, SourceStatus::Active);
         case.list(11, alive());
-        case.endpoints(12, store, vec![endpoint(store, "api-0", Some(ID))], true);
         case
     }
 
@@ -205,9 +211,9 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     case.endpoints(141_000, "calico", Vec::new(), true);
     assert_eq!(case.settled(160_000).len(), 1, "it has none");
     // It calls this node by another name, or is another cluster's.
-    let mut case = Case::with_runtime();
-    case.source("calico", SourceStatus::Active);
-    case.endpoints(12, "calico", Vec::new(), true);
+    let mut case = Case::unlisted("calico");
+    case.well(20, "nothing is told yet");
+    case.endpoints(21, "calico", Vec::new(), true);
     case.well(60_000, "it never had one of this node");
     assert!(is_blind(&case));
     assert!(!is_blind(&Case::with_runtime()), "there is no Calico");
