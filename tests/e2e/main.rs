@@ -8,7 +8,7 @@
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real
-//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes).
+//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what Helm makes).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -25,6 +25,7 @@ mod cases;
 mod chart;
 mod cni_calls;
 mod container;
+mod etcd;
 mod export;
 mod fixtures;
 mod healthy;
@@ -82,6 +83,7 @@ fn main() -> std::process::ExitCode {
         export::TESTS,
         metrics::TESTS,
         ipam_bolt::TESTS,
+        etcd::TESTS,
         secrets::TESTS,
         service::TESTS,
         systemd::TESTS,

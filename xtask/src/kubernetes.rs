@@ -30,7 +30,7 @@ const REFLECT: &str = "golang-github-modern-go-reflect2-dev";
 /// any.
 pub(crate) fn for_tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
     let needs = output(Command::new(&binaries.e2e).arg("--needs").args(filters))?;
-    if needs.lines().any(|need| need == "ApiServer" || need == "Kubelet") {
+    if needs.lines().any(|need| matches!(need, "Etcd" | "ApiServer" | "Kubelet")) {
         programs()
     } else {
         Ok(PathBuf::new())
