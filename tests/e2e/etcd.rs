@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::etcd::Etcd;
+use support::poll::until;
 use support::{Config, Daemon, Lab};
 
 support::tests! {
     both_apis_are_followed needs [Etcd],
+    what_is_reserved_there_is_known needs [Etcd],
     a_killed_one_is_down_and_comes_back needs [Etcd],
     a_hung_v3_is_down_and_comes_back needs [Etcd],
     a_hung_v2_is_down_and_comes_back needs [Etcd],
@@ -224,4 +226,107 @@ fn a_configuration_is_checked_with_its_files(lab: &Lab) {
     assert!(!fine && said.contains("v3"), "{said}");
     let (fine, said) = check(near, "");
     assert!(fine, "{said}");
+}
+
+/// This node as the daemon calls it.
+fn node() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}
+
+/// A block of this node with one IP taken: by a container's handle, or as R5's Calico named them, by the pod.
+fn taken(api: &str, handle: &str) -> String {
+    let node = node();
+    let of = match api {
+        "v3" => json!({ "affinity": format!("host:{node}") }),
+        _ => json!({ "hostAffinity": node }),
+    };
+    let secondary = match api {
+        "v3" => json!({ "namespace": "shop", "node": node, "pod": "web-0",
+            "timestamp": "2026-01-02 03:04:05.678 +0000 UTC" }),
+        _ => json!({}),
+    };
+    let mut block = json!({ "cidr": "192.0.2.0/30", "strictAffinity": false,
+        "allocations": [null, 0, null, null], "unallocated": [0, 2, 3],
+        "attributes": [{ "handle_id": handle, "secondary": secondary }] });
+    for (name, value) in of.as_object().unwrap() {
+        block[name] = value.clone();
+    }
+    block.to_string()
+}
+
+/// A pod's endpoint of this node, and the pool that its IP is of: `(key, value)`.
+fn others(api: &str, container: &str) -> [(String, String); 2] {
+    let node = node();
+    let doubled = node.replace('-', "--");
+    match api {
+        "v3" => {
+            let root = "/calico/resources/v3/projectcalico.org";
+            let name = format!("{doubled}-k8s-web--0-eth0");
+            let endpoint = json!({ "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
+                "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "orchestrator": "k8s", "node": node, "pod": "web-0", "containerID": container,
+                    "endpoint": "eth0", "interfaceName": "cali12345678901",
+                    "ipNetworks": ["192.0.2.1/32"] } });
+            let pool = json!({ "kind": "IPPool", "apiVersion": "projectcalico.org/v3",
+                "metadata": { "name": "pool" }, "spec": { "cidr": "192.0.2.0/24", "blockSize": 30 } });
+            [
+                (format!("{root}/workloadendpoints/shop/{name}"), endpoint.to_string()),
+                (format!("{root}/ippools/pool"), pool.to_string()),
+            ]
+        }
+        _ => {
+            let endpoint = json!({ "state": "active", "name": "cali12345678901", "mac": null,
+                "profile_ids": [], "ipv4_nets": ["192.0.2.1/32"], "ipv6_nets": [] });
+            let pool = json!({ "cidr": "192.0.2.0/24", "ipip": "", "masquerade": true });
+            [
+                (
+                    format!("/calico/v1/host/{node}/workload/k8s/shop.web-0/endpoint/eth0"),
+                    endpoint.to_string(),
+                ),
+                ("/calico/v1/ipam/v4/pool/192.0.2.0-24".to_owned(), pool.to_string()),
+            ]
+        }
+    }
+}
+
+fn what_is_reserved_there_is_known(lab: &Lab) {
+    let etcd = Etcd::start(lab);
+    let container = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    for api in APIS {
+        let put = |key: &str, value: &str| match api {
+            "v3" => etcd.put(key, value),
+            _ => etcd.set(key, value),
+        };
+        let handle = match api {
+            "v3" => format!("k8s-pod-network.{container}"),
+            _ => "shop.web-0".to_owned(),
+        };
+        put(&key(0), &taken(api, &handle));
+        for (key, value) in others(api, container) {
+            put(&key, &value);
+        }
+        let daemon = watching(lab, &etcd, api);
+        await_state(&daemon, "active", "3 keys");
+        let known = || daemon.list("reservations", &["query", "ipam", "192.0.2.1"]);
+        until("the reservation is known", 20, || !known().is_empty());
+        let all = known();
+        assert_eq!(all.len(), 1, "{all:#?}");
+        assert_eq!(all[0]["store"], "calico", "{all:#?}");
+        assert_eq!(all[0]["pod"]["name"], "web-0", "{all:#?}");
+        if api == "v3" {
+            assert_eq!(all[0]["container_id"], container, "{all:#?}");
+        }
+        // It goes while it is watched, and comes back.
+        put(&key(0), &block(0));
+        until("the reservation is gone", 20, || known().is_empty());
+        put(&key(0), &taken(api, &handle));
+        until("the reservation is back", 20, || !known().is_empty());
+        match api {
+            "v3" => etcd.delete(&key(0)),
+            // A directory, of which etcd names no key.
+            _ => etcd.remove("/calico/ipam/v2/assignment/ipv4"),
+        }
+        until("its block is gone", 20, || known().is_empty());
+        daemon.stop();
+    }
 }
