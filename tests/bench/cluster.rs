@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use support::kubernetes::{ControlPlane, calico, stores};
 use support::poll::until;
-use support::{Config, Daemon, Lab, harness};
+use support::{Config, Daemon, Lab};
 
 use super::usage::{Usage, quiet};
 use super::{figure, median};
@@ -72,11 +72,7 @@ pub(crate) fn ten_thousand_allocations(lab: &Lab) {
     });
 }
 
-/// A long one: see [`harness::is_long`].
 pub(crate) fn five_hundred_blocks(lab: &Lab) {
-    if !harness::is_long() {
-        return;
-    }
     let control = ControlPlane::start(lab);
     calico::define(&control);
     calico::fill(&control, 500, lab.tag());

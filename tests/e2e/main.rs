@@ -9,7 +9,8 @@
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real
-//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`chart`] (what Helm makes), [`cluster`] (what one node cannot know).
+//! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
+//! Helm makes), [`cluster`] (what one node cannot know).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -28,6 +29,7 @@ mod chart;
 mod cluster;
 mod cni_calls;
 mod container;
+mod etcd;
 mod export;
 mod fixtures;
 mod healthy;
@@ -86,6 +88,7 @@ fn main() -> std::process::ExitCode {
         export::TESTS,
         metrics::TESTS,
         ipam_bolt::TESTS,
+        etcd::TESTS,
         secrets::TESTS,
         service::TESTS,
         systemd::TESTS,

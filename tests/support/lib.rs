@@ -14,7 +14,7 @@
 //!   warning came.
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`kubernetes`] a real API server and kubelet over that
-//!   containerd; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
+//!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
 //!   [`poorer`] takes things away from the daemon.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
 //!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests.
@@ -33,6 +33,7 @@ pub mod collector;
 pub mod container;
 pub mod daemon;
 pub mod docker;
+pub mod etcd;
 pub mod fake_cri;
 pub mod fuse;
 pub mod harness;

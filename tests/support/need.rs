@@ -27,6 +27,8 @@ pub enum Need {
     Podman,
     /// The CRI helper, which answers in a runtime's place.
     FakeCri,
+    /// etcd.
+    Etcd,
     /// etcd and kube-apiserver.
     ApiServer,
     /// The same and kubelet, beside a containerd.
@@ -70,6 +72,7 @@ impl Need {
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
+            Need::Etcd => crate::etcd::missing(),
             Need::ApiServer => crate::kubernetes::without_api_server(),
             Need::Kubelet => crate::kubernetes::without_kubelet(),
             Need::Rotel => crate::collector::missing(),

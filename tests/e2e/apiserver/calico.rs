@@ -1,22 +1,19 @@
-//! Calico's blocks in a real API server, which validates them; nothing of Calico runs. A long test: see
-//! [`harness::is_long`].
+//! Calico's blocks in a real API server, which validates them; nothing of Calico runs.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use support::kubernetes::{ControlPlane, calico};
 use support::poll::until;
-use support::{Daemon, Lab, harness};
+use support::{Daemon, Lab};
 
 support::tests! {
     what_is_no_allocation_of_a_block_spoils_no_other needs [ApiServer] @ alone,
 }
 
 const STORE: &str = "calico";
+
 fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
-    if !harness::is_long() {
-        return;
-    }
     let control = ControlPlane::start_as(lab, &[]);
     calico::define(&control);
     let id = |c: char| c.to_string().repeat(64);

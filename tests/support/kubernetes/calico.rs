@@ -14,30 +14,8 @@ const DEFINITIONS: [&str; 5] = [
     include_str!("../../fixtures/crds/calico-ipamconfigs.yaml"),
     include_str!("../../fixtures/crds/calico-blockaffinities.yaml"),
 ];
-/// What the daemon may: this and nothing else.
-const RIGHTS: &str = "
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: ipwatch-calico
-rules:
-  - apiGroups: [crd.projectcalico.org]
-    resources: [ipamblocks]
-    verbs: [list, watch]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  name: ipwatch-calico
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
-  name: ipwatch-calico
-subjects:
-  - kind: ServiceAccount
-    name: ipwatch
-    namespace: ipwatch
-";
+/// What the daemon may besides.
+const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/calico.yaml");
 /// Addresses of a block.
 const SIZE: u32 = 64;
 

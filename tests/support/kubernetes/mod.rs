@@ -40,6 +40,11 @@ pub fn without_kubelet() -> Option<String> {
     missing(&["kubelet"]).or_else(without_api_server).or_else(pod::missing)
 }
 
+/// The same of some of its programs.
+pub(crate) fn without(programs: &[&str]) -> Option<String> {
+    missing(programs)
+}
+
 fn missing(programs: &[&str]) -> Option<String> {
     let Some(dir) = dir() else {
         return Some("no Kubernetes: IPWATCH_TEST_KUBERNETES is not set".into());
@@ -52,7 +57,7 @@ fn dir() -> Option<PathBuf> {
 }
 
 /// Where a program is.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     dir().expect("the programs of Kubernetes").join(name)
 }
 

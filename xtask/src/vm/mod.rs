@@ -23,7 +23,7 @@ use self::emulator::Emulator;
 pub(crate) use kernel::{ARM64, KERNELS, Stock};
 
 /// What a VM has no parts for, and what an emulated CPU is too slow for.
-const NOT_IN_A_VM: [&str; 22] = [
+const NOT_IN_A_VM: [&str; 24] = [
     "--without",
     "Containerd",
     "--without",
@@ -32,6 +32,8 @@ const NOT_IN_A_VM: [&str; 22] = [
     "Dockerd",
     "--without",
     "Podman",
+    "--without",
+    "Etcd",
     "--without",
     "ApiServer",
     "--without",
