@@ -111,6 +111,7 @@ fn main() -> std::process::ExitCode {
         kubelet::exhaustion::TESTS,
         kubelet::freed::TESTS,
         kubelet::deleted::TESTS,
+        kubelet::events::TESTS,
         kubelet::outage::TESTS,
         lead::outlets::TESTS,
         scale::TESTS,

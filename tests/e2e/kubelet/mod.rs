@@ -5,12 +5,14 @@
 //! - [`exhaustion`]: leaked reservations, until a pod has its FailedCreatePodSandBox.
 //! - [`freed`]: a force-deleted pod's process hangs, its sandbox is stopped, and the next pod is given its IP.
 //! - [`deleted`]: a force-deleted pod hangs, until kubelet says FailedKillPod.
+//! - [`events`]: ipwatch's own Event on a pod. No row of the table.
 //! - [`outage`]: what an API server that is away does not bring about. No row of the table.
 //!
 //! Each has a cluster of its own, which takes some 15 s to be Ready: a test that fails then says which of them is
 //! wrong, and a node that was harmed serves nobody else.
 
 pub(crate) mod deleted;
+pub(crate) mod events;
 pub(crate) mod exhaustion;
 pub(crate) mod freed;
 pub(crate) mod outage;
