@@ -84,31 +84,42 @@ impl Page {
     }
 }
 
-/// Asks for a path, with this `Accept`. `None`: nobody listens there.
+/// Asks for a path, with this `Accept`. `None`: nobody listens there, or there is no place: the connection is reset.
 #[must_use]
 pub fn get(address: &str, path: &str, accept: &str) -> Option<Page> {
     let stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30) * patience())).ok()?;
-    Some(exchange(stream, path, accept))
+    match exchange(stream, path, accept) {
+        Ok(page) => Some(page),
+        Err(error) => {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+            assert!(matches!(error.kind(), BrokenPipe | ConnectionReset), "{error}");
+            None
+        }
+    }
 }
 
 /// The same of a Unix socket.
 #[must_use]
 pub fn get_unix(socket: &Path, path: &str) -> Page {
     let stream = std::os::unix::net::UnixStream::connect(socket).expect("connect");
-    exchange(stream, path, "*/*")
+    exchange(stream, path, "*/*").expect("an answer")
 }
 
-fn exchange(mut stream: impl Read + std::io::Write, path: &str, accept: &str) -> Page {
+fn exchange(
+    mut stream: impl Read + std::io::Write,
+    path: &str,
+    accept: &str,
+) -> std::io::Result<Page> {
     // HTTP/1.0: the answer ends with the connection, and is not cut into chunks.
     let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("ask");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("read the answer");
+    stream.read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer).expect("text");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
-    Page { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    Ok(Page { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
 }
 
 /// A running Prometheus.
