@@ -29,7 +29,11 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
 fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
     let MissingEndpoint { store, pod, netns, .. } = *missing;
     let sandbox = &missing.sandbox.sandbox;
-    let observed = map.last_listed(&sandbox.runtime).filter(|said| *said >= missing.from)?;
+    // Each of them must have said so since: neither's silence counts.
+    let observed = map.last_listed(&sandbox.runtime)?.min(missing.heard);
+    if observed < missing.from {
+        return None;
+    }
     let boot = map.boot()?;
     let in_api = is_in_api(missing);
     let name = format!("{}/{}", pod.namespace, pod.name);
@@ -121,7 +125,10 @@ fn container(entry: &EndpointEntry) -> String {
 
 fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
     let endpoint = &stale.entry.endpoint;
-    let observed = map.all_listed().filter(|said| *said >= stale.from)?;
+    let observed = map.all_listed()?.min(stale.heard);
+    if observed < stale.from {
+        return None;
+    }
     let name = format!("{}/{}", endpoint.namespace, endpoint.pod);
     let id = words::short(stale.container);
     let mut proof = Proof::new(map);

@@ -176,7 +176,7 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     if !map.endpoints_answer() || !map.answers("netlink") || !map.runtimes_answer() {
         blind.insert(Code::EndpointMissing);
     }
-    if !map.endpoints_answer() {
+    if !map.endpoints_are_followed() {
         blind.insert(Code::CniDelHitsSuccessor);
     }
     // They were seen before.

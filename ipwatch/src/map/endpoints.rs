@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
+use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName, SourceStatus};
 
 use super::orphans::hash_of;
 use super::{Netns, NodeMap, Policy, SandboxEntry, Told, Word};
@@ -20,7 +20,9 @@ const GRACE: u64 = 10_000_000_000;
 /// How Calico begins a device's name, unless it is told otherwise.
 const PREFIX: &str = "cali";
 /// Where the endpoint is the pod itself.
-const PODS: &str = "kubernetes";
+pub(super) const PODS: &str = "kubernetes";
+/// Sources that may tell of endpoints.
+const STORES: [&str; 2] = ["calico", PODS];
 
 /// An endpoint as its datastore told of it last.
 #[derive(Debug, Clone)]
@@ -52,8 +54,10 @@ pub struct MissingEndpoint<'a> {
     pub lost: Option<&'a (EndpointEntry, BootNs)>,
     /// Since when it has none, as far as that was seen.
     pub since: BootNs,
-    /// The moment from which that counts.
+    /// The moment from which that counts, if both the runtime and the datastore say so then.
     pub from: BootNs,
+    /// The datastore's newest word.
+    pub heard: BootNs,
 }
 
 /// An endpoint whose pod is gone.
@@ -65,6 +69,8 @@ pub struct StaleEndpoint<'a> {
     pub container: &'a str,
     /// The moment from which it counts.
     pub from: BootNs,
+    /// The datastore's newest word.
+    pub heard: BootNs,
 }
 
 /// Store and key.
@@ -76,12 +82,23 @@ pub(super) struct Endpoints {
     /// Where a pod's endpoints are: namespace and name.
     by_pod: BTreeMap<(String, String), Vec<Place>>,
     lost: BTreeMap<Place, (EndpointEntry, BootNs)>,
-    /// The datastores that were told whole, and when that began first.
-    whole: BTreeMap<String, BootNs>,
-    /// Those that have ever had an endpoint of this node: they are this cluster's.
-    ours: std::collections::BTreeSet<String>,
+    /// The datastores that tell of endpoints.
+    stores: BTreeMap<String, Datastore>,
     /// There were more than are kept.
     beyond: bool,
+}
+
+/// What a datastore has said of itself.
+#[derive(Debug, Default)]
+struct Datastore {
+    /// Since when what it told is all there is. Not while it is listed, nor after a list that was cut short.
+    whole: Option<BootNs>,
+    /// Its newest word: what it told is how things stood then.
+    heard: BootNs,
+    /// It has had an endpoint of this node: it is this cluster's.
+    ours: bool,
+    /// Since when its source stands as it does. What happened before may still come, once it answers again.
+    stands: BootNs,
 }
 
 impl Endpoints {
@@ -120,7 +137,8 @@ impl NodeMap {
     pub(super) fn set_endpoint(&mut self, endpoint: &Endpoint, at: BootNs) {
         let place = (endpoint.store.clone(), endpoint.key.clone());
         let all = &mut self.endpoints;
-        all.ours.insert(endpoint.store.clone());
+        let store = all.stores.entry(endpoint.store.clone()).or_default();
+        (store.ours, store.heard) = (true, store.heard.max(at));
         let known = all.all.get_mut(&place);
         let newer = |told: BootNs| told > at;
         if known.as_ref().is_some_and(|known| newer(known.told))
@@ -151,6 +169,7 @@ impl NodeMap {
 
     pub(super) fn drop_endpoint(&mut self, store: &str, key: &str, at: BootNs) {
         let place = (store.to_owned(), key.to_owned());
+        self.endpoints_confirmed(store, at);
         if self.endpoints.all.get(&place).is_some_and(|known| known.told > at) {
             return;
         }
@@ -160,10 +179,34 @@ impl NodeMap {
         }
     }
 
+    /// A datastore has told all that there was until then.
+    pub(super) fn endpoints_confirmed(&mut self, store: &str, at: BootNs) {
+        if let Some(store) = self.endpoints.stores.get_mut(store) {
+            store.heard = store.heard.max(at);
+        }
+    }
+
+    /// A source stands otherwise than before.
+    pub(super) fn endpoints_stand(&mut self, store: &str, at: BootNs) {
+        if let Some(store) = self.endpoints.stores.get_mut(store) {
+            store.stands = at;
+        }
+    }
+
+    /// A datastore is listed: until that is over, it may have more than it has told.
+    pub(super) fn endpoints_began(&mut self, store: &str) {
+        self.endpoints.stores.entry(store.to_owned()).or_default().whole = None;
+    }
+
     /// A list of a datastore has ended. One that was cut short leaves unknown what it did not name.
-    pub(super) fn endpoints_listed(&mut self, store: &str, began: BootNs, complete: bool) {
+    pub(super) fn endpoints_listed(
+        &mut self,
+        store: &str,
+        (began, at): (BootNs, BootNs),
+        complete: bool,
+    ) {
         if !complete {
-            self.endpoints.whole.remove(store);
+            self.endpoints_began(store);
             return;
         }
         let missed = self
@@ -175,17 +218,21 @@ impl NodeMap {
         for (store, key) in missed {
             self.drop_endpoint(&store, &key, began);
         }
-        self.endpoints.whole.entry(store.to_owned()).or_insert(began);
+        self.endpoints.beyond &= self.endpoints.all.len() >= MOST;
+        let store = self.endpoints.stores.entry(store.to_owned()).or_default();
+        (store.whole, store.heard) = (Some(at), store.heard.max(began));
     }
 
     /// A datastore is not asked any more.
     pub(super) fn endpoints_over(&mut self, store: &str) {
-        self.endpoints.whole.remove(store);
-        self.endpoints.ours.remove(store);
+        if self.endpoints.stores.remove(store).is_none() {
+            return;
+        }
         self.endpoints.all.retain(|(own, _), _| own != store);
         let places = self.endpoints.by_pod.values_mut();
         places.for_each(|places| places.retain(|(own, _)| own != store));
         self.endpoints.by_pod.retain(|_, places| !places.is_empty());
+        self.endpoints.beyond &= self.endpoints.all.len() >= MOST;
     }
 
     /// An endpoint, by its key.
@@ -194,32 +241,47 @@ impl NodeMap {
         self.endpoints.all.get(&(store.to_owned(), key.to_owned()))
     }
 
-    /// Whether every datastore that has told of endpoints answers, and can be gone by. Also where there is none.
+    /// Whether every datastore of endpoints answers, and can be gone by. Also where there is none.
     #[must_use]
     pub fn endpoints_answer(&self) -> bool {
-        let Endpoints { ours, whole, beyond, .. } = &self.endpoints;
-        let told = ours.iter().chain(whole.keys());
-        let mut told = told.map(String::as_str);
+        let Endpoints { stores, beyond, .. } = &self.endpoints;
+        let down = |name: &str| {
+            self.sources.get(name).is_some_and(|source| source.status == SourceStatus::Down)
+        };
+        // One that is down since the start has told nothing yet, and may have.
+        let silent = STORES.iter().any(|name| !stores.contains_key(*name) && down(name));
         !beyond
-            && told.all(|store| {
-                whole.contains_key(store) && ours.contains(store) && self.answers(store)
-            })
+            && !silent
+            && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
+    }
+
+    /// Whether every datastore that has had an endpoint of this node goes on to tell of them.
+    #[must_use]
+    pub fn endpoints_are_followed(&self) -> bool {
+        let mut ours = self.endpoints.stores.iter().filter(|(_, store)| store.ours);
+        ours.all(|(name, store)| self.tells(name, store))
+    }
+
+    fn tells(&self, name: &str, store: &Datastore) -> bool {
+        store.whole.is_some() && self.answers(name)
     }
 
     /// Datastores whose silence about a pod means something.
-    fn datastores(&self) -> impl Iterator<Item = (&str, BootNs)> {
-        let Endpoints { ours, whole, beyond, .. } = &self.endpoints;
-        let whole = whole.iter().filter(move |(store, _)| !beyond && ours.contains(*store));
-        whole.map(|(store, since)| (&**store, *since)).filter(|(store, _)| self.answers(store))
+    fn datastores(&self) -> impl Iterator<Item = (&str, &Datastore)> {
+        let Endpoints { stores, beyond, .. } = &self.endpoints;
+        let stores = stores
+            .iter()
+            .filter(move |(name, store)| !beyond && store.ours && self.tells(name, store));
+        stores.map(|(name, store)| (&**name, store))
     }
 
     /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
     /// count yet.
     pub fn missing_endpoints(&self, policy: &Policy) -> Vec<MissingEndpoint<'_>> {
         let mut found = Vec::new();
-        for (store, listed) in self.datastores() {
+        for store in self.datastores() {
             for sandbox in self.runtimes.sandboxes() {
-                found.extend(self.missing_endpoint(store, listed, sandbox, policy));
+                found.extend(self.missing_endpoint(store, sandbox, policy));
             }
         }
         found
@@ -227,8 +289,7 @@ impl NodeMap {
 
     fn missing_endpoint<'a>(
         &'a self,
-        store: &'a str,
-        listed: BootNs,
+        (store, says): (&'a str, &Datastore),
         sandbox: &'a SandboxEntry,
         policy: &Policy,
     ) -> Option<MissingEndpoint<'a>> {
@@ -268,9 +329,23 @@ impl NodeMap {
         });
         let lost = lost.max_by_key(|(_, at)| *at);
         let went = lost.map(|(_, at)| *at).or(other.map(|entry| entry.since));
-        let since = went.unwrap_or(listed).max(sandbox.first_seen).max(made);
-        let from = since.plus(GRACE.max(policy.second_look));
-        Some(MissingEndpoint { store, sandbox, pod, netns, device, other, lost, since, from })
+        let whole = says.whole?;
+        let since = went.unwrap_or(whole).max(sandbox.first_seen).max(made);
+        // What it could not tell meanwhile comes once it answers again, or with the list.
+        let from = since.max(whole).max(says.stands).plus(GRACE.max(policy.second_look));
+        let heard = says.heard;
+        Some(MissingEndpoint {
+            store,
+            sandbox,
+            pod,
+            netns,
+            device,
+            other,
+            lost,
+            since,
+            from,
+            heard,
+        })
     }
 
     /// Whether its pod has no other sandbox that may be the one which counts.
@@ -319,18 +394,22 @@ impl NodeMap {
 
     /// Endpoints whose container was this node's and is gone, with nothing of it left.
     pub fn stale_endpoints(&self, policy: &Policy) -> Vec<StaleEndpoint<'_>> {
-        let stores: Vec<&str> = self.datastores().map(|(store, _)| store).collect();
-        let all = self.endpoints.all.values();
         // The API server's pods come and go with their endpoints.
-        let all = all.filter(|entry| {
-            entry.endpoint.store != PODS && stores.contains(&&*entry.endpoint.store)
-        });
-        all.filter_map(|entry| self.stale_endpoint(entry, policy)).collect()
+        let stores: Vec<_> = self.datastores().filter(|(name, _)| *name != PODS).collect();
+        let all = self.endpoints.all.values();
+        let of = |entry: &EndpointEntry| {
+            stores
+                .iter()
+                .find(|(name, _)| *name == entry.endpoint.store)
+                .map(|(_, store)| store.heard)
+        };
+        all.filter_map(|entry| self.stale_endpoint(entry, of(entry)?, policy)).collect()
     }
 
     fn stale_endpoint<'a>(
         &'a self,
         entry: &'a EndpointEntry,
+        heard: BootNs,
         policy: &Policy,
     ) -> Option<StaleEndpoint<'a>> {
         let id = entry.endpoint.container.as_deref()?;
@@ -354,6 +433,6 @@ impl NodeMap {
             return None;
         }
         let from = gone.max(entry.since).plus(policy.leak_age);
-        Some(StaleEndpoint { entry, container: id, from })
+        Some(StaleEndpoint { entry, container: id, from, heard })
     }
 }

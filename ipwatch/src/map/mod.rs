@@ -184,6 +184,7 @@ impl NodeMap {
                 let before = self.sources.insert(source.name.clone(), source.clone());
                 if before.is_none_or(|before| before.status != source.status) {
                     self.ipam.touch_all();
+                    self.endpoints_stand(&source.name, at);
                 }
             }
             What::SourceGone { name } => {
@@ -200,7 +201,11 @@ impl NodeMap {
                     self.calls_lost(at);
                 }
             }
+            What::Began(Scope::Endpoints { store }) => self.endpoints_began(store),
             What::Began(scope) => self.dump_began(scope, at),
+            What::Ended { scope: Scope::Endpoints { store }, began, complete } => {
+                self.endpoints_listed(store, (*began, at), *complete);
+            }
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
 
             What::Netns { netns } | What::NetnsCreated { netns } => {
@@ -274,7 +279,10 @@ impl NodeMap {
 
             What::Pod(pod) => self.set_pod(pod, at),
             What::PodGone { uid } => self.pod_gone(uid, at),
-            What::PodsConfirmed => self.pods_confirmed(at),
+            What::PodsConfirmed => {
+                self.pods_confirmed(at);
+                self.endpoints_confirmed(endpoints::PODS, at);
+            }
 
             What::ContainerMount(mount) => self.set_container_mount(mount, at),
             What::ContainerMountsSearched { ids, complete } => {
@@ -290,6 +298,7 @@ impl NodeMap {
 
             What::Endpoint(endpoint) => self.set_endpoint(endpoint, at),
             What::EndpointGone { store, key } => self.drop_endpoint(store, key, at),
+            What::EndpointsConfirmed { store } => self.endpoints_confirmed(store, at),
 
             What::CniBegan(call) => self.call_began(call, at),
             What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
@@ -315,7 +324,6 @@ impl NodeMap {
         }
         match scope {
             Scope::Tasks => self.task_snapshots = self.task_snapshots.saturating_add(1),
-            Scope::Endpoints { store } => self.endpoints_listed(store, began, complete),
             Scope::Mounts { .. } => self.mounts_read = true,
             _ => {}
         }
@@ -343,7 +351,7 @@ impl NodeMap {
             Scope::Pods => self.pods_listed(began),
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
-            // Told above, for what was cut short tells too.
+            // What was cut short tells something too: see `apply`.
             Scope::Endpoints { .. } => {}
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }

@@ -72,8 +72,11 @@ impl Case {
         self.wants(ms);
     }
 
-    /// What is found once its runtime has said again that the pod lives.
+    /// What is found once its runtime has said again that the pod lives, and its datastore that this is all.
     fn settled(&mut self, ms: u64) -> Vec<Candidate> {
+        for store in ["calico", "kubernetes"] {
+            self.at(ms, What::EndpointsConfirmed { store: store.into() });
+        }
         self.list(ms, alive());
         let mut found = self.then(ms + 1);
         found.retain(|one| one.code == Code::EndpointMissing);
@@ -217,6 +220,57 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     case.well(60_000, "it never had one of this node");
     assert!(is_blind(&case));
     assert!(!is_blind(&Case::with_runtime()), "there is no Calico");
+    let mut case = Case::with_runtime();
+    case.source("calico", SourceStatus::Down);
+    assert!(is_blind(&case), "it has been silent since the start");
+}
+
+#[test]
+fn the_datastore_too_must_have_said_so_since() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    case.list(111_000, alive());
+    assert_eq!(case.codes_at(111_001), [], "it has said nothing since: its answer may hang");
+    case.at(111_002, What::EndpointsConfirmed { store: "calico".into() });
+    assert_eq!(case.codes_at(111_003), [Code::EndpointMissing]);
+}
+
+#[test]
+fn what_is_listed_anew_is_not_known_meanwhile() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, What::Began(Scope::Endpoints { store: "calico".into() }));
+    case.at(100_001, gone("calico"));
+    case.well(140_000, "the list is not over");
+    let scope = Scope::Endpoints { store: "calico".into() };
+    case.at(150_000, What::Ended { scope, began: BootNs(100_000 * MS), complete: true });
+    case.well(159_000, "what came after the list began may still be on its way");
+    assert_eq!(case.settled(161_000).len(), 1);
+}
+
+#[test]
+fn one_that_answers_again_is_given_time_to_tell() {
+    let mut case = Case::wired("calico");
+    case.source("calico", SourceStatus::Down);
+    case.at(100_000, gone("calico"));
+    case.well(200_000, "it is down");
+    let status = SourceStatus::Active;
+    let source = Source { name: "calico".into(), status, detail: String::new() };
+    case.at(200_000, What::Source(source));
+    case.well(200_001, "it has just come back");
+    assert_eq!(case.settled(211_000).len(), 1);
+}
+
+#[test]
+fn only_a_datastore_of_ours_keeps_a_late_del_open() {
+    let is_blind =
+        |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::CniDelHitsSuccessor);
+    let mut case = Case::unlisted("calico");
+    case.endpoints(21, "calico", Vec::new(), true);
+    assert!(!is_blind(&case), "it never had one of this node");
+    let mut case = Case::wired("calico");
+    assert!(!is_blind(&case));
+    case.source("calico", SourceStatus::Down);
+    assert!(is_blind(&case));
 }
 
 #[test]
@@ -296,6 +350,7 @@ fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     assert_eq!(first.code, Code::CniDelHitsSuccessor, "at the DEL itself");
     assert!(text(&first).contains("calico: calico let go of the endpoint of sandbox 8f4c1b2a9d7e"));
 
+    case.at(110_999, What::EndpointsConfirmed { store: "calico".into() });
     case.list(111_000, alive());
     let found = case.then(111_001);
     let codes: Vec<Code> = found.iter().map(|one| one.code).collect();

@@ -66,13 +66,15 @@ impl Pods {
     /// What its annotations say to Calico.
     fn endpoint(&self, pod: &documents::Pod) -> Option<What> {
         let meta = &pod.metadata;
-        let ips = || meta.annotations.calico_ips.as_deref().unwrap_or_default().split(',');
+        let said = meta.annotations.calico_ips.as_deref();
+        let ips = || said.unwrap_or_default().split(',');
         let ips = || ips().filter_map(|ip| ip.split('/').next()?.trim().parse::<IpAddr>().ok());
         let ips: Vec<IpAddr> = ips().take(MOST_IPS).collect();
         if !self.calico {
             return None;
         }
-        if ips.is_empty() {
+        // A DEL leaves them empty. Where there are none, nobody has said anything: the pod counts as wired.
+        if ips.is_empty() && said.is_some() {
             return Some(unwired(meta));
         }
         let container = meta.annotations.calico_container.clone();
@@ -152,8 +154,11 @@ mod tests {
         let old = json!({"cni.projectcalico.org/podIP": "10.0.0.5"});
         let [_, What::Endpoint(one)] = &told(true, old)[..] else { panic!() };
         assert_eq!((one.container.as_deref(), one.ips.len()), (None, 1));
+        for silent in [json!(null), json!({}), json!({"cni.projectcalico.org/containerID": "aa"})] {
+            let [_, What::Endpoint(one)] = &told(true, silent)[..] else { panic!() };
+            assert!(one.ips.is_empty());
+        }
         for emptied in [
-            json!(null),
             json!({"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/containerID": "aa"}),
             json!({"cni.projectcalico.org/podIPs": "nonsense"}),
         ] {
