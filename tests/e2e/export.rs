@@ -110,16 +110,20 @@ fn a_teardown_and_a_tenure_are_spans(lab: &Lab) {
     daemon.await_ip(&ip, inode);
     let _ = collector.await_span("ipwatch.tenure", &[&ip, "assigned"]);
     drop(netns);
-    let _ = collector.await_span("ipwatch.tenure", &[&ip, "released", "netns-gone"]);
+    // Where a probe tells of addresses, it goes before its netns.
+    let how = if probes(&daemon, "ipv4-address") { "address-deleted" } else { "netns-gone" };
+    let _ = collector.await_span("ipwatch.tenure", &[&ip, "released", how]);
     // Where no probe sees the end, it is not told.
-    let sees = daemon
-        .list("probes", &["doctor"])
-        .iter()
-        .any(|probe| probe["event"] == "netns-teardown-end" && probe["rung"] != "netlink");
-    if sees {
+    if probes(&daemon, "netns-teardown-end") {
         let inode = inode.to_string();
         let _ = collector.await_span("ipwatch.netns.teardown", &[&inode, "finished"]);
     }
+}
+
+/// Whether a probe tells of this event.
+fn probes(daemon: &Daemon, event: &str) -> bool {
+    let all = daemon.list("probes", &["doctor"]);
+    all.iter().any(|probe| probe["event"] == event && probe["rung"] != "netlink")
 }
 
 fn what_cannot_work_ends_the_start_with_one_line(lab: &Lab) {
