@@ -21,7 +21,7 @@ use support::poll::until;
 use support::role::{Helper, Role, Running};
 use support::{Config, Daemon, Follower, Lab, Netns, Sandbox, daemon};
 
-use super::{SOON, evidence};
+use super::{SOON, evidence, root_in};
 use crate::etcd::node as node_name;
 use crate::neighbours::{about, ask, ask_anew, ever, set};
 use crate::never::{is_about, logged};
@@ -313,6 +313,7 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     let words = [&*format!("the endpoint of shop/db-0 went: {key}"), &db.device, "is Ready"];
     assert_is(&missing, &db, Some(&del), &words);
     assert_eq!(missing["severity"], "critical", "{missing:#?}");
+    assert_eq!(root_in(&daemon, db.netns.inode)["id"], del["id"], "one cause");
 
     // Its IP is free in the datastore, and the next pod is given it. Each is at a pair of its own, so that on no link
     // two answer and there is no `neighbour-conflict`: they meet at the node, which is a router to both.
@@ -328,6 +329,9 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     }
     let all = ever(&daemon, ip);
     assert!(all.iter().all(|one| one["code"] != "neighbour-conflict"), "{all:#?}");
+    assert_eq!(twice["caused_by"], del["id"], "{all:#?}");
+    let root = root_in(&daemon, db.netns.inode);
+    assert_is(&root, &db, None, &[&key, &node.block_key()]);
 
     // The pod is deleted, and its netns with it.
     node.has(&[&cart, &next]);
