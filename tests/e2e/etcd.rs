@@ -229,7 +229,7 @@ fn a_configuration_is_checked_with_its_files(lab: &Lab) {
 }
 
 /// This node as the daemon calls it.
-fn node() -> String {
+pub(crate) fn node() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
 }
 

@@ -92,6 +92,7 @@ fn main() -> std::process::ExitCode {
         secrets::TESTS,
         service::TESTS,
         systemd::TESTS,
+        cases::calico::TESTS,
         cases::dead::TESTS,
         cases::leaked::TESTS,
         cases::mounts::TESTS,

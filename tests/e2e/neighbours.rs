@@ -62,7 +62,7 @@ impl<'a> Node<'a> {
 }
 
 /// Has the kernel of a netns ask for an IP on its link.
-fn ask(netns: &Netns, ip: Ipv4Addr) {
+pub(crate) fn ask(netns: &Netns, ip: Ipv4Addr) {
     netns.run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         // An IP that failed refuses some of them.
@@ -76,7 +76,7 @@ pub(crate) fn ask_anew(netns: &Netns, ip: Ipv4Addr) {
     ask(netns, ip);
 }
 
-fn set(netns: &Netns, sysctl: &str, value: &str) {
+pub(crate) fn set(netns: &Netns, sysctl: &str, value: &str) {
     netns.run(|| fs::write(format!("/proc/sys/net/{sysctl}"), value).expect("set a sysctl"));
 }
 

@@ -10,7 +10,7 @@ use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
-use crate::map::{LateDel, LostWhat, NetnsId, NodeMap, Policy, Word};
+use crate::map::{LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word};
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
@@ -158,10 +158,18 @@ fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<
 /// Whether it is still lost.
 fn is_missing(map: &NodeMap, successor: &str, what: &LostWhat) -> bool {
     match what {
-        LostWhat::Reservation { ip, store, key } => !map.reservations_of(*ip).any(|entry| {
-            *entry.store == **store
-                && (*entry.key == **key || entry.container_id.as_deref() == Some(successor))
-        }),
+        LostWhat::Reservation { ip, store, key } => {
+            // Handed out to another it has its old key, and is not back.
+            let own = map.netns_of_sandbox(successor);
+            let is_others = |entry: &ReservationEntry| {
+                own.is_some_and(|own| map.belongs(own, entry) == Match::Other)
+            };
+            !map.reservations_of(*ip).any(|entry| {
+                *entry.store == **store
+                    && (entry.container_id.as_deref() == Some(successor)
+                        || *entry.key == **key && !is_others(entry))
+            })
+        }
         LostWhat::Address { ip, netns, .. } => !map.with_ip(*ip).any(|id| id == *netns),
         LostWhat::Endpoint { store, key, .. } => {
             let of_it = |id: &String| id == successor;

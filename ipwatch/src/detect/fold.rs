@@ -7,7 +7,7 @@
 //!
 //! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
 //!
-//! A pod without its endpoint has lost it by a late DEL, and its gateway with it.
+//! A pod without its endpoint has lost it by a late DEL, and its gateway with it; and its IP, if the DEL let go of that.
 //!
 //! An IP that is held and free to hand out, or handed out already, makes its root a matter for tonight. Leaks
 //! are why a range runs out: they are as urgent as that is.
@@ -75,6 +75,7 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
                 by_agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
             });
     }
+    fold_releases(found);
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
     fold_neighbours(map, now, found, &duplicates);
@@ -94,19 +95,38 @@ fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
     }
 }
 
+/// An IP that a late DEL has let go of is held by the pod that it hit.
+fn fold_releases(found: &mut [Candidate]) {
+    let dels: BTreeMap<(NetnsKey, Option<IpAddr>), String> = found
+        .iter()
+        .filter(|one| one.code == Code::CniDelHitsSuccessor)
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), one.key.clone())))
+        .collect();
+    let released = |one: &&mut Candidate| one.code == Code::IpReleasedButHeld;
+    for one in found.iter_mut().filter(released).filter(|one| one.caused_by.is_none()) {
+        let del = netns_key(one).and_then(|netns| dels.get(&(netns, one.subject.ip)));
+        one.caused_by = del.map(|key| (Code::CniDelHitsSuccessor, key.clone()));
+    }
+}
+
+/// A finding's root, or itself.
+fn root_of(one: &Candidate) -> (Code, String) {
+    one.caused_by.clone().unwrap_or_else(|| (one.code, one.key.clone()))
+}
+
 /// An IP that is handed out while it is held follows from its release, where nothing deeper is known.
 fn fold_conflicts(found: &mut [Candidate]) {
-    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), String> = found
+    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), (Code, String)> = found
         .iter()
         .filter(|one| one.code == Code::IpReleasedButHeld)
-        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), one.key.clone())))
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), root_of(one))))
         .collect();
     for candidate in found.iter_mut().filter(|one| one.code == Code::IpConflictImminent) {
         let release = netns_key(candidate)
             .and_then(|netns| releases.get(&(netns, candidate.subject.ip)))
             .filter(|_| candidate.caused_by.is_none());
-        if let Some(key) = release {
-            candidate.caused_by = Some((Code::IpReleasedButHeld, key.clone()));
+        if let Some(root) = release {
+            candidate.caused_by = Some(root.clone());
         }
     }
 }
@@ -138,7 +158,7 @@ fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize,
                         && one.subject.ip == ip
                         && netns_key(one).is_some_and(|netns| both.contains(&netns))
                 };
-                found.iter().find(about).map(|one| (one.code, one.key.clone()))
+                found.iter().find(about).map(root_of)
             })
         });
         found[*place].caused_by = cause;

@@ -4,11 +4,12 @@
 //!
 //! - [`dead`]: what a runtime calls dead still has tasks; [`leaked`]: nothing but a netns is left;
 //!   [`mounts`], [`loops`]: what an agent or a pod does to the node.
-//! - [`ipam`]: stores and plugins.
+//! - [`ipam`]: stores and plugins; [`calico`]: what a plugin does to Calico's datastore, and what comes of it.
 //! - [`docker`]: the same where docker is the runtime.
 //! - [`paper`]: the same once more for the VMs, where the runtime is a mock.
 //! - [`teardown`], [`device`]: the kernel and its NICs, on machines of the tests' own.
 
+pub(crate) mod calico;
 pub(crate) mod dead;
 pub(crate) mod device;
 pub(crate) mod docker;

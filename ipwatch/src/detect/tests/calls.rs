@@ -41,6 +41,27 @@ fn a_del_that_takes_the_new_sandboxs_reservation_is_told() {
     assert!(case.codes_at(2_901).contains(&Code::CniDelHitsSuccessor));
 }
 
+#[test]
+fn a_reservation_that_another_is_given_is_not_back() {
+    let mut case = Case::reserved();
+    del_of_old(&mut case, 1_000);
+    case.release(1_010, 5);
+    case.call_ended(1_020, 500, 0);
+    let of = |found: &[Candidate], code| found.iter().find(|one| one.code == code).cloned();
+    let found = case.then(9_000);
+    let del = of(&found, Code::CniDelHitsSuccessor).unwrap();
+    let root = Some((del.code, del.key));
+    // It is free and up because of the DEL: one cause, one page.
+    assert_eq!(of(&found, Code::IpReleasedButHeld).unwrap().caused_by, root);
+    case.reserve(9_500, 5, NEW);
+    let found = case.then(9_600);
+    let del = of(&found, Code::CniDelHitsSuccessor).expect("it is worse than before");
+    assert!(del.evidence.iter().any(|item| item.text.contains("let go of 10.0.0.5")), "{del:#?}");
+    assert_eq!(of(&found, Code::IpConflictImminent).unwrap().caused_by, root);
+    case.reserve(9_700, 5, ID);
+    assert!(!case.codes_at(9_800).contains(&Code::CniDelHitsSuccessor), "it came back");
+}
+
 /// A finding as the ledger keeps it over a restart.
 fn kept(mut found: Vec<Candidate>) -> Finding {
     found.retain(|one| one.code == Code::CniDelHitsSuccessor);
