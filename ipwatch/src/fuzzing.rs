@@ -10,6 +10,7 @@ pub use crate::sources::ipam::fuzz::{
     aws, bolt, cilium, conflist, host_local, libnetwork, netavark, terway,
 };
 pub use crate::sources::kubernetes::fuzz::kubernetes;
+pub use crate::sources::kubernetes::kubelet::fuzz::kubelet;
 pub use crate::sources::netlink::fuzz::netlink;
 pub use crate::sources::probes::fuzz::cni_call;
 pub use crate::sources::procfs::fuzz::{mountinfo, proc};

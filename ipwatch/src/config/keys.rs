@@ -284,6 +284,12 @@ pub const KEYS: &[Key] = &[
     )
     .example("\"node-17\""),
     Key::new(
+        "kubernetes.kubelet_socket",
+        "Socket of the kubelet's pod API, asked for its pods where the API server is not: where there is neither a \
+         kubeconfig nor a service account. A socket that is not there is no error. \"\": it is not asked.",
+        |c| path(&c.kubernetes.kubelet_socket),
+    ),
+    Key::new(
         "calico.etcd_endpoints",
         "The members of the etcd. Empty: it is not asked.",
         |c| list(&c.calico.etcd_endpoints),

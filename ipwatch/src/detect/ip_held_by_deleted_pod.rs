@@ -3,6 +3,9 @@
 //!
 //! Only an API server and a runtime that answer can say so, and the runtime must have said it again after
 //! the pod's grace period and ours. A sandbox that its runtime has forgotten is another finding.
+//!
+//! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
+//! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
 
 use super::words::{self, Proof};
 use crate::contract::Holder;
@@ -30,8 +33,13 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
         severity: Severity::Warning,
         evidence: evidence(map, deleted, said, &pids),
         impact: format!(
-            "{ip} stays up in what is left of {whose}, which the API server has deleted. An IPAM that \
-             goes by the API server frees it, and the next pod that is given {ip} shares it."
+            "{ip} stays up in what is left of {whose}, which {}. An IPAM that goes by the API server \
+             frees it, and the next pod that is given {ip} shares it.",
+            if map.kubelet_tells() {
+                "the kubelet is not to run any more"
+            } else {
+                "the API server has deleted"
+            }
         ),
         remediation: remediation(map, deleted),
         holders,
@@ -45,7 +53,11 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
 
 fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32]) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
-    proof.tell("kubernetes", deleted.gone, verdict(deleted));
+    if map.kubelet_tells() {
+        proof.tell("kubelet", deleted.gone, kubelets_verdict(deleted));
+    } else {
+        proof.tell("kubernetes", deleted.gone, verdict(deleted));
+    }
     proof.runtime(deleted.sandbox);
     if !pids.is_empty() {
         let some: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
@@ -77,6 +89,20 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
     };
     let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
     format!("pod {}/{} (uid {}) is deleted{phase}{how}", pod.namespace, pod.name, pod.uid)
+}
+
+/// What the kubelet says. Why the pod is gone it does not: a static pod's file may have been removed.
+fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
+    let Some(entry) = deleted.entry else {
+        let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
+        return format!("it is to run no pod with uid {}", uid.unwrap_or_default());
+    };
+    let pod = &entry.pod;
+    let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
+    let date = pod.deletion.and_then(words::date);
+    let date = date.map(|date| format!("; it was to be gone by {date}")).unwrap_or_default();
+    let name = format!("{}/{} (uid {})", pod.namespace, pod.name, pod.uid);
+    format!("pod {name} is none of those any more that it is to run{phase}{date}")
 }
 
 fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<String> {

@@ -1,4 +1,5 @@
-//! What the API server says of this node's pods, and which of them it has deleted while the node has not.
+//! What the API server says of this node's pods, and which of them it has deleted while the node has not. Where it is
+//! not asked, the kubelet may tell instead: of those that it is to run. Never both.
 //!
 //! A pod's uid is never used twice. So one that was told of and is gone stays gone, whatever the API server
 //! does afterwards. One that was never told of is judged with more care: the list may be that of another
@@ -13,6 +14,8 @@ use super::{Netns, NodeMap, Policy, SandboxEntry, Told};
 
 /// Name of the source.
 const SOURCE: &str = "kubernetes";
+/// Of the one that tells where that is not asked.
+const KUBELET: &str = "kubelet";
 /// Pods remembered, those that are gone included. A node runs some hundred.
 const MAX_PODS: usize = 4096;
 /// How long one that is gone is remembered when no runtime has anything of it.
@@ -132,17 +135,24 @@ impl NodeMap {
         self.pods.known.get(uid)
     }
 
-    /// Whether the API server has told of all of this node's pods, and answers still.
+    /// Whether all of this node's pods were told of, and who told of them answers still.
     #[must_use]
     pub fn pods_answer(&self) -> bool {
-        self.pods.listed.is_some() && self.answers(SOURCE)
+        self.pods.listed.is_some() && (self.answers(SOURCE) || self.answers(KUBELET))
     }
 
-    /// Whether nobody asks the API server: then nothing of it is awaited.
+    /// Whether it is the kubelet that tells of the pods.
+    #[must_use]
+    pub fn kubelet_tells(&self) -> bool {
+        self.answers(KUBELET)
+    }
+
+    /// Whether nobody asks the API server, nor the kubelet: then nothing of them is awaited.
     #[must_use]
     pub fn pods_are_off(&self) -> bool {
         use crate::fact::SourceStatus::Disabled;
-        self.source(SOURCE).is_none_or(|source| source.status == Disabled)
+        let is_off = |name| self.source(name).is_none_or(|source| source.status == Disabled);
+        is_off(SOURCE) && is_off(KUBELET)
     }
 
     /// Pods that the API server does not have and whose sandbox and netns are here. None while it is

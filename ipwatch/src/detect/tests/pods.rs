@@ -84,6 +84,32 @@ fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
 }
 
 #[test]
+fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() {
+    let mut case = Case::with_runtime();
+    case.source("kubernetes", SourceStatus::Disabled);
+    case.source("kubelet", SourceStatus::Active);
+    case.pods(20, vec![pod(UID)]);
+    case.list(900, alive());
+    case.none("it is to run it");
+    case.pods(1_000, Vec::new());
+    case.list(51_001, alive());
+    let found = case.one();
+    assert!(found.impact.contains("which the kubelet is not to run any more"), "{}", found.impact);
+    let first = &found.evidence[0];
+    assert_eq!(first.source, "kubelet");
+    assert!(first.text.contains("none of those any more"), "{}", first.text);
+    let proof: String = found.evidence.iter().map(|item| &*item.text).collect();
+    assert!(!(proof + &found.impact).contains("API server has"), "it was not asked");
+    let is_blind =
+        |case: &Case| super::blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeletedPod);
+    case.source("kubelet", SourceStatus::Down);
+    case.none("it is silent");
+    assert!(is_blind(&case), "so that nothing is taken for over");
+    case.source("kubelet", SourceStatus::Disabled);
+    assert!(!is_blind(&case));
+}
+
+#[test]
 fn the_runtime_is_asked_when_the_grace_is_over() {
     let mut case = Case::with_api(vec![pod(UID)]);
     case.deleted(1_000);

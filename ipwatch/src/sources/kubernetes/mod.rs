@@ -7,7 +7,7 @@
 //! - `read`: answers as they come.
 //! - `follow`: list, watch, resume.
 //! - `ask`: everything of one kind, once, for who is no daemon.
-//! - `pods`: the pods of this node.
+//! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, where the API server is not asked.
 //! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
 
 mod account;
@@ -20,6 +20,7 @@ mod fake;
 pub(super) mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+pub(crate) mod kubelet;
 pub(crate) mod networks;
 mod pods;
 mod read;
@@ -44,7 +45,7 @@ use crate::sources::{Emit, calico};
 const SOURCE: &str = "kubernetes";
 
 /// `[kubernetes]`: whether and how the API server is asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Ask it. Absent: where a kubeconfig is named, or as a pod with a service account.
@@ -61,12 +62,30 @@ pub struct Settings {
     pub events: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
+    /// Socket of the kubelet's pod API, which is asked where the API server is not. Empty: neither is.
+    pub kubelet_socket: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: None,
+            kubeconfig: None,
+            service_account: None,
+            whereabouts: false,
+            calico: false,
+            events: false,
+            node: None,
+            kubelet_socket: PathBuf::from(kubelet::SOCKET),
+        }
+    }
 }
 
 impl Settings {
     /// The first path that is none.
     pub(crate) fn wrong_path(&self) -> Option<&Path> {
-        let paths = self.kubeconfig.iter().chain(&self.service_account);
+        let socket = Some(&self.kubelet_socket).filter(|path| !path.as_os_str().is_empty());
+        let paths = self.kubeconfig.iter().chain(&self.service_account).chain(socket);
         paths.map(PathBuf::as_path).find(|path| !path.is_absolute())
     }
 
@@ -79,6 +98,12 @@ impl Settings {
         self.kubeconfig.clone().map(Door::Kubeconfig).or_else(pod).ok_or(
             "not asked: name a kubeconfig (kubernetes.kubeconfig), or run as a pod with a service account",
         )
+    }
+
+    /// The kubelet's socket, if that is to be asked: where the API server is not.
+    fn fallback(&self) -> Option<PathBuf> {
+        let off = self.enabled == Some(false) || self.kubelet_socket.as_os_str().is_empty();
+        (!off && self.door().is_err()).then(|| self.kubelet_socket.clone())
     }
 
     /// What this node is called in the cluster, unless that is `node`.
@@ -146,14 +171,16 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit) {
         let blocks = calico::kdd::Blocks::new(node.clone());
         tokio::spawn(follow::run(blocks, door.clone(), Pace::default(), emit.clone()));
     }
+    let fallback = settings.fallback();
     let pods = pods::Pods { node, calico: settings.calico };
     tokio::spawn(async move {
         match door {
             Ok(door) => follow::run(pods, door, Pace::default(), emit).await,
             Err(why) => {
                 let told = source(SOURCE, SourceStatus::Disabled, why.to_owned());
-                // The daemon is going down.
-                let _ = emit.send(vec![told]).await;
+                if let (Ok(()), Some(socket)) = (emit.send(vec![told]).await, fallback) {
+                    kubelet::run(socket, kubelet::Pace::default(), emit).await;
+                }
             }
         }
     });

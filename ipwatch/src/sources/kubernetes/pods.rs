@@ -91,29 +91,34 @@ impl Pods {
 
     /// A pod that is this node's, whatever was asked for.
     fn own(&self, pod: documents::Pod) -> Option<fact::Pod> {
-        let documents::Pod { metadata: meta, spec, status } = pod;
-        if spec.node_name.0 != self.node || meta.uid.0.is_empty() {
-            return None;
-        }
-        let grace = meta.deletion_grace_period_seconds.or(spec.termination_grace_period_seconds);
-        let date = meta.deletion_timestamp.and_then(|date| date.0.parse::<jiff::Timestamp>().ok());
-        let mut ips: Vec<IpAddr> = Vec::new();
-        for ip in status.pod_ips.0.iter().filter_map(|one| one.ip.0.parse().ok()) {
-            if ips.len() < MOST_IPS && !ips.contains(&ip) {
-                ips.push(ip);
-            }
-        }
-        Some(fact::Pod {
-            uid: meta.uid.0,
-            namespace: meta.namespace.0,
-            name: meta.name.0,
-            phase: Some(status.phase.0).filter(|phase| !phase.is_empty()),
-            ips,
-            deletion: date.and_then(|date| i64::try_from(date.as_nanosecond()).ok()),
-            grace: grace.and_then(|grace| u64::try_from(grace).ok()),
-            mirror_of: meta.annotations.mirror,
-        })
+        if pod.spec.node_name.0 == self.node { fact(pod) } else { None }
     }
+}
+
+/// What is kept of a pod, whoever told of it. `None`: it cannot be told from others.
+pub(super) fn fact(pod: documents::Pod) -> Option<fact::Pod> {
+    let documents::Pod { metadata: meta, spec, status } = pod;
+    if meta.uid.0.is_empty() {
+        return None;
+    }
+    let grace = meta.deletion_grace_period_seconds.or(spec.termination_grace_period_seconds);
+    let date = meta.deletion_timestamp.and_then(|date| date.0.parse::<jiff::Timestamp>().ok());
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in status.pod_ips.0.iter().filter_map(|one| one.ip.0.parse().ok()) {
+        if ips.len() < MOST_IPS && !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    Some(fact::Pod {
+        uid: meta.uid.0,
+        namespace: meta.namespace.0,
+        name: meta.name.0,
+        phase: Some(status.phase.0).filter(|phase| !phase.is_empty()),
+        ips,
+        deletion: date.and_then(|date| i64::try_from(date.as_nanosecond()).ok()),
+        grace: grace.and_then(|grace| u64::try_from(grace).ok()),
+        mirror_of: meta.annotations.mirror,
+    })
 }
 
 fn key(meta: &documents::PodMeta) -> String {

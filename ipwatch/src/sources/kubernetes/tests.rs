@@ -408,7 +408,8 @@ async fn without_a_way_in_it_is_off() {
     let (emit, mut facts) = Emit::channel(4);
     let off =
         Settings { enabled: Some(false), kubeconfig: Some("/x".into()), ..Settings::default() };
-    for settings in [Settings::default(), off] {
+    let alone = Settings { kubelet_socket: "".into(), ..Settings::default() };
+    for settings in [alone, off] {
         start(&settings, "node-1", &emit);
         let told = facts.recv().await.unwrap();
         let What::Source(source) = &told[0].what else { panic!("{told:?}") };
