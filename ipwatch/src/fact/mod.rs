@@ -535,6 +535,11 @@ pub enum What {
         /// The endpoint's key.
         key: String,
     },
+    /// This store has told all there is of endpoints until now.
+    EndpointsConfirmed {
+        /// Name of the source that tells of them.
+        store: String,
+    },
 
     /// A CNI plugin began to run.
     CniBegan(CniCall),

@@ -290,6 +290,7 @@ impl NodeMap {
 
             What::Endpoint(endpoint) => self.set_endpoint(endpoint, at),
             What::EndpointGone { store, key } => self.drop_endpoint(store, key, at),
+            What::EndpointsConfirmed { .. } => {}
 
             What::CniBegan(call) => self.call_began(call, at),
             What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
