@@ -189,8 +189,11 @@ fn who_may_not_read_is_told_so(lab: &Lab) {
     let answer = etcd.v3("auth/authenticate", &json!({ "name": "root", "password": "canary" }));
     let token = answer["token"].as_str().unwrap();
     for (prefix, end) in [
-        ("/calico/ipam/v2/", "/calico/ipam/v20"),
-        ("/calico/resources/v3/projectcalico.org/", "/calico/resources/v3/projectcalico.org0"),
+        ("/calico/ipam/v2/assignment/", "/calico/ipam/v2/assignment0"),
+        (
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/",
+            "/calico/resources/v3/projectcalico.org/workloadendpoints0",
+        ),
     ] {
         etcd.grant_read(token, "ipwatch", prefix, end);
     }
@@ -254,10 +257,11 @@ fn taken(api: &str, handle: &str) -> String {
     block.to_string()
 }
 
-/// A pod's endpoint of this node, and the pool that its IP is of: `(key, value)`.
-fn others(api: &str, container: &str) -> [(String, String); 2] {
+/// A pod's endpoint of this node; and what nobody asks for: the pool that its IP is of, and its handle. `(key, value)`.
+fn others(api: &str, container: &str) -> [(String, String); 3] {
     let node = node();
     let doubled = node.replace('-', "--");
+    let handle = ("/calico/ipam/v2/handle/shop.web-0".to_owned(), json!({}).to_string());
     match api {
         "v3" => {
             let root = "/calico/resources/v3/projectcalico.org";
@@ -272,6 +276,7 @@ fn others(api: &str, container: &str) -> [(String, String); 2] {
             [
                 (format!("{root}/workloadendpoints/shop/{name}"), endpoint.to_string()),
                 (format!("{root}/ippools/pool"), pool.to_string()),
+                handle,
             ]
         }
         _ => {
@@ -284,6 +289,7 @@ fn others(api: &str, container: &str) -> [(String, String); 2] {
                     endpoint.to_string(),
                 ),
                 ("/calico/v1/ipam/v4/pool/192.0.2.0-24".to_owned(), pool.to_string()),
+                handle,
             ]
         }
     }
@@ -306,7 +312,7 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
             put(&key, &value);
         }
         let daemon = watching(lab, &etcd, api);
-        await_state(&daemon, "active", "3 keys");
+        await_state(&daemon, "active", ", 2 keys");
         let known = || daemon.list("reservations", &["query", "ipam", "192.0.2.1"]);
         until("the reservation is known", 20, || !known().is_empty());
         let all = known();

@@ -25,6 +25,11 @@ impl Endpoints {
         self.told.values().filter(|understood| !**understood).count() + self.beyond
     }
 
+    /// None is left out.
+    pub(super) fn is_whole(&self) -> bool {
+        self.beyond == 0
+    }
+
     pub(super) fn began(&mut self, out: &mut Vec<What>) {
         (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
         out.push(What::Began(scope()));

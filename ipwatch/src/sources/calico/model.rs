@@ -10,15 +10,12 @@ use serde_json::Value;
 
 use crate::fact::{BootNs, What};
 
+use super::STORE;
 use super::blocks::Blocks;
 use super::documents::{Block, Workload};
 use super::endpoints::Endpoints;
 use super::keys::Keys;
 
-/// Longest value that is read: etcd itself takes none above 1.5 MiB.
-const LONGEST: usize = 4 << 20;
-/// Longest key.
-const LONGEST_KEY: usize = 2048;
 /// The orchestrator of Kubernetes' pods.
 const K8S: &str = "k8s";
 
@@ -49,9 +46,6 @@ impl Model {
 
     fn key(&self, key: &str) -> Option<Key> {
         let rest = key.trim_start_matches('/').strip_prefix("calico/")?;
-        if key.len() > LONGEST_KEY {
-            return None;
-        }
         let parts: Vec<&str> = rest.split('/').collect();
         match parts[..] {
             ["ipam", "v2", "assignment", _, "block", name] if !name.is_empty() => Some(Key::Block),
@@ -79,8 +73,7 @@ impl Keys for Model {
 
     fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<What>) {
         let Some(kind) = self.key(key) else { return };
-        let value: Option<Value> =
-            Some(value).filter(|v| v.len() <= LONGEST).and_then(|v| serde_json::from_slice(v).ok());
+        let value: Option<Value> = serde_json::from_slice(value).ok();
         match kind {
             Key::Block => self.blocks.put(key, value.as_ref().and_then(Block::read), out),
             Key::Endpoint { namespace, pod, first } => {
@@ -106,6 +99,12 @@ impl Keys for Model {
     fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
         self.blocks.ended(began, complete, out);
         self.endpoints.ended(began, complete, out);
+    }
+
+    fn confirmed(&mut self, out: &mut Vec<What>) {
+        if self.endpoints.is_whole() {
+            out.push(What::EndpointsConfirmed { store: STORE.to_owned() });
+        }
     }
 
     fn wrong(&self) -> usize {
@@ -186,7 +185,8 @@ mod tests {
         let mut out = Vec::new();
         model.began(&mut out);
         model.put(V3, b"{", &mut out);
-        model.put(V1, b"7", &mut out);
+        // As one that is too long is handed on.
+        model.put(V1, b"", &mut out);
         model.put(BLOCK, &[0xff; 9], &mut out);
         model.ended(BootNs(1), true, &mut out);
         let [_, _, What::Endpoint(one), What::Endpoint(other), _, _] = &out[..] else {
@@ -199,6 +199,9 @@ mod tests {
         model.gone(V3, &mut out);
         model.gone(V3, &mut out);
         assert_eq!((out.len(), model.wrong()), (1, 2));
+        out.clear();
+        model.confirmed(&mut out);
+        assert_eq!(out, [What::EndpointsConfirmed { store: "calico".to_owned() }]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ use crate::sources::Emit;
 const SOURCE: &str = "calico";
 /// Keys that are followed: 5,000 nodes with 10 blocks, and their pods.
 const MOST_KEYS: usize = 500_000;
+/// Longest key. The longest names of a node, a namespace and a pod make some 1,200 bytes; etcd has no limit.
+const LONGEST_KEY: usize = 2048;
 /// Longest value. A block of 64 IPs has some 16 KiB, and etcd takes no more than 1.5 MiB.
 const VALUE_LIMIT: usize = 1 << 20;
 

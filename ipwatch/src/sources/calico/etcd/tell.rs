@@ -1,14 +1,12 @@
 //! Telling what a datastore said: facts by way of who understands its keys, and how the source stands.
 
 use super::error::EtcdError;
-use super::{MOST_KEYS, SOURCE, VALUE_LIMIT};
+use super::{LONGEST_KEY, MOST_KEYS, SOURCE, VALUE_LIMIT};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
 use crate::sources::calico::keys::Keys;
 use crate::sources::{Closed, Emit};
 
-/// Longest key. etcd has no limit of its own.
-const LONGEST_KEY: usize = 1024;
 /// Facts that are handed over at once.
 const BATCH: usize = 256;
 
@@ -20,9 +18,9 @@ pub(super) struct Teller<K> {
     out: Vec<What>,
     /// Keys of the last list.
     listed: usize,
-    /// Those of them that are beyond what is followed.
+    /// Those of them, and of what a watch told since, that are beyond what is followed.
     beyond: u64,
-    /// Keys and values since the last list that are longer than any of Calico's, or no text.
+    /// Keys since the last list that are longer than any of Calico's, or no text.
     dropped: usize,
 }
 
@@ -61,6 +59,21 @@ impl<K: Keys> Teller<K> {
         self.beyond = self.beyond.saturating_add(more);
     }
 
+    /// A watch has a key for which there is no room.
+    pub(super) fn leave_out_now(&mut self) {
+        self.leave_out(1);
+        // What was whole is so no more.
+        self.keys.ended(BootNs(0), false, &mut self.out);
+    }
+
+    /// All has been told that there was then.
+    pub(super) async fn confirmed(&mut self, then: BootNs) -> Result<(), Closed> {
+        if self.beyond == 0 && self.dropped == 0 {
+            self.keys.confirmed(&mut self.out);
+        }
+        self.flush(then).await
+    }
+
     /// The list is over.
     pub(super) async fn ended(&mut self, began: BootNs) -> Result<(), Closed> {
         self.flush(began).await?;
@@ -71,9 +84,11 @@ impl<K: Keys> Teller<K> {
 
     /// A key is there, or has changed.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
+        // One whose value is too long is there all the same: as one that nobody understands.
+        let value: &[u8] = if value.len() > VALUE_LIMIT { &[] } else { value };
         match text(key) {
-            Some(key) if value.len() <= VALUE_LIMIT => self.keys.put(key, value, &mut self.out),
-            _ => self.dropped += 1,
+            Some(key) => self.keys.put(key, value, &mut self.out),
+            None => self.dropped += 1,
         }
     }
 
@@ -127,7 +142,8 @@ impl<K: Keys> Teller<K> {
     }
 }
 
-fn text(key: &[u8]) -> Option<&str> {
+/// A key that may be Calico's.
+pub(super) fn text(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok().filter(|key| key.len() <= LONGEST_KEY)
 }
 

@@ -66,6 +66,9 @@ impl Keys for Written {
     fn ended(&mut self, _: BootNs, complete: bool, _: &mut Vec<What>) {
         self.write(format!("ended, complete: {complete}"));
     }
+    fn confirmed(&mut self, _: &mut Vec<What>) {
+        self.write("confirmed".into());
+    }
     fn wrong(&self) -> usize {
         0
     }
@@ -107,16 +110,22 @@ fn settings(url: &str) -> Settings {
 }
 
 fn run(settings: Settings, pace: Pace) -> Seen {
+    run_with(v2::Store::new("node 1"), settings, pace)
+}
+
+fn run_with(store: v2::Store, settings: Settings, pace: Pace) -> Seen {
     let (emit, facts) = Emit::channel(64);
     let written = Written::default();
     let teller = tell::Teller::new(written.clone(), emit);
-    tokio::spawn(follow::run(v2::Store::new("node 1"), settings, pace, teller));
+    tokio::spawn(follow::run(store, settings, pace, teller));
     Seen { facts, written }
 }
 
 const WORKLOADS: &str = "/calico/v1/host/node%201/workload?";
 const BLOCKS: &str = "/assignment?recursive=true&quorum";
 const BLOCKS_WAIT: &str = "/assignment?wait";
+/// What is asked for to know where the store is.
+const SMALL: &str = "/ipam/v2/config";
 
 #[tokio::test]
 async fn a_list_and_then_what_changes() {
@@ -168,6 +177,66 @@ async fn a_directory_that_goes_takes_its_keys_with_it() {
 }
 
 #[tokio::test]
+async fn a_directory_that_lives_longer_keeps_its_keys() {
+    let dir = json!({ "key": "/t/a", "dir": true });
+    let (_fake, url) = Fake::start(vec![
+        (BLOCKS, vec![list(7, &[("/t/a/1", "x")])]),
+        (
+            BLOCKS_WAIT,
+            vec![
+                event("update", 9, dir.clone()),
+                event("set", 10, json!({ "key": "/t/b", "value": "1" })),
+                event("set", 11, dir),
+            ],
+        ),
+    ])
+    .await;
+    let seen = run(settings(&url), pace());
+    seen.written.await_line("/t/a/1 gone").await;
+    assert_eq!(seen.written.all()[3..], ["/t/b = 1", "/t/a/1 gone"]);
+}
+
+#[tokio::test]
+async fn what_a_watch_adds_is_bounded() {
+    let put = |at, key: &str| event("set", at, json!({ "key": key, "value": "1" }));
+    let long = format!("/t/{}", "x".repeat(LONGEST_KEY));
+    let polls = vec![put(8, &long), put(9, "/t/b"), put(10, "/t/c"), put(11, "/t/b")];
+    let (_fake, url) =
+        Fake::start(vec![(BLOCKS, vec![list(7, &[("/t/a", "1")])]), (BLOCKS_WAIT, polls)]).await;
+    let mut store = v2::Store::new("node 1");
+    store.most = 2;
+    let mut seen = run_with(store, settings(&url), pace());
+    seen.await_state(SourceStatus::Degraded, "1 keys are more than is followed").await;
+    let all = ["began", "/t/a = 1", "ended, complete: true", "/t/b = 1", "ended, complete: false"];
+    assert_eq!(seen.written.all()[..5], all);
+}
+
+/// Of a thousand events of the whole store etcd tells; a tree may be quiet for far longer.
+#[tokio::test]
+async fn a_quiet_tree_goes_on_from_where_the_store_is() {
+    let none = || json!({ "errorCode": 100, "message": "Key not found", "index": 5000 });
+    let at = |index| Reply::Json(404, index, none());
+    let (fake, url) = Fake::start(vec![
+        (BLOCKS, vec![list(7, &[("/t/a", "1")])]),
+        (BLOCKS_WAIT, vec![Reply::Hold(100), Reply::Hold(5000), Reply::Hold(6000)]),
+        ("/workload?wait", vec![Reply::Hold(100), Reply::Hold(5000), Reply::Hold(6000)]),
+        (SMALL, vec![at(5000), at(6000), Reply::Hang]),
+    ])
+    .await;
+    let quick = Duration::from_millis(100);
+    let pace = Pace { alive: quick, poll: quick, answer: Duration::from_secs(2), ..pace() };
+    let mut seen = run(settings(&url), pace);
+    seen.await_state(SourceStatus::Down, "whether it lives").await;
+    for tree in [BLOCKS_WAIT, "/workload?wait"] {
+        let polls = fake.asked(tree);
+        let from: Vec<&str> = polls.iter().filter_map(|path| path.rsplit('=').next()).collect();
+        assert_eq!(from[1..3], ["5001", "6001"], "{polls:?}");
+    }
+    assert_eq!(seen.written.all()[3..], ["confirmed", "confirmed"]);
+    assert_eq!(fake.asked(BLOCKS).len(), 1);
+}
+
+#[tokio::test]
 async fn what_was_cleared_is_listed_again() {
     let cleared = json!({ "errorCode": 401, "message": "The event in requested index is outdated and cleared", "index": 2000 });
     let (fake, url) = Fake::start(vec![
@@ -185,11 +254,9 @@ async fn what_was_cleared_is_listed_again() {
 
 #[tokio::test]
 async fn one_that_hangs_is_down_and_nothing_is_told_of_it() {
-    let (fake, url) = Fake::start(vec![
-        (BLOCKS, vec![list(7, &[("/t/a", "1")])]),
-        ("/version", vec![Reply::Hang]),
-    ])
-    .await;
+    let (fake, url) =
+        Fake::start(vec![(BLOCKS, vec![list(7, &[("/t/a", "1")])]), (SMALL, vec![Reply::Hang])])
+            .await;
     let quick = Duration::from_millis(50);
     let mut seen =
         run(settings(&url), Pace { answer: Duration::from_secs(2), alive: quick, ..pace() });
@@ -251,13 +318,13 @@ async fn a_store_that_was_set_back_is_listed_again() {
 }
 
 #[tokio::test]
-async fn values_beyond_the_bound_are_counted_and_make_the_list_incomplete() {
+async fn an_entry_whose_value_is_beyond_the_bound_is_there_all_the_same() {
     let long = "x".repeat(VALUE_LIMIT + 1);
     let (_fake, url) =
         Fake::start(vec![(BLOCKS, vec![list(7, &[("/t/a", &long), ("/t/b", "1")])])]).await;
     let mut seen = run(settings(&url), pace());
-    seen.await_state(SourceStatus::Degraded, "1 entries are not understood").await;
-    assert_eq!(seen.written.all(), ["began", "/t/b = 1", "ended, complete: false"]);
+    seen.await_state(SourceStatus::Active, "2 keys").await;
+    assert_eq!(seen.written.all(), ["began", "/t/a = ", "/t/b = 1", "ended, complete: true"]);
 }
 
 #[tokio::test]

@@ -1,10 +1,16 @@
 //! etcd v2, which Calico 2 and before kept everything in: each tree as a whole, then a long poll of it from the next
 //! index on, one event an answer.
 //!
+//! etcd remembers a thousand events of the whole store. So that a quiet tree's poll is not from before all of them
+//! when it is begun again, the store's index is asked for now and then: a poll that stays silent past it has nothing
+//! older to tell.
+//!
 //! A directory that is deleted is one event, which names no key below it: so the keys that were told are remembered.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -14,19 +20,26 @@ use tokio::time::Instant;
 use super::error::{Ended, EtcdError, within};
 use super::follow::{self, Visit, jittered};
 use super::http::{Answer, Line};
-use super::tell::Teller;
+use super::tell::{self, Teller};
 use super::tree::{self, Event};
-use super::{Keys, Pace};
+use super::{Keys, MOST_KEYS, Pace};
 use crate::clock;
+use crate::fact::BootNs;
 
 /// Trees of Calico's that are read.
-const TREES: usize = 3;
+const TREES: usize = 2;
 /// Longest answer to a long poll: a value of 1.5 MiB, and the one before.
 const EVENT_LIMIT: usize = 8 << 20;
 /// Longest answer to the question whether it lives.
 const SMALL_LIMIT: usize = 64 << 10;
 /// Of so many such questions one is whether there is a leader, for that costs the cluster an entry of its log.
 const HEALTH_EACH: u32 = 20;
+/// What the member that was asked has for a poll is on its way by then.
+const SETTLES: Duration = Duration::from_millis(300);
+/// Asked for: a key of Calico's that is small or missing, within what may be read.
+const SMALL: &str = "/v2/keys/calico/ipam/v2/config";
+/// Which of the trees has the endpoints.
+const ENDPOINTS: usize = 0;
 
 /// What is asked for, for people.
 const LIST: &str = "a list";
@@ -40,6 +53,8 @@ pub(super) struct Store {
     told: Option<Told>,
     /// Keys that were told.
     known: BTreeSet<String>,
+    /// So many at most.
+    pub(super) most: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +64,28 @@ struct Told {
     until: [u64; TREES],
 }
 
+impl Told {
+    /// Nothing came of a tree whose poll was open before and after: all there is of it until then is told.
+    fn reach(&mut self, index: &Index) {
+        for (until, silent) in self.until.iter_mut().zip(index.silent) {
+            if silent {
+                *until = index.now.max(*until);
+            }
+        }
+    }
+
+    fn same(&self, cluster: Option<&HeaderValue>) -> Result<(), EtcdError> {
+        if self.cluster.as_ref() == cluster {
+            return Ok(());
+        }
+        Err(EtcdError::Expired { what: WATCH, why: "it is another cluster than before" })
+    }
+}
+
+/// A long poll of one of the trees, and the line that it was on.
+type Poll = Pin<Box<dyn Future<Output = (usize, Line, Result<Polled, EtcdError>)> + Send>>;
+type Polls = FuturesUnordered<Poll>;
+
 /// What a long poll has brought.
 struct Polled {
     event: Option<Event>,
@@ -57,15 +94,23 @@ struct Polled {
     until: u64,
 }
 
+/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer.
+struct Index {
+    asked: BootNs,
+    now: u64,
+    settled: Instant,
+    /// Of which trees no event has come since it was asked for.
+    silent: [bool; TREES],
+}
+
 impl Store {
     /// `node`: whose endpoints are of interest.
     pub(super) fn new(node: &str) -> Self {
         let trees = [
             format!("/calico/v1/host/{}/workload", encoded(node)),
             "/calico/ipam/v2/assignment".to_owned(),
-            "/calico/v1/ipam/v4/pool".to_owned(),
         ];
-        Self { trees, told: None, known: BTreeSet::new() }
+        Self { trees, told: None, known: BTreeSet::new(), most: MOST_KEYS }
     }
 }
 
@@ -91,7 +136,7 @@ impl Store {
         teller: &mut Teller<K>,
     ) -> Result<Infallible, Ended> {
         let mut line = Line::new(visit);
-        alive(&mut line, 0, visit.pace).await?;
+        health(&mut line, visit.pace).await?;
         let mut told = match self.told.take() {
             Some(told) => told,
             None => self.list(&mut line, visit.pace, teller).await?,
@@ -133,7 +178,10 @@ impl Store {
                     for leaf in leaves {
                         let value = leaf.value.as_bytes();
                         match teller.listed(leaf.key.as_bytes(), value, began).await? {
-                            true => drop(known.insert(leaf.key)),
+                            true if tell::text(leaf.key.as_bytes()).is_some() => {
+                                known.insert(leaf.key);
+                            }
+                            true => {}
                             false => teller.leave_out(1),
                         }
                     }
@@ -157,49 +205,77 @@ impl Store {
         teller: &mut Teller<K>,
     ) -> Result<Infallible, Ended> {
         let pace = visit.pace;
-        let trees = self.trees.clone();
-        let again = |n: usize, line: Line, head: Option<Answer>, until: u64| {
-            poll(n, line, head, &trees[n], until, pace)
-        };
-        let mut polls = FuturesUnordered::new();
-        for (n, tree) in trees.iter().enumerate() {
-            // Before anything is said to be well: that is where it says that we were away for too long.
-            let mut line = Line::new(visit);
-            let head = open(&mut line, tree, told.until[n], pace).await?;
-            polls.push(again(n, line, Some(head), told.until[n]));
-        }
+        // Before anything is said to be well: that is where it says that we were away for too long.
+        let mut polls = self.polls(visit, told).await?;
+        let mut renew = Instant::now() + jittered(pace.poll);
         let mut next = Instant::now() + jittered(pace.alive);
-        let mut turn = 0;
+        let mut turn = 0_u32;
+        let mut index: Option<Index> = None;
         loop {
             teller.well(&visit.about).await?;
-            let (n, line, polled) = tokio::select! {
+            let settled = index.as_ref().map_or(next, |index| index.settled);
+            let polled = tokio::select! {
+                // An event comes before what is concluded from there being none.
+                biased;
                 Some(polled) = polls.next() => polled,
+                () = tokio::time::sleep_until(settled), if index.is_some() => {
+                    let Some(index) = index.take() else { continue };
+                    told.reach(&index);
+                    if told.until[ENDPOINTS] >= index.now {
+                        teller.confirmed(index.asked).await?;
+                    }
+                    if Instant::now() >= renew {
+                        polls = self.polls(visit, told).await?;
+                        renew = Instant::now() + jittered(pace.poll);
+                    }
+                    continue;
+                }
                 () = tokio::time::sleep_until(next) => {
                     turn += 1;
-                    alive(line, turn, pace).await?;
-                    next = Instant::now() + jittered(pace.alive);
+                    if turn.is_multiple_of(HEALTH_EACH) {
+                        health(line, pace).await?;
+                    }
+                    index = Some(alive(line, told, pace).await?);
+                    next = Instant::now() + SETTLES + jittered(pace.alive);
                     continue;
                 }
             };
+            let (n, mut line, polled) = polled;
             let polled = polled?;
-            if polled.cluster != told.cluster {
-                let why = "it is another cluster than before";
-                return Err(EtcdError::Expired { what: WATCH, why }.into());
+            told.same(polled.cluster.as_ref())?;
+            // Whatever came, it is asked anew from there.
+            if let Some(index) = &mut index {
+                index.silent[n] = false;
             }
             if let Some(event) = polled.event {
                 self.hear(event, teller);
                 teller.flush(clock::now()).await?;
+                told.until[n] = polled.until;
+            } else {
+                told.until[n] = told.until[n].max(polled.until);
             }
-            told.until[n] = polled.until;
-            polls.push(again(n, line, None, polled.until));
+            let head = open(&mut line, &self.trees[n], told.until[n], pace).await?;
+            polls.push(poll(n, line, head, told.until[n], pace));
         }
+    }
+
+    /// One of each tree, from what was told last. Those that there were before can be hung up: they are begun again
+    /// from there.
+    async fn polls(&self, visit: &Visit, told: &Told) -> Result<Polls, EtcdError> {
+        let polls = FuturesUnordered::new();
+        for (n, tree) in self.trees.iter().enumerate() {
+            let mut line = Line::new(visit);
+            let head = open(&mut line, tree, told.until[n], visit.pace).await?;
+            polls.push(poll(n, line, head, told.until[n], visit.pace));
+        }
+        Ok(polls)
     }
 
     fn hear<K: Keys>(&mut self, event: Event, teller: &mut Teller<K>) {
         let node = event.node;
         let is_gone = matches!(&*event.action.0, "delete" | "expire" | "compareAndDelete");
-        if node.dir || is_gone {
-            // A directory that is put anew is empty.
+        // A directory that is put anew is empty; an `update` changes no more than how long it lives.
+        if is_gone || node.dir && matches!(&*event.action.0, "set" | "create") {
             let below = format!("{}/", node.key.trim_end_matches('/'));
             while let Some(key) = self.known.range(below.clone()..).next().cloned() {
                 if !key.starts_with(&below) {
@@ -213,30 +289,29 @@ impl Store {
             teller.gone(node.key.as_bytes());
             self.known.remove(&node.key);
         } else if !node.dir {
+            // Of a key that is not remembered nobody would be told that it went with its directory.
+            let is_new =
+                tell::text(node.key.as_bytes()).is_some() && !self.known.contains(&node.key);
+            if is_new && self.known.len() >= self.most {
+                return teller.leave_out_now();
+            }
             teller.put(node.key.as_bytes(), node.value.as_bytes());
-            self.known.insert(node.key);
+            if is_new {
+                self.known.insert(node.key);
+            }
         }
     }
 }
 
-/// Waits for the next event of a tree. `head`: of a poll that is open already.
-async fn poll(
-    n: usize,
-    mut line: Line,
-    head: Option<Answer>,
-    tree: &str,
-    until: u64,
-    pace: Pace,
-) -> (usize, Line, Result<Polled, EtcdError>) {
-    let polled = async {
-        let answer = match head {
-            Some(answer) => answer,
-            None => open(&mut line, tree, until, pace).await?,
-        };
-        wait(&mut line, answer, until, pace).await
-    };
-    let polled = polled.await;
-    (n, line, polled)
+/// Waits for the next event of a tree. `head`: of the poll, which is open already.
+fn poll(n: usize, mut line: Line, head: Answer, until: u64, pace: Pace) -> Poll {
+    Box::pin(async move {
+        let polled = wait(head, until, pace).await;
+        if polled.is_err() {
+            line.hang_up();
+        }
+        (n, line, polled)
+    })
 }
 
 /// Begins a long poll: the head comes at once, the body with the event.
@@ -251,22 +326,11 @@ async fn open(line: &mut Line, tree: &str, until: u64, pace: Pace) -> Result<Ans
     Ok(answer)
 }
 
-async fn wait(
-    line: &mut Line,
-    mut answer: Answer,
-    until: u64,
-    pace: Pace,
-) -> Result<Polled, EtcdError> {
+async fn wait(mut answer: Answer, until: u64, pace: Pace) -> Result<Polled, EtcdError> {
     let began = Instant::now();
     let cluster = answer.cluster.clone();
     let quiet = Polled { event: None, cluster: cluster.clone(), until: answer.index };
-    let text = match tokio::time::timeout(jittered(pace.poll), answer.whole(EVENT_LIMIT)).await {
-        Ok(text) => text?,
-        Err(_) => {
-            line.hang_up();
-            return Ok(quiet);
-        }
-    };
+    let text = answer.whole(EVENT_LIMIT).await?;
     if text.is_empty() {
         // A server that ends every poll at once is not to be asked without a pause.
         if began.elapsed() < pace.well {
@@ -284,12 +348,24 @@ async fn wait(
     Ok(Polled { event: Some(event), cluster, until })
 }
 
-/// Asks whether it lives; now and then whether it has a leader. A long poll says nothing for hours, of a server that
-/// hangs too.
-async fn alive(line: &mut Line, turn: u32, pace: Pace) -> Result<(), EtcdError> {
-    let path = if turn.is_multiple_of(HEALTH_EACH) { "/health" } else { "/version" };
+/// Asks where the store is: a long poll says nothing for hours, of a server that hangs too.
+async fn alive(line: &mut Line, told: &Told, pace: Pace) -> Result<Index, EtcdError> {
+    let asked = clock::now();
+    let mut answer = within(ALIVE, pace.answer, line.get(ALIVE, SMALL)).await?;
+    let (now, cluster) = (answer.index, answer.cluster.clone());
+    within(ALIVE, pace.answer, answer.whole(EVENT_LIMIT)).await?;
+    told.same(cluster.as_ref())?;
+    if now == 0 {
+        let why = "an answer without an index".to_owned();
+        return Err(EtcdError::Garbage { what: ALIVE, why });
+    }
+    Ok(Index { asked, now, settled: Instant::now() + SETTLES, silent: [true; TREES] })
+}
+
+/// Asks whether there is a leader.
+async fn health(line: &mut Line, pace: Pace) -> Result<(), EtcdError> {
     within(ALIVE, pace.answer, async {
-        line.get(ALIVE, path).await?.whole(SMALL_LIMIT).await.map(drop)
+        line.get(ALIVE, "/health").await?.whole(SMALL_LIMIT).await.map(drop)
     })
     .await
 }

@@ -23,12 +23,12 @@ use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
 
-/// What of Calico's is read.
-pub(super) const PREFIXES: [&str; 3] = [
-    "/calico/ipam/v2/",
-    "/calico/resources/v3/projectcalico.org/workloadendpoints/",
-    "/calico/resources/v3/projectcalico.org/ippools/",
-];
+/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody here asks for
+/// them, nor for pools.
+pub(super) const PREFIXES: [&str; 2] =
+    ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
+/// Which of them are endpoints.
+const ENDPOINTS: usize = 1;
 /// Entries of one page, and of one where these are too large.
 const PAGE: i64 = 250;
 const SMALL_PAGE: i64 = 8;
@@ -43,8 +43,8 @@ const CONNECT: &str = "the connection";
 const LIST: &str = "a list";
 const WATCH: &str = "a watch";
 const ALIVE: &str = "the question whether it lives";
-/// Asked for then: below what may be read, in any case.
-const SMALL: &str = "/calico/ipam/v2/config";
+/// Asked for then: a key that is not there, within what may be read.
+const SMALL: &str = PREFIXES[0];
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -230,6 +230,8 @@ impl Watch<'_> {
         let mut stream = within(WATCH, pace.answer, open(client, told)).await?;
         let mut next = Instant::now() + pace.answer;
         let (mut begun, mut well) = (false, false);
+        // When it was asked what it has answered since.
+        let mut lived = None;
         loop {
             let message = tokio::select! {
                 biased;
@@ -238,13 +240,18 @@ impl Watch<'_> {
                 () = std::future::ready(()), if well => {
                     teller.well(&self.visit.about).await?;
                     well = false;
+                    if let Some(then) = lived.take() {
+                        teller.confirmed(then).await?;
+                    }
                     continue;
                 }
                 () = tokio::time::sleep_until(next) => {
                     if !begun {
                         return Err(EtcdError::Silent { what: WATCH, limit: pace.answer }.into());
                     }
+                    let asked = clock::now();
                     alive(client.kv_client(), pace).await?;
+                    lived = Some(asked);
                     (next, well) = (Instant::now() + jittered(pace.alive), true);
                     continue;
                 }
@@ -301,6 +308,9 @@ impl Watch<'_> {
         if message.events().is_empty() {
             // All until then has been told.
             told.from[one] = told.from[one].max(revision + 1);
+            if one == ENDPOINTS {
+                teller.confirmed(clock::now()).await?;
+            }
         }
         teller.flush(clock::now()).await?;
         Ok(())

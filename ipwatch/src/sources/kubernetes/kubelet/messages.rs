@@ -19,8 +19,8 @@ const MOST_IPS: usize = 64;
 /// The annotation that says that the pod is a static pod's mirror.
 const MIRROR: &[u8] = b"kubernetes.io/config.mirror";
 
-/// `ListPodsRequest`, `WatchPodsRequest`; and `WatchPodsEvent`, of which nothing is read: what its types are numbered
-/// by has changed within `v1alpha1`, and a list that follows tells the rest.
+/// `ListPodsRequest`, `WatchPodsRequest`; and `WatchPodsEvent`, of which nothing is read: `v1alpha1` may still number
+/// its types anew, and a list that follows tells the rest.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Nothing {}
 
