@@ -143,6 +143,12 @@ fn offsets(api: &Api) -> Vec<String> {
     pool["spec"]["allocations"].as_object().expect("allocations").keys().cloned().collect()
 }
 
+fn reservations(api: &Api) -> Vec<String> {
+    let all = api.get(OVERLAPPING).expect("the reservations");
+    let items = all["items"].as_array().expect("items").iter();
+    items.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned)).collect()
+}
+
 fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     let control = ControlPlane::start(lab);
     let api = control.api();
@@ -178,14 +184,21 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     let admin = control.admin_config();
     let told = document(&admin);
     let commands = changes(&told);
-    assert_eq!(commands.len(), 4, "{commands:#?}");
+    assert_eq!(commands.len(), 2, "{commands:#?}");
     let pool = format!("{POOLS}/{POOL}");
     let mut object = api.get(&pool).expect("the pool");
     object["spec"]["allocations"]["13"] = json!({"id": "new", "podref": "default/web-3"});
     api.ask("PUT", &pool, Some(&object)).unwrap_or_else(|error| panic!("{error}"));
-    let refused = shell(lab, &commands[2]);
+    let refused = shell(lab, &commands[1]);
     assert!(!refused.status.success(), "{refused:?}");
     assert_eq!(offsets(api), ["10", "11", "12", "13", "14"]);
+    let all = ["10", "11", "12", "13", "14"].map(|at| format!("192.168.7.{at}"));
+    assert_eq!(reservations(api), all, "the living pod's overlapping reservation stays");
+    // And one that is another object by then stays too.
+    let (_, delete) = commands[1].split_once(" && ").expect("two commands");
+    let refused = shell(lab, &delete.replace("\"uid\":\"", "\"uid\":\"0"));
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(reservations(api), all);
     let mut object = api.get(&pool).expect("the pool");
     object["spec"]["allocations"]["13"] = json!({"id": "dead-2"});
     api.ask("PUT", &pool, Some(&object)).unwrap_or_else(|error| panic!("{error}"));
@@ -195,14 +208,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
         assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
     }
     assert_eq!(offsets(api), ["10", "12", "14"]);
-    let left = api.get(OVERLAPPING).expect("the reservations");
-    let left: Vec<&str> = left["items"]
-        .as_array()
-        .expect("items")
-        .iter()
-        .filter_map(|one| one["metadata"]["name"].as_str())
-        .collect();
-    assert_eq!(left, ["192.168.7.10", "192.168.7.12", "192.168.7.14"]);
+    assert_eq!(reservations(api), ["192.168.7.10", "192.168.7.12", "192.168.7.14"]);
     let out = scan(&admin, &["-o", "json"]);
     let told: Value = serde_json::from_slice(&out.stdout).expect("a document");
     assert_eq!(out.status.code(), Some(0), "{told:#}");

@@ -72,8 +72,11 @@ fn outcome(document: &Document) -> Result<Outcome, Failure> {
     if !cluster.findings.is_empty() {
         return Ok(Outcome::Findings);
     }
-    let down = |source: &&crate::contract::SourceState| source.status == SourceStatus::Down;
-    let unknown: Vec<String> = (document.sources.iter().filter(down))
+    // What a list lacks that is not whole proves nothing, so nothing was told of it.
+    let half = |source: &&crate::contract::SourceState| {
+        matches!(source.status, SourceStatus::Down | SourceStatus::Degraded)
+    };
+    let unknown: Vec<String> = (document.sources.iter().filter(half))
         .map(|source| format!("{} ({})", source.name, source.detail))
         .collect();
     if unknown.is_empty() {
@@ -142,8 +145,10 @@ mod tests {
         assert_eq!(outcome(&document).unwrap(), Outcome::Fine);
         document.sources[0].status = SourceStatus::Disabled;
         assert_eq!(outcome(&document).unwrap(), Outcome::Fine);
-        document.sources[0].status = SourceStatus::Down;
-        let error = outcome(&document).unwrap_err().to_string();
-        assert!(error.contains(&document.sources[0].name), "{error}");
+        for status in [SourceStatus::Down, SourceStatus::Degraded] {
+            document.sources[0].status = status;
+            let error = outcome(&document).unwrap_err().to_string();
+            assert!(error.contains(&document.sources[0].name), "{error}");
+        }
     }
 }

@@ -20,5 +20,6 @@ pub fn cluster(bytes: &[u8]) {
     for step in cluster.findings.iter().flat_map(|one| &one.remediation) {
         let command = step.command.as_deref().unwrap_or_default();
         assert!(command.chars().all(|c| (' '..='~').contains(&c)), "{command:?}");
+        assert_eq!(super::remedy::foreign_options(command), [""; 0], "{command:?}");
     }
 }

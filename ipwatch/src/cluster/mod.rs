@@ -77,11 +77,10 @@ fn silence(look: &Look) -> Option<&str> {
 fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Document {
     let cluster = judge::judge(url, first, second, kubectl);
     let states = first.states().into_iter().zip(second.states());
-    let sources = read::names().into_iter().zip(states).map(|(name, (first, second))| {
-        // What only one look knows, both do not.
-        let state = if matches!(first, State::Unknown(_)) { first } else { second };
-        source(name, state)
-    });
+    let sources = read::names()
+        .into_iter()
+        .zip(states)
+        .map(|(name, (first, second))| source(name, first.worse(second)));
     Document {
         schema: SCHEMA.to_owned(),
         // None alone.
@@ -101,4 +100,23 @@ fn source(name: &str, state: &State) -> SourceState {
         State::Unknown(why) => (SourceStatus::Down, why.clone()),
     };
     SourceState { name: name.to_owned(), status, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_known_as_well_as_the_worse_of_both_looks_knows_it() {
+        let (mut half, whole) = (Look::default(), Look::default());
+        half.pods.state = State::Part(2);
+        for (first, second) in [(&half, &whole), (&whole, &half)] {
+            let told = document("", first, second, &Kubectl::default());
+            let pods = told.sources.iter().find(|source| source.name == "pods").unwrap();
+            assert_eq!(pods.status, SourceStatus::Degraded);
+        }
+        let unknown = State::Unknown(String::new());
+        assert_eq!(State::Part(1).worse(&unknown), &unknown);
+        assert_eq!(unknown.worse(&State::All), &unknown);
+    }
 }

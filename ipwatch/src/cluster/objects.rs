@@ -14,6 +14,8 @@ use crate::sources::kubernetes::whereabouts::Meta;
 /// What Multus says of each interface; the second one is its older name.
 const STATUS: [&str; 2] =
     ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status"];
+/// What is asked of Multus. Only whether it is there.
+const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
 /// Calico's IPs.
 const CALICO: [&str; 2] = ["cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs"];
 /// Longest annotation that is looked at.
@@ -110,6 +112,7 @@ struct Interface {
 #[derive(Debug, Default)]
 struct Annotations {
     status: Option<String>,
+    wanted: bool,
     calico: Vec<String>,
 }
 
@@ -135,6 +138,7 @@ impl<'de> Deserialize<'de> for Annotations {
                     } else if CALICO.contains(&&*key) {
                         all.calico.push(map.next_value()?);
                     } else {
+                        all.wanted |= key == WANTED;
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
@@ -170,6 +174,7 @@ impl Pod {
             ips: self.status.pod_ips.0.iter().filter_map(|one| address(&one.ip.0)).collect(),
             networks,
             networks_wrong,
+            wants_networks: annotations.wanted,
             calico,
         }
     }
@@ -206,9 +211,12 @@ pub(super) struct Overlapping {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+#[serde(rename_all = "camelCase")]
 struct OverlappingMeta {
     name: Name,
     namespace: Name,
+    uid: Name,
+    resource_version: Name,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -223,6 +231,8 @@ impl Overlapping {
         world::Overlapping {
             namespace: self.metadata.namespace.0,
             name: self.metadata.name.0,
+            uid: self.metadata.uid.0,
+            version: self.metadata.resource_version.0,
             podref: Some(self.spec.podref.0).filter(|podref| !podref.is_empty()),
             claimed: !self.spec.ipamclaimref.0.is_empty(),
         }

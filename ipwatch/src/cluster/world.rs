@@ -26,6 +26,19 @@ pub(super) enum State {
     Unknown(String),
 }
 
+impl State {
+    /// What only one of two looks knows, both do not.
+    pub(super) fn worse<'a>(&'a self, other: &'a Self) -> &'a Self {
+        let rank = |state: &Self| match state {
+            Self::Absent => (0, 0),
+            Self::All => (1, 0),
+            Self::Part(n) => (2, *n),
+            Self::Unknown(_) => (3, 0),
+        };
+        if rank(self) > rank(other) { self } else { other }
+    }
+}
+
 #[cfg(any(test, feature = "fuzzing"))]
 impl<T> Listed<T> {
     pub(super) fn all(items: T) -> Self {
@@ -83,6 +96,8 @@ pub(super) struct Pod {
     pub(super) networks: Option<Vec<Attached>>,
     /// It says something else.
     pub(super) networks_wrong: bool,
+    /// It asks Multus for networks of its own.
+    pub(super) wants_networks: bool,
     /// What Calico says.
     pub(super) calico: Vec<IpAddr>,
 }
@@ -112,6 +127,11 @@ impl Pod {
     pub(super) fn is_being_made(&self) -> bool {
         let alive = !self.ended && !self.host_network && !self.node.is_empty();
         alive && (self.ips.is_empty() || self.networks_wrong)
+    }
+
+    /// It asks Multus for networks, and nobody says what it was given.
+    pub(super) fn is_unsaid(&self) -> bool {
+        !self.ended && !self.host_network && self.wants_networks && self.networks.is_none()
     }
 }
 
@@ -151,6 +171,9 @@ pub(super) struct Bounds {
 pub(super) struct Overlapping {
     pub(super) namespace: String,
     pub(super) name: String,
+    pub(super) uid: String,
+    /// Of this very state: its `resourceVersion`.
+    pub(super) version: String,
     pub(super) podref: Option<String>,
     pub(super) claimed: bool,
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
-use crate::contract::{Cluster, ClusterFinding, ClusterRange, Document};
+use crate::contract::{Cluster, ClusterFinding, ClusterRange, Document, SourceState};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::Severity;
@@ -29,6 +29,9 @@ pub(super) fn table(document: &Document, cluster: &Cluster, view: View) -> Strin
 
 fn summary(document: &Document, cluster: &Cluster) -> String {
     let what = match cluster.findings.len() as u64 + cluster.more {
+        0 if document.sources.iter().any(is_half) => {
+            "nothing is found, and not everything is known".to_owned()
+        }
         0 => "nothing wrong is known".to_owned(),
         1 => "1 finding".to_owned(),
         n => format!("{n} findings"),
@@ -36,11 +39,16 @@ fn summary(document: &Document, cluster: &Cluster) -> String {
     let mut text =
         format!("{}   {what}    {}\n", escape(&cluster.server), super::sources(document));
     for source in &document.sources {
-        if matches!(source.status, SourceStatus::Down | SourceStatus::Degraded) {
+        if is_half(source) {
             text.push_str(&format!("  {}: {}\n", escape(&source.name), escape(&source.detail)));
         }
     }
     text
+}
+
+/// What it lacks may be there.
+fn is_half(source: &SourceState) -> bool {
+    matches!(source.status, SourceStatus::Down | SourceStatus::Degraded)
 }
 
 fn ranges(ranges: &[ClusterRange], view: View) -> String {

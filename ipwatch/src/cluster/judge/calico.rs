@@ -1,16 +1,18 @@
 //! Calico: allocations of pods that are gone, blocks of nodes that are gone, pods whose IP is free to be given out.
 //!
 //! Of an allocation only the pod that it names is believed: one that names none is a tunnel's, a load balancer's, or
-//! reserved by a person, and never told of.
+//! reserved by a person, and never told of. No command that frees is told: nothing guards Calico's own against an IP
+//! that is given anew meanwhile, and its controller frees by itself what has leaked.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
-use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl, step};
+use crate::cluster::remedy::Word::{Own, Theirs};
+use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl, advice};
 use crate::cluster::world::{Block, CalicoAllocation, Look, State};
-use crate::contract::ClusterRange;
+use crate::contract::{ClusterRange, ClusterStep};
 use crate::finding::Severity;
 
 const ORPHANED: &str = "ipam-block-orphaned";
@@ -31,7 +33,7 @@ pub(super) fn candidates(
     }
     orphaned(look, living, kubectl, all);
     handles(look, kubectl, all);
-    without(look, living, all);
+    without(look, living, kubectl, all);
 }
 
 fn object(block: &Block) -> String {
@@ -45,11 +47,12 @@ fn leaked(
     kubectl: &Kubectl,
 ) -> Option<Candidate> {
     let (namespace, name) = allocation.pod.as_ref()?;
-    let (code, certainty, why) = match living.of_pod(namespace, name, allocation.ip) {
-        Fate::Gone(certainty, why) => (LEAKED, certainty, why),
-        Fate::Other(why) => (DOUBTFUL, Certainty::Doubtful, why),
-        Fate::Alive | Fate::Unknown => return None,
-    };
+    let (code, certainty, why) =
+        match living.of_pod(namespace, name, allocation.ip, allocation.node.as_deref()) {
+            Fate::Gone(certainty, why) => (LEAKED, certainty, why),
+            Fate::Other(why) => (DOUBTFUL, Certainty::Doubtful, why),
+            Fate::Alive | Fate::Unknown => return None,
+        };
     let handle = allocation.handle.clone().unwrap_or_default();
     let key = format!("{} {} {handle} {namespace}/{name}", block.name, allocation.ordinal);
     let mut found = Candidate::new(code, key, why);
@@ -60,18 +63,27 @@ fn leaked(
     found.id = allocation.handle.clone();
     found.pods.push(format!("{namespace}/{name}"));
     found.nodes.extend(allocation.node.clone());
-    let ip = allocation.ip.to_string();
+    let show = format!("--ip={}", allocation.ip);
     found.remediation = vec![
-        kubectl.look("look at the block", &["get", BLOCKS, &block.name, "-o", "yaml"]),
+        kubectl.get_global("look at the block", BLOCKS, &block.name),
         kubectl.users(allocation.ip),
-        step(
-            "whose Calico takes it for",
-            &["calicoctl", "ipam", "show", &format!("--ip={ip}")],
-            false,
-        ),
-        step("free it", &["calicoctl", "ipam", "release", &format!("--ip={ip}")], true),
+        kubectl.machine(allocation.node.as_deref()),
+        kubectl.calicoctl("whose Calico takes it for", &[Own("ipam"), Own("show"), Own(&show)]),
+        check(kubectl),
     ];
+    if code == LEAKED {
+        found.remediation.push(advice(format!(
+            "calico-kube-controllers frees it by itself; by hand `calicoctl ipam release` does, and nothing guards \
+             that: only while `ipam show` names handle {handle} still"
+        )));
+    }
     Some(found)
+}
+
+/// What Calico's own tool takes for leaked.
+fn check(kubectl: &Kubectl) -> ClusterStep {
+    let words = [Own("ipam"), Own("check"), Own("--show-problem-ips")];
+    kubectl.calicoctl("look what Calico finds", &words)
 }
 
 /// Blocks that belong to nodes that are gone.
@@ -96,13 +108,13 @@ fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<C
         found.object = Some(object(block));
         found.nodes.push(host.to_owned());
         found.remediation = vec![
-            kubectl.look("look at the block", &["get", BLOCKS, &block.name, "-o", "yaml"]),
-            kubectl.look("look that the node is gone", &["get", "node", host]),
-            step("look what Calico finds", &["calicoctl", "ipam", "check"], false),
-            step(
-                "calico-kube-controllers releases it once Calico has no such node",
-                &["calicoctl", "delete", "node", host],
-                true,
+            kubectl.get_global("look at the block", BLOCKS, &block.name),
+            kubectl.look("look that the node is gone", &[Own("get"), Own("node"), Theirs(host)]),
+            check(kubectl),
+            kubectl.look(
+                "calico-kube-controllers releases the blocks of nodes that are gone: look what keeps it from that \
+                 (of the operator, in namespace calico-system)",
+                &[Own("-n"), Own("kube-system"), Own("logs"), Own("deploy/calico-kube-controllers")],
             ),
         ];
         all.push(found);
@@ -130,16 +142,14 @@ fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
         found.severity = Severity::Info;
         found.object = Some(format!("{HANDLES} {}", handle.name));
         found.id = Some(handle.id.clone());
-        found.remediation = vec![
-            kubectl.look("look at it", &["get", HANDLES, &handle.name, "-o", "yaml"]),
-            step("look what Calico finds", &["calicoctl", "ipam", "check"], false),
-        ];
+        found.remediation =
+            vec![kubectl.get_global("look at it", HANDLES, &handle.name), check(kubectl)];
         all.push(found);
     }
 }
 
 /// Pods with an IP of a pool that no block has allocated.
-fn without(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
+fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     if look.blocks.state != State::All || look.calico_pools.state != State::All {
         return;
     }
@@ -170,10 +180,13 @@ fn without(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
             found.object = block.map(object);
             found.pods.push(pod.full_name());
             found.nodes.push(pod.node.clone());
-            let show = ["calicoctl", "ipam", "show", &format!("--ip={ip}")];
+            let show = format!("--ip={ip}");
             found.remediation = vec![
-                step("look what Calico says of it", &show, false),
-                step("start the pod anew before the IP is given to another", &[], true),
+                kubectl.calicoctl(
+                    "look what Calico says of it",
+                    &[Own("ipam"), Own("show"), Own(&show)],
+                ),
+                advice("start the pod anew before the IP is given to another".to_owned()),
             ];
             all.push(found);
         }

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 
 use super::living::Living;
 use super::{Candidate, Certainty};
-use crate::cluster::remedy::{Kubectl, step};
+use crate::cluster::remedy::Kubectl;
+use crate::cluster::remedy::Word::{Own, Theirs};
 use crate::cluster::world::{Look, Pod};
 use crate::finding::Severity;
 use crate::sources::kubernetes::whereabouts::Range;
@@ -75,14 +76,16 @@ fn duplicate(
         found.evidence.push(format!("{} {going}", pod.full_name()));
     }
     for pod in pods {
-        let words = ["get", "pod", "-n", &pod.namespace, &pod.name, "-o", "wide"];
+        let words = [Own("get"), Own("pod"), Own("-n"), Theirs(&pod.namespace), Theirs(&pod.name)];
+        let words = [&words[..], &[Own("-o"), Own("wide")]].concat();
         found.remediation.push(kubectl.look("look at it", &words));
     }
-    let what = "ask each node who holds it there, and delete the pod that came second";
-    let first = pods.first().map_or("", |pod| pod.name.as_str());
-    let namespace = pods.first().map_or("", |pod| pod.namespace.as_str());
-    let text = ip.to_string();
-    let words = ["kubectl", "ipwatch", "-n", namespace, first, "query", "ip", &text];
-    found.remediation.push(step(what, &words, false));
+    if let Some(pod) = pods.first() {
+        let what = "ask each node who holds it there, and delete the pod that came second";
+        let (text, first) =
+            (ip.to_string(), [Own("-n"), Theirs(&pod.namespace), Theirs(&pod.name)]);
+        let words = [&first[..], &[Own("query"), Own("ip"), Own(&text)]].concat();
+        found.remediation.push(kubectl.plugin(what, &words));
+    }
     found
 }

@@ -11,8 +11,12 @@ pub(super) struct Living<'a> {
     look: &'a Look,
     by_name: HashMap<(&'a str, &'a str), &'a Pod>,
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
+    /// Of those that have ended.
+    ended_by_ip: HashMap<IpAddr, &'a Pod>,
     /// So many may be given an IP at this moment, or have one that nobody says.
     pub(super) being_made: usize,
+    /// So many ask Multus for networks, and nobody says what they have there.
+    pub(super) unsaid: usize,
 }
 
 /// What the pods say of an allocation.
@@ -24,7 +28,7 @@ pub(super) enum Fate {
     Unknown,
     /// It is nobody's.
     Gone(Certainty, String),
-    /// It names a pod that lives, and has not this IP.
+    /// It names a pod that lives, and has not this IP; or somebody else has it, or may.
     Other(String),
 }
 
@@ -40,11 +44,17 @@ impl<'a> Living<'a> {
                 }
             }
         }
+        let mut ended_by_ip = HashMap::new();
+        for pod in pods.iter().filter(|pod| pod.ended) {
+            ended_by_ip.extend(pod.all_ips().map(|ip| (ip, pod)));
+        }
         Self {
             look,
             by_name: pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect(),
             by_ip,
+            ended_by_ip,
             being_made: pods.iter().filter(|pod| pod.is_being_made()).count(),
+            unsaid: pods.iter().filter(|pod| pod.is_unsaid()).count(),
         }
     }
 
@@ -72,8 +82,29 @@ impl<'a> Living<'a> {
             && !nodes.items.contains_key(node)
     }
 
-    /// Of an allocation that names its pod.
-    pub(super) fn of_pod(&self, namespace: &str, name: &str, ip: IpAddr) -> Fate {
+    /// It is there and answers: what was deleted on it runs no more.
+    fn answers(&self, node: &str) -> bool {
+        let nodes = &self.look.nodes;
+        let node = nodes.items.get(node).filter(|_| nodes.is_whole());
+        node.is_some_and(|node| node.silent_since.is_none())
+    }
+
+    /// No pod has this name or this IP, not even one that has ended.
+    pub(super) fn is_nobodys(&self, podref: Option<(&str, &str)>, ip: IpAddr) -> bool {
+        self.is_known()
+            && podref.is_none_or(|(namespace, name)| self.pod(namespace, name).is_none())
+            && self.at(ip).is_empty()
+            && !self.ended_by_ip.contains_key(&ip)
+    }
+
+    /// Of an allocation that names its pod. `node`: the pod's, where something says it.
+    pub(super) fn of_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        ip: IpAddr,
+        node: Option<&str>,
+    ) -> Fate {
         if !self.is_known() {
             return Fate::Unknown;
         }
@@ -84,7 +115,13 @@ impl<'a> Living<'a> {
                 let why = format!("its pod {full} is gone, and {} has the IP", other.full_name());
                 return Fate::Other(why);
             }
-            return Fate::Gone(Certainty::Certain, format!("its pod {full} is gone"));
+            // The object is gone. Of one deleted by force the container may still run, where no one answers.
+            let sure = if node.is_some_and(|node| self.answers(node)) {
+                Certainty::Certain
+            } else {
+                Certainty::Likely
+            };
+            return Fate::Gone(sure, format!("its pod {full} is gone"));
         };
         if pod.ended {
             if let Some(other) = self.at(ip).first() {
@@ -118,8 +155,18 @@ impl<'a> Living<'a> {
             let why = format!("only {name} has this IP, and its node {node} is gone");
             return Fate::Gone(Certainty::Likely, why);
         }
+        if let Some(pod) = self.ended_by_ip.get(&ip) {
+            let why =
+                format!("only {} has this IP, and it has ended ({})", pod.full_name(), pod.phase);
+            return Fate::Gone(Certainty::Likely, why);
+        }
         let why = "it names no pod, and no pod has this IP".to_owned();
-        let sure = if self.being_made == 0 { Certainty::Certain } else { Certainty::Likely };
-        Fate::Gone(sure, why)
+        match self.unsaid {
+            // Never more: a sandbox may be made anew, and not every pod's networks are told.
+            0 => Fate::Gone(Certainty::Likely, why),
+            n => Fate::Other(format!(
+                "{why}, but what {n} pods have on networks they ask for is not said"
+            )),
+        }
     }
 }

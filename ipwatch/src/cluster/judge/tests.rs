@@ -82,7 +82,8 @@ fn network() -> Value {
 }
 
 fn overlapping(name: &str, podref: &str) -> Value {
-    json!({"metadata": {"name": name, "namespace": "kube-system"}, "spec": {"podref": podref}})
+    let meta = json!({"name": name, "namespace": "kube-system", "uid": format!("uid-{name}"), "resourceVersion": "7"});
+    json!({"metadata": meta, "spec": {"podref": podref}})
 }
 
 /// R4: five IPs, three pods that live, a node that crashed and left two allocations that name nobody.
@@ -134,7 +135,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
     assert_eq!((range.leaked, range.recoverable, range.compared), (2, 2, true));
     assert_eq!(range.from, ["network-attachment-definitions/default/ipvlan"]);
     let why = "it names no pod, and no pod has this IP";
-    let leaked = |ip: &str| format!("certain ipam-reservation-leaked {ip} {why}");
+    let leaked = |ip: &str| format!("likely ipam-reservation-leaked {ip} {why}");
     let told = lines(&cluster);
     assert_eq!(told[..2], [leaked("192.168.7.11"), leaked("192.168.7.13")]);
     assert!(told[2..].iter().all(|line| line.contains("ipam-records-disagree")), "{told:#?}");
@@ -142,13 +143,14 @@ fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
     let offsets: Vec<_> = cluster.findings.iter().map(|one| one.offset.as_deref()).collect();
     assert_eq!(offsets[..2], [Some("11"), Some("13")]);
     let commands = commands(&cluster);
-    assert_eq!(commands.len(), 3, "{commands:#?}");
-    for (command, id, at) in [(commands[0], "dead-1", 11), (commands[2], "dead-2", 13)] {
+    assert_eq!(commands.len(), 2, "{commands:#?}");
+    for (command, id, at) in [(commands[0], "dead-1", 11), (commands[1], "dead-2", 13)] {
         assert!(command.contains(&format!(
             "{{\"op\":\"test\",\"path\":\"/spec/allocations/{at}/id\",\"value\":\"{id}\"}}"
         )));
     }
-    assert!(commands[1].ends_with(" -n kube-system 192.168.7.11"), "{commands:#?}");
+    assert!(commands[0].contains("' && printf ") && commands[0].ends_with("/192.168.7.11 -f -"));
+    assert!(!commands[1].contains("delete"), "{commands:#?}");
 }
 
 #[test]
@@ -241,7 +243,7 @@ fn pods_that_are_gone_ended_or_elsewhere() {
     assert_eq!(
         lines(&cluster),
         [
-            "certain ipam-reservation-leaked 192.168.7.10 its pod shop/gone is gone",
+            "likely ipam-reservation-leaked 192.168.7.10 its pod shop/gone is gone",
             "likely ipam-reservation-leaked 192.168.7.11 its pod shop/ended has ended (Failed)",
             "likely ipam-reservation-leaked 192.168.7.12 its pod shop/lost is on node node-9, which is gone",
             "doubtful ipam-reservation-doubtful 192.168.7.13 its pod shop/other lives and has other IPs",
@@ -249,6 +251,7 @@ fn pods_that_are_gone_ended_or_elsewhere() {
     );
     let range = &cluster.ranges[0];
     assert_eq!((range.leaked, range.doubtful, range.recoverable), (3, 1, 3));
+    assert!(cluster.findings[3].remediation.iter().all(|step| !step.changes), "only to look");
     // Without Multus' word nobody knows the IPs of a second network.
     told.pods[2]["metadata"]["annotations"] = json!({});
     assert_eq!(told.judged().ranges[0].doubtful, 0);
@@ -256,6 +259,8 @@ fn pods_that_are_gone_ended_or_elsewhere() {
     told.pods.push(pod("thief", "node-1", "10.0.1.7", &["192.168.7.10"]));
     let cluster = told.judged();
     assert_eq!((cluster.ranges[0].leaked, cluster.ranges[0].doubtful), (2, 1));
+    let doubtful = cluster.findings.iter().filter(|one| one.code == DOUBTFUL);
+    assert!(doubtful.flat_map(|one| &one.remediation).all(|step| !step.changes));
 }
 
 #[test]
@@ -303,8 +308,8 @@ fn pools_and_overlapping_reservations_that_disagree() {
     assert_eq!(
         lines(&cluster),
         [
-            "certain ipam-reservation-leaked 192.168.7.11 its pod shop/gone is gone; no pool has an entry for it",
             "likely ipam-records-disagree 192.168.7.14 no pool has an entry for it: the pool takes the IP for free",
+            "likely ipam-reservation-leaked 192.168.7.11 its pod shop/gone is gone; no pool has an entry for it",
             "likely ipam-records-disagree 192.168.7.12 it has no overlapping reservation: a pool of an \
              overlapping range may hand it out",
         ]
@@ -313,9 +318,15 @@ fn pools_and_overlapping_reservations_that_disagree() {
     let delete = commands(&cluster);
     assert_eq!(delete.len(), 1);
     assert!(
-        delete[0].starts_with("kubectl delete overlappingrangeipreservations.whereabouts"),
+        delete[0].contains("\"uid\":\"uid-192.168.7.11\"")
+            && delete[0].contains("| kubectl delete --raw="),
         "{delete:?}"
     );
+    // Its pod has ended, and may still have the IP: to look only.
+    let mut ended = pod("gone", "node-1", "10.0.1.9", &[]);
+    ended["status"]["phase"] = json!("Failed");
+    told.pods.push(ended);
+    assert_eq!(commands(&told.judged()), [""; 0]);
     // A cluster that has none keeps none.
     told.overlapping.clear();
     assert_eq!(lines(&told.judged()), [""; 0]);
@@ -359,7 +370,13 @@ fn an_ipv6_networks_reservation_is_found_by_its_name() {
     let cluster = told.judged();
     let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
     assert!(
-        one.remediation.last().unwrap().command.as_ref().unwrap().ends_with(" blue-fd00-7--11")
+        one.remediation
+            .last()
+            .unwrap()
+            .command
+            .as_ref()
+            .unwrap()
+            .ends_with("/blue-fd00-7--11 -f -")
     );
 }
 
@@ -434,7 +451,7 @@ fn calicos_blocks_against_all_pods() {
         [
             "certain ipam-block-orphaned  it belongs to node node-9, which is gone: none but its 1 allocations is used",
             "certain ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone",
-            "certain ipam-reservation-leaked 10.1.0.4 its pod shop/gone-too is gone",
+            "likely ipam-reservation-leaked 10.1.0.4 its pod shop/gone-too is gone",
             "likely ipam-reservation-leaked 10.1.0.64 its pod shop/lost is on node node-9, which is gone",
             "certain ipam-handle-orphaned  no block has an allocation of this handle",
         ]
@@ -468,4 +485,114 @@ fn nodes_that_calico_calls_otherwise_are_not_gone() {
     told.blocks[0]["spec"]["affinity"] = json!("host:node-1.example");
     let orphaned = lines(&told.judged()).into_iter().filter(|line| line.contains("orphaned "));
     assert!(orphaned.into_iter().all(|line| line.contains("handle")));
+}
+
+#[test]
+fn calicos_own_tool_is_never_told_to_free() {
+    let cluster = calico().judged();
+    assert_eq!(commands(&cluster), [""; 0]);
+    let steps = || cluster.findings.iter().flat_map(|one| &one.remediation);
+    let commands = || steps().filter_map(|step| step.command.as_deref());
+    assert!(commands().all(|one| !one.contains("release") && !one.contains("delete")));
+    assert!(commands().any(|one| one.ends_with("logs deploy/calico-kube-controllers")));
+    assert!(steps().any(|step| step.what.contains("names handle k8s-pod-network.gone-id still")));
+    // One whose node does not answer may still run.
+    let mut told = calico();
+    told.nodes[0]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
+    assert!(
+        lines(&told.judged()).contains(
+            &"likely ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone".to_owned()
+        )
+    );
+}
+
+#[test]
+fn every_command_asks_the_cluster_that_was_scanned() {
+    let kubectl =
+        Kubectl { flags: ["--kubeconfig", "/k", "--context", "prod"].map(str::to_owned).to_vec() };
+    let mut twins = crashed();
+    twins.pods.push(pod("twin", "node-1", "10.0.2.2", &[]));
+    let mut bare = calico();
+    bare.pods.push(calico_pod("bare", "node-1", "10.1.0.9"));
+    for told in [twins, bare] {
+        let cluster = judge("", &told.look(), &told.look(), &kubectl);
+        let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
+        let commands: Vec<&str> = steps.filter_map(|step| step.command.as_deref()).collect();
+        assert!(commands.len() > 5);
+        for command in commands {
+            let named = command.contains("--kubeconfig /k --context prod")
+                || command.starts_with(
+                    "env DATASTORE_TYPE=kubernetes KUBECONFIG=/k calicoctl --context=prod ",
+                );
+            assert!(named, "{command}");
+        }
+    }
+}
+
+#[test]
+fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
+    let of = |told: &Told| -> Vec<String> {
+        lines(&told.judged()).into_iter().filter(|line| line.contains(" 192.168.7.13 ")).collect()
+    };
+    // It asks Multus for networks, and what it was given was overwritten.
+    let mut told = crashed();
+    told.overlapping.clear();
+    let mut unsaid = pod("web-4", "node-1", "10.0.1.9", &[]);
+    unsaid["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": "ipvlan"});
+    told.pods.push(unsaid);
+    let lines = of(&told);
+    assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:?}");
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    // One that asks for none has none.
+    told.pods[3]["metadata"]["annotations"] = json!({});
+    assert!(of(&told)[0].starts_with("likely ipam-reservation-leaked"));
+    // One that has ended, and has it.
+    told.pods[3] = pod("job", "node-1", "10.0.1.9", &["192.168.7.13"]);
+    told.pods[3]["status"]["phase"] = json!("Failed");
+    let lines = of(&told);
+    assert!(
+        lines[0].ends_with("only shop/job has this IP, and it has ended (Failed)"),
+        "{lines:?}"
+    );
+    // Its overlapping reservation names one that lives.
+    told.pods.pop();
+    told.overlapping.push(overlapping("192.168.7.13", "shop/web-0"));
+    assert!(of(&told)[0].starts_with("doubtful ipam-reservation-doubtful"));
+}
+
+#[test]
+fn pools_of_single_nodes_have_the_networks_reservations() {
+    let mut told = crashed();
+    told.pools = vec![json!({
+        "metadata": {"name": "blue-node-1-192.168.7.0-28", "namespace": "kube-system"},
+        "spec": {"range": "192.168.7.0/28", "allocations": {
+            "10": {"id": "a", "podref": "shop/web-0"}, "11": {"id": "b", "podref": "shop/gone"},
+        }},
+    })];
+    told.overlapping = vec![
+        overlapping("blue-192.168.7.10", "shop/web-0"),
+        overlapping("blue-192.168.7.11", "shop/gone"),
+    ];
+    let cluster = told.judged();
+    // Its node answers.
+    let leaked = "certain ipam-reservation-leaked 192.168.7.11 its pod shop/gone is gone";
+    assert_eq!(lines(&cluster), [leaked]);
+    assert!(commands(&cluster)[0].ends_with("/blue-192.168.7.11 -f -"));
+    // Which network a pool of a node that is gone is of is not known.
+    told.nodes.remove(0);
+    let lines = lines(&told.judged());
+    assert!(!lines.iter().any(|line| line.contains("no pool has")), "{lines:#?}");
+}
+
+#[test]
+fn no_object_gives_a_command_an_option() {
+    let mut told = calico();
+    told.blocks[1]["spec"]["affinity"] = json!("host:--kubeconfig=/tmp/x");
+    let cluster = told.judged();
+    let orphaned = cluster.findings.iter().find(|one| one.code == "ipam-block-orphaned").unwrap();
+    assert_eq!(orphaned.nodes, ["--kubeconfig=/tmp/x"]);
+    let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
+    for command in steps.filter_map(|step| step.command.as_deref()) {
+        assert_eq!(crate::cluster::remedy::foreign_options(command), [""; 0], "{command}");
+    }
 }

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
+use crate::cluster::remedy::Word::Own;
 use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS};
 use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pool};
-use crate::contract::ClusterRange;
+use crate::contract::{ClusterRange, ClusterStep};
 use crate::fact::RangePart;
 use crate::finding::Severity;
 
@@ -28,7 +29,7 @@ pub(super) fn candidates(
         look.overlapping.items.iter().map(|one| ((&*one.namespace, &*one.name), one)).collect();
     for pool in &look.pools.items {
         for allocation in &pool.allocations {
-            all.extend(leaked(pool, allocation, living, &overlapping, kubectl));
+            all.extend(leaked(look, pool, allocation, living, &overlapping, kubectl));
         }
         all.extend(without_overlapping(look, pool, living, &overlapping, kubectl));
     }
@@ -51,14 +52,52 @@ fn overlapping_name(prefix: &str, ip: IpAddr) -> String {
     format!("{prefix}{}", text.replace(':', "-"))
 }
 
-fn fate(allocation: &Allocation, living: &Living<'_>) -> Fate {
+/// What stands before the IP in the names of a pool's overlapping reservations. Pools that are a node's own have the
+/// node in their names, and their reservations have not (whereabouts 0.9, pkg/storage/kubernetes, IPPoolName).
+fn prefixes<'a>(pool: &'a Pool, look: &'a Look) -> impl Iterator<Item = &'a str> {
+    let starts = std::iter::once(0).chain(pool.prefix.match_indices('-').map(|(at, _)| at + 1));
+    let without = starts.filter_map(|at| {
+        let node = pool.prefix.get(at..)?.strip_suffix('-')?;
+        look.nodes.items.contains_key(node).then(|| pool.prefix.get(..at)).flatten()
+    });
+    std::iter::once(&*pool.prefix).chain(without)
+}
+
+/// The node that a pool is for, where it is one's own.
+fn node_of<'a>(pool: &'a Pool, look: &'a Look) -> Option<&'a str> {
+    let network = prefixes(pool, look).nth(1)?;
+    pool.prefix.strip_prefix(network)?.strip_suffix('-')
+}
+
+/// Its overlapping reservation.
+fn overlapping_of<'a>(
+    pool: &Pool,
+    ip: IpAddr,
+    look: &Look,
+    overlapping: &ByName<'a>,
+) -> Option<&'a Overlapping> {
+    prefixes(pool, look).find_map(|prefix| {
+        overlapping.get(&(&*pool.namespace, &*overlapping_name(prefix, ip))).copied()
+    })
+}
+
+/// Namespace and name.
+fn split(podref: Option<&str>) -> Option<(&str, &str)> {
+    podref.and_then(|podref| podref.split_once('/'))
+}
+
+fn fate(
+    allocation: &Allocation,
+    node: Option<&str>,
+    overlapping: Option<&Overlapping>,
+    living: &Living<'_>,
+) -> Fate {
     // Its claim outlives its pods, and is not looked at.
     if allocation.claimed {
         return Fate::Unknown;
     }
-    let named = allocation.podref.as_deref().and_then(|podref| podref.split_once('/'));
-    match named {
-        Some((namespace, name)) => match living.of_pod(namespace, name, allocation.ip) {
+    if let Some((namespace, name)) = split(allocation.podref.as_deref()) {
+        return match living.of_pod(namespace, name, allocation.ip, node) {
             // Only Multus tells of all interfaces.
             Fate::Other(_)
                 if living
@@ -68,31 +107,43 @@ fn fate(allocation: &Allocation, living: &Living<'_>) -> Fate {
                 Fate::Unknown
             }
             fate => fate,
-        },
-        None => living.of_ip(allocation.ip),
+        };
+    }
+    match living.of_ip(allocation.ip) {
+        Fate::Gone(certainty, why) => {
+            let named = overlapping.and_then(|one| split(one.podref.as_deref()));
+            match named.and_then(|(namespace, name)| living.pod(namespace, name)) {
+                Some(pod) if !pod.ended && !living.is_node_gone(&pod.node) => {
+                    let name = pod.full_name();
+                    Fate::Other(format!(
+                        "{why}, but its overlapping reservation names {name}, which lives"
+                    ))
+                }
+                _ => Fate::Gone(certainty, why),
+            }
+        }
+        fate => fate,
     }
 }
 
 fn leaked(
+    look: &Look,
     pool: &Pool,
     allocation: &Allocation,
     living: &Living<'_>,
     overlapping: &ByName<'_>,
     kubectl: &Kubectl,
 ) -> Option<Candidate> {
-    let (code, certainty, why) = match fate(allocation, living) {
+    let also = overlapping_of(pool, allocation.ip, look, overlapping);
+    let node = node_of(pool, look);
+    let (code, certainty, why) = match fate(allocation, node, also, living) {
         Fate::Gone(certainty, why) => (LEAKED, certainty, why),
         Fate::Other(why) => (DOUBTFUL, Certainty::Doubtful, why),
         Fate::Alive | Fate::Unknown => return None,
     };
-    let key = format!("{}/{} {} {}", pool.namespace, pool.name, allocation.offset, allocation.id);
-    let mut found = Candidate::new(code, key, why);
+    let mut found = of(pool, allocation, code, why);
     found.certainty = certainty;
-    found.ip = Some(allocation.ip);
-    found.object = Some(object(pool));
-    found.offset = Some(allocation.offset);
-    found.id = Some(allocation.id.clone()).filter(|id| !id.is_empty());
-    found.pods.extend(allocation.podref.clone());
+    found.nodes.extend(node.map(str::to_owned));
     if allocation.podref.is_none() && living.being_made > 0 {
         found.evidence.push(format!(
             "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
@@ -101,13 +152,27 @@ fn leaked(
     }
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
     found.remediation.push(kubectl.users(allocation.ip));
-    found.remediation.push(kubectl.remove(pool, allocation));
-    let name = overlapping_name(&pool.prefix, allocation.ip);
-    if let Some(one) = overlapping.get(&(&*pool.namespace, &*name)) {
+    found.remediation.push(kubectl.machine(node));
+    if let Some(one) = also {
         found.evidence.push(format!("{OVERLAPPING} {}/{} keeps it too", one.namespace, one.name));
-        found.remediation.push(kubectl.delete(one));
+    }
+    // Of what may be somebody's nothing is told but to look.
+    if code == LEAKED {
+        found.remediation.push(kubectl.free(pool, allocation, also));
     }
     Some(found)
+}
+
+/// What is said of an allocation.
+fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> Candidate {
+    let key = format!("{}/{} {} {}", pool.namespace, pool.name, allocation.offset, allocation.id);
+    let mut found = Candidate::new(code, key, why);
+    found.ip = Some(allocation.ip);
+    found.object = Some(object(pool));
+    found.offset = Some(allocation.offset);
+    found.id = Some(allocation.id.clone()).filter(|id| !id.is_empty());
+    found.pods.extend(allocation.podref.clone());
+    found
 }
 
 /// Allocations of living pods that another pool of an overlapping range may hand out: where others of the same pool
@@ -122,29 +187,19 @@ fn without_overlapping(
     if !look.overlapping.is_whole() {
         return Vec::new();
     }
-    let has = |allocation: &Allocation| {
-        let name = overlapping_name(&pool.prefix, allocation.ip);
-        overlapping.contains_key(&(&*pool.namespace, &*name))
-    };
-    let (with, without): (Vec<_>, Vec<_>) = pool.allocations.iter().partition(|one| has(one));
+    let has = |one: &&Allocation| overlapping_of(pool, one.ip, look, overlapping).is_some();
+    let (with, without): (Vec<_>, Vec<_>) = pool.allocations.iter().partition(has);
     if with.is_empty() {
         return Vec::new();
     }
-    let alive = |one: &&&Allocation| fate(one, living) == Fate::Alive;
+    let alive = |one: &&&Allocation| fate(one, None, None, living) == Fate::Alive;
     (without.iter().filter(alive))
         .map(|allocation| {
-            let key =
-                format!("{}/{} {} {}", pool.namespace, pool.name, allocation.offset, allocation.id);
             let why =
                 "it has no overlapping reservation: a pool of an overlapping range may hand it out";
-            let mut found = Candidate::new(DISAGREE, key, why.to_owned());
+            let mut found = of(pool, allocation, DISAGREE, why.to_owned());
             found.severity = Severity::Info;
             found.certainty = Certainty::Likely;
-            found.ip = Some(allocation.ip);
-            found.object = Some(object(pool));
-            found.offset = Some(allocation.offset);
-            found.id = Some(allocation.id.clone()).filter(|id| !id.is_empty());
-            found.pods.extend(allocation.podref.clone());
             let what = "look at the pool";
             found.remediation.push(kubectl.get(what, POOLS, &pool.namespace, &pool.name));
             found
@@ -159,19 +214,28 @@ fn without_entry(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut 
         return;
     }
     let mut named: HashSet<(&str, String)> = HashSet::new();
+    // A pool of a node that is gone says not which network it is of.
+    let mut of_nodes: HashSet<IpAddr> = HashSet::new();
     for pool in &look.pools.items {
         for allocation in &pool.allocations {
-            named.insert((&pool.namespace, overlapping_name(&pool.prefix, allocation.ip)));
+            for prefix in prefixes(pool, look) {
+                named.insert((&pool.namespace, overlapping_name(prefix, allocation.ip)));
+            }
+            if !pool.prefix.is_empty() {
+                of_nodes.insert(allocation.ip);
+            }
         }
     }
     for one in &look.overlapping.items {
-        if one.claimed || named.contains(&(&*one.namespace, one.name.clone())) {
+        let ip = ip_of(&one.name);
+        let entered = named.contains(&(&*one.namespace, one.name.clone()))
+            || ip.is_some_and(|ip| of_nodes.contains(&ip));
+        if one.claimed || entered {
             continue;
         }
-        let ip = ip_of(&one.name);
-        let podref = one.podref.as_deref().and_then(|podref| podref.split_once('/'));
+        let podref = split(one.podref.as_deref());
         let fate = match (podref, ip) {
-            (Some((namespace, name)), Some(ip)) => living.of_pod(namespace, name, ip),
+            (Some((namespace, name)), Some(ip)) => living.of_pod(namespace, name, ip, None),
             (None, Some(ip)) => living.of_ip(ip),
             _ => Fate::Unknown,
         };
@@ -198,10 +262,18 @@ fn without_entry(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut 
         found.remediation.push(kubectl.get(what, OVERLAPPING, &one.namespace, &one.name));
         if found.code == LEAKED {
             let what = "look that no pool has an entry for it";
-            found.remediation.push(kubectl.look(what, &["get", POOLS, "-A", "-o", "yaml"]));
-            let mut delete = kubectl.delete(one);
-            delete.what = "delete it".to_owned();
-            found.remediation.push(delete);
+            let words = [Own("get"), Own(POOLS), Own("-A"), Own("-o"), Own("yaml")];
+            found.remediation.push(kubectl.look(what, &words));
+            found.remediation.push(kubectl.machine(None));
+            let command = if ip.is_some_and(|ip| living.is_nobodys(podref, ip)) {
+                kubectl.delete(one)
+            } else {
+                None
+            };
+            if command.is_some() {
+                let what = "delete it, if it is still the same".to_owned();
+                found.remediation.push(ClusterStep { what, command, changes: true });
+            }
         }
         all.push(found);
     }
@@ -223,8 +295,7 @@ fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
     }
     let mut kept: BTreeMap<&str, u64> = BTreeMap::new();
     for allocation in look.pools.items.iter().flat_map(|pool| &pool.allocations) {
-        let named = allocation.podref.as_deref().and_then(|podref| podref.split_once('/'));
-        let pod = match named {
+        let pod = match split(allocation.podref.as_deref()) {
             Some((namespace, name)) => living.pod(namespace, name),
             None => living.at(allocation.ip).first().copied(),
         };
