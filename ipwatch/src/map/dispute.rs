@@ -134,10 +134,7 @@ impl NodeMap {
 
     /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
     fn is_mounted_for(&self, netns: &Netns, id: &str) -> bool {
-        let told = self.sandbox(id).and_then(|entry| entry.sandbox.netns_path.as_deref());
-        let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
-        let called = self.call_history(id).and_then(|known| known.netns_path.as_deref());
-        [told, cached, called].into_iter().flatten().any(|path| is_mounted_at(netns, path))
+        self.paths_of(id).any(|path| is_mounted_at(netns, path))
     }
 
     /// Whether this is the id of a sandbox, as far as anybody has said.

@@ -119,8 +119,18 @@ impl NodeMap {
         for (id, owner) in found {
             self.set_owner(id, owner);
         }
+        self.withdraw_guesses();
         self.find_strangers();
         self.hasten_searches(policy);
+    }
+
+    /// What is surely one netns's was guessed wrongly of any other.
+    fn withdraw_guesses(&mut self) {
+        for id in std::mem::take(&mut self.owners.some) {
+            let Some(entry) = self.netns.get(&id) else { continue };
+            let owner = self.guess_owner(entry);
+            self.set_owner(id, owner);
+        }
     }
 
     fn signs(&self) -> Signs<'_> {
@@ -143,19 +153,8 @@ impl NodeMap {
     }
 
     fn find_owner(&self, entry: &Netns, signs: &Signs<'_>) -> Option<Owner> {
-        let owner = |sandbox: &str, told: Told, kubelet: bool| Owner {
-            kubelet: kubelet || self.is_kubelets(sandbox),
-            sandbox: sandbox.to_owned(),
-            told,
-        };
-        // While it is made, a sandbox's first process is still in its runtime's netns.
-        let elsewhere = |id: &str| {
-            let path =
-                self.runtimes.sandbox(id).and_then(|known| known.sandbox.netns_path.as_deref());
-            path.is_some_and(|path| is_mounted_only_elsewhere(entry, path))
-        };
         let pids = entry.tasks.iter().filter_map(|task| signs.pids.get(&task.pid));
-        let pid = pids.into_iter().find(|id| !elsewhere(id));
+        let pid = pids.into_iter().find(|id| !self.is_mounted_elsewhere(entry, id));
         let at = |path: &str| {
             let path = strip_var(path);
             let told = signs.paths.get(path).copied().or_else(|| self.calls.container_at(path));
@@ -167,22 +166,49 @@ impl NodeMap {
                 _ => None,
             })
         };
-        if let Some(id) = pid.copied().or_else(path) {
-            return Some(owner(id, Told::Surely, false));
+        match pid.copied().or_else(path) {
+            Some(id) => Some(self.owned(id, Told::Surely, false)),
+            None => self.guess_owner(entry),
         }
-        // What was known once is better than a guess.
+    }
+
+    fn owned(&self, sandbox: &str, told: Told, kubelet: bool) -> Owner {
+        Owner { kubelet: kubelet || self.is_kubelets(sandbox), sandbox: sandbox.to_owned(), told }
+    }
+
+    /// What was known once is better than a guess, and that better than none.
+    fn guess_owner(&self, entry: &Netns) -> Option<Owner> {
         if let Some(known) = entry.owner.as_ref().filter(|known| known.told == Told::Surely) {
-            return Some(owner(&known.sandbox, known.told, known.kubelet));
+            return Some(self.owned(&known.sandbox, known.told, known.kubelet));
         }
+        let before = entry.owner.as_ref().filter(|known| !self.is_anothers(entry, &known.sandbox));
         self.owner_by_cgroup(entry)
-            .map(|(id, kubelet)| owner(&id, Told::ByCgroup, kubelet))
-            .or_else(|| entry.owner.clone().filter(|known| known.told == Told::ByCgroup))
+            .map(|(id, kubelet)| self.owned(&id, Told::ByCgroup, kubelet))
+            .or_else(|| before.filter(|known| known.told == Told::ByCgroup).cloned())
             .or_else(|| {
                 let attachment = self.attachment_by_place(entry.id, None)?;
                 let told = Told::ByIp;
-                Some(owner(&attachment.container_id, told, attachment.pod.is_some()))
+                Some(self.owned(&attachment.container_id, told, attachment.pod.is_some()))
             })
-            .or_else(|| entry.owner.clone())
+            .or_else(|| before.cloned())
+    }
+
+    /// Whether a sandbox is surely not this netns's: a runtime makes one netns for each.
+    fn is_anothers(&self, entry: &Netns, sandbox: &str) -> bool {
+        let surely = |id: NetnsId| {
+            let owner = self.netns.get(&id).and_then(Netns::owner);
+            id != entry.id && owner.is_some_and(|owner| owner.told == Told::Surely)
+        };
+        self.owners.netns_of(sandbox).any(surely) || self.is_mounted_elsewhere(entry, sandbox)
+    }
+
+    /// Whether a netns is mounted, but not where this sandbox's is. While it is made, a sandbox's first
+    /// process is still in its runtime's netns.
+    fn is_mounted_elsewhere(&self, entry: &Netns, sandbox: &str) -> bool {
+        // A path by a process (cri-dockerd gives such to an ADD) tells no mount.
+        let mounts = self.paths_of(sandbox).filter(|path| !path.starts_with("/proc/"));
+        let mut known = mounts.peekable();
+        known.peek().is_some() && known.all(|path| is_mounted_only_elsewhere(entry, path))
     }
 
     /// The sandbox that most of the tasks of a netns are of. A few may be others': agents and CNI daemons
@@ -205,7 +231,7 @@ impl NodeMap {
             let sandbox = known.or(cached).or_else(by_uid).unwrap_or(id);
             let elsewhere = self.owners.netns_of(&sandbox).any(|other| other != entry.id);
             let host = self.runtimes.sandbox(&sandbox).is_some_and(|s| s.sandbox.host_network);
-            if !host && !elsewhere {
+            if !host && !elsewhere && !self.is_mounted_elsewhere(entry, &sandbox) {
                 let vote = votes.entry(sandbox).or_default();
                 vote.0 += 1;
                 vote.1 |= is_kubelets_own(path);
@@ -235,6 +261,10 @@ impl NodeMap {
             self.ipam.touch(key.local);
         }
         if let Some(owner) = owner {
+            if owner.told == Told::Surely {
+                let others: Vec<NetnsId> = self.owners.netns_of(&owner.sandbox).collect();
+                self.owners.some.extend(others);
+            }
             self.owners.claims.insert((owner.sandbox, id));
         }
         self.netns_named(id);

@@ -104,6 +104,14 @@ impl NodeMap {
         (Some(container), found.pod_uid)
     }
 
+    /// Where the netns of a sandbox is mounted, in its runtime's words, the cache's and those of its ADD.
+    pub(super) fn paths_of(&self, id: &str) -> impl Iterator<Item = &str> {
+        let told = self.sandbox(id).and_then(|entry| entry.sandbox.netns_path.as_deref());
+        let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
+        let called = self.call_history(id).and_then(|known| known.netns_path.as_deref());
+        [told, cached, called].into_iter().flatten()
+    }
+
     pub(super) fn attachment_of(&self, container_id: &str) -> Option<&Attachment> {
         let from = (container_id.to_owned(), String::new());
         let (key, (attachment, _)) = self.attachments.range(from..).next()?;

@@ -8,6 +8,7 @@ mod ipam;
 mod leaks;
 mod model;
 mod order;
+mod owner;
 mod reach;
 mod runs;
 mod wiring;

@@ -1,0 +1,84 @@
+//! Whose a netns is, while its sandbox is still being made in another.
+
+use super::*;
+use crate::fact::{CniCall, CniCommand, Life, Sandbox};
+
+const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const PATH: &str = "/run/netns/cni-1";
+const INIT: u32 = 10;
+/// The netns of a runtime that does not run in the host's.
+const RUNTIMES: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+const PODS: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+
+/// The runtime's own process, and the first of a sandbox that is being made.
+fn being_made(feed: &mut Feed, cgroup: &str) {
+    feed.tell(What::Task(task(5, RUNTIMES)));
+    feed.tell(What::Task(task(INIT, RUNTIMES)));
+    feed.tell(What::Cgroup { task: task(INIT, RUNTIMES).key, path: cgroup.into() });
+    feed.wants(1);
+}
+
+/// What the runtime says when it is made.
+fn told(feed: &mut Feed) {
+    feed.tell(What::Task(task(INIT, PODS)));
+    feed.tell(What::Sandbox(Sandbox {
+        runtime: "containerd".into(),
+        id: ID.into(),
+        pod: Some(PodName { namespace: "shop".into(), name: "ptp-0".into(), uid: None }),
+        attempt: Some(0),
+        name: None,
+        life: Life::Alive,
+        word: "Ready".into(),
+        created: None,
+        ips: Vec::new(),
+        netns_path: Some(PATH.into()),
+        pid: Some(INIT),
+        host_network: false,
+    }));
+    feed.wants(1);
+}
+
+fn owner(feed: &Feed, netns: &NetnsRef) -> Option<String> {
+    let id = feed.map.find(netns).unwrap();
+    feed.map.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
+}
+
+fn added(netns_path: &str) -> What {
+    What::CniBegan(CniCall {
+        task: TaskKey { pid: 500, tid: 500, start: 1 },
+        parent: 1,
+        plugin: "/opt/cni/bin/ptp".into(),
+        command: CniCommand::Add,
+        container_id: Some(ID.into()),
+        netns_path: Some(netns_path.into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+    })
+}
+
+#[test]
+fn a_guess_ends_when_the_sandbox_is_surely_anothers() {
+    let mut feed = Feed::new(ALL);
+    being_made(&mut feed, &format!("/system.slice/{ID}"));
+    assert_eq!(owner(&feed, &RUNTIMES).as_deref(), Some(ID), "nothing says otherwise yet");
+    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
+    told(&mut feed);
+    assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
+    assert_eq!(owner(&feed, &RUNTIMES), None);
+    // Nor does it come back with whatever is told of it.
+    feed.tell(What::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
+    feed.wants(1);
+    assert_eq!(owner(&feed, &RUNTIMES), None);
+    assert_eq!(feed.map.sandbox_of(feed.map.find(&RUNTIMES).unwrap()).1, None);
+}
+
+#[test]
+fn one_that_is_mounted_elsewhere_is_not_guessed() {
+    for (path, guessed) in [(PATH, false), ("/proc/10/ns/net", true)] {
+        let mut feed = Feed::new(ALL);
+        feed.tell(What::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
+        feed.tell(added(path));
+        being_made(&mut feed, &format!("/system.slice/{ID}"));
+        assert_eq!(owner(&feed, &RUNTIMES).is_some(), guessed, "{path}");
+    }
+}
