@@ -30,6 +30,7 @@ pub mod arp;
 pub mod cgroup;
 pub mod cni;
 pub mod collector;
+pub mod config;
 pub mod container;
 pub mod daemon;
 pub mod docker;
@@ -62,7 +63,8 @@ pub mod systemd;
 mod table;
 pub mod unit;
 
-pub use daemon::{Config, Daemon, Follower};
+pub use config::Config;
+pub use daemon::{Daemon, Follower};
 pub use harness::Test;
 pub use lab::Lab;
 pub use need::Need;

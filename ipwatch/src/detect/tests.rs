@@ -1,20 +1,22 @@
 //! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
-//! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, when
-//! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
-//! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`,
-//! routes that lead to nobody in `orphans`, pods that the API server has deleted in `pods`, pools of the
-//! whole cluster in `whereabouts`, Calico's endpoints in `endpoints`.
+//! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, what it leaks in
+//! `leaks`, what of it cannot be read in `stores`, when a difference counts in `dispute`, one IP in two netns
+//! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
+//! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
+//! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`.
 
 mod calls;
 mod dispute;
 mod duplicate;
 mod endpoints;
 mod ipam;
+mod leaks;
 mod neighbours;
 mod orphans;
 mod pods;
 mod sandboxes;
 mod silence;
+mod stores;
 mod whereabouts;
 
 use std::net::Ipv4Addr;

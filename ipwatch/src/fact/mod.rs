@@ -14,6 +14,7 @@ mod network;
 mod pod;
 mod runtime;
 mod sandbox;
+mod scope;
 mod task;
 
 use std::fmt;
@@ -30,6 +31,7 @@ pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Ro
 pub use pod::Pod;
 pub use runtime::{Container, Life, Sandbox};
 pub use sandbox::{Attachment, PodName};
+pub use scope::Scope;
 pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
 
 /// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
@@ -146,67 +148,6 @@ impl NetnsRef {
     pub fn nsid(nsid: i32) -> Self {
         Self { nsid: Some(nsid), ..Self::default() }
     }
-}
-
-/// A part of the world that a dump enumerates whole.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "scope")]
-pub enum Scope {
-    /// Every netns that is alive (`net->list`; a netns queued for teardown is not on it).
-    Netns,
-    /// Every task outside the host's netns.
-    Tasks,
-    /// The links of one netns.
-    Links {
-        /// Which netns.
-        netns: NetnsRef,
-    },
-    /// The addresses of one netns.
-    Addresses {
-        /// Which netns.
-        netns: NetnsRef,
-    },
-    /// The neighbours of one netns.
-    Neighbours {
-        /// Which netns.
-        netns: NetnsRef,
-    },
-    /// The default routes of one netns and those to single IPs.
-    Routes {
-        /// Which netns.
-        netns: NetnsRef,
-    },
-    /// The nsfs mounts of one mount namespace.
-    Mounts {
-        /// Its inode.
-        mount_ns: u64,
-    },
-    /// Every fd and socket that holds a netns from a process outside it.
-    Files,
-    /// The CNI result cache.
-    Cni,
-    /// Every sandbox and container of one runtime.
-    Runtime {
-        /// Name of its source.
-        runtime: String,
-    },
-    /// Every pod of this node that the API server has.
-    Pods,
-    /// Every reservation of one store.
-    Reservations {
-        /// Name of the store.
-        store: String,
-    },
-    /// Every range of one store.
-    Ranges {
-        /// Name of the store.
-        store: String,
-    },
-    /// Every endpoint of this node that one datastore has.
-    Endpoints {
-        /// Name of the source that tells of them.
-        store: String,
-    },
 }
 
 /// What a record that does not say may mean.

@@ -1,0 +1,199 @@
+//! Reservations without their containers, and ranges that run out.
+
+use super::ipam::*;
+use super::sandboxes::{ID, mount_of, not_ready, other, sandbox};
+use super::*;
+use crate::fact::{CniCall, CniCommand, Life, Reservation};
+use crate::finding::Severity;
+
+#[test]
+fn a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it() {
+    let mut case = Case::reserved();
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(2_000, other());
+    assert_eq!(case.codes_at(31_000), [], "within its grace");
+    case.list(32_100, other());
+    let [found] = case.then(32_200).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::IpamReservationLeaked, Some(ip(5))));
+    assert!(found.remediation.iter().any(|line| line.contains("flock")));
+    case.source("containerd", SourceStatus::Down);
+    assert_eq!(case.codes_at(33_000), []);
+    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpamReservationLeaked));
+    case.source("containerd", SourceStatus::Active);
+    assert_eq!(case.codes_at(34_000), [Code::IpamReservationLeaked]);
+    case.release(35_000, 5);
+    assert_eq!(case.codes_at(35_001), []);
+}
+
+#[test]
+fn a_container_that_its_runtime_still_has_leaks_nothing() {
+    let mut case = Case::reserved();
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(600_000, not_ready());
+    assert_eq!(case.codes_at(600_001), [Code::CniDelFailing], "DEL is still to come");
+    let mut case = Case::reserved();
+    let address = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+    case.at(1_000, What::AddressGone { netns: POD, key: address });
+    case.list(600_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(case.codes_at(600_001), [], "gVisor takes the address off the device");
+}
+
+#[test]
+fn a_reservation_that_no_runtime_knows_is_given_time() {
+    let mut case = Case::reserved();
+    case.reserve(1_000, 9, NEW);
+    case.list(200_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(case.codes_at(200_001), [], "a slow ADD");
+    case.list(301_100, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    let [found] = case.then(301_200).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::IpamReservationLeaked, Some(ip(9))));
+    assert!(text(&found).contains("DEL was never run"), "{}", text(&found));
+    case.call(302_000, 700, CniCommand::Del, NEW);
+    assert_eq!(case.codes_at(302_001), [], "it is being given back");
+}
+
+#[test]
+fn a_del_whose_end_was_lost_hides_no_leak() {
+    let mut case = Case::reserved();
+    case.call(900, 500, CniCommand::Del, ID);
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(2_000, other());
+    case.list(120_000, other());
+    assert_eq!(case.codes_at(120_001), [], "it runs");
+    case.list(121_000, other());
+    assert_eq!(case.codes_at(121_001), [Code::IpamReservationLeaked]);
+}
+
+#[test]
+fn an_ip_that_terway_keeps_for_a_pod_that_may_come_back_is_no_leak() {
+    let mut case = Case::with_runtime();
+    case.at(1, What::Sight(SEEN));
+    case.source("terway", SourceStatus::Active);
+    case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    let (store, network) = ("terway".into(), "eni-1".into());
+    case.at(12, What::Reservation(Reservation { store, network, ..reservation(5, ID) }));
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.list(2_000, other());
+    case.list(600_000, other());
+    assert_eq!(case.codes_at(600_001), []);
+    case.list(663_000, other());
+    assert_eq!(case.codes_at(663_001), [Code::IpamReservationLeaked]);
+}
+
+/// Without any runtime.
+fn alone() -> Case {
+    let mut case = Case::pod();
+    case.source("runtime", SourceStatus::Disabled);
+    case.source("host-local", SourceStatus::Active);
+    case.at(1, What::Sight(SEEN));
+    case
+}
+
+#[test]
+fn without_a_runtime_only_what_cannot_be_otherwise_is_a_leak() {
+    let mut case = alone();
+    case.store(12, vec![What::Reservation(reservation(9, NEW))]);
+    assert_eq!(case.codes_at(3_600_000), [], "silence proves nothing");
+}
+
+#[test]
+fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
+    let mut case = alone();
+    let boot = crate::fact::Boot {
+        boot_id: "boot".into(),
+        node: "node".into(),
+        kernel: String::new(),
+        wall_offset: 1_000_000_000_000_000,
+        host: HOST,
+    };
+    case.at(2, What::Boot(boot));
+    let of = |last, since| {
+        What::Reservation(Reservation { since: Some(since), ..reservation(last, NEW) })
+    };
+    let (before, after) = (999_000_000_000_000, 1_000_000_500_000_000);
+    case.store(12, vec![of(9, before), of(10, after)]);
+    assert_eq!(case.codes_at(299_000), [], "runtimes clean up after a boot");
+    let [found] = case.then(300_001).try_into().unwrap();
+    assert_eq!(found.subject.ip, Some(ip(9)));
+    assert!(text(&found).contains("before the last boot"), "{}", text(&found));
+}
+
+#[test]
+fn an_add_without_a_del_is_a_leak_when_its_netns_has_gone() {
+    let mut case = alone();
+    case.at(3, What::Holder { netns: POD, holder: mount_of("/run/netns/cni-9", 1, 1) });
+    let call = CniCall {
+        task: call_key(500),
+        parent: 1,
+        plugin: "/opt/cni/bin/bridge".into(),
+        command: CniCommand::Add,
+        container_id: Some(NEW.into()),
+        netns_path: Some("/run/netns/cni-9".into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+    };
+    case.store(12, Vec::new());
+    case.at(500, What::CniBegan(call));
+    case.reserve(510, 5, NEW);
+    case.call_ended(520, 500, 0);
+    assert_eq!(case.codes_at(60_000), []);
+    case.gone(60_500);
+    assert_eq!(case.codes_at(90_000), [], "within its grace");
+    let [found] = case.then(90_600).try_into().unwrap();
+    assert_eq!((found.code, found.subject.ip), (Code::IpamReservationLeaked, Some(ip(5))));
+    assert!(text(&found).contains("DEL was never run"), "{}", text(&found));
+}
+
+#[test]
+fn a_warm_pool_is_no_leak() {
+    let mut case = Case::reserved();
+    let pool = Reservation { container_id: None, ..reservation(40, "") };
+    case.at(1_000, What::Reservation(pool));
+    case.list(3_600_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    assert_eq!(case.codes_at(3_600_001), []);
+}
+
+#[test]
+fn a_range_that_leaks_run_out_by_is_told_under_them() {
+    let mut case = Case::reserved();
+    case.range(13, 2, 6);
+    assert_eq!(case.codes_at(14), [], "one of five");
+    case.reserve(1_000, 2, NEW);
+    case.reserve(1_000, 3, NEW);
+    assert_eq!(case.codes_at(1_001), [Code::IpamRangeExhausting], "two are left");
+    case.list(302_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.reserve(302_000, 4, "a4");
+    case.reserve(302_000, 6, "a6");
+    let found = case.then(302_100);
+    let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
+    assert_eq!(range.severity, Severity::Critical);
+    assert!(range.impact.starts_with("Room for 0 pods more"), "{}", range.impact);
+    assert!(range.impact.contains("for 2 if the leaks were freed"), "{}", range.impact);
+    let leaks: Vec<_> =
+        found.iter().filter(|one| one.code == Code::IpamReservationLeaked).collect();
+    assert_eq!(leaks.len(), 2);
+    assert_eq!(leaks[0].severity, Severity::Critical, "it is why");
+    assert_eq!(leaks[1].caused_by, Some((leaks[0].code, leaks[0].key.clone())));
+    assert_eq!(range.caused_by, leaks[1].caused_by);
+    assert!(text(range).contains("10.0.0.2: leaked"), "{}", text(range));
+}
+
+#[test]
+fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
+    let mut case = Case::reserved();
+    case.range(13, 2, 6);
+    case.reserve(1_000, 2, NEW);
+    case.reserve(1_000, 3, NEW);
+    assert_eq!(case.codes_at(1_001), [Code::IpamRangeExhausting], "two are left");
+    case.release(2_000, 3);
+    assert_eq!(case.codes_at(2_001), [Code::IpamRangeExhausting], "three are");
+    case.release(3_000, 2);
+    assert_eq!(case.codes_at(3_001), []);
+    let mut case = Case::reserved();
+    case.range(13, 5, 5);
+    assert_eq!(case.codes_at(14), [], "a fixed address is meant to be taken");
+}

@@ -1,0 +1,155 @@
+//! What the daemon under test is told in its `ipwatch.toml`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::daemon::probes;
+
+/// What goes into `ipwatch.toml`.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    grace: Option<u32>,
+    holders: Option<u32>,
+    leak_age: Option<u32>,
+    runtimes: Vec<String>,
+    provisional: bool,
+    cache_dir: Option<PathBuf>,
+    conf_dirs: Vec<PathBuf>,
+    bin_dirs: Vec<PathBuf>,
+    otlp: Option<String>,
+    otlp_lines: String,
+    extra: String,
+}
+
+impl Config {
+    /// Grace before a holder counts as stuck, in seconds.
+    #[must_use]
+    pub fn grace(mut self, seconds: u32) -> Self {
+        self.grace = Some(seconds);
+        self
+    }
+
+    /// Grace before a dead sandbox counts, and before a teardown without progress does, in seconds.
+    #[must_use]
+    pub fn holders_grace(mut self, seconds: u32) -> Self {
+        self.holders = Some(seconds);
+        self
+    }
+
+    /// Age of a leak where no runtime is to be asked, in seconds.
+    #[must_use]
+    pub fn leak_age(mut self, seconds: u32) -> Self {
+        self.leak_age = Some(seconds);
+        self
+    }
+
+    /// A runtime that speaks the CRI.
+    #[must_use]
+    pub fn cri(mut self, socket: &Path) -> Self {
+        self.runtimes.push(format!("{{ path = {socket:?}, kind = \"cri\" }}"));
+        self
+    }
+
+    /// One that speaks Docker's API.
+    #[must_use]
+    pub fn docker(mut self, socket: &Path) -> Self {
+        self.runtimes.push(format!("{{ path = {socket:?}, kind = \"docker\" }}"));
+        self
+    }
+
+    /// Identity without cookies.
+    #[must_use]
+    pub fn provisional(mut self) -> Self {
+        self.provisional = true;
+        self
+    }
+
+    /// The CNI result cache.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: &Path) -> Self {
+        self.cache_dir = Some(dir.to_owned());
+        self
+    }
+
+    /// Directories of network configurations and of their plugins; those of the host are not looked at.
+    #[must_use]
+    pub fn networks(mut self, conf_dirs: &[PathBuf], bin_dir: &Path) -> Self {
+        self.conf_dirs.extend_from_slice(conf_dirs);
+        self.bin_dirs.push(bin_dir.to_owned());
+        self
+    }
+
+    /// The collector.
+    #[must_use]
+    pub fn otlp(mut self, endpoint: &str) -> Self {
+        self.otlp = Some(endpoint.to_owned());
+        self
+    }
+
+    /// A line beside the collector's address.
+    #[must_use]
+    pub fn otlp_line(mut self, line: &str) -> Self {
+        self.otlp_lines.push_str(line);
+        self.otlp_lines.push('\n');
+        self
+    }
+
+    /// Any other lines.
+    #[must_use]
+    pub fn line(mut self, line: &str) -> Self {
+        self.extra.push_str(line);
+        self.extra.push('\n');
+        self
+    }
+
+    /// The file's text. `IPWATCH_TEST_PROBES` (`all`, `kprobe`, `off`) says how high the attach ladder
+    /// may go, so that one suite runs on every rung.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut section = |name: &str, line: String| {
+            let _ = writeln!(text, "[{name}]\n{line}");
+        };
+        if let Some(seconds) = self.grace {
+            section("stuck", format!("grace = \"{seconds}s\""));
+        }
+        let mut lines = String::new();
+        if let Some(s) = self.holders {
+            let _ = write!(lines, "grace = \"{s}s\"\nteardown_grace = \"{s}s\"\n");
+        }
+        if let Some(s) = self.leak_age {
+            let _ = writeln!(lines, "leak_age = \"{s}s\"");
+        }
+        if !lines.is_empty() {
+            section("holders", lines);
+        }
+        // Never those that this host may have: they know nothing of what stands here.
+        section("runtime", format!("sockets = [{}]", self.runtimes.join(", ")));
+        if self.provisional {
+            section("identity", "provisional = true".into());
+        }
+        let mut cni = String::new();
+        if let Some(dir) = &self.cache_dir {
+            let _ = writeln!(cni, "cache_dirs = [{dir:?}]");
+        }
+        if !self.bin_dirs.is_empty() {
+            let _ = writeln!(cni, "bin_dirs = {:?}", self.bin_dirs);
+        }
+        if !cni.is_empty() {
+            section("cni", cni);
+        }
+        if !self.conf_dirs.is_empty() {
+            // Nothing of the host's own: its reservations are not the lab's.
+            section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
+        }
+        if let Some(endpoint) = &self.otlp {
+            section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
+        }
+        match probes().as_str() {
+            "kprobe" => section("probes", "forbid = [\"fentry\"]".into()),
+            "off" => section("probes", "enabled = false".into()),
+            _ => {}
+        }
+        text + &self.extra
+    }
+}
