@@ -14,6 +14,7 @@
 pub mod arp;
 pub mod calico;
 pub mod cni;
+mod errors;
 mod first;
 pub mod ipam;
 pub(crate) mod json;

@@ -7,9 +7,10 @@ use serde::de::DeserializeOwned;
 
 use super::account::Door;
 use super::client::Api;
-use super::error::{ApiError, within};
+use super::error::ApiError;
 use super::follow::encoded;
 use super::read::page;
+use crate::sources::errors::within;
 
 /// Entries of one page.
 const PAGE: usize = 500;

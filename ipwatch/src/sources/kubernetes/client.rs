@@ -19,7 +19,8 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::account::Token;
 use super::documents::Status;
-use super::error::{ApiError, chain, cut, within};
+use super::error::ApiError;
+use crate::sources::errors::{chain, cut, within};
 
 /// Longest answer that says why there is none.
 const STATUS_LIMIT: usize = 64 << 10;
@@ -220,6 +221,6 @@ impl ApiError {
             kube::Error::HyperError(error) => chain(error),
             error => chain(error),
         };
-        Self::Broken { what, why: cut(&why) }
+        Self::Broken { what, why }
     }
 }

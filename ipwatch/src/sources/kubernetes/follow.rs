@@ -14,10 +14,11 @@ use super::Pace;
 use super::account::Door;
 use super::client::Api;
 use super::documents::{Line, Page, Status};
-use super::error::{ApiError, Ended, within};
+use super::error::{ApiError, Ended};
 use super::read::{Lines, page};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
+use crate::sources::errors::within;
 use crate::sources::{Closed, Emit};
 
 /// Entries of one page.
@@ -118,7 +119,7 @@ impl<K: Kind> Follower<K> {
             let began = Instant::now();
             let error = match self.session().await {
                 Ended::Closed => return,
-                Ended::Api(error) => error,
+                Ended::Failed(error) => error,
             };
             // One that went well for long begins anew.
             if began.elapsed() > self.pace.well {
@@ -268,7 +269,7 @@ impl<K: Kind> Follower<K> {
     async fn line(&mut self, api: &Api, line: &[u8]) -> Result<(), Ended> {
         let garbage = |_| {
             let why = "a line that is no event".to_owned();
-            Ended::Api(ApiError::Garbage { what: WATCH, why })
+            Ended::Failed(ApiError::Garbage { what: WATCH, why })
         };
         let line: Line = serde_json::from_slice(line).map_err(garbage)?;
         let version =

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::error::{Ended, EtcdError, within};
+use super::error::{Ended, EtcdError};
 use super::settings::Settings;
 use super::tell::Teller;
 use super::way::{Dial, User, Way};
 use super::{Keys, Pace, SourceStatus};
+use crate::sources::errors::within;
 
 /// One API of etcd, and what is remembered from one session to the next.
 pub(super) trait Store: Send + 'static {
@@ -61,11 +62,11 @@ pub(super) async fn run<S: Store, K: Keys>(
                 let visit = Visit { dial, user, pace, about: about.clone() };
                 store.session(&visit, &mut teller).await
             }
-            Err(error) => Ended::Etcd(error),
+            Err(error) => Ended::Failed(error),
         };
         let error = match ended {
             Ended::Closed => return,
-            Ended::Etcd(error) => error,
+            Ended::Failed(error) => error,
         };
         // One that went well for long begins anew.
         if began.elapsed() > pace.well {

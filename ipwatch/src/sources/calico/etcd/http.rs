@@ -10,10 +10,11 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
-use super::error::{EtcdError, chain, cut};
+use super::error::EtcdError;
 use super::follow::Visit;
 use super::tree::Refusal;
 use super::way::{Dial, User};
+use crate::sources::errors::{chain, cut};
 
 /// Longest answer that says why there is none.
 const REFUSAL_LIMIT: usize = 64 << 10;

@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use hyper::header::HeaderValue;
 use tokio::time::Instant;
 
-use super::error::{Ended, EtcdError, within};
+use super::error::{Ended, EtcdError};
 use super::follow::{self, Visit, jittered};
 use super::http::{Answer, Line};
 use super::tell::{self, Teller};
@@ -25,6 +25,7 @@ use super::tree::{self, Event};
 use super::{Keys, MOST_KEYS, Pace};
 use crate::clock;
 use crate::fact::BootNs;
+use crate::sources::errors::within;
 
 /// Trees of Calico's that are read.
 const TREES: usize = 2;

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::error::KubeletError;
 use super::messages::{Nothing, Pods};
 use super::{LIST, WATCH};
-use crate::sources::kubernetes::error::{chain, cut};
+use crate::sources::errors::chain;
 
 /// Longest list that is read. 500 pods with all that is managed in them have 10 MiB.
 const LIST_LIMIT: usize = 32 << 20;
@@ -71,7 +71,7 @@ impl Client {
 
     async fn grpc(&self, what: &'static str, limit: usize) -> Result<Grpc<Channel>, KubeletError> {
         let mut grpc = Grpc::new(self.0.clone()).max_decoding_message_size(limit);
-        let broken = |error| KubeletError::Broken { what, why: cut(&chain(&error)) };
+        let broken = |error| KubeletError::Broken { what, why: chain(&error) };
         grpc.ready().await.map_err(broken)?;
         Ok(grpc)
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::super::error::{chain, cut};
-use crate::sources::Closed;
+use crate::sources::errors::{self, Failure, causes, chain, cut};
 
 /// None of these carries anything of a pod.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,15 +43,14 @@ pub(super) enum KubeletError {
 impl KubeletError {
     /// Connecting failed.
     pub(super) fn connect(path: &Path, error: &(dyn std::error::Error + 'static)) -> Self {
-        let mut causes = std::iter::successors(Some(error), |error| error.source());
-        let io = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+        let io = causes(error).find_map(|cause| cause.downcast_ref::<io::Error>());
         let path = path.display().to_string();
         match io.map(io::Error::kind) {
             Some(io::ErrorKind::NotFound) => Self::Missing(path),
             Some(io::ErrorKind::ConnectionRefused) => {
                 Self::Connect { path, why: "nobody listens on the socket".to_owned() }
             }
-            _ => Self::Connect { path, why: cut(&chain(error)) },
+            _ => Self::Connect { path, why: chain(error) },
         }
     }
 
@@ -64,7 +62,7 @@ impl KubeletError {
             Code::OutOfRange => Self::TooLarge { what, limit: limit >> 20 },
             // Of the connection, or of our own decoding, never the kubelet's word.
             _ if std::error::Error::source(status).is_some() => {
-                Self::Broken { what, why: cut(&chain(status)) }
+                Self::Broken { what, why: chain(status) }
             }
             Code::FailedPrecondition => Self::Starting { what },
             Code::ResourceExhausted => Self::Behind { what, why: why() },
@@ -78,34 +76,11 @@ impl KubeletError {
     }
 }
 
-/// `work`, or silence.
-pub(super) async fn within<T>(
-    what: &'static str,
-    limit: Duration,
-    work: impl Future<Output = Result<T, KubeletError>>,
-) -> Result<T, KubeletError> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => done,
-        Err(_) => Err(KubeletError::Silent { what, limit }),
+impl Failure for KubeletError {
+    fn silent(what: &'static str, limit: Duration) -> Self {
+        Self::Silent { what, limit }
     }
 }
 
 /// Why a session with the kubelet ended.
-pub(super) enum Ended {
-    /// The kubelet.
-    Kubelet(KubeletError),
-    /// The daemon is going down.
-    Closed,
-}
-
-impl From<KubeletError> for Ended {
-    fn from(error: KubeletError) -> Self {
-        Self::Kubelet(error)
-    }
-}
-
-impl From<Closed> for Ended {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
-}
+pub(super) type Ended = errors::Ended<KubeletError>;

@@ -23,10 +23,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::client::Client;
-use self::error::{Ended, KubeletError, within};
+use self::error::{Ended, KubeletError};
 use super::{jittered, pods};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
+use crate::sources::errors::within;
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
@@ -100,7 +101,7 @@ impl Follower {
             let began = Instant::now();
             let error = match self.session().await {
                 Ended::Closed => return,
-                Ended::Kubelet(error) => error,
+                Ended::Failed(error) => error,
             };
             if began.elapsed() > self.pace.well {
                 pause = shortest;

@@ -25,10 +25,11 @@ use self::messages::{
     All, Capped, Container, PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse,
     VersionResponse,
 };
-use super::error::{RuntimeError, cut};
+use super::error::RuntimeError;
 use super::known::Details;
 use super::tell::{self, Found};
 use crate::fact::{self, Life};
+use crate::sources::errors::{causes, chain, cut};
 
 /// Longest list that is read. 10,000 containers with their labels and annotations take some MiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -175,7 +176,7 @@ impl Client {
         let path = PathAndQuery::from_maybe_shared(format!("/{service}/{method}"))
             .map_err(|error| RuntimeError::Garbage { what: method, why: error.to_string() })?;
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(limit);
-        let broken = |error| RuntimeError::Garbage { what: method, why: cut(&chain(&error)) };
+        let broken = |error| RuntimeError::Garbage { what: method, why: chain(&error) };
         grpc.ready().await.map_err(broken)?;
         Ok((grpc, path))
     }
@@ -192,8 +193,7 @@ async fn channel(path: &Path) -> Result<Channel, RuntimeError> {
         }
     };
     endpoint.connect().await.map_err(|error| {
-        let causes = causes(&error);
-        match causes.into_iter().find_map(|cause| cause.downcast_ref::<std::io::Error>()) {
+        match causes(&error).find_map(|cause| cause.downcast_ref::<std::io::Error>()) {
             Some(io) => RuntimeError::connect(path, io),
             None => RuntimeError::Connect { path: path.display().to_string(), why: chain(&error) },
         }
@@ -206,24 +206,12 @@ fn refusal(what: &'static str, limit: usize, status: &Status) -> RuntimeError {
         Code::OutOfRange => RuntimeError::TooLarge { what, limit: limit >> 20 },
         // Of the connection, or of our own decoding, never the runtime's word.
         _ if std::error::Error::source(status).is_some() => {
-            RuntimeError::Garbage { what, why: cut(&chain(status)) }
+            RuntimeError::Garbage { what, why: chain(status) }
         }
         code => {
             RuntimeError::Refused { what, why: cut(&format!("{code:?}: {}", status.message())) }
         }
     }
-}
-
-fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> Vec<&'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source()).collect()
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let texts: Vec<String> = causes(error).iter().map(ToString::to_string).collect();
-    texts.join(": ")
 }
 
 fn sandbox(runtime: &str, item: &PodSandbox) -> Option<fact::Sandbox> {

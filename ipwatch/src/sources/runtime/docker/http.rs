@@ -9,7 +9,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::super::error::{RuntimeError, cut};
+use super::super::error::RuntimeError;
+use crate::sources::errors::cut;
 
 /// A response, and what keeps its connection going.
 pub(super) struct Answer {
