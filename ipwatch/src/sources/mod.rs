@@ -20,6 +20,7 @@ pub mod ipam;
 pub(crate) mod json;
 pub mod kubernetes;
 pub mod netlink;
+pub(crate) mod pause;
 pub mod probes;
 pub mod procfs;
 mod ready;

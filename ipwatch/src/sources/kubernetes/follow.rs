@@ -4,7 +4,6 @@
 //! listed again, and then nothing older than what is known. Every step has a deadline, every pause is
 //! jittered, for some thousand nodes do the same.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -19,6 +18,7 @@ use super::read::{Lines, page};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
 use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, jittered};
 use crate::sources::{Closed, Emit};
 
 /// Entries of one page.
@@ -113,8 +113,7 @@ impl<K: Kind> Follower<K> {
         if self.say(SourceStatus::Down, waits).await.is_err() {
             return;
         }
-        let (shortest, longest) = self.pace.retry;
-        let mut pause = shortest;
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
             let error = match self.session().await {
@@ -123,7 +122,7 @@ impl<K: Kind> Follower<K> {
             };
             // One that went well for long begins anew.
             if began.elapsed() > self.pace.well {
-                pause = shortest;
+                pauses.begin_anew();
             }
             tracing::debug!("{}: {error}", self.kind.source());
             if self.failed(&error).await.is_err() {
@@ -133,8 +132,7 @@ impl<K: Kind> Follower<K> {
                 ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
                 _ => Duration::ZERO,
             };
-            tokio::time::sleep(asked + jittered(pause)).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(asked + pauses.after_failure()).await;
         }
     }
 
@@ -349,12 +347,6 @@ fn unknown(error: ApiError) -> ApiError {
         ApiError::Refused { what, code: 400 | 504, .. } => ApiError::Expired { what },
         error => error,
     }
-}
-
-/// Between half of it and one and a half.
-pub(crate) fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0u8) % 1024;
-    pause.mul_f64(0.5 + random as f64 / 1024.0)
 }
 
 /// As a part of a query.

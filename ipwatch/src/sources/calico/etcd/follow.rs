@@ -1,9 +1,6 @@
 //! One session with an etcd after another, until the daemon goes down. Each is with one member; the next one is
 //! asked when it fails, after a pause that grows and is jittered, for some thousand nodes do the same.
 
-use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::error::{Ended, EtcdError};
@@ -12,6 +9,7 @@ use super::tell::Teller;
 use super::way::{Dial, User, Way};
 use super::{Keys, Pace, SourceStatus};
 use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, random};
 
 /// One API of etcd, and what is remembered from one session to the next.
 pub(super) trait Store: Send + 'static {
@@ -51,8 +49,7 @@ pub(super) async fn run<S: Store, K: Keys>(
     }
     // Not every node begins with the same member.
     let mut member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
-    let (shortest, longest) = pace.retry;
-    let mut pause = shortest;
+    let mut pauses = Pauses::new(pace.retry);
     loop {
         let began = Instant::now();
         let mut about = format!("{} {all}", S::NAME);
@@ -70,7 +67,7 @@ pub(super) async fn run<S: Store, K: Keys>(
         };
         // One that went well for long begins anew.
         if began.elapsed() > pace.well {
-            pause = shortest;
+            pauses.begin_anew();
         }
         tracing::debug!("{about}: {error}");
         if matches!(
@@ -83,8 +80,7 @@ pub(super) async fn run<S: Store, K: Keys>(
         if teller.failed(&about, &error).await.is_err() {
             return;
         }
-        tokio::time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(longest);
+        tokio::time::sleep(pauses.after_failure()).await;
         // It has what it was asked for, only not from then.
         if !matches!(error, EtcdError::Expired { .. }) {
             member = member.wrapping_add(1);
@@ -107,13 +103,4 @@ async fn open(
         opened.await.map_err(|_| EtcdError::Setting("its files cannot be read".to_owned()))?
     })
     .await
-}
-
-/// Between half of it and one and a half.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + random(1024) as f64 / 1024.0)
-}
-
-fn random(below: u64) -> u64 {
-    RandomState::new().hash_one(0u8) % below
 }

@@ -18,7 +18,7 @@ use hyper::header::HeaderValue;
 use tokio::time::Instant;
 
 use super::error::{Ended, EtcdError};
-use super::follow::{self, Visit, jittered};
+use super::follow::{self, Visit};
 use super::http::{Answer, Line};
 use super::tell::{self, Teller};
 use super::tree::{self, Event};
@@ -26,6 +26,7 @@ use super::{Keys, MOST_KEYS, Pace};
 use crate::clock;
 use crate::fact::BootNs;
 use crate::sources::errors::within;
+use crate::sources::pause::jittered;
 
 /// Trees of Calico's that are read.
 const TREES: usize = 2;

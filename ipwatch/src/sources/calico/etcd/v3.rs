@@ -17,12 +17,13 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::error::{Ended, EtcdError};
-use super::follow::{self, Visit, jittered};
+use super::follow::{self, Visit};
 use super::status::{MESSAGE_LIMIT, said, why};
 use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
 use crate::sources::errors::{chain, within};
+use crate::sources::pause::jittered;
 
 /// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody here asks for
 /// them, nor for pools.

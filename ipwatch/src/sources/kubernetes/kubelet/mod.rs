@@ -24,10 +24,11 @@ use tokio::time::Instant;
 
 use self::client::Client;
 use self::error::{Ended, KubeletError};
-use super::{jittered, pods};
+use super::pods;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
 use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, jittered};
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
@@ -95,8 +96,7 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
-        let (shortest, longest) = self.pace.retry;
-        let mut pause = shortest;
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
             let error = match self.session().await {
@@ -104,7 +104,7 @@ impl Follower {
                 Ended::Failed(error) => error,
             };
             if began.elapsed() > self.pace.well {
-                pause = shortest;
+                pauses.begin_anew();
             }
             tracing::debug!("{SOURCE}: {error}");
             if self.failed(&error).await.is_err() {
@@ -114,8 +114,7 @@ impl Follower {
                 tokio::time::sleep(jittered(self.pace.absent)).await;
                 continue;
             }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(pauses.after_failure()).await;
         }
     }
 
