@@ -11,6 +11,7 @@
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 //! - [`calico`]: its datastore.
 
+mod answer;
 pub mod arp;
 pub mod calico;
 pub mod cni;

@@ -121,7 +121,7 @@ impl Server {
         loop {
             let answer = async {
                 let body = self.api.get(what, query, ANSWER).await?;
-                within(what, WHOLE, page(what, body)).await
+                within(what, WHOLE, page(body)).await
             };
             match answer.await {
                 Err(ApiError::Busy { after, .. }) if tries < TRIES => {

@@ -194,7 +194,7 @@ impl<K: Kind> Follower<K> {
             let path = self.list_path(more.as_deref());
             let answer = api.get(LIST, &path, self.pace.answer).await;
             let answer = answer.map_err(|error| if self.fresh { error } else { unknown(error) })?;
-            let read = within(LIST, self.pace.list, page(LIST, answer)).await;
+            let read = within(LIST, self.pace.list, page(answer)).await;
             let page: Page<K::Item> = read?;
             dropped += page.items.dropped;
             self.tell(page.items.read.into_iter().map(|item| (began, Change::Now(item))).collect())

@@ -168,10 +168,8 @@ impl Store {
                 let why = "a list without an index".to_owned();
                 return Err(EtcdError::Garbage { what: LIST, why }.into());
             }
-            if answer.body.is_none() {
-                continue;
-            }
-            let (entries, read) = tree::read(LIST, answer);
+            let Some(body) = answer.body else { continue };
+            let (entries, read) = tree::read(LIST, body);
             let known = &mut self.known;
             let take = async {
                 // Gone with this block: whoever reads for nobody ends.

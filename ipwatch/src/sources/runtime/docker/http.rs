@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use super::super::error::RuntimeError;
+use crate::sources::answer;
 use crate::sources::errors::cut;
 
 /// A response, and what keeps its connection going.
@@ -76,19 +77,10 @@ impl Answer {
 
     /// The next piece of a body without end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, RuntimeError> {
-        while let Some(frame) = self.response.frame().await {
-            match frame {
-                Ok(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Err(error) => {
-                    let why = cut(&error.to_string());
-                    return Err(RuntimeError::Garbage { what: self.what, why });
-                }
-            }
-        }
-        Ok(None)
+        let broken = |error: hyper::Error| RuntimeError::Garbage {
+            what: self.what,
+            why: cut(&error.to_string()),
+        };
+        answer::part(self.response.body_mut()).await.map_err(broken)
     }
 }
