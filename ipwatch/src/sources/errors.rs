@@ -2,6 +2,8 @@
 //! error with its causes, and why the talk with it ended.
 
 use std::error::Error;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use super::Closed;
@@ -50,6 +52,34 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         }
     }
     cut(&texts.join(": "))
+}
+
+/// Why there is no connection to a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unconnected {
+    /// It is not there.
+    #[error("no socket at {0}")]
+    Missing(String),
+    /// It is there, but nobody takes the connection.
+    #[error("{path}: {why}")]
+    Refused { path: String, why: String },
+}
+
+impl Unconnected {
+    pub(super) fn missing(path: &Path) -> Self {
+        Self::Missing(path.display().to_string())
+    }
+
+    /// What the system said of it says more than who passed that on.
+    pub(super) fn of(path: &Path, error: &(dyn Error + 'static)) -> Self {
+        let io = causes(error).find_map(|cause| cause.downcast_ref::<io::Error>());
+        let why = match io.map(io::Error::kind) {
+            Some(io::ErrorKind::NotFound) => return Self::missing(path),
+            Some(io::ErrorKind::ConnectionRefused) => "nobody listens on the socket".to_owned(),
+            _ => io.map_or_else(|| chain(error), |io| cut(&io.to_string())),
+        };
+        Self::Refused { path: path.display().to_string(), why }
+    }
 }
 
 /// Why a session with a server ended.

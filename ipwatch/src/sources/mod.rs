@@ -17,6 +17,7 @@ pub mod calico;
 pub mod cni;
 mod errors;
 mod first;
+mod grpc;
 pub mod ipam;
 pub(crate) mod json;
 pub mod kubernetes;

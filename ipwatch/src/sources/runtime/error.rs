@@ -1,20 +1,16 @@
 //! Why a runtime does not answer.
 
-use std::io;
 use std::time::Duration;
 
-use crate::sources::errors::{self, Failure};
+use crate::sources::errors::{self, Failure, Unconnected};
 
 /// What keeps a runtime from answering. None of these carries anything of an answer's content: that
 /// may hold secrets.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum RuntimeError {
-    /// The socket is not there.
-    #[error("no socket at {0}")]
-    Missing(String),
-    /// It is there, but nobody takes the connection.
-    #[error("{path}: {why}")]
-    Connect { path: String, why: String },
+    /// There is no connection.
+    #[error(transparent)]
+    Unconnected(#[from] Unconnected),
     /// Silence.
     #[error("no answer to {what} within {limit:?}")]
     Silent { what: &'static str, limit: Duration },
@@ -36,18 +32,6 @@ impl RuntimeError {
     /// Whether the other API may be what this socket speaks.
     pub(super) fn may_be_another(&self) -> bool {
         matches!(self, Self::NoCri | Self::Refused { .. } | Self::Garbage { .. })
-    }
-
-    /// Connecting failed.
-    pub(super) fn connect(path: &std::path::Path, error: &io::Error) -> Self {
-        let path = path.display().to_string();
-        match error.kind() {
-            io::ErrorKind::NotFound => Self::Missing(path),
-            io::ErrorKind::ConnectionRefused => {
-                Self::Connect { path, why: "nobody listens on the socket".to_owned() }
-            }
-            _ => Self::Connect { path, why: error.to_string() },
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::tell::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
 use crate::fact::{Life, Sandbox, SourceStatus, What};
-use crate::sources::errors::within;
+use crate::sources::errors::{Unconnected, within};
 use crate::sources::{Closed, Emit, Unheard};
 
 /// Sandboxes that are asked after at a time.
@@ -301,7 +301,8 @@ impl Watch {
                     }
                     // It ended. If the runtime has, the list will tell. One that lived may be had again.
                     None if self.candidate.may_be_started() => {
-                        return Err(Ended::Failed(RuntimeError::Missing(self.candidate.socket.path.display().to_string())));
+                        let missing = Unconnected::missing(&self.candidate.socket.path);
+                        return Err(RuntimeError::from(missing).into());
                     }
                     None => {
                         if stream.as_ref().is_some_and(|stream| stream.lived(&self.parts.pace)) {
@@ -419,7 +420,7 @@ impl Watch {
         let socket = self.candidate.socket.path.display();
         let detail = match error {
             // These name it themselves.
-            RuntimeError::Missing(_) | RuntimeError::Connect { .. } => error.to_string(),
+            RuntimeError::Unconnected(_) => error.to_string(),
             _ => format!("{error}; {socket}"),
         };
         let status = match error {

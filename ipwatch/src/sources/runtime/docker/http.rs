@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::super::error::RuntimeError;
 use crate::sources::answer;
-use crate::sources::errors::cut;
+use crate::sources::errors::{Unconnected, cut};
 
 /// A response, and what keeps its connection going.
 pub(super) struct Answer {
@@ -36,7 +36,7 @@ pub(super) async fn get(
     target: &str,
 ) -> Result<Answer, RuntimeError> {
     let stream =
-        UnixStream::connect(socket).await.map_err(|error| RuntimeError::connect(socket, &error))?;
+        UnixStream::connect(socket).await.map_err(|error| Unconnected::of(socket, &error))?;
     let garbage = |error: &dyn std::error::Error| RuntimeError::Garbage {
         what,
         why: cut(&error.to_string()),
