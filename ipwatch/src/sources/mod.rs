@@ -5,11 +5,12 @@
 //! - [`arp`]: who claims an IP on the links of the host, where the probes cannot tell.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
-//! - `calico`: its blocks and endpoints, in the API server or in an etcd of its own.
+//! - [`calico`]: its blocks and endpoints, in the API server or in an etcd of its own.
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
-//! - [`calico`]: its datastore.
+//!
+//! What those that ask servers have in common: `errors`, `pause`, `answer`, `grpc`, `url`, `json`.
 
 mod answer;
 pub mod arp;
@@ -27,6 +28,7 @@ pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+mod url;
 mod watches;
 
 use tokio::sync::mpsc;

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use super::account::Door;
 use super::client::Api;
 use super::error::ApiError;
-use super::follow::encoded;
 use super::read::page;
 use crate::sources::errors::within;
+use crate::sources::url::encoded;
 
 /// Entries of one page.
 const PAGE: usize = 500;

@@ -19,6 +19,7 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
 use crate::sources::errors::within;
 use crate::sources::pause::{Pauses, jittered};
+use crate::sources::url::encoded;
 use crate::sources::{Closed, Emit};
 
 /// Entries of one page.
@@ -347,17 +348,4 @@ fn unknown(error: ApiError) -> ApiError {
         ApiError::Refused { what, code: 400 | 504, .. } => ApiError::Expired { what },
         error => error,
     }
-}
-
-/// As a part of a query.
-pub(super) fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }

@@ -27,6 +27,7 @@ use crate::clock;
 use crate::fact::BootNs;
 use crate::sources::errors::within;
 use crate::sources::pause::jittered;
+use crate::sources::url::encoded;
 
 /// Trees of Calico's that are read.
 const TREES: usize = 2;
@@ -350,17 +351,4 @@ async fn health(line: &mut Line, pace: Pace) -> Result<(), EtcdError> {
         line.get(ALIVE, "/health").await?.whole(SMALL_LIMIT).await.map(drop)
     })
     .await
-}
-
-/// As a part of a path.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
