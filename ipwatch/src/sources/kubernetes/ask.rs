@@ -7,9 +7,10 @@ use serde::de::DeserializeOwned;
 
 use super::account::Door;
 use super::client::Api;
-use super::error::{ApiError, within};
-use super::follow::encoded;
+use super::error::ApiError;
 use super::read::page;
+use crate::sources::errors::within;
+use crate::sources::url::encoded;
 
 /// Entries of one page.
 const PAGE: usize = 500;
@@ -120,7 +121,7 @@ impl Server {
         loop {
             let answer = async {
                 let body = self.api.get(what, query, ANSWER).await?;
-                within(what, WHOLE, page(what, body)).await
+                within(what, WHOLE, page(body)).await
             };
             match answer.await {
                 Err(ApiError::Busy { after, .. }) if tries < TRIES => {

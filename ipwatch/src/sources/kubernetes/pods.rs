@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use super::SOURCE;
 use super::documents;
-use super::follow::{Change, Kind, encoded};
+use super::follow::{Change, Kind};
 use crate::fact::{self, Scope, What};
+use crate::sources::url::encoded;
 
 /// IPs that are kept of one pod.
 const MOST_IPS: usize = 64;

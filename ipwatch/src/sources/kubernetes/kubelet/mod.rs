@@ -23,10 +23,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::client::Client;
-use self::error::{Ended, KubeletError, within};
-use super::{jittered, pods};
+use self::error::{Ended, KubeletError};
+use super::pods;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
+use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, jittered};
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
@@ -94,16 +96,15 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
-        let (shortest, longest) = self.pace.retry;
-        let mut pause = shortest;
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
             let error = match self.session().await {
                 Ended::Closed => return,
-                Ended::Kubelet(error) => error,
+                Ended::Failed(error) => error,
             };
             if began.elapsed() > self.pace.well {
-                pause = shortest;
+                pauses.begin_anew();
             }
             tracing::debug!("{SOURCE}: {error}");
             if self.failed(&error).await.is_err() {
@@ -113,8 +114,7 @@ impl Follower {
                 tokio::time::sleep(jittered(self.pace.absent)).await;
                 continue;
             }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(pauses.after_failure()).await;
         }
     }
 
