@@ -13,7 +13,7 @@ use super::error::ApiError;
 use crate::sources::json::JsonError;
 
 /// Longest answer to a list, in bytes. 10,000 pods with all that is managed in them have 200 MiB.
-const LIST_LIMIT: usize = 256 << 20;
+pub(super) const LIST_LIMIT: usize = 256 << 20;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
 /// Parts of an answer that may wait for the parser.
@@ -22,7 +22,16 @@ const AHEAD: usize = 8;
 /// One page. Parsed on a thread of its own, as it comes.
 pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
     what: &'static str,
+    body: Body,
+) -> Result<Page<T>, ApiError> {
+    page_within(what, body, LIST_LIMIT).await
+}
+
+/// The same of no more than `limit` bytes.
+pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
+    what: &'static str,
     mut body: Body,
+    limit: usize,
 ) -> Result<Page<T>, ApiError> {
     let (parts, coming) = mpsc::channel(AHEAD);
     let parser = tokio::task::spawn_blocking(move || {
@@ -36,8 +45,8 @@ pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
         match body.part().await {
             Ok(Some(data)) => {
                 read += data.len();
-                if read > LIST_LIMIT {
-                    fed = Err(ApiError::TooLarge { what, limit: LIST_LIMIT >> 20 });
+                if read > limit {
+                    fed = Err(ApiError::TooLarge { what, limit: limit >> 20 });
                     break;
                 }
                 // Whoever has what it wants, or fails, listens no more.
