@@ -132,6 +132,14 @@ impl<'a> Living<'a> {
             return Fate::Gone(Certainty::Likely, why);
         }
         if self.is_node_gone(&pod.node) {
+            if let Some(other) = self.at(ip).iter().find(|other| !std::ptr::eq(**other, pod)) {
+                let why = format!(
+                    "its pod {full} is on node {}, which is gone, and {} has the IP",
+                    pod.node,
+                    other.full_name()
+                );
+                return Fate::Other(why);
+            }
             let why = format!("its pod {full} is on node {}, which is gone", pod.node);
             return Fate::Gone(Certainty::Likely, why);
         }
