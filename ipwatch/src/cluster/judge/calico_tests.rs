@@ -94,3 +94,22 @@ fn what_has_leaked_is_worse_where_its_pool_is_full() {
     told.pods.pop();
     assert_eq!(critical(&told), [""; 0]);
 }
+
+#[test]
+fn a_pod_that_is_being_made_has_its_allocation() {
+    let of = |pod: Option<serde_json::Value>| -> Vec<String> {
+        let told = Told { pods: calico().pods.into_iter().chain(pod).collect(), ..calico() };
+        lines(&told.judged()).into_iter().filter(|line| line.contains(" 10.1.0.2 ")).collect()
+    };
+    assert!(of(None)[0].starts_with("certain ipam-reservation-leaked"));
+    // With a node and without an IP, and without a node.
+    for node in ["node-1", ""] {
+        let mut made = calico_pod("gone", node, "10.1.0.2");
+        made["metadata"]["annotations"] = json!({});
+        made["status"] = json!({"phase": "Pending"});
+        assert_eq!(of(Some(made)), [""; 0], "{node:?}");
+    }
+    // One that lives and has another.
+    let lines = of(Some(calico_pod("gone", "node-1", "10.1.0.20")));
+    assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:#?}");
+}

@@ -70,6 +70,11 @@ fn a_pod_that_is_being_made_has_its_allocation() {
     let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
     assert_eq!((one.id.as_deref(), &*one.certainty), (Some("dead"), "likely"));
     assert!(one.evidence[0].contains("1 pods have a node and no IP yet"), "{:?}", one.evidence);
+    // Whose the container is, the runtimes say, before anything is freed.
+    let asks = |step: &ClusterStep| step.command.as_deref() == Some("crictl inspectp dead");
+    let asked = one.remediation.iter().position(asks).unwrap();
+    assert!(one.remediation[asked].what.contains("being made, node-1: where"));
+    assert!(one.remediation[asked..].iter().any(|step| step.changes));
 }
 
 #[test]
@@ -84,6 +89,12 @@ fn nothing_is_told_from_a_list_that_is_not_whole() {
         let cluster = judge("", &look, &crashed().look(), &kubectl);
         assert!(!cluster.ranges[0].compared && cluster.ranges[0].leaked == 0);
     }
+    let mut told = crashed();
+    told.pools = vec![pool(json!({"11": {"id": "a", "podref": "shop/gone"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 1);
+    let mut look = told.look();
+    look.pods.state = State::Part(1);
+    assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 0, "it may be the other half's");
     // No list of nodes: none is gone.
     let mut told = crashed();
     told.pods.push(pod("lost", "node-3", "10.0.3.3", &["192.168.7.11"]));
@@ -179,6 +190,17 @@ fn pools_and_overlapping_reservations_that_disagree() {
     let mut ended = pod("gone", "node-1", "10.0.1.9", &[]);
     ended["status"]["phase"] = json!("Failed");
     told.pods.push(ended);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    // Nor one that another has which has ended, or is on a node that is gone.
+    told.pods.pop();
+    let mut other = pod("other", "node-1", "10.0.1.9", &["192.168.7.11"]);
+    other["status"]["phase"] = json!("Failed");
+    told.pods.push(other);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    told.pods.pop();
+    told.overlapping[1] = overlapping("192.168.7.11", "");
+    assert_eq!(commands(&told.judged()).len(), 1);
+    told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
     assert_eq!(commands(&told.judged()), [""; 0]);
     // A cluster that has none keeps none.
     told.overlapping.clear();
@@ -283,6 +305,11 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     let lines = of(&told);
     assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:?}");
     assert_eq!(commands(&told.judged()), [""; 0]);
+    // What Multus says of one cannot be read.
+    told.pods[3]["metadata"]["annotations"] =
+        json!({"k8s.v1.cni.cncf.io/network-status": "[{\"ips\": [\"192.168.7.x\"]}]"});
+    assert!(of(&told)[0].starts_with("doubtful ipam-reservation-doubtful"));
+    assert_eq!(commands(&told.judged()), [""; 0]);
     // One that asks for none has none.
     told.pods[3]["metadata"]["annotations"] = json!({});
     assert!(of(&told)[0].starts_with("likely ipam-reservation-leaked"));
@@ -350,6 +377,18 @@ fn what_a_living_pod_has_is_not_freed_for_one_of_a_node_that_is_gone() {
     let why = "its pod shop/lost is on node node-9, which is gone, and shop/heir has the IP";
     let line = format!("doubtful ipam-reservation-doubtful 192.168.7.11 {why}");
     assert!(lines(&cluster).contains(&line), "{:#?}", lines(&cluster));
+    // An entry that names nobody is the heir's.
+    told.pools = vec![pool(json!({"11": {"id": "b"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 0);
+    // Nor for one that has ended.
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
+    let lost = told.pods.len() - 2;
+    told.pods[lost] = pod("lost", "node-1", "10.0.1.8", &["192.168.7.11"]);
+    told.pods[lost]["status"]["phase"] = json!("Failed");
+    let cluster = told.judged();
+    assert_eq!((commands(&cluster).len(), cluster.ranges[0].doubtful), (0, 1));
+    told.pods.pop();
+    assert_eq!(commands(&told.judged()).len(), 1);
 }
 
 #[test]

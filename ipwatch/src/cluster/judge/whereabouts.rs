@@ -1,13 +1,13 @@
 //! Whereabouts: allocations of what is gone, and pools and overlapping reservations that disagree.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
 use crate::cluster::remedy::Word::Own;
-use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS};
+use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS, sandbox};
 use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::{ClusterRange, ClusterStep};
 use crate::fact::RangePart;
@@ -137,15 +137,17 @@ fn leaked(
     let mut found = of(pool, allocation, code, why);
     found.certainty = certainty;
     found.nodes.extend(node.map(str::to_owned));
-    if allocation.podref.is_none() && living.being_made > 0 {
-        found.evidence.push(format!(
-            "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
-            living.being_made
-        ));
-    }
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
     found.remediation.push(kubectl.users(allocation.ip));
     found.remediation.push(kubectl.machine(node));
+    if allocation.podref.is_none() && !living.being_made.is_empty() {
+        found.evidence.push(format!(
+            "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
+            living.being_made.len()
+        ));
+        let nodes: BTreeSet<&str> = living.being_made.iter().map(|pod| &*pod.node).collect();
+        found.remediation.push(sandbox(&nodes, &allocation.id));
+    }
     if let Some(one) = also {
         found.evidence.push(format!("{OVERLAPPING} {}/{} keeps it too", one.namespace, one.name));
     }
