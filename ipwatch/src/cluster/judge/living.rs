@@ -13,10 +13,10 @@ pub(super) struct Living<'a> {
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
     /// Of those that have ended.
     ended_by_ip: HashMap<IpAddr, &'a Pod>,
-    /// So many may be given an IP at this moment, or have one that nobody says.
-    pub(super) being_made: usize,
-    /// So many ask Multus for networks, and nobody says what they have there.
-    pub(super) unsaid: usize,
+    /// Those that may be given an IP at this moment.
+    pub(super) being_made: Vec<&'a Pod>,
+    /// Of so many nobody says what they have on networks of Multus.
+    unsaid: usize,
 }
 
 /// What the pods say of an allocation.
@@ -53,7 +53,7 @@ impl<'a> Living<'a> {
             by_name: pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect(),
             by_ip,
             ended_by_ip,
-            being_made: pods.iter().filter(|pod| pod.is_being_made()).count(),
+            being_made: pods.iter().filter(|pod| pod.is_being_made()).collect(),
             unsaid: pods.iter().filter(|pod| pod.is_unsaid()).count(),
         }
     }
@@ -132,9 +132,18 @@ impl<'a> Living<'a> {
             return Fate::Gone(Certainty::Likely, why);
         }
         if self.is_node_gone(&pod.node) {
+            if let Some(other) = self.at(ip).iter().find(|other| !std::ptr::eq(**other, pod)) {
+                let why = format!(
+                    "its pod {full} is on node {}, which is gone, and {} has the IP",
+                    pod.node,
+                    other.full_name()
+                );
+                return Fate::Other(why);
+            }
             let why = format!("its pod {full} is on node {}, which is gone", pod.node);
             return Fate::Gone(Certainty::Likely, why);
         }
+        // One without a node is yet to be made.
         if pod.node.is_empty() || pod.is_being_made() || pod.all_ips().any(|one| one == ip) {
             return Fate::Alive;
         }
@@ -165,7 +174,7 @@ impl<'a> Living<'a> {
             // Never more: a sandbox may be made anew, and not every pod's networks are told.
             0 => Fate::Gone(Certainty::Likely, why),
             n => Fate::Other(format!(
-                "{why}, but what {n} pods have on networks they ask for is not said"
+                "{why}, but what {n} pods have on networks of Multus is not said"
             )),
         }
     }

@@ -1,130 +1,12 @@
 //! Cases from the field, and what must not be told.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-use crate::cluster::objects;
-use crate::cluster::read::testing;
+use crate::cluster::fixtures::{
+    Told, calico, calico_pod, commands, crashed, lines, overlapping, pod, pool,
+};
 use crate::cluster::world::{Listed, State};
-
-/// A cluster as its objects say it.
-#[derive(Default, Clone)]
-struct Told {
-    pools: Vec<Value>,
-    overlapping: Vec<Value>,
-    networks: Vec<Value>,
-    blocks: Vec<Value>,
-    handles: Vec<Value>,
-    calico_pools: Vec<Value>,
-    nodes: Vec<Value>,
-    pods: Vec<Value>,
-}
-
-impl Told {
-    fn look(&self) -> Look {
-        let mut look = Look {
-            pools: testing::pools(&self.pools),
-            overlapping: testing::overlapping(&self.overlapping),
-            bounds: testing::bounds(&self.networks),
-            blocks: testing::blocks(&self.blocks),
-            handles: testing::handles(&self.handles),
-            calico_pools: testing::calico_pools(&self.calico_pools),
-            ..Look::default()
-        };
-        let read = |value: &Value| serde_json::from_value::<objects::Pod>(value.clone()).unwrap();
-        look.pods = Listed::all(self.pods.iter().map(|pod| read(pod).world()).collect());
-        let read = |value: &Value| serde_json::from_value::<objects::Node>(value.clone()).unwrap();
-        let nodes = self.nodes.iter().map(|node| read(node).world());
-        look.nodes = Listed::all(nodes.collect::<BTreeMap<_, _>>());
-        look
-    }
-
-    fn judged(&self) -> Cluster {
-        let look = self.look();
-        judge("https://10.0.0.1:6443", &look, &look, &Kubectl::default())
-    }
-}
-
-fn node(name: &str) -> Value {
-    json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-}
-
-fn pod(name: &str, node: &str, ip: &str, attached: &[&str]) -> Value {
-    let status = json!([
-        {"name": "cbr0", "interface": "eth0", "ips": [ip], "default": true},
-        {"name": "default/ipvlan", "interface": "net1", "ips": attached},
-    ]);
-    json!({
-        "metadata": {
-            "namespace": "shop", "name": name, "uid": format!("uid-{name}"),
-            "annotations": {"k8s.v1.cni.cncf.io/network-status": status.to_string(), "hunter2": "hunter2"},
-        },
-        "spec": {"nodeName": node},
-        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
-    })
-}
-
-fn pool(allocations: Value) -> Value {
-    json!({
-        "metadata": {"name": "192.168.7.0-27", "namespace": "kube-system"},
-        "spec": {"range": "192.168.7.0/27", "allocations": allocations},
-    })
-}
-
-fn network() -> Value {
-    let config = json!({
-        "type": "ipvlan", "mode": "l2",
-        "ipam": {"type": "whereabouts", "range": "192.168.7.0/27", "range_start": "192.168.7.10", "range_end": "192.168.7.14"},
-    });
-    json!({"metadata": {"name": "ipvlan", "namespace": "default"}, "spec": {"config": config.to_string()}})
-}
-
-fn overlapping(name: &str, podref: &str) -> Value {
-    let meta = json!({"name": name, "namespace": "kube-system", "uid": format!("uid-{name}"), "resourceVersion": "7"});
-    json!({"metadata": meta, "spec": {"podref": podref}})
-}
-
-/// R4: five IPs, three pods that live, a node that crashed and left two allocations that name nobody.
-fn crashed() -> Told {
-    Told {
-        pools: vec![pool(json!({
-            "10": {"id": "aaaa", "podref": "shop/web-0"},
-            "11": {"id": "dead-1"},
-            "12": {"id": "bbbb", "podref": "shop/web-1"},
-            "13": {"id": "dead-2", "podref": ""},
-            "14": {"id": "cccc"},
-        }))],
-        overlapping: vec![
-            overlapping("192.168.7.10", "shop/web-0"),
-            overlapping("192.168.7.11", "shop/old-0"),
-            overlapping("192.168.7.12", "shop/web-1"),
-        ],
-        networks: vec![network()],
-        nodes: vec![node("node-1"), node("node-2")],
-        pods: vec![
-            pod("web-0", "node-1", "10.0.1.2", &["192.168.7.10"]),
-            pod("web-1", "node-2", "10.0.2.2", &["192.168.7.12"]),
-            pod("web-2", "node-2", "10.0.2.3", &["192.168.7.14/27"]),
-        ],
-        ..Told::default()
-    }
-}
-
-fn line(finding: &ClusterFinding) -> String {
-    let ip = finding.ip.map(|ip| ip.to_string()).unwrap_or_default();
-    format!("{} {} {ip} {}", finding.certainty, finding.code, finding.why)
-}
-
-fn lines(cluster: &Cluster) -> Vec<String> {
-    cluster.findings.iter().map(line).collect()
-}
-
-fn commands(cluster: &Cluster) -> Vec<&str> {
-    let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
-    steps.filter(|step| step.changes).filter_map(|step| step.command.as_deref()).collect()
-}
 
 #[test]
 fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
@@ -188,6 +70,11 @@ fn a_pod_that_is_being_made_has_its_allocation() {
     let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
     assert_eq!((one.id.as_deref(), &*one.certainty), (Some("dead"), "likely"));
     assert!(one.evidence[0].contains("1 pods have a node and no IP yet"), "{:?}", one.evidence);
+    // Whose the container is, the runtimes say, before anything is freed.
+    let asks = |step: &ClusterStep| step.command.as_deref() == Some("crictl inspectp dead");
+    let asked = one.remediation.iter().position(asks).unwrap();
+    assert!(one.remediation[asked].what.contains("being made, node-1: where"));
+    assert!(one.remediation[asked..].iter().any(|step| step.changes));
 }
 
 #[test]
@@ -202,6 +89,12 @@ fn nothing_is_told_from_a_list_that_is_not_whole() {
         let cluster = judge("", &look, &crashed().look(), &kubectl);
         assert!(!cluster.ranges[0].compared && cluster.ranges[0].leaked == 0);
     }
+    let mut told = crashed();
+    told.pools = vec![pool(json!({"11": {"id": "a", "podref": "shop/gone"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 1);
+    let mut look = told.look();
+    look.pods.state = State::Part(1);
+    assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 0, "it may be the other half's");
     // No list of nodes: none is gone.
     let mut told = crashed();
     told.pods.push(pod("lost", "node-3", "10.0.3.3", &["192.168.7.11"]));
@@ -264,35 +157,6 @@ fn pods_that_are_gone_ended_or_elsewhere() {
 }
 
 #[test]
-fn two_living_pods_with_one_ip() {
-    let mut told = crashed();
-    told.pods.push(pod("twin", "node-1", "10.0.2.2", &["192.168.7.12"]));
-    let duplicates = |told: &Told| -> Vec<String> {
-        lines(&told.judged()).into_iter().filter(|line| line.contains("ip-duplicate")).collect()
-    };
-    assert_eq!(
-        duplicates(&told),
-        [
-            "certain ip-duplicate 10.0.2.2 2 pods have it: shop/web-1 on node-2, shop/twin on node-1",
-            "certain ip-duplicate 192.168.7.12 2 pods have it on network default/ipvlan: \
-             shop/web-1 on node-2, shop/twin on node-1",
-        ]
-    );
-    // Of another IPAM each node may have the same.
-    told.pools.clear();
-    assert_eq!(duplicates(&told).len(), 1);
-    // What is going is less sure; what has ended or is the host's has none of its own.
-    let twin = told.pods.len() - 1;
-    told.pods[twin]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    assert!(duplicates(&told)[0].starts_with("likely "));
-    told.pods[twin]["spec"]["hostNetwork"] = json!(true);
-    assert_eq!(duplicates(&told), [""; 0]);
-    told.pods[twin]["spec"]["hostNetwork"] = json!(false);
-    told.pods[twin]["status"]["phase"] = json!("Succeeded");
-    assert_eq!(duplicates(&told), [""; 0]);
-}
-
-#[test]
 fn pools_and_overlapping_reservations_that_disagree() {
     let mut told = crashed();
     told.pools = vec![pool(json!({
@@ -326,6 +190,17 @@ fn pools_and_overlapping_reservations_that_disagree() {
     let mut ended = pod("gone", "node-1", "10.0.1.9", &[]);
     ended["status"]["phase"] = json!("Failed");
     told.pods.push(ended);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    // Nor one that another has which has ended, or is on a node that is gone.
+    told.pods.pop();
+    let mut other = pod("other", "node-1", "10.0.1.9", &["192.168.7.11"]);
+    other["status"]["phase"] = json!("Failed");
+    told.pods.push(other);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    told.pods.pop();
+    told.overlapping[1] = overlapping("192.168.7.11", "");
+    assert_eq!(commands(&told.judged()).len(), 1);
+    told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
     assert_eq!(commands(&told.judged()), [""; 0]);
     // A cluster that has none keeps none.
     told.overlapping.clear();
@@ -393,119 +268,6 @@ fn a_node_that_does_not_answer_keeps_what_its_pods_have() {
     );
 }
 
-fn block(name: &str, cidr: &str, host: &str, attributes: Value) -> Value {
-    let count = attributes.as_array().unwrap().len();
-    let mut allocations: Vec<Value> = (0..count).map(|at| json!(at)).collect();
-    allocations.resize(64, Value::Null);
-    json!({
-        "metadata": {"name": name},
-        "spec": {"cidr": cidr, "affinity": format!("host:{host}"), "allocations": allocations,
-                 "attributes": attributes, "unallocated": [], "strictAffinity": false},
-    })
-}
-
-fn of_pod(name: &str) -> Value {
-    json!({"handle_id": format!("k8s-pod-network.{name}-id"),
-           "secondary": {"namespace": "shop", "pod": name, "node": "node-1"}})
-}
-
-fn calico_pod(name: &str, node: &str, ip: &str) -> Value {
-    json!({
-        "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "annotations": {
-            "cni.projectcalico.org/podIP": format!("{ip}/32"), "cni.projectcalico.org/podIPs": format!("{ip}/32"),
-        }},
-        "spec": {"nodeName": node},
-        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
-    })
-}
-
-fn calico() -> Told {
-    Told {
-        blocks: vec![
-            block("10-1-0-0-26", "10.1.0.0/26", "node-1", json!([
-                {"handle_id": "vxlan-tunnel-addr-node-1", "secondary": {"node": "node-1", "type": "vxlanTunnelAddress"}},
-                of_pod("web-0"), of_pod("gone"), {"handle_id": null, "secondary": null},
-                {"handle_id": "k8s-pod-network.x\r\neth0", "secondary": {"namespace": "shop", "pod": "gone-too"}},
-            ])),
-            block("10-1-0-64-26", "10.1.0.64/26", "node-9", json!([of_pod("lost")])),
-        ],
-        calico_pools: vec![json!({"metadata": {"name": "default"}, "spec": {"cidr": "10.1.0.0/16"}})],
-        handles: ["web-0", "gone", "lost", "left"]
-            .map(|name| json!({"metadata": {"name": format!("k8s-pod-network.{name}-id")},
-                               "spec": {"handleID": format!("k8s-pod-network.{name}-id"), "block": {}}}))
-            .to_vec(),
-        nodes: vec![node("node-1")],
-        pods: vec![
-            calico_pod("web-0", "node-1", "10.1.0.1"),
-            calico_pod("lost", "node-9", "10.1.0.64"),
-        ],
-        ..Told::default()
-    }
-}
-
-#[test]
-fn calicos_blocks_against_all_pods() {
-    let cluster = calico().judged();
-    assert_eq!(
-        lines(&cluster),
-        [
-            "certain ipam-block-orphaned  it belongs to node node-9, which is gone: none but its 1 allocations is used",
-            "certain ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone",
-            "likely ipam-reservation-leaked 10.1.0.4 its pod shop/gone-too is gone",
-            "likely ipam-reservation-leaked 10.1.0.64 its pod shop/lost is on node node-9, which is gone",
-            "certain ipam-handle-orphaned  no block has an allocation of this handle",
-        ]
-    );
-    assert_eq!(cluster.findings[2].id.as_deref(), Some("k8s-pod-network.x"));
-    let range = &cluster.ranges[0];
-    assert_eq!((range.used, range.leaked, range.recoverable), (6, 3, 3));
-    assert_eq!((range.usable, range.free), (Some(65_536), Some(65_530)));
-}
-
-#[test]
-fn a_pod_whose_ip_calico_takes_for_free() {
-    let mut told = calico();
-    told.pods.push(calico_pod("bare", "node-1", "10.1.0.9"));
-    let without = |told: &Told| -> Vec<String> {
-        lines(&told.judged()).into_iter().filter(|line| line.contains("without")).collect()
-    };
-    let why = "shop/bare has it, and Calico takes it for free: the next pod may be given it";
-    assert_eq!(without(&told), [format!("certain pod-without-reservation 10.1.0.9 {why}")]);
-    // A block with broken indexes may have it.
-    told.blocks[0]["spec"]["allocations"][9] = json!(99);
-    assert_eq!(without(&told), [""; 0]);
-    // Where another IPAM gives out the IPs there are no blocks at all.
-    told.blocks.clear();
-    assert_eq!(without(&told), [""; 0]);
-}
-
-#[test]
-fn nodes_that_calico_calls_otherwise_are_not_gone() {
-    let mut told = calico();
-    told.blocks[0]["spec"]["affinity"] = json!("host:node-1.example");
-    let orphaned = lines(&told.judged()).into_iter().filter(|line| line.contains("orphaned "));
-    assert!(orphaned.into_iter().all(|line| line.contains("handle")));
-}
-
-#[test]
-fn calicos_own_tool_is_never_told_to_free() {
-    let cluster = calico().judged();
-    assert_eq!(commands(&cluster), [""; 0]);
-    let steps = || cluster.findings.iter().flat_map(|one| &one.remediation);
-    let commands = || steps().filter_map(|step| step.command.as_deref());
-    assert!(commands().all(|one| !one.contains("release") && !one.contains("delete")));
-    assert!(commands().any(|one| one.ends_with("logs deploy/calico-kube-controllers")));
-    assert!(steps().any(|step| step.what.contains("names handle k8s-pod-network.gone-id still")));
-    // One whose node does not answer may still run.
-    let mut told = calico();
-    told.nodes[0]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
-    assert!(
-        lines(&told.judged()).contains(
-            &"likely ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone".to_owned()
-        )
-    );
-}
-
 #[test]
 fn every_command_asks_the_cluster_that_was_scanned() {
     let kubectl =
@@ -542,6 +304,11 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     told.pods.push(unsaid);
     let lines = of(&told);
     assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:?}");
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    // What Multus says of one cannot be read.
+    told.pods[3]["metadata"]["annotations"] =
+        json!({"k8s.v1.cni.cncf.io/network-status": "[{\"ips\": [\"192.168.7.x\"]}]"});
+    assert!(of(&told)[0].starts_with("doubtful ipam-reservation-doubtful"));
     assert_eq!(commands(&told.judged()), [""; 0]);
     // One that asks for none has none.
     told.pods[3]["metadata"]["annotations"] = json!({});
@@ -595,4 +362,51 @@ fn no_object_gives_a_command_an_option() {
     for command in steps.filter_map(|step| step.command.as_deref()) {
         assert_eq!(crate::cluster::remedy::foreign_options(command), [""; 0], "{command}");
     }
+}
+
+#[test]
+fn what_a_living_pod_has_is_not_freed_for_one_of_a_node_that_is_gone() {
+    let mut told = crashed();
+    told.overlapping.clear();
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
+    told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
+    assert_eq!(commands(&told.judged()).len(), 1);
+    told.pods.push(pod("heir", "node-1", "10.0.1.9", &["192.168.7.11"]));
+    let cluster = told.judged();
+    assert_eq!(commands(&cluster), [""; 0]);
+    let why = "its pod shop/lost is on node node-9, which is gone, and shop/heir has the IP";
+    let line = format!("doubtful ipam-reservation-doubtful 192.168.7.11 {why}");
+    assert!(lines(&cluster).contains(&line), "{:#?}", lines(&cluster));
+    // An entry that names nobody is the heir's.
+    told.pools = vec![pool(json!({"11": {"id": "b"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 0);
+    // Nor for one that has ended.
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
+    let lost = told.pods.len() - 2;
+    told.pods[lost] = pod("lost", "node-1", "10.0.1.8", &["192.168.7.11"]);
+    told.pods[lost]["status"]["phase"] = json!("Failed");
+    let cluster = told.judged();
+    assert_eq!((commands(&cluster).len(), cluster.ranges[0].doubtful), (0, 1));
+    told.pods.pop();
+    assert_eq!(commands(&told.judged()).len(), 1);
+}
+
+#[test]
+fn an_overlapping_reservation_of_a_living_pod_keeps_the_entry_too() {
+    let mut told = crashed();
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/gone"}}))];
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
+    assert_eq!(commands(&told.judged()).len(), 1);
+    // Another pod's by now, of which Multus says nothing yet.
+    let mut made = pod("made", "node-1", "10.0.1.9", &[]);
+    made["metadata"]["annotations"] = json!({});
+    told.pods.push(made);
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/made")];
+    let cluster = told.judged();
+    assert_eq!(commands(&cluster), [""; 0]);
+    assert!(lines(&cluster)[0].starts_with("doubtful "), "{:#?}", lines(&cluster));
+    // A claim's outlives its pods.
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
+    told.overlapping[0]["spec"]["ipamclaimref"] = json!("shop/claim");
+    assert_eq!(lines(&told.judged()), [""; 0]);
 }

@@ -1,14 +1,14 @@
 //! Whereabouts: allocations of what is gone, and pools and overlapping reservations that disagree.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
 use crate::cluster::remedy::Word::Own;
-use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS};
-use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pool};
+use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS, sandbox};
+use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::{ClusterRange, ClusterStep};
 use crate::fact::RangePart;
 use crate::finding::Severity;
@@ -92,37 +92,30 @@ fn fate(
     overlapping: Option<&Overlapping>,
     living: &Living<'_>,
 ) -> Fate {
-    // Its claim outlives its pods, and is not looked at.
-    if allocation.claimed {
+    // A claim outlives its pods, and is not looked at.
+    if allocation.claimed || overlapping.is_some_and(|one| one.claimed) {
         return Fate::Unknown;
     }
-    if let Some((namespace, name)) = split(allocation.podref.as_deref()) {
-        return match living.of_pod(namespace, name, allocation.ip, node) {
-            // Only Multus tells of all interfaces.
-            Fate::Other(_)
-                if living
-                    .pod(namespace, name)
-                    .is_some_and(|pod| !pod.ended && pod.networks.is_none()) =>
-            {
-                Fate::Unknown
-            }
-            fate => fate,
-        };
-    }
-    match living.of_ip(allocation.ip) {
-        Fate::Gone(certainty, why) => {
-            let named = overlapping.and_then(|one| split(one.podref.as_deref()));
-            match named.and_then(|(namespace, name)| living.pod(namespace, name)) {
-                Some(pod) if !pod.ended && !living.is_node_gone(&pod.node) => {
-                    let name = pod.full_name();
-                    Fate::Other(format!(
-                        "{why}, but its overlapping reservation names {name}, which lives"
-                    ))
-                }
-                _ => Fate::Gone(certainty, why),
+    let fate = match split(allocation.podref.as_deref()) {
+        None => living.of_ip(allocation.ip),
+        Some((namespace, name)) => {
+            let silent = |pod: &Pod| !pod.ended && pod.networks.is_none();
+            match living.of_pod(namespace, name, allocation.ip, node) {
+                // Only Multus tells of all interfaces.
+                Fate::Other(_) if living.pod(namespace, name).is_some_and(silent) => Fate::Unknown,
+                fate => fate,
             }
         }
-        fate => fate,
+    };
+    let Fate::Gone(certainty, why) = fate else { return fate };
+    // Both go together: the one that says whose it is may be this one.
+    let named = overlapping.and_then(|one| split(one.podref.as_deref()));
+    match named.and_then(|(namespace, name)| living.pod(namespace, name)) {
+        Some(pod) if !pod.ended && !living.is_node_gone(&pod.node) => {
+            let name = pod.full_name();
+            Fate::Other(format!("{why}, but its overlapping reservation names {name}, which lives"))
+        }
+        _ => Fate::Gone(certainty, why),
     }
 }
 
@@ -144,15 +137,17 @@ fn leaked(
     let mut found = of(pool, allocation, code, why);
     found.certainty = certainty;
     found.nodes.extend(node.map(str::to_owned));
-    if allocation.podref.is_none() && living.being_made > 0 {
-        found.evidence.push(format!(
-            "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
-            living.being_made
-        ));
-    }
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
     found.remediation.push(kubectl.users(allocation.ip));
     found.remediation.push(kubectl.machine(node));
+    if allocation.podref.is_none() && !living.being_made.is_empty() {
+        found.evidence.push(format!(
+            "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
+            living.being_made.len()
+        ));
+        let nodes: BTreeSet<&str> = living.being_made.iter().map(|pod| &*pod.node).collect();
+        found.remediation.push(sandbox(&nodes, &allocation.id));
+    }
     if let Some(one) = also {
         found.evidence.push(format!("{OVERLAPPING} {}/{} keeps it too", one.namespace, one.name));
     }
@@ -169,6 +164,7 @@ fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> 
     let mut found = Candidate::new(code, key, why);
     found.ip = Some(allocation.ip);
     found.object = Some(object(pool));
+    found.range = found.object.clone();
     found.offset = Some(allocation.offset);
     found.id = Some(allocation.id.clone()).filter(|id| !id.is_empty());
     found.pods.extend(allocation.podref.clone());
@@ -329,7 +325,7 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
             };
             let of = |code: &str| {
                 let here =
-                    |one: &&Candidate| one.code == code && one.object.as_deref() == Some(&*object);
+                    |one: &&Candidate| one.code == code && one.range.as_ref() == Some(&object);
                 told.iter().filter(here).filter_map(|one| one.ip).collect::<Vec<_>>()
             };
             let leaked = of(LEAKED);

@@ -9,7 +9,7 @@ use super::documents::Page;
 use super::error::ApiError;
 
 /// Longest answer to a list, in bytes. 10,000 pods with all that is managed in them have 200 MiB.
-const LIST_LIMIT: usize = 256 << 20;
+pub(super) const LIST_LIMIT: usize = 256 << 20;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
 
@@ -17,8 +17,16 @@ const LINE_LIMIT: usize = 4 << 20;
 pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
     body: Body,
 ) -> Result<Page<T>, ApiError> {
+    page_within(body, LIST_LIMIT).await
+}
+
+/// The same of no more than `limit` bytes.
+pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
+    body: Body,
+    limit: usize,
+) -> Result<Page<T>, ApiError> {
     let parse = |coming| Page::deserialize(&mut serde_json::Deserializer::from_reader(coming));
-    body.read(LIST_LIMIT, parse).await
+    body.read(limit, parse).await
 }
 
 /// The lines of a watch.
