@@ -8,7 +8,7 @@ mod index;
 
 use std::collections::BTreeMap;
 
-use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
 
 use self::index::Index;
 use super::orphans::hash_of;
@@ -24,8 +24,6 @@ const GRACE: u64 = 10_000_000_000;
 const PREFIX: &str = "cali";
 /// Where the endpoint is the pod itself.
 pub(super) const PODS: &str = "kubernetes";
-/// Sources that may tell of endpoints.
-const STORES: [&str; 2] = ["calico", PODS];
 
 /// An endpoint as its datastore told of it last.
 #[derive(Debug, Clone)]
@@ -248,14 +246,7 @@ impl NodeMap {
     #[must_use]
     pub fn endpoints_answer(&self) -> bool {
         let Endpoints { stores, beyond, .. } = &self.endpoints;
-        let down = |name: &str| {
-            self.sources.get(name).is_some_and(|source| source.status == SourceStatus::Down)
-        };
-        // One that is down since the start has told nothing yet, and may have.
-        let silent = STORES.iter().any(|name| !stores.contains_key(*name) && down(name));
-        !beyond
-            && !silent
-            && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
+        !beyond && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
     }
 
     /// Whether every datastore that has had an endpoint of this node goes on to tell of them.

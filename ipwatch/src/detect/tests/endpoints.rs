@@ -226,7 +226,30 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     assert!(!is_blind(&Case::with_runtime()), "there is no Calico");
     let mut case = Case::with_runtime();
     case.source("calico", SourceStatus::Down);
+    assert!(!is_blind(&case), "nobody is going to tell of endpoints: of blocks, maybe");
+    case.at(20, What::Began(Scope::Endpoints { store: "calico".into() }));
     assert!(is_blind(&case), "it has been silent since the start");
+}
+
+#[test]
+fn the_runtime_is_asked_right_after_the_datastores_word() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    let ask = Want::Runtime { runtime: "containerd".into() };
+    assert!(case.wants(110_000).contains(&ask));
+    case.list(110_100, alive());
+    assert!(case.wants(115_100).contains(&ask), "a second time");
+    case.list(115_200, alive());
+    assert!(!case.wants(130_000).contains(&ask));
+    case.at(131_000, What::EndpointsConfirmed { store: "calico".into() });
+    assert!(case.wants(131_001).contains(&ask), "its word is older than the datastore's");
+    case.list(131_100, alive());
+    assert_eq!(case.codes_at(131_101), [Code::EndpointMissing]);
+    // Not with each word of the datastore's for as long as it stands.
+    case.at(400_000, What::EndpointsConfirmed { store: "calico".into() });
+    case.list(400_100, alive());
+    case.at(402_000, What::EndpointsConfirmed { store: "calico".into() });
+    assert!(!case.wants(402_001).contains(&ask));
 }
 
 #[test]

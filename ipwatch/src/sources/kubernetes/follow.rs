@@ -58,6 +58,11 @@ pub(in crate::sources) trait Kind: Send + 'static {
         0
     }
 
+    /// What is said before anything is known: that this is going to be told.
+    fn will_tell(&self) -> Option<What> {
+        None
+    }
+
     /// What of it becomes a fact.
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>);
 }
@@ -111,7 +116,10 @@ struct Follower<K> {
 impl<K: Kind> Follower<K> {
     async fn run(mut self) {
         let waits = format!("{} are not known yet", self.kind.about());
-        if self.say(SourceStatus::Down, waits).await.is_err() {
+        let fact = |what| Fact { at: clock::now(), origin: Origin::Kubernetes, what };
+        let will = self.kind.will_tell().into_iter().map(fact).collect();
+        if self.say(SourceStatus::Down, waits).await.is_err() || self.emit.send(will).await.is_err()
+        {
             return;
         }
         let mut pauses = Pauses::new(self.pace.retry);

@@ -60,7 +60,7 @@ pub(super) async fn run<S: Store, K: Keys>(
 ) {
     let all = settings.etcd_endpoints.join(", ");
     let waits = format!("{} {all} is not known yet", S::NAME);
-    if teller.say(SourceStatus::Down, waits).await.is_err() {
+    if teller.say(SourceStatus::Down, waits).await.is_err() || teller.will_tell().await.is_err() {
         return;
     }
     // Not every node begins with the same member.

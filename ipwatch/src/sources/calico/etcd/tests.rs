@@ -367,7 +367,7 @@ async fn neither_handles_nor_pools_are_asked_for() {
 
 #[tokio::test]
 async fn what_is_not_whole_confirms_nothing() {
-    let (emit, _facts) = Emit::channel(64);
+    let (emit, mut facts) = Emit::channel(64);
     let written = Written::default();
     let mut teller = tell::Teller::new(written.clone(), emit);
     teller.began(BootNs(1)).await.unwrap();
@@ -377,12 +377,21 @@ async fn what_is_not_whole_confirms_nothing() {
     teller.confirmed(BootNs(3)).await.unwrap();
     let so_far = ["began", "ended, complete: true", "confirmed", "ended, complete: false"];
     assert_eq!(written.all(), so_far);
-    // A list makes it whole again, and a key that is no text does not.
+    // A list makes it whole again, and a key that cannot be one of Calico's takes nothing from that.
     teller.began(BootNs(4)).await.unwrap();
-    teller.ended(BootNs(4)).await.unwrap();
     teller.put(&[0xff], b"{}");
+    teller.put(&[b'k'; LONGEST_KEY + 1], b"{}");
+    teller.ended(BootNs(4)).await.unwrap();
+    teller.gone(&[0xff]);
     teller.confirmed(BootNs(5)).await.unwrap();
-    assert_eq!(written.all()[4..], ["began", "ended, complete: true"]);
+    assert_eq!(written.all()[4..], ["began", "ended, complete: true", "confirmed"]);
+    teller.well("etcd").await.unwrap();
+    let mut told = Vec::new();
+    while let Ok(facts) = facts.try_recv() {
+        told.extend(facts);
+    }
+    let told = format!("{told:?}");
+    assert!(told.contains("2 entries are not understood"), "{told}");
 }
 
 #[test]

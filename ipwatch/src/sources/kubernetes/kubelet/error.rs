@@ -51,10 +51,7 @@ impl KubeletError {
 
     /// Whether it may well be that this node's kubelet has no such API.
     pub(super) fn may_be_without(&self) -> bool {
-        matches!(
-            self,
-            Self::Unconnected(Unconnected::Missing(_)) | Self::NotOffered | Self::Refused { .. }
-        )
+        matches!(self, Self::Unconnected(Unconnected::Missing(_)) | Self::NotOffered)
     }
 }
 

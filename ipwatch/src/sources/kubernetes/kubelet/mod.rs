@@ -53,7 +53,9 @@ pub(super) struct Pace {
     settle: Duration,
     /// Between two lists, at the least.
     apart: Duration,
-    /// Between two lists while nothing changes: so is noticed that the kubelet hangs, or has dropped an event.
+    /// Between two lists while nothing changes: so is noticed that the kubelet hangs, or has dropped an event. That a
+    /// pod is not in the first list counts 300 s later, and what was found before a restart is waited for 420 s
+    /// (`map::pods`, `detect`): one must begin between.
     whole: Duration,
     /// What went on for so long went well.
     well: Duration,
@@ -71,7 +73,7 @@ impl Default for Pace {
             list: s(30),
             settle: Duration::from_millis(300),
             apart: s(3),
-            whole: s(180),
+            whole: s(60),
             well: s(10),
             // Half of it at the least.
             absent: s(120),
@@ -96,6 +98,11 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
+        // Where there is no socket, the first try says so.
+        let (is_there, waits) = (self.socket.exists(), "the kubelet's pods are not known yet");
+        if is_there && self.say(SourceStatus::Down, waits.to_owned()).await.is_err() {
+            return;
+        }
         let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
