@@ -284,7 +284,7 @@ fn complaints(child: &mut Child, out: &mut dyn Write) -> Vec<u8> {
     }
 }
 
-/// Whether the exit code is that of the program there: kubectl says so last (client-go, `util/exec`, CodeExitError).
+/// Whether the exit code is that of the program there: kubectl says so last (client-go 1.20, tools/remotecommand/v4.go).
 fn is_theirs(complaints: &[u8]) -> bool {
     let last = complaints.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
     last.is_some_and(|last| last.starts_with(b"command terminated with exit code "))

@@ -6,7 +6,7 @@
 //! What Whereabouts shares is a pool, however many NetworkAttachmentDefinitions lead to it: two pods that have one IP
 //! of it by two of them are told of, and one pod that is attached by both is not.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::Living;
@@ -18,6 +18,8 @@ use crate::finding::Severity;
 use crate::sources::kubernetes::whereabouts::Range;
 
 const DUPLICATE: &str = "ip-duplicate";
+/// Pods of one IP that are named.
+const NAMED: usize = 16;
 /// What stands before the name of a definition.
 const DEFINITIONS: &str = "network-attachment-definitions/";
 
@@ -66,20 +68,22 @@ enum Realm<'a> {
 #[derive(Debug, Default)]
 struct Held<'a> {
     pods: Vec<&'a Pod>,
+    /// Their namespaces and names. Of an IPAM that gives each node the same, there may be thousands.
+    names: HashSet<(&'a str, &'a str)>,
     /// By these networks.
     networks: BTreeSet<&'a str>,
 }
 
 impl<'a> Held<'a> {
     fn add(&mut self, pod: &'a Pod, network: Option<&'a str>) {
-        if !self.has(pod) {
+        if self.names.insert((&pod.namespace, &pod.name)) {
             self.pods.push(pod);
         }
         self.networks.extend(network);
     }
 
     fn has(&self, pod: &Pod) -> bool {
-        self.pods.iter().any(|other| other.full_name() == pod.full_name())
+        self.names.contains(&(&*pod.namespace, &*pod.name))
     }
 }
 
@@ -135,11 +139,14 @@ fn duplicate(
     living: &Living<'_>,
     kubectl: &Kubectl,
 ) -> Candidate {
-    let pods = &held.pods;
-    let mut uids: Vec<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let mut uids: Vec<&str> = held.pods.iter().map(|pod| pod.uid.as_str()).collect();
     uids.sort_unstable();
-    let places: Vec<String> =
+    let pods = held.pods.get(..NAMED).unwrap_or(&held.pods);
+    let mut places: Vec<String> =
         pods.iter().map(|pod| format!("{} on {}", pod.full_name(), pod.node)).collect();
+    if held.pods.len() > pods.len() {
+        places.push(format!("and {} more", held.pods.len() - pods.len()));
+    }
     let networks: Vec<&str> = held.networks.iter().copied().collect();
     let of = match (realm, &networks[..]) {
         (_, []) => String::new(),
@@ -148,7 +155,7 @@ fn duplicate(
         }
         _ => format!(" on network {}", networks.join(" and ")),
     };
-    let why = format!("{} pods have it{of}: {}", pods.len(), places.join(", "));
+    let why = format!("{} pods have it{of}: {}", held.pods.len(), places.join(", "));
     let place = match realm {
         Realm::Pods => String::new(),
         Realm::Pool(name) => format!("pool {name}"),
@@ -157,6 +164,13 @@ fn duplicate(
     let mut found = Candidate::new(DUPLICATE, format!("{place} {ip} {}", uids.join(" ")), why);
     found.severity = Severity::Critical;
     found.ip = Some(ip);
+    if let Realm::Network(name) = realm {
+        found.certainty = Certainty::Likely;
+        found.evidence.push(format!(
+            "no NetworkAttachmentDefinition says that the IPs of {name} are Whereabouts': of another IPAM each node may \
+             have the same"
+        ));
+    }
     for pod in pods {
         found.pods.push(pod.full_name());
         if !found.nodes.contains(&pod.node) {

@@ -126,3 +126,21 @@ fn a_pods_own_ip_may_be_of_a_pool_too() {
     let found = duplicates(&told);
     assert!(found.len() == 1 && found[0].contains("2 pods have it: "), "{found:#?}");
 }
+
+#[test]
+fn of_a_network_that_no_definition_is_known_of_it_is_less_sure() {
+    let on = |n: usize| {
+        attached(&format!("p{n}"), "node-1", &format!("10.0.1.{n}"), &[("it", "192.168.7.12")])
+    };
+    let mut told = Told { pods: vec![on(1), on(2)], ..crashed() };
+    let found = duplicates(&told);
+    assert!(found.len() == 1 && found[0].starts_with("likely "), "{found:#?}");
+    assert!(found[0].ends_with("on network it: shop/p1 on node-1, shop/p2 on node-1"));
+    // And of many not all are named.
+    told.pods = (1..=20).map(on).collect();
+    let cluster = told.judged();
+    let found = cluster.findings.iter().find(|one| one.code == "ip-duplicate").unwrap();
+    assert!(found.why.starts_with("20 pods have it ") && found.why.ends_with(", and 4 more"));
+    assert_eq!((found.pods.len(), found.remediation.len()), (16, 17));
+    assert!(found.evidence[0].contains("each node may have the same"), "{:?}", found.evidence);
+}
