@@ -68,7 +68,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Nothing came of a tree whose poll was open before and after: all there is of it until then is told.
+    /// Nothing came of a tree whose poll was open before and for long after: all there is of it until then is told.
     fn reach(&mut self, index: &Index) {
         for (until, silent) in self.until.iter_mut().zip(index.silent) {
             if silent {
@@ -97,7 +97,8 @@ struct Polled {
     until: u64,
 }
 
-/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer.
+/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer,
+/// and until the next one is told before a poll begins behind it: what is still on its way then would never be told.
 struct Index {
     asked: BootNs,
     now: u64,
@@ -191,7 +192,7 @@ impl follow::Store for Store {
         let mut renew = Instant::now() + jittered(pace.poll);
         let mut next = Instant::now() + jittered(pace.alive);
         let mut turn = 0_u32;
-        let mut index: Option<Index> = None;
+        let (mut index, mut before): (Option<Index>, Option<Index>) = (None, None);
         loop {
             teller.well(&visit.about).await?;
             let settled = index.as_ref().map_or(next, |index| index.settled);
@@ -201,9 +202,11 @@ impl follow::Store for Store {
                 Some(polled) = polls.next() => polled,
                 () = tokio::time::sleep_until(settled), if index.is_some() => {
                     let Some(index) = index.take() else { continue };
-                    told.reach(&index);
-                    if told.until[ENDPOINTS] >= index.now {
+                    if index.silent[ENDPOINTS] || told.until[ENDPOINTS] >= index.now {
                         teller.confirmed(index.asked).await?;
+                    }
+                    if let Some(before) = before.replace(index) {
+                        told.reach(&before);
                     }
                     if Instant::now() >= renew {
                         polls = self.polls(visit, told).await?;
@@ -225,7 +228,7 @@ impl follow::Store for Store {
             let polled = polled?;
             told.same(polled.cluster.as_ref())?;
             // Whatever came, it is asked anew from there.
-            if let Some(index) = &mut index {
+            for index in index.iter_mut().chain(&mut before) {
                 index.silent[n] = false;
             }
             if let Some(event) = polled.event {

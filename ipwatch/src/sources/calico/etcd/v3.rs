@@ -29,8 +29,6 @@ use crate::sources::pause::jittered;
 /// them, nor for pools.
 pub(super) const PREFIXES: [&str; 2] =
     ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
-/// Which of them are endpoints.
-const ENDPOINTS: usize = 1;
 /// Entries of one page, and of one where these are too large.
 const PAGE: i64 = 250;
 const SMALL_PAGE: i64 = 8;
@@ -303,9 +301,6 @@ impl Watch<'_> {
         if message.events().is_empty() {
             // All until then has been told.
             told.from[one] = told.from[one].max(revision + 1);
-            if one == ENDPOINTS {
-                teller.confirmed(clock::now()).await?;
-            }
         }
         teller.flush(clock::now()).await?;
         Ok(())
