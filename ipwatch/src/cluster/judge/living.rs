@@ -1,6 +1,6 @@
 //! Which pods there are, which IPs they have, and what that says of an allocation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use super::Certainty;
@@ -13,8 +13,10 @@ pub(super) struct Living<'a> {
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
     /// Of those that have ended.
     ended_by_ip: HashMap<IpAddr, &'a Pod>,
-    /// Those that may be given an IP at this moment.
-    pub(super) being_made: Vec<&'a Pod>,
+    /// So many may be given an IP at this moment.
+    pub(super) being_made: usize,
+    /// On these nodes.
+    pub(super) made_on: BTreeSet<&'a str>,
     /// Of so many nobody says what they have on networks of Multus.
     unsaid: usize,
 }
@@ -48,12 +50,14 @@ impl<'a> Living<'a> {
         for pod in pods.iter().filter(|pod| pod.ended) {
             ended_by_ip.extend(pod.all_ips().map(|ip| (ip, pod)));
         }
+        let being_made = || pods.iter().filter(|pod| pod.is_being_made());
         Self {
             look,
             by_name: pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect(),
             by_ip,
             ended_by_ip,
-            being_made: pods.iter().filter(|pod| pod.is_being_made()).collect(),
+            being_made: being_made().count(),
+            made_on: being_made().map(|pod| &*pod.node).collect(),
             unsaid: pods.iter().filter(|pod| pod.is_unsaid()).count(),
         }
     }

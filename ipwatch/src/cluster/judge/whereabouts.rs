@@ -1,6 +1,6 @@
 //! Whereabouts: allocations of what is gone, and pools and overlapping reservations that disagree.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::{Fate, Living};
@@ -140,13 +140,12 @@ fn leaked(
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
     found.remediation.push(kubectl.users(allocation.ip));
     found.remediation.push(kubectl.machine(node));
-    if allocation.podref.is_none() && !living.being_made.is_empty() {
+    if allocation.podref.is_none() && living.being_made > 0 {
         found.evidence.push(format!(
             "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
-            living.being_made.len()
+            living.being_made
         ));
-        let nodes: BTreeSet<&str> = living.being_made.iter().map(|pod| &*pod.node).collect();
-        found.remediation.push(sandbox(&nodes, &allocation.id));
+        found.remediation.push(sandbox(&living.made_on, &allocation.id));
     }
     if let Some(one) = also {
         found.evidence.push(format!("{OVERLAPPING} {}/{} keeps it too", one.namespace, one.name));
