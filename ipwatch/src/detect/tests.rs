@@ -3,7 +3,7 @@
 //! a difference counts in `dispute`, one IP in two netns in `duplicate`, runs of CNI plugins in `calls`, two
 //! MACs for one IP in `neighbours`, neighbours that do not answer in `silence`,
 //! routes that lead to nobody in `orphans`, pods that the API server has deleted in `pods`, pools of the
-//! whole cluster in `whereabouts`, Calico's endpoints in `endpoints`.
+//! whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in `pools`.
 
 mod calls;
 mod dispute;
@@ -13,6 +13,7 @@ mod ipam;
 mod neighbours;
 mod orphans;
 mod pods;
+mod pools;
 mod sandboxes;
 mod silence;
 mod whereabouts;

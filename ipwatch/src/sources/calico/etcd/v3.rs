@@ -23,8 +23,8 @@ use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
 
-/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody here asks for
-/// them, nor for pools.
+/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody asks for them,
+/// and for pools `pools` does.
 pub(super) const PREFIXES: [&str; 2] =
     ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
 /// Which of them are endpoints.
@@ -95,7 +95,7 @@ impl Store {
     }
 }
 
-async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
+pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
     let (dial, pace) = (visit.dial.clone(), visit.pace);
     let wrong = |error: &tonic::transport::Error| EtcdError::Setting(chain(error));
     let origin = dial.at.url().parse();
@@ -182,7 +182,7 @@ async fn list<K: Keys>(
     Ok(of.ok_or(none)?)
 }
 
-async fn get(
+pub(super) async fn get(
     kv: &mut KvClient,
     key: Vec<u8>,
     options: GetOptions,
