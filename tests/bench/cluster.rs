@@ -76,8 +76,10 @@ pub(crate) fn five_hundred_blocks(lab: &Lab) {
     let control = ControlPlane::start(lab);
     calico::define(&control);
     calico::fill(&control, 500, lab.tag());
-    // Of the first four, which are this node's, every other address.
+    // Of the first four, which are this node's, every other address, and of the pool every other one of all blocks.
     measure(lab, &control, "500 blocks of Calico's", "calico = true", |daemon| {
-        daemon.list("reservations", &["query", "ipam", "100.64.0.0/24"]).len() == 128
+        let ranges = daemon.list("ranges", &["query", "ipam"]);
+        ranges.iter().any(|range| range["used"].as_u64() == Some(500 * 32))
+            && daemon.list("reservations", &["query", "ipam", "100.64.0.0/24"]).len() == 128
     });
 }

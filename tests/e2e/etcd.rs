@@ -55,9 +55,14 @@ fn watching(lab: &Lab, etcd: &Etcd, api: &str) -> Daemon {
 
 #[track_caller]
 fn await_state(daemon: &Daemon, status: &str, part: &str) {
+    await_source(daemon, "calico", status, part);
+}
+
+#[track_caller]
+fn await_source(daemon: &Daemon, name: &str, status: &str, part: &str) {
     let mut seen = None;
     support::poll::settle(90, || {
-        seen = daemon.source("calico");
+        seen = daemon.source(name);
         seen.as_ref().is_some_and(|source| {
             source["status"] == status
                 && source["detail"].as_str().is_some_and(|detail| detail.contains(part))
@@ -199,6 +204,8 @@ fn who_may_not_read_is_told_so(lab: &Lab) {
     }
     etcd.grant(token, "ipwatch", "ipwatch");
     await_state(&daemon, "active", "1 keys");
+    // A role of before pools were read: all the rest is followed.
+    await_source(&daemon, "calico-pools", "down", "we may not read it");
     assert_nothing_flagged(&daemon);
 }
 
@@ -257,7 +264,7 @@ fn taken(api: &str, handle: &str) -> String {
     block.to_string()
 }
 
-/// A pod's endpoint of this node; and what nobody asks for: the pool that its IP is of, and its handle. `(key, value)`.
+/// A pod's endpoint of this node; the pool that its IP is of; and what nobody asks for, its handle. `(key, value)`.
 fn others(api: &str, container: &str) -> [(String, String); 3] {
     let node = node();
     let doubled = node.replace('-', "--");
@@ -322,9 +329,20 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
         if api == "v3" {
             assert_eq!(all[0]["container_id"], container, "{all:#?}");
         }
+        // What other nodes have is no reservation here, and taken all the same.
+        let used = || {
+            let all = daemon.list("ranges", &["query", "ipam"]);
+            let pool = all.iter().find(|range| range["store"] == "calico");
+            pool.and_then(|pool| Some((pool["usable"].as_u64()?, pool["used"].as_u64()?)))
+        };
+        until("what the pool has left is known", 20, || used() == Some((256, 1)));
+        let far = block(1).replace("[null,null,null,null]", "[7,null,8,9]");
+        put(&key(1), &far);
+        until("another node has taken three", 20, || used() == Some((256, 4)));
         // It goes while it is watched, and comes back.
         put(&key(0), &block(0));
         until("the reservation is gone", 20, || known().is_empty());
+        until("and so it is of the pool", 20, || used() == Some((256, 3)));
         put(&key(0), &taken(api, &handle));
         until("the reservation is back", 20, || !known().is_empty());
         match api {
@@ -333,6 +351,8 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
             _ => etcd.remove("/calico/ipam/v2/assignment/ipv4"),
         }
         until("its block is gone", 20, || known().is_empty());
+        let left = if api == "v3" { 3 } else { 0 };
+        until("of the pool as well", 20, || used() == Some((256, left)));
         daemon.stop();
     }
 }

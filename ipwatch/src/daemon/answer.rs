@@ -238,10 +238,12 @@ fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Docu
     if let Some(network) = &network {
         ranges.retain(|range| range.network == *network);
     }
-    if ip.is_some() {
+    if let Some(prefix) = &ip {
+        let pools: Vec<(&str, &str)> = core.map.pools_of(prefix).collect();
         let of = |range: &IpamRange| {
             let same = |one: &IpamEntry| one.store == range.store && one.network == range.network;
             reservations.iter().any(same)
+                || pools.contains(&(range.store.as_str(), range.network.as_str()))
         };
         ranges.retain(of);
     }

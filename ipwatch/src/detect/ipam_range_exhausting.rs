@@ -12,6 +12,7 @@ const LISTED: usize = 24;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let ranges = map.ranges().filter(|range| map.store_counts(&range.range.store));
+    let ranges = ranges.filter(|range| map.is_counted(range));
     ranges.filter_map(|range| candidate(map, range, now, policy)).collect()
 }
 
@@ -52,17 +53,27 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         evidence: proof.done(),
         since: now.min(entry.low_since().unwrap_or(now)),
         observed: now,
-        impact: format!(
-            "Room for {} more {} in network {}, for {freed} if the leaks were freed. Then ADD fails: \
-             no IP addresses available in range set.",
-            words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
-            if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
-            range.network
-        ),
+        impact: impact(entry, free, freed),
         remediation: remediation(map, entry, leaked.len()),
         caused_by: None,
         preexisting: false,
     })
+}
+
+fn impact(entry: &RangeEntry, free: u64, freed: u64) -> String {
+    let (kind, error) = if entry.is_by_blocks() {
+        let v4 = entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4());
+        let version = if v4 { 4 } else { 6 };
+        ("pool", format!("Assigned 0 out of 1 requested IPv{version} addresses"))
+    } else {
+        ("network", "no IP addresses available in range set".to_owned())
+    };
+    format!(
+        "Room for {} more {} in {kind} {}, for {freed} if the leaks were freed. Then ADD fails: {error}.",
+        words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
+        if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
+        entry.range.network
+    )
 }
 
 /// Who has the IPs, the leaked ones first.
@@ -76,7 +87,9 @@ fn tell_owners(
     let of_leaks = leaked.iter().flat_map(|ip| map.reservations_of(ip));
     let first = of_leaks.filter(|entry| range.is_of(entry)).take(LISTED);
     let then = map.reserved_in(range).filter(|entry| !leaked.contains(entry.ip));
+    let mut listed = 0;
     for entry in first.chain(then).take(LISTED) {
+        listed += 1;
         let mark = if leaked.contains(entry.ip) { "leaked, " } else { "" };
         let pod = entry.container_id.as_deref().and_then(|id| map.pod_of(id));
         let whose = match pod {
@@ -86,7 +99,10 @@ fn tell_owners(
         proof.tell(&entry.store, now, format!("{}: {mark}{whose}", entry.ip));
     }
     let used = usize::try_from(range.usage().used).unwrap_or(usize::MAX);
-    if used > LISTED {
+    if range.is_by_blocks() && used > listed {
+        let text = format!("and {} more, on this node or on others", used - listed);
+        proof.tell(&range.range.store, now, text);
+    } else if used > LISTED {
         proof.tell(&range.range.store, now, format!("and {} more", used - LISTED));
     }
 }
@@ -95,7 +111,8 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> 
     let node = map.boot().map_or("NODE", |boot| &*boot.node);
     let network = super::cause::quoted(&entry.range.network);
     let mut lines = vec![if entry.is_of_the_cluster() {
-        format!("Start no new pod in network {network}, on any node")
+        let what = if entry.is_by_blocks() { "pool" } else { "network" };
+        format!("Start no new pod in {what} {network}, on any node")
     } else {
         format!("Start no new pod here: kubectl cordon {node}")
     }];
@@ -104,6 +121,12 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> 
             "Leaks of other nodes are unknown here: for each allocation, is its pod still there, with this IP?"
                 .to_owned(),
         );
+        if entry.is_by_blocks() {
+            lines.push(
+                "See what Calico takes for leaked: calicoctl ipam check --show-problem-ips"
+                    .to_owned(),
+            );
+        }
     } else if leaked > 0 {
         lines.push(format!(
             "Free the {}: ipwatch query ipam {network} lists them, the finding of each says how",

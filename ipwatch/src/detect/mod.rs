@@ -166,6 +166,9 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
             Code::CniDelFailing,
         ]);
     }
+    if !map.ranges_are_counted() {
+        blind.insert(Code::IpamRangeExhausting);
+    }
     // There are more than are looked at.
     if !map.has_all_disputes() {
         blind.extend([Code::IpReleasedButHeld, Code::IpConflictImminent]);

@@ -3,7 +3,8 @@
 //! `leaks`, what of it cannot be read in `stores`, when a difference counts in `dispute`, one IP in two netns
 //! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
 //! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
-//! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`.
+//! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in
+//! `pools`.
 
 mod calls;
 mod dispute;
@@ -14,6 +15,7 @@ mod leaks;
 mod neighbours;
 mod orphans;
 mod pods;
+mod pools;
 mod sandboxes;
 mod silence;
 mod stores;

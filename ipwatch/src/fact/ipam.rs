@@ -85,6 +85,21 @@ impl RangePart {
     }
 }
 
+/// A part of what a store hands out, of which the reservations of other nodes are not told, only how many there are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// As [`Reservation::store`].
+    pub store: String,
+    /// Its key in the store. Hostile text.
+    pub key: String,
+    /// Its first IP. Absent: not understood.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<IpAddr>,
+    /// How many of its IPs are taken, by whichever node. Absent: nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<u32>,
+}
+
 /// A file of a store that says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreadable {

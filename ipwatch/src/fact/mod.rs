@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use cni::{CniCall, CniCommand};
 pub use endpoint::Endpoint;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
-pub use ipam::{Range, RangePart, Reservation, Unreadable};
+pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use pod::Pod;
@@ -457,6 +457,15 @@ pub enum What {
     },
     /// What a network can hand out. Ranges end with a dump that does not name them.
     Range(Range),
+    /// A block of a store is there, or more or fewer of it are taken.
+    Block(Block),
+    /// It is there no more.
+    BlockGone {
+        /// Name of the store.
+        store: String,
+        /// The block's key.
+        key: String,
+    },
     /// A file of a store cannot be read. What it said before is told neither again nor as gone.
     StoreUnreadable(Unreadable),
     /// It can be read again, or is gone.

@@ -58,6 +58,11 @@ pub enum Scope {
         /// Name of the store.
         store: String,
     },
+    /// Every block of one store.
+    Blocks {
+        /// Name of the store.
+        store: String,
+    },
     /// Every endpoint of this node that one datastore has.
     Endpoints {
         /// Name of the source that tells of them.

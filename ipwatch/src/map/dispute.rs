@@ -165,7 +165,7 @@ impl NodeMap {
                 release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
             };
             // Whether it is that range's own may change with every link.
-            let ranged = || self.ranges().any(|range| range.contains(ip));
+            let ranged = || self.ranges().any(|range| !range.is_by_blocks() && range.contains(ip));
             reserved || self.ipam.releases_of(ip).any(own) || ranged()
         })
     }
@@ -176,6 +176,8 @@ impl NodeMap {
         // What a whole list did not have is not there because a file cannot be read now.
         let known = |store| self.is_whole(store) || self.ipam.unreserved.contains(&(ip, netns.id));
         let ranges = self.ranges().filter(|entry| entry.contains(ip) && known(&entry.range.store));
+        // What another node has reserved is not known to be reserved.
+        let ranges = ranges.filter(|entry| !entry.is_by_blocks());
         let mut networks = ranges.map(|entry| (&*entry.range.store, &*entry.range.network));
         if let Some(name) = self.network_of(netns, ip) {
             return networks.find(|(_, network)| *network == name);

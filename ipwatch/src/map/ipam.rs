@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
-use super::{NetnsId, NodeMap, Policy, Table, leaks, ranges};
+use super::{NetnsId, NodeMap, Policy, Table, blocks, leaks, ranges};
 
 /// Reservations kept, of all stores.
 const MOST: usize = 262_144;
@@ -119,6 +119,7 @@ pub(super) struct Ipam {
     listed: BTreeMap<String, BootNs>,
     unreadable: BTreeMap<(String, String), UnreadableEntry>,
     pub(super) ranges: ranges::Ranges,
+    pub(super) blocks: blocks::Blocks,
     pub(super) leaks: leaks::Leaks,
 
     /// IPs about which something has changed.
@@ -380,7 +381,7 @@ impl NodeMap {
         } else {
             self.review(&dirty);
         }
-        self.ipam.ranges.sample(now);
+        self.ipam.ranges.sample(now, &self.ipam.blocks);
         let leaks = self.settle_leaks(now, policy, all);
         self.prune_releases(now);
         let written = self.unreadable().map(|entry| entry.since.plus(WRITING));

@@ -14,7 +14,7 @@ use super::{Netns, NodeMap, Policy, ReservationEntry, Word};
 const LISTED: usize = 16;
 
 impl NodeMap {
-    /// Every range, and how much of it is taken.
+    /// Every range of which is known how much of it is taken, and that.
     #[must_use]
     pub fn ranges_view(&self, now: BootNs, policy: &Policy) -> Vec<IpamRange> {
         let view = |entry: &super::RangeEntry| {
@@ -31,7 +31,7 @@ impl NodeMap {
                 time_left: entry.time_left(now).map(|left| left / 1_000_000_000),
             }
         };
-        self.ranges().map(view).collect()
+        self.ranges().filter(|entry| self.is_counted(entry)).map(view).collect()
     }
 
     /// Reservations, of all IPs or of those within a prefix, of all networks or of one; in IP order, at
@@ -43,8 +43,12 @@ impl NodeMap {
         network: Option<&str>,
         most: usize,
     ) -> Vec<IpamEntry> {
-        let of_network =
-            |entry: &&ReservationEntry| network.is_none_or(|name| *entry.network == *name);
+        let pools = self.ranges().filter(|range| range.is_by_blocks());
+        let pool = network.and_then(|name| pools.into_iter().find(|one| one.range.network == name));
+        let of_network = |entry: &&ReservationEntry| {
+            network.is_none_or(|name| *entry.network == *name)
+                || pool.is_some_and(|pool| pool.is_of(entry))
+        };
         match prefix.map(prefix_range) {
             Some((first, last)) => {
                 let within = self.ipam.within(first, last).map(|(_, entry)| entry);
@@ -55,6 +59,15 @@ impl NodeMap {
                 all.map(|entry| self.entry_view(entry)).collect()
             }
         }
+    }
+
+    /// Store and name of the pools that reservations within a prefix are of, where these do not name them.
+    pub fn pools_of(&self, prefix: &Prefix) -> impl Iterator<Item = (&str, &str)> {
+        let (first, last) = prefix_range(prefix);
+        let pools = self.ranges().filter(move |range| {
+            range.is_by_blocks() && self.ipam.within(first, last).any(|(_, one)| range.is_of(one))
+        });
+        pools.map(|pool| (&*pool.range.store, &*pool.range.network))
     }
 
     /// Reservations that are leaked, or whose IP somebody else has; in no order, at most so many.

@@ -19,7 +19,8 @@
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
 //! - `pods`: what the API server says of this node's pods.
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
-//! - `ipam`: what the stores reserve and let go of; `ranges`: out of what. `dispute`: the stores against the
+//! - `ipam`: what the stores reserve and let go of; `ranges`: out of what, and `blocks`: how much of that is taken
+//!   where the reservations of other nodes are not told. `dispute`: the stores against the
 //!   kernel. `leaks`: reservations for containers that are gone.
 //! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
 //! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
@@ -28,6 +29,7 @@
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
 mod agenda;
+mod blocks;
 mod calls;
 pub mod cgroup;
 mod claims;
@@ -191,6 +193,7 @@ impl NodeMap {
                 self.sources.remove(name);
                 self.runtime_renamed(name);
                 self.store_gone(name);
+                self.blocks_over(name);
                 self.endpoints_over(name);
             }
             What::Lost { calls, .. } => {
@@ -205,6 +208,9 @@ impl NodeMap {
             What::Began(scope) => self.dump_began(scope, at),
             What::Ended { scope: Scope::Endpoints { store }, began, complete } => {
                 self.endpoints_listed(store, (*began, at), *complete);
+            }
+            What::Ended { scope: Scope::Blocks { store }, began, complete } => {
+                self.blocks_listed(store, *began, *complete);
             }
             What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
 
@@ -293,6 +299,8 @@ impl NodeMap {
             What::Reservation(reservation) => self.set_reservation(reservation, at),
             What::ReservationGone { store, key } => self.drop_reservation(store, key, at),
             What::Range(range) => self.set_range(range, at),
+            What::Block(block) => self.set_block(block, at),
+            What::BlockGone { store, key } => self.block_gone(store, key, at),
             What::StoreUnreadable(file) => self.set_unreadable(file, at),
             What::StoreReadable { store, path } => self.set_readable(store, path),
 
@@ -352,7 +360,7 @@ impl NodeMap {
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
             // What was cut short tells something too: see `apply`.
-            Scope::Endpoints { .. } => {}
+            Scope::Endpoints { .. } | Scope::Blocks { .. } => {}
             Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
         }
     }

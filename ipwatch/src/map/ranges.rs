@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Range, RangePart};
 
+use super::blocks::{Blocks, Known, is_by_blocks, is_within};
 use super::leaks::is_of_the_cluster;
 use super::{NodeMap, ReservationEntry};
 
@@ -44,6 +45,8 @@ pub struct RangeEntry {
     pub told: BootNs,
     /// IPs of each set that are reserved.
     used: Vec<u64>,
+    /// Blocks of it of which nobody knows how much is taken.
+    pub(super) unknown: usize,
     /// IPs whose reservations are leaks, and by how many each is reserved.
     pub(super) leaked: BTreeMap<IpAddr, u32>,
     /// How many were taken, now and then, the oldest first.
@@ -86,6 +89,8 @@ impl RangeEntry {
         }
         match &self.range.data_dir {
             Some(_) => self.has_file(&entry.key),
+            // Whoever asks for an IP names no pool.
+            None if self.is_by_blocks() => self.contains(entry.ip),
             None => self.range.network == *entry.network,
         }
     }
@@ -94,6 +99,12 @@ impl RangeEntry {
     #[must_use]
     pub fn is_of_the_cluster(&self) -> bool {
         is_of_the_cluster(&self.range.store)
+    }
+
+    /// Whether reservations of other nodes are known by their number alone: see [`blocks`](super::blocks).
+    #[must_use]
+    pub fn is_by_blocks(&self) -> bool {
+        is_by_blocks(&self.range.store)
     }
 
     /// Whether a file is in the directory of its network's reservations.
@@ -217,6 +228,10 @@ fn merged(sorted: &[&RangePart]) -> Vec<RangePart> {
     whole
 }
 
+fn change(used: &mut [u64], by: impl Fn(u64) -> u64) {
+    used.iter_mut().for_each(|used| *used = by(*used));
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     all: BTreeMap<(String, String, String), RangeEntry>,
@@ -268,7 +283,11 @@ impl Ranges {
         change: impl Fn(&mut u64),
     ) {
         for range in self.all.values_mut() {
-            if !range.is_of(entry) || others.clone().any(|other| range.is_of(other)) {
+            // What is taken of a block says the block.
+            if range.is_by_blocks()
+                || !range.is_of(entry)
+                || others.clone().any(|other| range.is_of(other))
+            {
                 continue;
             }
             let sets: Vec<usize> = range.sets_of(entry.ip).collect();
@@ -280,9 +299,30 @@ impl Ranges {
         }
     }
 
+    /// A block was so, and is so now.
+    pub(super) fn block_is(&mut self, store: &str, before: Option<Known>, now: Option<Known>) {
+        for range in self.all.values_mut().filter(|range| range.range.store == store) {
+            if let Some(before) = before.filter(|known| is_within(&range.range, known)) {
+                range.unknown -= usize::from(before.taken.is_none());
+                change(&mut range.used, |used| {
+                    used.saturating_sub(before.taken.unwrap_or(0).into())
+                });
+            }
+            if let Some(now) = now.filter(|known| is_within(&range.range, known)) {
+                range.unknown += usize::from(now.taken.is_none());
+                change(&mut range.used, |used| used.saturating_add(now.taken.unwrap_or(0).into()));
+            }
+        }
+    }
+
     /// Notes how much is taken, now and then.
-    pub(super) fn sample(&mut self, now: BootNs) {
+    pub(super) fn sample(&mut self, now: BootNs, blocks: &Blocks) {
         for range in self.all.values_mut() {
+            if !blocks.counts(range) {
+                // What was left out comes all at once: that is no growth.
+                range.samples.clear();
+                continue;
+            }
             // Where little happens there is more time between two of them.
             while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
                 range.samples.pop_front();
@@ -295,7 +335,7 @@ impl Ranges {
             return;
         }
         self.sampled = now;
-        for range in self.all.values_mut() {
+        for range in self.all.values_mut().filter(|range| blocks.counts(range)) {
             let used = range.usage().used;
             range.samples.push_back((now, used));
         }
@@ -320,12 +360,17 @@ impl NodeMap {
             range: range.clone(),
             told: at,
             used: Vec::new(),
+            unknown: 0,
             leaked: BTreeMap::new(),
             samples: VecDeque::new(),
             level: Level::Enough,
             low: None,
         };
         entry.used = range.sets.iter().map(|parts| self.used_of(&entry, parts)).collect();
+        if entry.is_by_blocks() {
+            let own = self.ipam.blocks.of(&range.store).filter(|known| is_within(range, known));
+            entry.unknown = own.filter(|known| known.taken.is_none()).count();
+        }
         entry.leaked = self.leaked_of(&entry);
         self.ipam.ranges.all.insert(key, entry);
         self.ipam.touch_all();
@@ -333,6 +378,12 @@ impl NodeMap {
 
     /// Counts the IPs of a set that are reserved.
     fn used_of(&self, range: &RangeEntry, parts: &[RangePart]) -> u64 {
+        if range.is_by_blocks() {
+            let within = |first| parts.iter().any(|part| part.contains(first));
+            let own = self.ipam.blocks.of(&range.range.store);
+            let own = own.filter(|known| known.first.is_some_and(within));
+            return own.filter_map(|known| known.taken).map(u64::from).sum();
+        }
         let mut ips: Vec<IpAddr> = Vec::new();
         for part in parts {
             let taken = self.ipam.within(part.first, part.last);

@@ -1,4 +1,4 @@
-//! Calico's blocks in a real API server, which validates them; nothing of Calico runs.
+//! Calico's blocks and pools in a real API server, which validates them; nothing of Calico runs.
 
 use std::collections::BTreeSet;
 
@@ -43,6 +43,12 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
     of("fd00::/126", own, json!([null, 0]), json!([owner(format!("net.{}", id('f')), own)]))
         .unwrap();
 
+    // Two of them are the pool's; of a third one it is not said how much is taken of its only block, and the last hands
+    // out nothing any more.
+    calico::pool(&control, "shop", &json!({ "cidr": "10.0.0.0/23", "blockSize": 29 }));
+    calico::pool(&control, "six", &json!({ "cidr": "fd00::/64", "blockSize": 126 }));
+    calico::pool(&control, "off", &json!({ "cidr": "10.9.0.0/16", "disabled": true }));
+
     let config = control.agent_config();
     let lines = format!("[kubernetes]\nkubeconfig = {config:?}\ncalico = true\nnode = {own:?}");
     let daemon = Daemon::start(lab, &support::Config::default().line(&lines));
@@ -63,4 +69,34 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
     assert_eq!(known, expected);
     let source = daemon.source(STORE).unwrap();
     assert_eq!(source["status"], "degraded", "{source}");
+
+    // What a pool has left: everything that is taken, by this node or by others, whatever its owner.
+    let pools = || {
+        let mut all = daemon.list("ranges", &["query", "ipam"]);
+        all.retain(|range| range["store"] == STORE);
+        let number = |range: &Value, name: &str| range[name].as_u64().unwrap_or(u64::MAX);
+        let one = |range: &Value| {
+            let left = ["usable", "used", "free"].map(|name| number(range, name));
+            (text(&range["network"]), left)
+        };
+        all.iter().map(one).collect::<Vec<_>>()
+    };
+    let are = |used: u64| {
+        vec![
+            ("default".to_owned(), [1 << 22, 0, 1 << 22]),
+            ("shop".to_owned(), [512, used, 512 - used]),
+        ]
+    };
+    until("what the pools have left is known", 20, || pools() == are(7));
+    let at = daemon.list("ranges", &["query", "ipam", "10.0.1.0"]);
+    assert!(at.len() == 1 && at[0]["network"] == "shop", "{at:#?}");
+    // Another node has taken one more.
+    of(
+        "10.0.1.4/30",
+        "far",
+        json!([0, null, null, null]),
+        json!([owner(format!("net.{}", id('e')), "far")]),
+    )
+    .unwrap();
+    until("one more is taken", 20, || pools() == are(8));
 }

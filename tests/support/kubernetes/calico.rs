@@ -25,8 +25,12 @@ pub fn define(control: &ControlPlane) {
         control.define(definition);
     }
     control.grant(RIGHTS);
-    let pool = json!({ "cidr": "100.64.0.0/10", "blockSize": 26 });
-    create(control, "ippools", "IPPool", "default", &pool).expect("a pool");
+    pool(control, "default", &json!({ "cidr": "100.64.0.0/10", "blockSize": 26 }));
+}
+
+/// A pool.
+pub fn pool(control: &ControlPlane, name: &str, spec: &Value) {
+    create(control, "ippools", "IPPool", name, spec).expect("a pool");
 }
 
 /// A block, named after its CIDR.

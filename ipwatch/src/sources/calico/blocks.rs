@@ -1,12 +1,15 @@
-//! The blocks of the cluster: which IP is allocated to which container of this node.
+//! The blocks of the cluster: which IP is allocated to which container of this node, and how many of each block are
+//! taken, by whomever.
 //!
 //! A block is one node's as a rule, but another may have borrowed from it: every block is looked at, and only what
 //! is this node's is told and kept. Tunnels, load balancers and what Windows keeps back have addresses too: nobody's
 //! container, so nothing that could leak.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use crate::fact::{BootNs, PodName, Reservation, Scope, What};
+use crate::clock;
+use crate::fact::{self, BootNs, PodName, Reservation, Scope, What};
 
 use super::STORE;
 use super::documents::{Block, Owner, Slot};
@@ -21,6 +24,10 @@ const SHORTEST_ID: usize = 32;
 const OF_NODES: [&str; 4] =
     ["ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-"];
 
+/// From one time that it is told how many are taken to the next, in ns: somewhere in the cluster a pod always starts,
+/// and for each fact the whole map is looked at.
+const PAUSE: u64 = 5_000_000_000;
+
 /// What was told of each block.
 #[derive(Default)]
 pub(super) struct Blocks {
@@ -32,6 +39,9 @@ pub(super) struct Blocks {
     wrong: usize,
     /// Blocks beyond the bound, since the last list began.
     beyond: usize,
+    /// Blocks of which it is not told yet that more or fewer are taken, and when that was told last.
+    waiting: BTreeSet<String>,
+    counted: BootNs,
 }
 
 /// What was told of a block, and how much of it is not understood.
@@ -39,6 +49,9 @@ pub(super) struct Blocks {
 struct Told {
     own: BTreeMap<u32, Reservation>,
     wrong: usize,
+    /// As [`fact::Block`] says it.
+    first: Option<IpAddr>,
+    taken: Option<u32>,
 }
 
 impl Blocks {
@@ -53,7 +66,7 @@ impl Blocks {
 
     pub(super) fn began(&mut self, out: &mut Vec<What>) {
         (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
-        out.push(What::Began(scope()));
+        out.extend([What::Began(scope()), What::Began(all_blocks())]);
     }
 
     pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
@@ -66,7 +79,8 @@ impl Blocks {
                 self.forget(key);
             });
         }
-        out.push(What::Ended { scope: scope(), began, complete });
+        let scopes = [scope(), all_blocks()];
+        out.extend(scopes.map(|scope| What::Ended { scope, began, complete }));
     }
 
     /// A block is so now. Absent: it is not understood, and what was told of it stands.
@@ -78,16 +92,33 @@ impl Blocks {
         });
         if self.told.len() >= MOST_BLOCKS && !self.told.contains_key(key) {
             self.beyond += 1;
+            if self.listed.is_none() {
+                // Whoever counts must not take a part for all.
+                let (scope, began) = (all_blocks(), BootNs(0));
+                out.push(What::Ended { scope, began, complete: false });
+            }
             return;
         }
+        let is_new = !self.told.contains_key(key);
         let before = self.forget(key);
+        let first = block.as_ref().map_or(before.first, |block| block.cidr.ip(0));
+        let taken =
+            block.as_ref().and_then(|block| if block.deleted { Some(0) } else { block.taken });
+        // What is not known any more is told at once, and so is what may not have been.
+        let known = before.taken.is_some() && taken.is_some() && before.first == first;
+        if all || is_new || !known && (before.first, before.taken) != (first, taken) {
+            out.push(count(key, first, taken));
+            self.waiting.remove(key);
+        } else if before.taken != taken {
+            self.waiting.insert(key.to_owned());
+        }
         let Some(block) = block else {
             if all {
                 out.extend(before.own.values().cloned().map(What::Reservation));
             }
-            return self.keep(key, Told { own: before.own, wrong: 1 });
+            return self.keep(key, Told { wrong: 1, taken, ..before });
         };
-        let mut now = Told { own: BTreeMap::new(), wrong: block.wrong };
+        let mut now = Told { own: BTreeMap::new(), wrong: block.wrong, first, taken };
         let slots: &[Slot] = if block.deleted { &[] } else { &block.slots };
         for (ordinal, slot) in (0_u32..).zip(slots) {
             let reservation = match slot {
@@ -108,9 +139,26 @@ impl Blocks {
         let gone = before.own.into_iter().filter(|(ordinal, _)| !now.own.contains_key(ordinal));
         out.extend(gone.map(|(_, was)| went(was)));
         self.keep(key, now);
+        let now = clock::now();
+        if self.listed.is_none() && (!out.is_empty() || now.since(self.counted) >= PAUSE) {
+            self.confirmed(out);
+            self.counted = now;
+        }
+    }
+
+    /// Tells how many are taken of those blocks of which that has waited.
+    pub(super) fn confirmed(&mut self, out: &mut Vec<What>) {
+        for key in std::mem::take(&mut self.waiting) {
+            if let Some(told) = self.told.get(&key) {
+                out.push(count(&key, told.first, told.taken));
+            }
+        }
     }
 
     pub(super) fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+        if self.told.contains_key(key) {
+            out.push(What::BlockGone { store: STORE.to_owned(), key: key.to_owned() });
+        }
         out.extend(self.forget(key).own.into_values().map(went));
     }
 
@@ -149,6 +197,14 @@ impl Blocks {
 
 fn scope() -> Scope {
     Scope::Reservations { store: STORE.to_owned() }
+}
+
+fn count(key: &str, first: Option<IpAddr>, taken: Option<u32>) -> What {
+    What::Block(fact::Block { store: STORE.to_owned(), key: key.to_owned(), first, taken })
+}
+
+fn all_blocks() -> Scope {
+    Scope::Blocks { store: STORE.to_owned() }
 }
 
 fn went(was: Reservation) -> What {
@@ -218,163 +274,4 @@ fn since(text: &str) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const ID: &str = "aa4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-    const KEY: &str = "ipamblocks/10-0-0-0-29";
-
-    fn told(blocks: &mut Blocks, value: &Value) -> Vec<String> {
-        let mut out = Vec::new();
-        blocks.put(KEY, Block::read(value), &mut out);
-        texts(&out)
-    }
-
-    fn texts(out: &[What]) -> Vec<String> {
-        let text = |what: &What| match what {
-            What::Reservation(one) => {
-                let pod = one.pod.as_ref().map(|pod| format!(" {}/{}", pod.namespace, pod.name));
-                let id = one.container_id.as_deref().map_or("-", |id| &id[..4]);
-                let at = one.key.strip_prefix(KEY).unwrap_or_default();
-                format!("{at} {} {id} {}{}", one.ip, one.network, pod.unwrap_or_default())
-            }
-            What::ReservationGone { key, .. } => format!("gone {key}"),
-            What::Ended { complete, .. } => format!("ended {complete}"),
-            other => serde_json::to_value(other).unwrap()["what"].as_str().unwrap().to_owned(),
-        };
-        out.iter().map(text).collect()
-    }
-
-    fn pods(node: Option<&str>, handle: &str) -> Value {
-        json!({"handle_id": handle, "secondary": {
-            "node": node, "namespace": "shop", "pod": "api-0",
-            "timestamp": "2024-05-01 10:11:12.5 +0000 UTC",
-        }})
-    }
-
-    fn block(allocations: Value, attributes: Vec<Value>) -> Value {
-        json!({"cidr": "10.0.0.0/29", "affinity": "host:node-1",
-            "allocations": allocations, "attributes": attributes})
-    }
-
-    #[test]
-    fn only_what_is_this_nodes_is_told() {
-        let handle = format!("k8s-pod-network.{ID}");
-        let own = pods(Some("node-1"), &handle);
-        let borrowed = pods(Some("node-2"), &handle);
-        let unsaid = json!({"handle_id": handle});
-        let mut blocks = Blocks::new("node-1".to_owned());
-        let now =
-            block(json!([0, 1, 2, null, null, null, null, null]), vec![own, borrowed, unsaid]);
-        let expected = [
-            "/0 10.0.0.0 aa4c k8s-pod-network shop/api-0".to_owned(),
-            "/2 10.0.0.2 aa4c k8s-pod-network".to_owned(),
-        ];
-        assert_eq!(told(&mut blocks, &now), expected);
-        assert_eq!(blocks.told[KEY].own[&0].since, Some(1_714_558_272_500_000_000));
-        assert_eq!(blocks.told[KEY].own[&2].since, None);
-        // In another node's block it is what this one has borrowed.
-        let mut other = Blocks::new("node-2".to_owned());
-        assert_eq!(told(&mut other, &now), ["/1 10.0.0.1 aa4c k8s-pod-network shop/api-0"]);
-        let none: [&str; 0] = [];
-        assert_eq!(told(&mut blocks, &now), none, "nothing has changed");
-        let deleted = json!({"cidr": "10.0.0.0/29", "deleted": true});
-        assert_eq!(told(&mut blocks, &deleted).len(), 2, "both are gone");
-        assert_eq!((blocks.followed, blocks.wrong), (0, 8));
-    }
-
-    #[test]
-    fn what_is_no_containers_has_none() {
-        let named = |handle: &str, secondary: Value| {
-            let value = block(
-                json!([0, null, null, null, null, null, null, null]),
-                vec![json!({"handle_id": handle, "secondary": secondary})],
-            );
-            let mut blocks = Blocks::new("node-1".to_owned());
-            let mut out = Vec::new();
-            blocks.put(KEY, Block::read(&value), &mut out);
-            let [What::Reservation(one)] = &out[..] else { panic!("{out:?}") };
-            (
-                one.container_id.clone(),
-                one.pod.as_ref().map(|pod| pod.name.clone()),
-                one.ifname.clone(),
-            )
-        };
-        let tunnel = json!({"node": "node-1", "type": "ipipTunnelAddress"});
-        let pod = |name: &str| Some(name.to_owned());
-        assert_eq!(named("ipip-tunnel-addr-node-1", tunnel), (None, None, None));
-        assert_eq!(named(&format!("vxlan-tunnel-addr-x.{ID}"), json!(null)), (None, None, None));
-        assert_eq!(named("windows-reserved-ipam-handle", json!({"note": "x"})), (None, None, None));
-        let service = json!({"type": "serviceLoadBalancer", "namespace": "a", "service": "b"});
-        assert_eq!(named(&format!("lb-{ID}.{ID}"), service), (None, None, None));
-        let machine = json!({"node": "node-1", "namespace": "shop", "pod": "vm-launcher"});
-        assert_eq!(named("k8s-pod-network.vmi.shop.vm", machine), (None, pod("vm-launcher"), None));
-        assert_eq!(
-            named("shop.api-0", json!(null)),
-            (None, pod("api-0"), None),
-            "the first datastore"
-        );
-        let torn = format!("net.work.{ID}\r\neth0");
-        assert_eq!(named(&torn, json!({})), (Some(ID.to_owned()), None, pod("eth0")));
-        assert_eq!(named("", json!({})), (None, None, None));
-    }
-
-    #[test]
-    fn what_is_not_understood_any_more_stands() {
-        let own = pods(Some("node-1"), &format!("net.{ID}"));
-        let mut blocks = Blocks::new("node-1".to_owned());
-        let whole = json!([0, 0, null, null, null, null, null, null]);
-        assert_eq!(told(&mut blocks, &block(whole, vec![own.clone()])).len(), 2);
-        let broken = json!([7, -1, null, null, null, null, null, null]);
-        let broken = block(broken, vec![own]);
-        let none: [&str; 0] = [];
-        assert_eq!(
-            (told(&mut blocks, &broken), blocks.wrong()),
-            (none.map(str::to_owned).to_vec(), 2)
-        );
-        // A list tells it again, or it would be taken for gone.
-        let mut out = Vec::new();
-        blocks.began(&mut out);
-        blocks.put(KEY, Block::read(&broken), &mut out);
-        blocks.ended(BootNs(1), true, &mut out);
-        assert_eq!((out.len(), texts(&out)[3].as_str()), (4, "ended true"));
-        let no_block = json!("no block");
-        assert_eq!((told(&mut blocks, &no_block).len(), blocks.wrong()), (0, 1));
-        let mut out = Vec::new();
-        blocks.began(&mut out);
-        blocks.ended(BootNs(2), true, &mut out);
-        assert_eq!((blocks.followed, blocks.wrong()), (0, 0), "the list did not name it");
-    }
-
-    #[test]
-    fn an_ipv6_block_has_ordinals_too() {
-        let mut blocks = Blocks::new("node-1".to_owned());
-        let mut slots = vec![Value::Null; 64];
-        slots[63] = json!(0);
-        let value = json!({"cidr": "fd00:1::40/122", "affinity": "host:node-1", "allocations": slots,
-            "attributes": [pods(Some("node-1"), &format!("net.{ID}"))]});
-        assert_eq!(told(&mut blocks, &value), ["/63 fd00:1::7f aa4c net shop/api-0"]);
-        assert_eq!(blocks.wrong(), 0);
-    }
-
-    #[test]
-    fn of_five_hundred_blocks_one_nodes_allocations_are_kept() {
-        let mut blocks = Blocks::new("node-7".to_owned());
-        let mut out = Vec::new();
-        blocks.began(&mut out);
-        for n in 0..500_u32 {
-            let node = format!("node-{}", n / 4);
-            let attributes: Vec<Value> =
-                (0..64).map(|_| pods(Some(&node), &format!("net.{ID}"))).collect();
-            let value = json!({"cidr": format!("10.{}.{}.0/26", n >> 8, n & 255),
-                "affinity": format!("host:{node}"), "allocations": (0..64).collect::<Vec<u32>>(),
-                "attributes": attributes});
-            blocks.put(&format!("ipamblocks/{n}"), Block::read(&value), &mut out);
-        }
-        blocks.ended(BootNs(1), true, &mut out);
-        assert_eq!((out.len(), blocks.followed, blocks.told.len()), (258, 256, 500));
-        assert_eq!(blocks.wrong(), 0);
-    }
-}
+mod tests;

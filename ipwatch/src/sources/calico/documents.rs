@@ -2,6 +2,7 @@
 //!
 //! - of a block: `cidr`, `affinity` (once `hostAffinity`), `deleted`, `allocations`, and of
 //!   `attributes` each `handle_id` and of `secondary` node, pod, namespace, type and timestamp;
+//! - of a pool: `cidr`, `disabled`, `allowedUses` (once `ipam`);
 //! - of an endpoint: node, namespace, pod, container, the device's name, its IPs.
 //!
 //! Versions differ in what they add, so a document is read field by field: one that has another shape is unknown,
@@ -74,6 +75,8 @@ pub(super) struct Block {
     pub(super) deleted: bool,
     /// By ordinal.
     pub(super) slots: Vec<Slot>,
+    /// How many of its addresses are taken, by whomever. Absent: it does not say of all.
+    pub(super) taken: Option<u32>,
     /// Entries beyond what it has addresses for, and those that it lacks.
     pub(super) wrong: usize,
 }
@@ -149,13 +152,38 @@ impl Block {
         let mut slots: Vec<Slot> = allocations.iter().take(size).map(slot).collect();
         let unknown = slots.iter().filter(|slot| **slot == Slot::Unknown).count();
         slots.resize(size, Slot::Unknown);
+        let taken = allocations.iter().filter(|slot| !slot.is_null()).count();
         let host = text(value, "affinity").and_then(|text| text.strip_prefix("host:"));
         Some(Self {
             cidr,
             host: host.or_else(|| text(value, "hostAffinity")).map(str::to_owned),
             deleted: value.get("deleted").and_then(Value::as_bool) == Some(true),
             slots,
+            taken: u32::try_from(taken).ok().filter(|_| allocations.len() == size),
             wrong: unknown + allocations.len().abs_diff(size),
+        })
+    }
+}
+
+/// An IP pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) cidr: Cidr,
+    /// Pods are given IPs of it.
+    pub(super) is_for_pods: bool,
+}
+
+impl Pool {
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let says =
+            |field: &str, what: bool| value.get(field).and_then(Value::as_bool) == Some(what);
+        // Without any it is for all of them.
+        let uses = value.get("allowedUses").and_then(Value::as_array);
+        let uses = uses.filter(|uses| !uses.is_empty());
+        let for_pods = uses.is_none_or(|uses| uses.iter().any(|one| one == "Workload"));
+        Some(Self {
+            cidr: Cidr::parse(text(value, "cidr")?)?,
+            is_for_pods: for_pods && !says("disabled", true) && !says("ipam", false),
         })
     }
 }

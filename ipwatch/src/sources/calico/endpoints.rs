@@ -84,6 +84,6 @@ impl Endpoints {
     }
 }
 
-fn scope() -> Scope {
+pub(super) fn scope() -> Scope {
     Scope::Endpoints { store: STORE.to_owned() }
 }

@@ -2,9 +2,10 @@
 
 use super::keys::Keys;
 use super::model::Model;
+use super::pools::Pools;
 use crate::fact::BootNs;
 
-/// The values of Calico's keys: blocks and endpoints.
+/// The values of Calico's keys: blocks, endpoints and pools.
 pub fn calico(bytes: &[u8]) {
     let mut model = Model::new("node-1".to_owned());
     let mut out = Vec::new();
@@ -22,4 +23,12 @@ pub fn calico(bytes: &[u8]) {
         model.gone(key, &mut out);
     }
     model.ended(BootNs(1), true, &mut out);
+    let mut pools = Pools::default();
+    for key in [
+        "/calico/resources/v3/projectcalico.org/ippools/pool",
+        "/calico/v1/ipam/v4/pool/10.0.0.0-16",
+    ] {
+        Keys::put(&mut pools, key, bytes, &mut out);
+        Keys::put(&mut pools, key, b"{", &mut out);
+    }
 }

@@ -67,7 +67,7 @@ impl Kind for Blocks {
             }
             Change::Gone(block) => self.0.gone(&key(block.metadata.name), out),
             Change::Ended { began, complete } => self.0.ended(began, complete, out),
-            Change::Confirmed => {}
+            Change::Confirmed => self.0.confirmed(out),
         }
     }
 }

@@ -1,9 +1,18 @@
 //! What a Calico datastore holds, told key by key, whatever it is kept in.
 
+use super::STORE;
 use crate::fact::{BootNs, What};
 
 /// Who is told.
 pub(super) trait Keys: Send + 'static {
+    /// Name of the source that tells of them.
+    fn source(&self) -> &'static str {
+        STORE
+    }
+    /// What is said before anything is known: that this is going to be told.
+    fn will_tell(&self) -> Option<What> {
+        None
+    }
     /// A whole list begins.
     fn began(&mut self, out: &mut Vec<What>);
     /// A key is there, or has changed. Its value as it is kept.
@@ -12,7 +21,7 @@ pub(super) trait Keys: Send + 'static {
     fn gone(&mut self, key: &str, out: &mut Vec<What>);
     /// The list is over. `began`: when it began.
     fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>);
-    /// All that there is of endpoints has been told.
+    /// All that there is of endpoints has been told: a good time to tell what has waited.
     fn confirmed(&mut self, out: &mut Vec<What>);
     /// Entries that were not understood.
     fn wrong(&self) -> usize;

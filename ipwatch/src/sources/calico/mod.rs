@@ -3,8 +3,9 @@
 //! Calico keeps the same things in one of two places: as objects of the API server, or as keys of an etcd of its
 //! own. What they mean is here, whatever they are kept in.
 //!
-//! - `documents`: the fields that are read of a block and an endpoint.
-//! - `blocks`: the blocks of the cluster: what of them is this node's.
+//! - `documents`: the fields that are read of a block, a pool and an endpoint.
+//! - `blocks`: the blocks of the cluster: what of them is this node's, and how much of each is taken.
+//! - `pools`: what they are cut from, in either place.
 //! - `endpoints`: the endpoints of this node.
 //! - `kdd`: blocks as objects of the API server. There an endpoint is the pod itself:
 //!   [`kubernetes`](super::kubernetes) tells of it.
@@ -19,15 +20,19 @@ pub(crate) mod fuzz;
 pub(in crate::sources) mod kdd;
 mod keys;
 mod model;
+pub(in crate::sources) mod pools;
 
 use crate::sources::Emit;
 
 /// Name of the store, and of its source.
 pub(in crate::sources) const STORE: &str = "calico";
+/// Name of the source of its pools.
+const POOLS: &str = "calico-pools";
 
 /// Starts to ask an etcd, if one is named. `node`: what this node is called in the cluster. To be called within the
 /// runtime of tokio.
 pub fn start(settings: &etcd::Settings, node: String, emit: &Emit) {
     let keys = model::Model::new(node.clone());
     etcd::start(settings, &node, keys, emit);
+    etcd::start_pools(settings, pools::Pools::default(), emit);
 }

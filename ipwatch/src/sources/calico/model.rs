@@ -13,7 +13,7 @@ use crate::fact::{BootNs, What};
 use super::STORE;
 use super::blocks::Blocks;
 use super::documents::{Block, Workload};
-use super::endpoints::Endpoints;
+use super::endpoints::{self, Endpoints};
 use super::keys::Keys;
 
 /// The orchestrator of Kubernetes' pods.
@@ -66,6 +66,10 @@ impl Model {
 }
 
 impl Keys for Model {
+    fn will_tell(&self) -> Option<What> {
+        Some(What::Began(endpoints::scope()))
+    }
+
     fn began(&mut self, out: &mut Vec<What>) {
         self.blocks.began(out);
         self.endpoints.began(out);
@@ -102,6 +106,7 @@ impl Keys for Model {
     }
 
     fn confirmed(&mut self, out: &mut Vec<What>) {
+        self.blocks.confirmed(out);
         if self.endpoints.is_whole() {
             out.push(What::EndpointsConfirmed { store: STORE.to_owned() });
         }
@@ -189,9 +194,14 @@ mod tests {
         model.put(V1, b"", &mut out);
         model.put(BLOCK, &[0xff; 9], &mut out);
         model.ended(BootNs(1), true, &mut out);
-        let [_, _, What::Endpoint(one), What::Endpoint(other), _, _] = &out[..] else {
-            panic!("{out:?}")
-        };
+        let told: Vec<&Endpoint> = out
+            .iter()
+            .filter_map(|what| match what {
+                What::Endpoint(endpoint) => Some(endpoint),
+                _ => None,
+            })
+            .collect();
+        let [one, other] = told[..] else { panic!("{out:?}") };
         assert_eq!((&*one.namespace, &*one.pod, &one.container), ("shop", "api-0", &None));
         assert_eq!((&*other.namespace, &*other.pod), ("shop", "api-0"));
         assert_eq!(model.wrong(), 3);
@@ -232,11 +242,14 @@ mod tests {
         let id = "a".repeat(64);
         let block = json!({"cidr": "10.0.0.0/30", "affinity": "host:node-1", "allocations": [null, 0, null, null],
             "attributes": [{"handle_id": format!("net.{id}"), "secondary": {"node": "node-1"}}]});
-        let [What::Reservation(one)] = &put(&mut model, BLOCK, &block)[..] else { panic!("one") };
+        let [What::Block(all), What::Reservation(one)] = &put(&mut model, BLOCK, &block)[..] else {
+            panic!("one")
+        };
+        assert_eq!((&*all.key, all.taken), (BLOCK, Some(1)));
         assert_eq!((one.key.clone(), one.container_id.clone()), (format!("{BLOCK}/1"), Some(id)));
         let mut out = Vec::new();
         model.gone(BLOCK, &mut out);
-        assert_eq!(out.len(), 1);
+        assert_eq!(out.len(), 2);
     }
 
     /// Whatever the bytes are, nothing but this node's is told, each key once gone is gone, and no entry that was
@@ -272,7 +285,7 @@ mod tests {
             model.put(key, &bytes, &mut out);
             model.ended(BootNs(1), true, &mut out);
             let torn = serde_json::from_slice::<Value>(&bytes).is_err();
-            assert!(!torn || (model.wrong() > 0 && out.len() == before + 4), "{n}: {out:?}");
+            assert!(!torn || (model.wrong() > 0 && out.len() == before + 6), "{n}: {out:?}");
             let own = |what: &What| match what {
                 What::Reservation(one) => one.key.starts_with(BLOCK),
                 What::Endpoint(one) => one.key == V3,

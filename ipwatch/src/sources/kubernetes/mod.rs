@@ -1,5 +1,5 @@
 //! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
-//! and Calico's blocks ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
+//! and Calico's blocks and pools ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
 //!
 //! - `account`: where it is, and who we are.
 //! - `client`: requests with bounds.
@@ -169,6 +169,8 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit) {
     {
         let blocks = calico::kdd::Blocks::new(node.clone());
         tokio::spawn(follow::run(blocks, door.clone(), Pace::default(), emit.clone()));
+        let pools = calico::pools::Pools::default();
+        tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
     }
     let fallback = settings.fallback();
     let pods = pods::Pods { node, calico: settings.calico };

@@ -5,6 +5,7 @@
 //! - `follow`: one session after another, and the pauses between.
 //! - `v3`: list by pages, watch, resume. `status`: what its errors mean.
 //! - `v2`: list, long polls, resume. `http`: its requests. `tree`: its documents.
+//! - `pools`: the pools, of either.
 //! - `tell`: what becomes of it.
 
 mod error;
@@ -14,6 +15,7 @@ mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod http;
+mod pools;
 mod settings;
 mod status;
 mod tell;
@@ -33,8 +35,6 @@ use super::keys::Keys;
 use crate::fact::SourceStatus;
 use crate::sources::Emit;
 
-/// Name of the source.
-const SOURCE: &str = "calico";
 /// Keys that are followed: 5,000 nodes with 10 blocks, and their pods.
 const MOST_KEYS: usize = 500_000;
 /// Longest key. The longest names of a node, a namespace and a pod make some 1,200 bytes; etcd has no limit.
@@ -97,4 +97,18 @@ pub(super) fn start<K: Keys>(settings: &Settings, node: &str, keys: K, emit: &Em
             tokio::spawn(follow::run(v2::Store::new(node), settings, pace, teller));
         }
     }
+}
+
+/// The same for the pools.
+pub(super) fn start_pools<K: Keys>(settings: &Settings, keys: K, emit: &Emit) {
+    let (settings, emit) = (settings.clone(), emit.clone());
+    if settings.etcd_endpoints.is_empty() {
+        return;
+    }
+    let teller = tell::Teller::new(keys, emit);
+    let pace = Pace { retry: pools::RETRY, ..Pace::default() };
+    match settings.etcd_api {
+        Version::V3 => tokio::spawn(follow::run(pools::Pools(pools::V3), settings, pace, teller)),
+        Version::V2 => tokio::spawn(follow::run(pools::Pools(pools::V2), settings, pace, teller)),
+    };
 }

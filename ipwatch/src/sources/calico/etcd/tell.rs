@@ -1,9 +1,9 @@
 //! Telling what a datastore said: facts by way of who understands its keys, and how the source stands.
 
 use super::error::EtcdError;
-use super::{LONGEST_KEY, MOST_KEYS, SOURCE, VALUE_LIMIT};
+use super::{LONGEST_KEY, MOST_KEYS, VALUE_LIMIT};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
 use crate::sources::calico::keys::Keys;
 use crate::sources::{Closed, Emit};
 
@@ -66,9 +66,9 @@ impl<K: Keys> Teller<K> {
         self.keys.ended(BootNs(0), false, &mut self.out);
     }
 
-    /// A list is to come, of which nothing is known yet.
+    /// Nothing is known yet.
     pub(super) async fn will_tell(&mut self) -> Result<(), Closed> {
-        self.out.push(What::Began(Scope::Endpoints { store: SOURCE.to_owned() }));
+        self.out.extend(self.keys.will_tell());
         self.flush(clock::now()).await
     }
 
@@ -142,7 +142,7 @@ impl<K: Keys> Teller<K> {
             return Ok(());
         }
         self.told = Some(state);
-        self.emit.send(vec![source(status, detail)]).await
+        self.emit.send(vec![source(self.keys.source(), status, detail)]).await
     }
 }
 
@@ -151,7 +151,7 @@ pub(super) fn text(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok().filter(|key| key.len() <= LONGEST_KEY)
 }
 
-pub(super) fn source(status: SourceStatus, detail: String) -> Fact {
-    let source = Source { name: SOURCE.to_owned(), status, detail };
+pub(super) fn source(name: &str, status: SourceStatus, detail: String) -> Fact {
+    let source = Source { name: name.to_owned(), status, detail };
     Fact { at: clock::now(), origin: Origin::Ipam, what: What::Source(source) }
 }

@@ -25,8 +25,8 @@ use crate::clock;
 use crate::sources::errors::{chain, within};
 use crate::sources::pause::jittered;
 
-/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody here asks for
-/// them, nor for pools.
+/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody asks for them,
+/// and for pools `pools` does.
 pub(super) const PREFIXES: [&str; 2] =
     ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
 /// Entries of one page, and of one where these are too large.
@@ -89,7 +89,7 @@ impl follow::Store for Store {
     }
 }
 
-async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
+pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
     let (dial, pace) = (visit.dial.clone(), visit.pace);
     let wrong = |error: &tonic::transport::Error| EtcdError::Setting(chain(error));
     let origin = dial.at.url().parse();
@@ -176,7 +176,7 @@ async fn list<K: Keys>(
     Ok(of.ok_or(none)?)
 }
 
-async fn get(
+pub(super) async fn get(
     kv: &mut KvClient,
     key: Vec<u8>,
     options: GetOptions,

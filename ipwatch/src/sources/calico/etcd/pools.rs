@@ -1,0 +1,150 @@
+//! The pools in an etcd: a few keys that hardly ever change, listed now and then by a connection of their own. So
+//! whoever may not read them follows all the rest.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, SortOrder, SortTarget};
+
+use super::error::{Ended, EtcdError};
+use super::follow::{Store, Visit};
+use super::http::Line;
+use super::status::MESSAGE_LIMIT;
+use super::tell::Teller;
+use super::{Keys, Pace, tree, v3};
+use crate::clock;
+use crate::sources::errors::within;
+use crate::sources::pause::jittered;
+
+/// From one list to the next.
+const EVERY: Duration = Duration::from_secs(120);
+/// Keys of a list.
+const MOST: usize = 1024;
+/// What is asked for, for people.
+const LIST: &str = "a list of the pools";
+/// Where they are.
+const OF_V3: &str = "/calico/resources/v3/projectcalico.org/ippools/";
+const OF_V2: &str = "/v2/keys/calico/v1/ipam?recursive=true&quorum=true";
+
+/// Who may not read them, as a rule, goes on not to be allowed to: he asks seldom.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(600));
+
+/// A key and its value.
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// One API of etcd.
+pub(super) trait Listed: Send + Sync + 'static {
+    const NAME: &'static str;
+    type Link: Send;
+
+    fn open(&self, visit: &Visit) -> impl Future<Output = Result<Self::Link, EtcdError>> + Send;
+
+    /// The keys, and how many more there are.
+    fn list(
+        &self,
+        link: &mut Self::Link,
+        pace: Pace,
+    ) -> impl Future<Output = Result<(Vec<Entry>, usize), Ended>> + Send;
+}
+
+/// The pools, by this API.
+pub(super) struct Pools<L>(pub(super) L);
+pub(super) struct V3;
+pub(super) struct V2;
+
+/// It has just been listed.
+pub(super) struct Fresh(bool);
+
+impl<L: Listed> Store for Pools<L> {
+    const NAME: &'static str = L::NAME;
+    type Link = L::Link;
+    type Told = Fresh;
+
+    async fn open(&self, visit: &Visit) -> Result<L::Link, EtcdError> {
+        self.0.open(visit).await
+    }
+
+    async fn list<K: Keys>(
+        &mut self,
+        link: &mut L::Link,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> Result<Fresh, Ended> {
+        let began = clock::now();
+        let (entries, left) = self.0.list(link, visit.pace).await?;
+        teller.began(began).await?;
+        for (key, value) in &entries {
+            teller.listed(key, value, began).await?;
+        }
+        teller.leave_out(left as u64);
+        teller.ended(began).await?;
+        Ok(Fresh(true))
+    }
+
+    async fn watch<K: Keys>(
+        &mut self,
+        mut link: L::Link,
+        told: &mut Fresh,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> Result<Infallible, Ended> {
+        loop {
+            // After a failure all is listed again, at once.
+            if !std::mem::take(&mut told.0) {
+                self.list(&mut link, visit, teller).await?;
+            }
+            teller.well(&visit.about).await?;
+            tokio::time::sleep(jittered(EVERY)).await;
+        }
+    }
+}
+
+impl Listed for V3 {
+    const NAME: &'static str = "etcd v3";
+    type Link = Client;
+
+    async fn open(&self, visit: &Visit) -> Result<Client, EtcdError> {
+        v3::connect(visit).await
+    }
+
+    async fn list(&self, client: &mut Client, pace: Pace) -> Result<(Vec<Entry>, usize), Ended> {
+        let mut kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
+        let options = GetOptions::new()
+            .with_prefix()
+            .with_sort(SortTarget::Key, SortOrder::Ascend)
+            .with_limit(MOST as i64);
+        let page = v3::get(&mut kv, OF_V3.into(), options, pace).await?;
+        let all = usize::try_from(page.count()).unwrap_or_default();
+        let left = all.saturating_sub(page.kvs().len());
+        let entries = page.kvs().iter();
+        let entries = entries.map(|entry| (entry.key().to_vec(), entry.value().to_vec()));
+        Ok((entries.collect(), left))
+    }
+}
+
+impl Listed for V2 {
+    const NAME: &'static str = "etcd v2";
+    type Link = Line;
+
+    async fn open(&self, visit: &Visit) -> Result<Line, EtcdError> {
+        Ok(Line::new(visit))
+    }
+
+    async fn list(&self, line: &mut Line, pace: Pace) -> Result<(Vec<Entry>, usize), Ended> {
+        let answer = within(LIST, pace.answer, line.get(LIST, OF_V2)).await?;
+        let (mut found, mut left) = (Vec::new(), 0);
+        let Some(body) = answer.body else { return Ok((found, left)) };
+        let (mut entries, read) = tree::read(LIST, body);
+        let take = async {
+            while let Some(leaves) = entries.next().await {
+                let room = MOST - found.len();
+                left += leaves.len().saturating_sub(room);
+                let leaves = leaves.into_iter().take(room);
+                found.extend(leaves.map(|leaf| (leaf.key.into_bytes(), leaf.value.into_bytes())));
+            }
+        };
+        let (read, ()) = tokio::join!(within(LIST, pace.list, read), take);
+        read?;
+        Ok((found, left))
+    }
+}
