@@ -133,7 +133,7 @@ impl NodeMap {
     }
 
     /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
-    fn is_mounted_for(&self, netns: &Netns, id: &str) -> bool {
+    pub(super) fn is_mounted_for(&self, netns: &Netns, id: &str) -> bool {
         self.paths_of(id).any(|path| is_mounted_at(netns, path))
     }
 

@@ -154,7 +154,9 @@ impl NodeMap {
 
     fn find_owner(&self, entry: &Netns, signs: &Signs<'_>) -> Option<Owner> {
         let pids = entry.tasks.iter().filter_map(|task| signs.pids.get(&task.pid));
-        let pid = pids.into_iter().find(|id| !self.is_mounted_elsewhere(entry, id));
+        let elsewhere =
+            |id: &str| self.is_mounted_elsewhere(entry, id) || self.is_another_mounted(entry, id);
+        let pid = pids.into_iter().find(|id| !elsewhere(id));
         let at = |path: &str| {
             let path = strip_var(path);
             let told = signs.paths.get(path).copied().or_else(|| self.calls.container_at(path));
@@ -178,7 +180,10 @@ impl NodeMap {
 
     /// What was known once is better than a guess, and that better than none.
     fn guess_owner(&self, entry: &Netns) -> Option<Owner> {
-        if let Some(known) = entry.owner.as_ref().filter(|known| known.told == Told::Surely) {
+        let sure = |known: &&Owner| {
+            known.told == Told::Surely && !self.is_another_mounted(entry, &known.sandbox)
+        };
+        if let Some(known) = entry.owner.as_ref().filter(sure) {
             return Some(self.owned(&known.sandbox, known.told, known.kubelet));
         }
         let before = entry.owner.as_ref().filter(|known| !self.is_anothers(entry, &known.sandbox));
@@ -200,6 +205,14 @@ impl NodeMap {
             id != entry.id && owner.is_some_and(|owner| owner.told == Told::Surely)
         };
         self.owners.netns_of(sandbox).any(surely) || self.is_mounted_elsewhere(entry, sandbox)
+    }
+
+    /// Whether it is not this netns that is mounted where the sandbox's is, but one that is known to be its own:
+    /// its pid is a guess beside that, for whoever has it may have been on his way.
+    fn is_another_mounted(&self, entry: &Netns, sandbox: &str) -> bool {
+        let mut others = self.owners.netns_of(sandbox).filter(|id| *id != entry.id);
+        let mounted = |id| self.netns.get(&id).is_some_and(|it| self.is_mounted_for(it, sandbox));
+        others.any(mounted) && !self.is_mounted_for(entry, sandbox)
     }
 
     /// Whether a netns is mounted, but not where this sandbox's is. While it is made, a sandbox's first

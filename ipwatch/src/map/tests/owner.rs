@@ -21,7 +21,12 @@ fn being_made(feed: &mut Feed, cgroup: &str) {
 /// What the runtime says when it is made.
 fn told(feed: &mut Feed) {
     feed.tell(What::Task(task(INIT, PODS)));
-    feed.tell(What::Sandbox(Sandbox {
+    feed.tell(sandbox());
+    feed.wants(1);
+}
+
+fn sandbox() -> What {
+    What::Sandbox(Sandbox {
         runtime: "containerd".into(),
         id: ID.into(),
         pod: Some(PodName { namespace: "shop".into(), name: "ptp-0".into(), uid: None }),
@@ -34,8 +39,7 @@ fn told(feed: &mut Feed) {
         netns_path: Some(PATH.into()),
         pid: Some(INIT),
         host_network: false,
-    }));
-    feed.wants(1);
+    })
 }
 
 fn owner(feed: &Feed, netns: &NetnsRef) -> Option<String> {
@@ -80,5 +84,23 @@ fn one_that_is_mounted_elsewhere_is_not_guessed() {
         feed.tell(added(path));
         being_made(&mut feed, &format!("/system.slice/{ID}"));
         assert_eq!(owner(&feed, &RUNTIMES).is_some(), guessed, "{path}");
+    }
+}
+
+#[test]
+fn whoever_has_the_pid_may_have_been_on_his_way() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Task(task(INIT, RUNTIMES)));
+    feed.tell(sandbox());
+    feed.wants(1);
+    assert_eq!(owner(&feed, &RUNTIMES).as_deref(), Some(ID), "its first process is in it");
+    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
+    feed.wants(1);
+    for _ in 0..2 {
+        assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
+        assert_eq!(owner(&feed, &RUNTIMES), None);
+        feed.tell(What::Task(task(INIT, PODS)));
+        feed.tell(sandbox());
+        feed.wants(1);
     }
 }

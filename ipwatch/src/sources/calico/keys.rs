@@ -21,7 +21,9 @@ pub(super) trait Keys: Send + 'static {
     fn gone(&mut self, key: &str, out: &mut Vec<What>);
     /// The list is over. `began`: when it began.
     fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>);
-    /// All that there is of endpoints has been told: a good time to tell what has waited.
+    /// What has waited is to be told.
+    fn overdue(&mut self, _: &mut Vec<What>) {}
+    /// All that there is of endpoints has been told.
     fn confirmed(&mut self, out: &mut Vec<What>);
     /// Entries that were not understood.
     fn wrong(&self) -> usize;

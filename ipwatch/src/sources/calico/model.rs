@@ -105,8 +105,11 @@ impl Keys for Model {
         self.endpoints.ended(began, complete, out);
     }
 
-    fn confirmed(&mut self, out: &mut Vec<What>) {
+    fn overdue(&mut self, out: &mut Vec<What>) {
         self.blocks.confirmed(out);
+    }
+
+    fn confirmed(&mut self, out: &mut Vec<What>) {
         if self.endpoints.is_whole() {
             out.push(What::EndpointsConfirmed { store: STORE.to_owned() });
         }
@@ -248,6 +251,13 @@ mod tests {
         assert_eq!((&*all.key, all.taken), (BLOCK, Some(1)));
         assert_eq!((one.key.clone(), one.container_id.clone()), (format!("{BLOCK}/1"), Some(id)));
         let mut out = Vec::new();
+        let far = json!({"cidr": "10.0.0.0/30", "affinity": "host:node-1", "allocations": [null, 0, 1, null],
+            "attributes": [block["attributes"][0], {"handle_id": "x", "secondary": {"node": "node-2"}}]});
+        model.put(BLOCK, far.to_string().as_bytes(), &mut out);
+        model.overdue(&mut out);
+        let counts = |what: &What| matches!(what, What::Block(block) if block.taken == Some(2));
+        assert_eq!(out.iter().filter(|what| counts(what)).count(), 1, "{out:?}");
+        out.clear();
         model.gone(BLOCK, &mut out);
         assert_eq!(out.len(), 2);
     }

@@ -74,6 +74,9 @@ impl<K: Keys> Teller<K> {
 
     /// All has been told that there was then. A key that cannot be Calico's takes nothing from that.
     pub(super) async fn confirmed(&mut self, then: BootNs) -> Result<(), Closed> {
+        // Of now: what was told since then is no newer.
+        self.keys.overdue(&mut self.out);
+        self.flush(clock::now()).await?;
         if self.beyond == 0 {
             self.keys.confirmed(&mut self.out);
         }
