@@ -7,6 +7,8 @@
 //! - `judge`: from two looks to what is wrong. Pure.
 //! - `remedy`: the commands that free what has leaked. Pure.
 
+#[cfg(test)]
+mod fixtures;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod judge;

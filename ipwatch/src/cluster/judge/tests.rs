@@ -1,130 +1,12 @@
 //! Cases from the field, and what must not be told.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-use crate::cluster::objects;
-use crate::cluster::read::testing;
+use crate::cluster::fixtures::{
+    Told, calico, calico_pod, commands, crashed, lines, overlapping, pod, pool,
+};
 use crate::cluster::world::{Listed, State};
-
-/// A cluster as its objects say it.
-#[derive(Default, Clone)]
-struct Told {
-    pools: Vec<Value>,
-    overlapping: Vec<Value>,
-    networks: Vec<Value>,
-    blocks: Vec<Value>,
-    handles: Vec<Value>,
-    calico_pools: Vec<Value>,
-    nodes: Vec<Value>,
-    pods: Vec<Value>,
-}
-
-impl Told {
-    fn look(&self) -> Look {
-        let mut look = Look {
-            pools: testing::pools(&self.pools),
-            overlapping: testing::overlapping(&self.overlapping),
-            bounds: testing::bounds(&self.networks),
-            blocks: testing::blocks(&self.blocks),
-            handles: testing::handles(&self.handles),
-            calico_pools: testing::calico_pools(&self.calico_pools),
-            ..Look::default()
-        };
-        let read = |value: &Value| serde_json::from_value::<objects::Pod>(value.clone()).unwrap();
-        look.pods = Listed::all(self.pods.iter().map(|pod| read(pod).world()).collect());
-        let read = |value: &Value| serde_json::from_value::<objects::Node>(value.clone()).unwrap();
-        let nodes = self.nodes.iter().map(|node| read(node).world());
-        look.nodes = Listed::all(nodes.collect::<BTreeMap<_, _>>());
-        look
-    }
-
-    fn judged(&self) -> Cluster {
-        let look = self.look();
-        judge("https://10.0.0.1:6443", &look, &look, &Kubectl::default())
-    }
-}
-
-fn node(name: &str) -> Value {
-    json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-}
-
-fn pod(name: &str, node: &str, ip: &str, attached: &[&str]) -> Value {
-    let status = json!([
-        {"name": "cbr0", "interface": "eth0", "ips": [ip], "default": true},
-        {"name": "default/ipvlan", "interface": "net1", "ips": attached},
-    ]);
-    json!({
-        "metadata": {
-            "namespace": "shop", "name": name, "uid": format!("uid-{name}"),
-            "annotations": {"k8s.v1.cni.cncf.io/network-status": status.to_string(), "hunter2": "hunter2"},
-        },
-        "spec": {"nodeName": node},
-        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
-    })
-}
-
-fn pool(allocations: Value) -> Value {
-    json!({
-        "metadata": {"name": "192.168.7.0-27", "namespace": "kube-system"},
-        "spec": {"range": "192.168.7.0/27", "allocations": allocations},
-    })
-}
-
-fn network() -> Value {
-    let config = json!({
-        "type": "ipvlan", "mode": "l2",
-        "ipam": {"type": "whereabouts", "range": "192.168.7.0/27", "range_start": "192.168.7.10", "range_end": "192.168.7.14"},
-    });
-    json!({"metadata": {"name": "ipvlan", "namespace": "default"}, "spec": {"config": config.to_string()}})
-}
-
-fn overlapping(name: &str, podref: &str) -> Value {
-    let meta = json!({"name": name, "namespace": "kube-system", "uid": format!("uid-{name}"), "resourceVersion": "7"});
-    json!({"metadata": meta, "spec": {"podref": podref}})
-}
-
-/// R4: five IPs, three pods that live, a node that crashed and left two allocations that name nobody.
-fn crashed() -> Told {
-    Told {
-        pools: vec![pool(json!({
-            "10": {"id": "aaaa", "podref": "shop/web-0"},
-            "11": {"id": "dead-1"},
-            "12": {"id": "bbbb", "podref": "shop/web-1"},
-            "13": {"id": "dead-2", "podref": ""},
-            "14": {"id": "cccc"},
-        }))],
-        overlapping: vec![
-            overlapping("192.168.7.10", "shop/web-0"),
-            overlapping("192.168.7.11", "shop/old-0"),
-            overlapping("192.168.7.12", "shop/web-1"),
-        ],
-        networks: vec![network()],
-        nodes: vec![node("node-1"), node("node-2")],
-        pods: vec![
-            pod("web-0", "node-1", "10.0.1.2", &["192.168.7.10"]),
-            pod("web-1", "node-2", "10.0.2.2", &["192.168.7.12"]),
-            pod("web-2", "node-2", "10.0.2.3", &["192.168.7.14/27"]),
-        ],
-        ..Told::default()
-    }
-}
-
-fn line(finding: &ClusterFinding) -> String {
-    let ip = finding.ip.map(|ip| ip.to_string()).unwrap_or_default();
-    format!("{} {} {ip} {}", finding.certainty, finding.code, finding.why)
-}
-
-fn lines(cluster: &Cluster) -> Vec<String> {
-    cluster.findings.iter().map(line).collect()
-}
-
-fn commands(cluster: &Cluster) -> Vec<&str> {
-    let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
-    steps.filter(|step| step.changes).filter_map(|step| step.command.as_deref()).collect()
-}
 
 #[test]
 fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
@@ -391,56 +273,6 @@ fn a_node_that_does_not_answer_keeps_what_its_pods_have() {
         )),
         "{told:#?}"
     );
-}
-
-fn block(name: &str, cidr: &str, host: &str, attributes: Value) -> Value {
-    let count = attributes.as_array().unwrap().len();
-    let mut allocations: Vec<Value> = (0..count).map(|at| json!(at)).collect();
-    allocations.resize(64, Value::Null);
-    json!({
-        "metadata": {"name": name},
-        "spec": {"cidr": cidr, "affinity": format!("host:{host}"), "allocations": allocations,
-                 "attributes": attributes, "unallocated": [], "strictAffinity": false},
-    })
-}
-
-fn of_pod(name: &str) -> Value {
-    json!({"handle_id": format!("k8s-pod-network.{name}-id"),
-           "secondary": {"namespace": "shop", "pod": name, "node": "node-1"}})
-}
-
-fn calico_pod(name: &str, node: &str, ip: &str) -> Value {
-    json!({
-        "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "annotations": {
-            "cni.projectcalico.org/podIP": format!("{ip}/32"), "cni.projectcalico.org/podIPs": format!("{ip}/32"),
-        }},
-        "spec": {"nodeName": node},
-        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
-    })
-}
-
-fn calico() -> Told {
-    Told {
-        blocks: vec![
-            block("10-1-0-0-26", "10.1.0.0/26", "node-1", json!([
-                {"handle_id": "vxlan-tunnel-addr-node-1", "secondary": {"node": "node-1", "type": "vxlanTunnelAddress"}},
-                of_pod("web-0"), of_pod("gone"), {"handle_id": null, "secondary": null},
-                {"handle_id": "k8s-pod-network.x\r\neth0", "secondary": {"namespace": "shop", "pod": "gone-too"}},
-            ])),
-            block("10-1-0-64-26", "10.1.0.64/26", "node-9", json!([of_pod("lost")])),
-        ],
-        calico_pools: vec![json!({"metadata": {"name": "default"}, "spec": {"cidr": "10.1.0.0/16"}})],
-        handles: ["web-0", "gone", "lost", "left"]
-            .map(|name| json!({"metadata": {"name": format!("k8s-pod-network.{name}-id")},
-                               "spec": {"handleID": format!("k8s-pod-network.{name}-id"), "block": {}}}))
-            .to_vec(),
-        nodes: vec![node("node-1")],
-        pods: vec![
-            calico_pod("web-0", "node-1", "10.1.0.1"),
-            calico_pod("lost", "node-9", "10.1.0.64"),
-        ],
-        ..Told::default()
-    }
 }
 
 #[test]
