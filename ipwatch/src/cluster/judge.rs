@@ -5,6 +5,8 @@
 
 mod calico;
 mod duplicates;
+#[cfg(test)]
+mod freeing_tests;
 mod living;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 //! went through, and only while it is the object that was seen: Whereabouts itself would give the IP to a new pod of
 //! the same name meanwhile. Nothing guards `calicoctl ipam release` so: it is never told.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::json;
@@ -16,6 +17,9 @@ pub(super) const POOLS: &str = "ippools.whereabouts.cni.cncf.io";
 pub(super) const OVERLAPPING: &str = "overlappingrangeipreservations.whereabouts.cni.cncf.io";
 pub(super) const BLOCKS: &str = "ipamblocks.crd.projectcalico.org";
 pub(super) const HANDLES: &str = "ipamhandles.crd.projectcalico.org";
+
+/// Nodes that are named where there are many.
+pub(super) const NAMED: usize = 5;
 
 /// `kubectl`, for the cluster that was asked.
 #[derive(Debug, Clone, Default)]
@@ -79,6 +83,11 @@ impl Kubectl {
     /// Shows an object of the cluster.
     pub(super) fn get_global(&self, what: &str, kind: &str, name: &str) -> ClusterStep {
         self.look(what, &[Own("get"), Own(kind), Theirs(name), Own("-o"), Own("yaml")])
+    }
+
+    /// Shows all pods and their nodes.
+    pub(super) fn pods(&self, what: &str) -> ClusterStep {
+        self.look(what, &[Own("get"), Own("pods"), Own("-A"), Own("-o"), Own("wide")])
     }
 
     /// Shows the node on which a container may still run, or all where nobody says which.
@@ -172,6 +181,21 @@ impl Kubectl {
 /// A step that only looks.
 fn looks(what: &str, command: Option<String>) -> ClusterStep {
     ClusterStep { what: what.to_owned(), command, changes: false }
+}
+
+/// Asks the runtimes of nodes where pods are being made whether one of them is this container.
+pub(super) fn sandbox(nodes: &BTreeSet<&str>, id: &str) -> ClusterStep {
+    let some: Vec<&str> = nodes.iter().copied().take(NAMED).collect();
+    let more = match nodes.len() - some.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = format!(
+        "look on each node where pods are being made, {}{more}: where this finds the container, a pod has the IP or is \
+         about to, and nothing is to be freed; `ipwatch query` there tells too",
+        some.join(", ")
+    );
+    looks(&what, line([Own("crictl"), Own("inspectp"), Theirs(id)]))
 }
 
 /// A step that is no command.

@@ -70,6 +70,11 @@ fn a_pod_that_is_being_made_has_its_allocation() {
     let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
     assert_eq!((one.id.as_deref(), &*one.certainty), (Some("dead"), "likely"));
     assert!(one.evidence[0].contains("1 pods have a node and no IP yet"), "{:?}", one.evidence);
+    // Whose the container is, the runtimes say, before anything is freed.
+    let asks = |step: &ClusterStep| step.command.as_deref() == Some("crictl inspectp dead");
+    let asked = one.remediation.iter().position(asks).unwrap();
+    assert!(one.remediation[asked].what.contains("being made, node-1: where"));
+    assert!(one.remediation[asked..].iter().any(|step| step.changes));
 }
 
 #[test]
@@ -370,14 +375,24 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     let mut told = crashed();
     told.overlapping.clear();
     let mut unsaid = pod("web-4", "node-1", "10.0.1.9", &[]);
-    unsaid["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": "ipvlan"});
+    unsaid["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": "default/ipvlan"});
     told.pods.push(unsaid);
+    let asked = |told: &Told| -> usize {
+        let cluster = told.judged();
+        let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
+        steps.filter(|step| step.what.starts_with("only if none of them knows it: ")).count()
+    };
     let lines = of(&told);
-    assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:?}");
-    assert_eq!(commands(&told.judged()), [""; 0]);
+    assert!(lines[0].starts_with("likely ipam-reservation-leaked"), "{lines:?}");
+    assert_eq!(asked(&told), 2);
+    // What Multus says of one cannot be read.
+    told.pods[3]["metadata"]["annotations"] =
+        json!({"k8s.v1.cni.cncf.io/network-status": "[{\"ips\": [\"192.168.7.x\"]}]"});
+    assert_eq!(asked(&told), 2);
     // One that asks for none has none.
     told.pods[3]["metadata"]["annotations"] = json!({});
     assert!(of(&told)[0].starts_with("likely ipam-reservation-leaked"));
+    assert_eq!(asked(&told), 0);
     // One that has ended, and has it.
     told.pods[3] = pod("job", "node-1", "10.0.1.9", &["192.168.7.13"]);
     told.pods[3]["status"]["phase"] = json!("Failed");
