@@ -123,11 +123,18 @@ fn fate(
     }
 }
 
-/// The pods that may have an allocation which names none, of those of which not all IPs are known.
-fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Vec<&'a Pod> {
+/// The pods that may have an allocation of a pool which names none, of those of which not all IPs are known.
+#[derive(Default)]
+struct Holders<'a> {
+    count: usize,
+    nodes: BTreeSet<&'a str>,
+}
+
+fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
+    let mut holders = Holders::default();
     // Only an allocation of an old version names none.
     if pool.allocations.iter().all(|one| split(one.podref.as_deref()).is_some()) {
-        return Vec::new();
+        return holders;
     }
     let networks = look.bounds.items.get(&pool.name).filter(|_| look.bounds.is_whole());
     let is_of_pool = |wanted: &String| {
@@ -141,7 +148,11 @@ fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Vec<&'a Pod> {
         // What a pod's own IP comes from, its annotations do not say.
         pod.is_being_made() || wanted.is_none_or(|wanted| wanted.iter().any(is_of_pool))
     };
-    living.being_made.iter().copied().filter(may).collect()
+    for pod in living.being_made.iter().copied().filter(may) {
+        holders.count += 1;
+        holders.nodes.insert(&pod.node);
+    }
+    holders
 }
 
 /// What all allocations of a pool are looked at with.
@@ -151,7 +162,7 @@ struct Case<'a> {
     living: &'a Living<'a>,
     overlapping: &'a ByName<'a>,
     /// Pods that may have one which names none.
-    holders: Vec<&'a Pod>,
+    holders: Holders<'a>,
     kubectl: &'a Kubectl,
 }
 
@@ -171,12 +182,12 @@ fn leaked(case: &Case<'_>, allocation: &Allocation) -> Option<Candidate> {
     let owner = owner(names, allocation.ip, living).filter(|_| code == LEAKED);
     let node = node.or(owner.map(|pod| &*pod.node).filter(|node| !node.is_empty()));
     found.nodes.extend(node.map(str::to_owned));
-    let holders: &[&Pod] = if names[0].is_none() { &case.holders } else { &[] };
-    if !holders.is_empty() {
+    let holders = Some(&case.holders).filter(|all| names[0].is_none() && all.count > 0);
+    if let Some(holders) = holders {
         found.evidence.push(format!(
             "{} pods have a node and no IP yet, or on a network one that nobody says: if one of them has this IP, its \
              runtime knows the container",
-            holders.len()
+            holders.count
         ));
     }
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
@@ -226,7 +237,7 @@ fn free(
     case: &Case<'_>,
     allocation: &Allocation,
     also: Option<&Overlapping>,
-    holders: &[&Pod],
+    holders: Option<&Holders<'_>>,
     steps: &mut Vec<ClusterStep>,
 ) {
     let names = names(allocation, also);
@@ -241,12 +252,11 @@ fn free(
     }
     let also = also.filter(|one| goes_with(one, allocation));
     let mut freeing = case.kubectl.free(case.pool, allocation, also);
-    if !holders.is_empty() {
-        let nodes: BTreeSet<&str> = holders.iter().map(|pod| &*pod.node).collect();
+    if let Some(Holders { nodes, .. }) = holders {
         if nodes.len() > NAMED {
             steps.push(case.kubectl.pods("look where pods are that have no IP yet"));
         }
-        let asking = sandbox(&nodes, &allocation.id);
+        let asking = sandbox(nodes, &allocation.id);
         if allocation.id.is_empty() || asking.command.is_none() {
             steps.push(advice(
                 "free nothing yet: a pod that is being made may have it, and its id is none that a runtime can be \
