@@ -127,6 +127,19 @@ fn waiting(api: &Api, name: &str, node: Option<&str>) {
     );
 }
 
+/// A pod of ipwatch on a node, as the manifests call it.
+fn agent_pod(api: &Api, node: &str) {
+    let path = "/api/v1/namespaces/default/pods";
+    let mut object = api.create(path, &json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "ipwatch-x", "labels": {"app.kubernetes.io/name": "ipwatch"}},
+        "spec": {"nodeName": node, "hostNetwork": true, "containers": [{"name": "ipwatch", "image": "ipwatch"}]},
+    }));
+    object["status"] = json!({"phase": "Running"});
+    let told = api.ask("PUT", &format!("{path}/ipwatch-x/status"), Some(&object));
+    told.unwrap_or_else(|error| panic!("the status of ipwatch-x: {error}"));
+}
+
 /// The IPs that findings of a code are about.
 fn ips(document: &Value, code: &str) -> Vec<String> {
     let findings = document["cluster"]["findings"].as_array().expect("findings").iter();
@@ -252,6 +265,12 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     assert!(said.contains("no pod of ipwatch runs on node node-2"), "{said}");
     let (code, said) = plugin("absent");
     assert!(code == Some(2) && said.contains("NotFound"), "{code:?} {said}");
+    // kubectl's own failure, which ends with 1: nobody serves an exec on this node.
+    agent_pod(api, "node-2");
+    let (code, said) = plugin("web-1 -n default --ipwatch-namespace default");
+    assert!(code == Some(2) && !said.contains("no pod of ipwatch"), "{code:?} {said}");
+    let (code, said) = plugin("cluster scan --settle 1s");
+    assert_eq!(code, Some(0), "{said}");
     let own = format!("kubectl ipwatch cluster scan --settle 1s --kubeconfig {}", admin.display());
     let out = shell(lab, &own);
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));

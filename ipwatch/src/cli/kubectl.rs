@@ -4,11 +4,12 @@
 //! itself, which has the namespace, the context and the credentials, those of a program among them.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::{self, IsTerminal as _, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 
 use super::Failure;
 
@@ -19,16 +20,25 @@ const LABEL: &str = "app.kubernetes.io/name=ipwatch";
 const CONTAINER: &str = "ipwatch";
 /// Longest answer of kubectl that is read.
 const LONGEST: u64 = 1 << 20;
+/// Of what it complains of, so much of the end is looked at.
+const TAIL: usize = 4 << 10;
+/// Options that are the plugin's own wherever they stand, for kubectl takes them so, and ipwatch has none of them:
+/// before a pod, after it, and of `cluster scan`.
+const OWN: [&str; 4] = ["--namespace", "--kubeconfig", "--context", "--ipwatch-namespace"];
 
 /// Which IP a pod has, and who holds it: asked of the ipwatch on its node.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl ipwatch", bin_name = "kubectl ipwatch", version, max_term_width = 100)]
+#[command(args_override_self = true)]
 #[command(after_help = "\
-`kubectl ipwatch POD` is `ipwatch query pod` on its node; options after POD are options of that, and any \
+`kubectl ipwatch POD` is `ipwatch query pod` on its node; other options after POD are options of that, and any \
 other words are a command of their own: `kubectl ipwatch web-0 query findings`.
 
-`kubectl ipwatch cluster scan` looks at the whole cluster: see `kubectl ipwatch cluster scan --help`.")]
-struct Plugin {
+`kubectl ipwatch cluster scan` looks at the whole cluster: see `kubectl ipwatch cluster scan --help`. A pod of \
+the name `cluster` is `pod/cluster`.
+
+Exit codes are those of ipwatch on the node; where kubectl itself fails it is 2.")]
+pub(super) struct Plugin {
     /// The pod's namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
@@ -62,24 +72,110 @@ pub(super) fn is_meant(program: Option<&OsStr>) -> bool {
     program.map(Path::new).and_then(Path::file_name).is_some_and(|name| name == NAME)
 }
 
-/// The command line of the whole program, where that is meant: `kubectl ipwatch cluster scan`.
-pub(super) fn whole(args: &[OsString]) -> Option<Vec<OsString>> {
-    let first = args.get(1).filter(|word| *word == "cluster")?;
-    let rest = args.iter().skip(2).cloned();
-    Some([OsString::from("ipwatch"), first.clone()].into_iter().chain(rest).collect())
+/// Whose command line it is.
+#[derive(Debug)]
+pub(super) enum Meant {
+    /// The whole program's, in its own words: `kubectl ipwatch cluster scan`.
+    Whole(Vec<OsString>),
+    /// The plugin's.
+    Plugin(Plugin),
 }
 
-/// Runs this command line.
-pub(super) fn main(args: Vec<OsString>) -> Result<ExitCode, clap::Error> {
-    let plugin = Plugin::try_parse_from(args)?;
-    Ok(match plugin.run(Program { program: OsStr::new("kubectl"), words: &[] }) {
-        Ok(code) => code,
+/// Reads a command line.
+pub(super) fn read(args: Vec<OsString>) -> Result<Meant, clap::Error> {
+    let (own, rest) = sorted(args)?;
+    if rest.first().is_some_and(|word| word == "cluster") {
+        return whole(own, rest).map(Meant::Whole);
+    }
+    let own = own.into_iter().flat_map(|(name, value)| [OsString::from(name), value]);
+    let words = std::iter::once(OsString::from(NAME)).chain(own).chain(rest);
+    Plugin::try_parse_from(words).map(Meant::Plugin)
+}
+
+/// The options that are the plugin's own, each with its value, and all other words.
+type Sorted = (Vec<(&'static str, OsString)>, Vec<OsString>);
+
+/// Sorts the words of a command line. What stands behind `--` is nobody's option.
+fn sorted(args: Vec<OsString>) -> Result<Sorted, clap::Error> {
+    let (mut own, mut rest) = (Vec::new(), Vec::new());
+    let mut words = args.into_iter().skip(1);
+    while let Some(word) = words.next() {
+        if word == "--" {
+            rest.push(word);
+            rest.extend(words);
+            break;
+        }
+        let Some((name, value)) = word.to_str().and_then(own_option) else {
+            rest.push(word);
+            continue;
+        };
+        let value = match value {
+            Some(value) => OsString::from(value),
+            None => {
+                // Taken for its value, an option would be lost.
+                let next = words.next().filter(|next| !next.as_encoded_bytes().starts_with(b"-"));
+                next.ok_or_else(|| misused(format!("{name} needs a value")))?
+            }
+        };
+        own.push((name, value));
+    }
+    Ok((own, rest))
+}
+
+/// The plugin's own option that a word is, by its long name, and its value where the same word has it.
+fn own_option(word: &str) -> Option<(&'static str, Option<&str>)> {
+    if let Some(value) = word.strip_prefix("-n") {
+        let value = value.strip_prefix('=').unwrap_or(value);
+        return Some((OWN[0], Some(value).filter(|value| !value.is_empty())));
+    }
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    Some((OWN.into_iter().find(|own| *own == name)?, value))
+}
+
+/// The command line of the whole program. It has what leads to the cluster behind `scan`.
+fn whole(
+    own: Vec<(&'static str, OsString)>,
+    rest: Vec<OsString>,
+) -> Result<Vec<OsString>, clap::Error> {
+    let mut words = vec![OsString::from("ipwatch")];
+    words.extend(rest);
+    let scan = words.iter().position(|word| word == "scan");
+    let mut said = Vec::new();
+    for (name, value) in own.into_iter().rev() {
+        if name.ends_with("namespace") {
+            let why = format!(
+                "`cluster scan` looks at all namespaces: leave {name} out; a pod of the name `cluster` is `pod/cluster`"
+            );
+            return Err(misused(why));
+        }
+        // Of `cluster --help` nothing leads anywhere; of one that is said twice the last counts.
+        if let Some(scan) = scan.filter(|_| !said.contains(&name)) {
+            said.push(name);
+            words.splice(scan + 1..scan + 1, [OsString::from(name), value]);
+        }
+    }
+    Ok(words)
+}
+
+/// What is wrong with a command line.
+fn misused(why: String) -> clap::Error {
+    Plugin::command().error(ErrorKind::InvalidValue, why)
+}
+
+/// Runs the plugin.
+pub(super) fn main(plugin: &Plugin) -> ExitCode {
+    match plugin.run(Program { program: OsStr::new("kubectl"), words: &[] }) {
+        Ok(code) => ExitCode::from(code),
         Err(failure) => super::failed(&failure),
-    })
+    }
 }
 
 impl Plugin {
-    fn run(&self, kubectl: Program<'_>) -> Result<ExitCode, Failure> {
+    /// The exit code of ipwatch there.
+    fn run(&self, kubectl: Program<'_>) -> Result<u8, Failure> {
         let (namespace, name, node) = self.pod(kubectl)?;
         let agent = self.agent(kubectl, &node)?;
         let mut command = self.kubectl(kubectl);
@@ -93,9 +189,15 @@ impl Plugin {
             command.args(["query", "pod", &pod]);
         }
         command.args(&self.args);
-        let status = command.status().map_err(cannot_run)?;
+        let mut child = command.stderr(Stdio::piped()).spawn().map_err(cannot_run)?;
+        let tail = complaints(&mut child, &mut io::stderr());
+        let status = child.wait().map_err(cannot_run)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
-        Ok(ExitCode::from(code.unwrap_or(super::ERROR)))
+        Ok(match code.unwrap_or(super::ERROR) {
+            // Its own failures end with 1 too, which is a word of ours.
+            super::FINDINGS if !is_theirs(&tail) => super::ERROR,
+            code => code,
+        })
     }
 
     /// Its namespace, name and node.
@@ -164,6 +266,30 @@ impl Plugin {
     }
 }
 
+/// Passes on what a program complains of, as it comes. Returned: the end of it.
+fn complaints(child: &mut Child, out: &mut dyn Write) -> Vec<u8> {
+    let (mut tail, mut part) = (Vec::new(), [0; 1 << 10]);
+    let Some(mut stderr) = child.stderr.take() else { return tail };
+    loop {
+        let read = match stderr.read(&mut part) {
+            Ok(0) => return tail,
+            Ok(read) => part.get(..read).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return tail,
+        };
+        // Nobody is left to tell when stderr is closed.
+        let _ = out.write_all(read).and_then(|()| out.flush());
+        tail.extend_from_slice(read);
+        tail.drain(..tail.len().saturating_sub(TAIL));
+    }
+}
+
+/// Whether the exit code is that of the program there: kubectl says so last (client-go 1.20, tools/remotecommand/v4.go).
+fn is_theirs(complaints: &[u8]) -> bool {
+    let last = complaints.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+    last.is_some_and(|last| last.starts_with(b"command terminated with exit code "))
+}
+
 /// What kubectl answers. What it complains of stands on stderr.
 fn said(mut command: Command) -> Result<String, Failure> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -190,26 +316,31 @@ mod tests {
     use super::*;
 
     /// A kubectl that writes down how it was called.
-    fn run(line: &str, node: &str, agents: &str) -> (Result<ExitCode, Failure>, Vec<String>) {
+    fn run(line: &str, node: &str, agents: &str) -> (Result<u8, Failure>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let (program, log) = (dir.path().join("kubectl"), dir.path().join("log"));
         let script = format!(
             "printf '%s\\n' \"$*\" >> '{}'\ncase \"$*\" in\n*'get pods '*) printf '{agents}' ;;\n\
-             *'get pod '*) printf 'shop\\nweb-0\\n{node}\\n' ;;\n*' -- ipwatch fail'*) exit 7 ;;\nesac\n",
+             *'get pod '*) printf 'shop\\nweb-0\\n{node}\\n' ;;\n\
+             *' -- ipwatch fail '*) echo \"command terminated with exit code ${{*##* }}\" >&2; exit \"${{*##* }}\" ;;\n\
+             *' -- ipwatch refused '*) echo 'Error from server (Forbidden)' >&2; exit \"${{*##* }}\" ;;\nesac\n",
             log.display()
         );
         std::fs::write(&program, script).unwrap();
-        let words = std::iter::once("kubectl-ipwatch").chain(line.split_whitespace());
-        let plugin = Plugin::try_parse_from(words).unwrap();
+        let Ok(Meant::Plugin(plugin)) = read(words(line)) else { panic!("{line}") };
         let ended =
             plugin.run(Program { program: OsStr::new("sh"), words: &[program.as_os_str()] });
         let log = crate::bounded::read_text(&log, 1 << 20).unwrap_or_default();
         (ended, log.lines().map(str::to_owned).collect())
     }
 
+    fn words(line: &str) -> Vec<OsString> {
+        std::iter::once(NAME).chain(line.split_whitespace()).map(OsString::from).collect()
+    }
+
     fn asked(line: &str) -> String {
         let (ended, log) = run(line, "node-1", "ipwatch-x\\n");
-        assert_eq!(format!("{:?}", ended.unwrap()), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(ended.unwrap(), 0);
         log.last().unwrap().clone()
     }
 
@@ -236,9 +367,64 @@ mod tests {
     }
 
     #[test]
+    fn what_leads_to_the_cluster_may_stand_before_a_pod_and_after_it() {
+        let before = run("-n shop --context c --kubeconfig k web-0 -o tree", "node-1", "a\\n").1;
+        assert!(before[0].contains("--kubeconfig k --context c ") && before[0].contains("-n shop"));
+        for line in [
+            "web-0 -n shop --context c --kubeconfig k -o tree",
+            "web-0 -o tree -nshop --context=c --kubeconfig=k",
+            "--context x -n=other web-0 --namespace=shop --context c -o tree --kubeconfig k",
+        ] {
+            assert_eq!(run(line, "node-1", "a\\n").1, before, "{line}");
+        }
+        // Behind `--` they are whose the words are.
+        let exec = "exec -n ipwatch ipwatch-x -c ipwatch -- ipwatch";
+        assert_eq!(asked("web-0 query -- -n"), format!("{exec} query -- -n"));
+        for line in ["web-0 -n", "web-0 --context -o tree", "-n", "--context", "web-0 -n="] {
+            let error = read(words(line)).unwrap_err();
+            assert!(error.use_stderr() && error.to_string().contains("needs a value"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_option_of_ipwatch_on_a_node_is_taken_for_one_of_the_plugin() {
+        fn look(command: &clap::Command, path: &str) {
+            for one in command.get_arguments() {
+                let long = one.get_long().map(|long| format!("--{long}"));
+                let own = long.is_some_and(|long| OWN.contains(&&*long));
+                assert!(!own && one.get_short() != Some('n'), "{path}: {one}");
+            }
+            for one in command.get_subcommands().filter(|one| one.get_name() != "cluster") {
+                look(one, &format!("{path} {}", one.get_name()));
+            }
+        }
+        look(&crate::cli::args::Cli::command(), "ipwatch");
+    }
+
+    #[test]
     fn its_exit_code_is_that_of_ipwatch_there() {
-        let (ended, _) = run("web-0 fail", "node-1", "ipwatch-x\\n");
-        assert_eq!(format!("{:?}", ended.unwrap()), format!("{:?}", ExitCode::from(7)));
+        let code = |line: &str| run(line, "node-1", "ipwatch-x\\n").0.unwrap();
+        for there in [0, 1, 2, 3, 7] {
+            assert_eq!(code(&format!("web-0 fail {there}")), there);
+        }
+        // And where kubectl itself fails, it is none of ipwatch's: 1 would say that something is found.
+        assert_eq!(code("web-0 refused 1"), crate::cli::ERROR);
+        assert_eq!(code("web-0 refused 127"), 127);
+    }
+
+    #[test]
+    fn what_it_complains_of_is_passed_on_and_its_end_is_kept() {
+        let script = "i=0; while [ $i -lt 2000 ]; do echo \"line $i\" >&2; i=$((i+1)); done";
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = Vec::new();
+        let tail = complaints(&mut child, &mut out);
+        child.wait().unwrap();
+        assert_eq!(out.split(|byte| *byte == b'\n').count(), 2001);
+        assert!(tail.len() == TAIL && out.ends_with(&tail));
+        assert!(is_theirs(b"ipwatch: x\ncommand terminated with exit code 1\n"));
+        assert!(!is_theirs(b"command terminated with exit code 1\nerror: lost\n"));
+        assert!(!is_theirs(b"") && !is_theirs(b"ipwatch: command terminated with exit code 1"));
     }
 
     #[test]
@@ -250,7 +436,7 @@ mod tests {
         };
         assert!(error("", "").contains("shop/web-0 has no node yet"));
         assert!(error("node-1", "").contains("no pod of ipwatch runs on node node-1"));
-        let plugin = Plugin::try_parse_from(["kubectl-ipwatch", "web-0"]).unwrap();
+        let Ok(Meant::Plugin(plugin)) = read(words("web-0")) else { panic!("no plugin") };
         let absent = Program { program: OsStr::new("/nonexistent/kubectl"), words: &[] };
         let absent = plugin.run(absent).unwrap_err().to_string();
         assert!(absent.contains("is it in the PATH?"), "{absent}");
@@ -260,11 +446,25 @@ mod tests {
     fn the_name_decides_and_the_cluster_is_the_programs_own() {
         assert!(is_meant(Some(OsStr::new("/usr/bin/kubectl-ipwatch"))));
         assert!(!is_meant(Some(OsStr::new("/usr/bin/ipwatch"))) && !is_meant(None));
-        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(
-            whole(&words("kubectl-ipwatch cluster scan -o json")),
-            Some(words("ipwatch cluster scan -o json"))
-        );
-        assert_eq!(whole(&words("kubectl-ipwatch web-0 cluster")), None);
+        let to = "ipwatch cluster scan --kubeconfig k --context c -o json";
+        for (line, meant) in [
+            ("cluster scan -o json", "ipwatch cluster scan -o json"),
+            ("--kubeconfig k --context c cluster scan -o json", to),
+            ("--kubeconfig=k cluster scan --context c -o json", to),
+            ("cluster scan -o json --kubeconfig k --context=c", to),
+            ("--context x cluster scan --kubeconfig k --context c -o json", to),
+            ("cluster --help", "ipwatch cluster --help"),
+            ("--context c cluster", "ipwatch cluster"),
+        ] {
+            let Ok(Meant::Whole(whole)) = read(words(line)) else { panic!("{line}") };
+            assert_eq!(whole, meant.split(' ').collect::<Vec<_>>(), "{line}");
+        }
+        for line in ["-n shop cluster scan", "cluster scan --ipwatch-namespace x"] {
+            let error = read(words(line)).unwrap_err().to_string();
+            assert!(error.contains("all namespaces"), "{error}");
+        }
+        for line in ["web-0 cluster", "pod/cluster", "shop/cluster -n x", "-n shop po/cluster"] {
+            assert!(matches!(read(words(line)), Ok(Meant::Plugin(_))), "{line}");
+        }
     }
 }

@@ -80,9 +80,10 @@ const NOT_FOUND: u8 = 3;
 pub fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if kubectl::is_meant(args.first().map(OsString::as_os_str)) {
-        match kubectl::whole(&args) {
-            Some(whole) => args = whole,
-            None => return kubectl::main(args).unwrap_or_else(|usage| misused(&usage)),
+        match kubectl::read(args) {
+            Ok(kubectl::Meant::Whole(whole)) => args = whole,
+            Ok(kubectl::Meant::Plugin(plugin)) => return kubectl::main(&plugin),
+            Err(usage) => return misused(&usage),
         }
     }
     let cli = match Cli::read(args) {

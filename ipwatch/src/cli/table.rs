@@ -73,11 +73,11 @@ impl Cell {
     }
 }
 
-/// Rows under headers. A row may carry a note, which stands on a line of its own.
+/// Rows under headers. A row may carry notes, which stand on lines of their own.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     headers: Vec<&'static str>,
-    rows: Vec<(Vec<Cell>, Option<String>)>,
+    rows: Vec<(Vec<Cell>, Vec<String>)>,
 }
 
 impl Table {
@@ -86,13 +86,14 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: Vec<Cell>) {
-        self.noted(cells, None);
+        self.noted(cells, []);
     }
 
     /// A row and what is said below it.
-    pub(super) fn noted(&mut self, cells: Vec<Cell>, note: Option<String>) {
+    pub(super) fn noted(&mut self, cells: Vec<Cell>, notes: impl IntoIterator<Item = String>) {
         debug_assert_eq!(cells.len(), self.headers.len());
-        self.rows.push((cells, note.map(|note| escape(&note).into_owned())));
+        let notes = notes.into_iter().map(|note| escape(&note).into_owned());
+        self.rows.push((cells, notes.collect()));
     }
 
     /// The lines of the table.
@@ -112,9 +113,9 @@ impl Table {
         }
         // Notes begin under the second column, as the first is a short one.
         let indent = " ".repeat(widths.first().map_or(0, |width| width + GAP));
-        for (row, note) in &self.rows {
+        for (row, notes) in &self.rows {
             line(&mut out, row, &widths, paint);
-            if let Some(note) = note {
+            for note in notes {
                 out.push_str(&indent);
                 out.push_str(&paint.paint(Style::Dim, note));
                 out.push('\n');

@@ -4,7 +4,11 @@
 //! two of them a pod may come or go. What a list that is not whole lacks proves nothing.
 
 mod calico;
+#[cfg(test)]
+mod calico_tests;
 mod duplicates;
+#[cfg(test)]
+mod duplicates_tests;
 #[cfg(test)]
 mod freeing_tests;
 mod living;
@@ -45,6 +49,8 @@ struct Candidate {
     certainty: Certainty,
     ip: Option<IpAddr>,
     object: Option<String>,
+    /// The object of the range that it takes an IP from.
+    range: Option<String>,
     offset: Option<u128>,
     id: Option<String>,
     pods: Vec<String>,
@@ -63,6 +69,7 @@ impl Candidate {
             certainty: Certainty::Certain,
             ip: None,
             object: None,
+            range: None,
             offset: None,
             id: None,
             pods: Vec::new(),
@@ -118,7 +125,7 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl
         .map(|range| range.object.as_str())
         .collect();
     for one in told.iter_mut().filter(|one| one.code == LEAKED) {
-        if one.object.as_deref().is_some_and(|object| full.contains(&object)) {
+        if one.range.as_deref().is_some_and(|range| full.contains(&range)) {
             one.severity = Severity::Critical;
         }
     }

@@ -8,6 +8,8 @@
 //! - `remedy`: the commands that free what has leaked. Pure.
 
 #[cfg(test)]
+mod example;
+#[cfg(test)]
 mod fixtures;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;

@@ -127,15 +127,15 @@ impl Pod {
         self.ips.iter().copied().chain(attached).chain(self.calico.iter().copied())
     }
 
-    /// It is on a node, and which IPs it has is not known yet, or not understood.
+    /// It is on a node, and which IPs it has is not known yet.
     pub(super) fn is_being_made(&self) -> bool {
-        let alive = !self.ended && !self.host_network && !self.node.is_empty();
-        alive && (self.ips.is_empty() || self.networks_wrong)
+        !self.ended && !self.host_network && !self.node.is_empty() && self.ips.is_empty()
     }
 
-    /// It asks Multus for networks, and nobody says what it was given.
+    /// It asks Multus for networks, and nobody says what it was given; or what is said is not understood.
     pub(super) fn is_unsaid(&self) -> bool {
-        !self.ended && !self.host_network && self.wants_networks && self.networks.is_none()
+        let unsaid = self.networks_wrong || (self.wants_networks && self.networks.is_none());
+        unsaid && !self.ended && !self.host_network
     }
 }
 

@@ -7,6 +7,10 @@ use crate::fact::BootNs;
 const ENOUGH: usize = 5_000;
 /// After that it is left alone for so long, in ns: giving back in the middle of a burst is in vain.
 const PAUSE: u64 = 3_000_000_000;
+/// When the program's pages are let go of after the start, each time so long after the one before: on a busy node the
+/// start has not ended by the first. No more often: what comes back then is in use, and the disk that it comes from may
+/// be what hangs one day.
+const AFTER_START: [u64; 2] = [PAUSE, 30_000_000_000];
 
 /// One heap for all threads: each thread's own would keep what it once needed. To be called before there
 /// is a second thread.
@@ -20,8 +24,8 @@ pub(super) fn one_heap() {
 pub(super) struct Housekeeper {
     work: usize,
     due: Option<BootNs>,
-    /// The start lies behind, and what only it needed is mapped still.
-    after_start: bool,
+    /// When the program's pages are let go of next, and how often they were.
+    pages: Option<(BootNs, usize)>,
 }
 
 impl Housekeeper {
@@ -35,24 +39,25 @@ impl Housekeeper {
 
     /// The start is over: what only it needed goes.
     pub(super) fn started(&mut self, now: BootNs) {
-        self.due.get_or_insert(now.plus(PAUSE));
-        self.after_start = true;
+        self.pages = Some((now.plus(AFTER_START[0]), 0));
     }
 
     /// When to come back, if there is anything to do.
     pub(super) fn due(&self) -> Option<BootNs> {
-        self.due
+        self.due.into_iter().chain(self.pages.map(|(due, _)| due)).min()
     }
 
     /// Gives memory back when it is time.
     pub(super) fn keep(&mut self, now: BootNs) {
-        if self.due.is_some_and(|due| due <= now) {
-            let Self { after_start, .. } = std::mem::take(self);
+        let pages = self.pages.filter(|(due, _)| *due <= now);
+        if pages.is_some() || self.due.is_some_and(|due| due <= now) {
+            (self.work, self.due) = (0, None);
             give_back();
-            // Once: what comes back is in use, and the disk that it comes from may be what hangs one day.
-            if after_start {
-                let_go_of_code();
-            }
+        }
+        if let Some((_, times)) = pages {
+            let next = AFTER_START.get(times + 1);
+            self.pages = next.map(|pause| (now.plus(*pause), times + 1));
+            let_go_of_code();
         }
     }
 }
@@ -120,6 +125,19 @@ mod tests {
         keeper.keep(BootNs(4));
         assert!(keeper.due().is_some(), "not yet");
         keeper.keep(BootNs(2).plus(PAUSE));
+        assert_eq!(keeper.due(), None);
+    }
+
+    #[test]
+    fn after_the_start_it_comes_back_twice() {
+        let mut keeper = Housekeeper::default();
+        keeper.started(BootNs(1));
+        for (n, pause) in AFTER_START.into_iter().enumerate() {
+            let due = keeper.due().unwrap();
+            assert_eq!(due.0 % 1_000_000_000, 1, "{n}");
+            assert!(due.0 >= pause);
+            keeper.keep(due);
+        }
         assert_eq!(keeper.due(), None);
     }
 

@@ -4,10 +4,13 @@
 //! Nothing is concluded from what was not told. A datastore that has never had an endpoint of this node is another
 //! one's, or calls this node by another name; one that was not listed whole, or does not answer, may have it.
 
+mod index;
+
 use std::collections::BTreeMap;
 
-use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
 
+use self::index::Index;
 use super::orphans::hash_of;
 use super::{Netns, NodeMap, Policy, SandboxEntry, Told, Word};
 
@@ -21,8 +24,6 @@ const GRACE: u64 = 10_000_000_000;
 const PREFIX: &str = "cali";
 /// Where the endpoint is the pod itself.
 pub(super) const PODS: &str = "kubernetes";
-/// Sources that may tell of endpoints.
-const STORES: [&str; 2] = ["calico", PODS];
 
 /// An endpoint as its datastore told of it last.
 #[derive(Debug, Clone)]
@@ -245,14 +246,7 @@ impl NodeMap {
     #[must_use]
     pub fn endpoints_answer(&self) -> bool {
         let Endpoints { stores, beyond, .. } = &self.endpoints;
-        let down = |name: &str| {
-            self.sources.get(name).is_some_and(|source| source.status == SourceStatus::Down)
-        };
-        // One that is down since the start has told nothing yet, and may have.
-        let silent = STORES.iter().any(|name| !stores.contains_key(*name) && down(name));
-        !beyond
-            && !silent
-            && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
+        !beyond && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
     }
 
     /// Whether every datastore that has had an endpoint of this node goes on to tell of them.
@@ -278,10 +272,11 @@ impl NodeMap {
     /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
     /// count yet.
     pub fn missing_endpoints(&self, policy: &Policy) -> Vec<MissingEndpoint<'_>> {
+        let index = Index::new(self);
         let mut found = Vec::new();
         for store in self.datastores() {
             for sandbox in self.runtimes.sandboxes() {
-                found.extend(self.missing_endpoint(store, sandbox, policy));
+                found.extend(self.missing_endpoint(store, sandbox, &index, policy));
             }
         }
         found
@@ -291,6 +286,7 @@ impl NodeMap {
         &'a self,
         (store, says): (&'a str, &Datastore),
         sandbox: &'a SandboxEntry,
+        index: &Index<'a>,
         policy: &Policy,
     ) -> Option<MissingEndpoint<'a>> {
         let id = &sandbox.sandbox.id;
@@ -309,7 +305,7 @@ impl NodeMap {
         }
         let other = self.endpoints.of(store, pod).next();
         if !matches!(self.word_on(id), Word::Lives)
-            || !self.is_only(sandbox, pod)
+            || !is_only(sandbox, index.sandboxes(&pod.namespace, &pod.name))
             || self.is_to_go(id, pod)
             || (store == PODS && !self.is_in_api(pod))
         {
@@ -319,13 +315,10 @@ impl NodeMap {
             let sure = netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
             sure && netns.dying.is_none() && netns.routable().next().is_some()
         })?;
-        let (device, made) = self.calico_device(netns, pod)?;
-        let lost = self.endpoints.lost.values();
+        let (device, made) = self.calico_device(netns, pod, index)?;
+        let lost = index.lost(&pod.namespace, &pod.name).iter().copied();
         let lost = lost.filter(|(was, _)| {
-            was.endpoint.store == store
-                && was.endpoint.namespace == pod.namespace
-                && was.endpoint.pod == pod.name
-                && was.endpoint.container.as_ref().is_none_or(|of| of == id)
+            was.endpoint.store == store && was.endpoint.container.as_ref().is_none_or(|of| of == id)
         });
         let lost = lost.max_by_key(|(_, at)| *at);
         let went = lost.map(|(_, at)| *at).or(other.map(|entry| entry.since));
@@ -345,20 +338,6 @@ impl NodeMap {
             since,
             from,
             heard,
-        })
-    }
-
-    /// Whether its pod has no other sandbox that may be the one which counts.
-    fn is_only(&self, sandbox: &SandboxEntry, pod: &PodName) -> bool {
-        let mut others = self.runtimes.sandboxes().filter(|other| {
-            let name = other.sandbox.pod.as_ref();
-            other.dead.is_none()
-                && other.sandbox.id != sandbox.sandbox.id
-                && name.is_some_and(|o| o.namespace == pod.namespace && o.name == pod.name)
-        });
-        others.all(|other| {
-            let made = other.sandbox.created.zip(sandbox.sandbox.created);
-            made.is_some_and(|(other, own)| other < own)
         })
     }
 
@@ -384,11 +363,14 @@ impl NodeMap {
     }
 
     /// The node's end of the device that Calico made for a pod, and since when it is there.
-    fn calico_device(&self, netns: &Netns, pod: &PodName) -> Option<(&Link, BootNs)> {
-        let host = self.netns.get(&self.host()?)?;
-        let name = format!("{PREFIX}{}", hash_of(&pod.namespace, &pod.name));
-        let known = host.links().find(|known| known.link.name == name)?;
-        let there = self.far_netns(host, &known.link) == Some(netns.id);
+    fn calico_device<'a>(
+        &'a self,
+        netns: &Netns,
+        pod: &PodName,
+        index: &Index<'a>,
+    ) -> Option<(&'a Link, BootNs)> {
+        let known = index.link(&format!("{PREFIX}{}", hash_of(&pod.namespace, &pod.name)))?;
+        let there = self.far_netns(index.host()?, &known.link) == Some(netns.id);
         (there && known.link.kind.as_deref() == Some("veth")).then_some((&known.link, known.since))
     }
 
@@ -396,6 +378,7 @@ impl NodeMap {
     pub fn stale_endpoints(&self, policy: &Policy) -> Vec<StaleEndpoint<'_>> {
         // The API server's pods come and go with their endpoints.
         let stores: Vec<_> = self.datastores().filter(|(name, _)| *name != PODS).collect();
+        let index = Index::new(self);
         let all = self.endpoints.all.values();
         let of = |entry: &EndpointEntry| {
             stores
@@ -403,13 +386,14 @@ impl NodeMap {
                 .find(|(name, _)| *name == entry.endpoint.store)
                 .map(|(_, store)| store.heard)
         };
-        all.filter_map(|entry| self.stale_endpoint(entry, of(entry)?, policy)).collect()
+        all.filter_map(|entry| self.stale_endpoint(entry, of(entry)?, &index, policy)).collect()
     }
 
     fn stale_endpoint<'a>(
         &'a self,
         entry: &'a EndpointEntry,
         heard: BootNs,
+        index: &Index<'a>,
         policy: &Policy,
     ) -> Option<StaleEndpoint<'a>> {
         let id = entry.endpoint.container.as_deref()?;
@@ -418,16 +402,11 @@ impl NodeMap {
             Word::Denied(since) if self.is_ours(id) => since,
             _ => return None,
         };
-        let name = |pod: &PodName| {
-            pod.namespace == entry.endpoint.namespace && pod.name == entry.endpoint.pod
-        };
-        let lives = self
-            .runtimes
-            .sandboxes()
-            .any(|other| other.dead.is_none() && other.sandbox.pod.as_ref().is_some_and(name));
-        let host = self.netns.get(&self.host()?)?;
-        let device = entry.endpoint.device.as_deref();
-        let device = host.links().any(|known| Some(&*known.link.name) == device);
+        let Endpoint { namespace, pod, device, .. } = &entry.endpoint;
+        let lives = !index.sandboxes(namespace, pod).is_empty();
+        // Without the node's netns nobody knows its devices.
+        index.host()?;
+        let device = device.as_deref().is_some_and(|name| index.link(name).is_some());
         let netns = self.owners.netns_of(id).any(|id| self.netns.contains_key(&id));
         if lives || device || netns {
             return None;
@@ -435,4 +414,13 @@ impl NodeMap {
         let from = gone.max(entry.since).plus(policy.leak_age);
         Some(StaleEndpoint { entry, container: id, from, heard })
     }
+}
+
+/// Whether none of a pod's other sandboxes may be the one which counts. `all`: those that are not dead.
+fn is_only(sandbox: &SandboxEntry, all: &[&SandboxEntry]) -> bool {
+    let mut others = all.iter().filter(|other| other.sandbox.id != sandbox.sandbox.id);
+    others.all(|other| {
+        let made = other.sandbox.created.zip(sandbox.sandbox.created);
+        made.is_some_and(|(other, own)| other < own)
+    })
 }

@@ -463,7 +463,11 @@ impl NodeMap {
             found.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
         }
         for missing in self.missing_endpoints(policy) {
-            found.push((missing.sandbox.sandbox.runtime.clone(), missing.from));
+            // Right after the datastore's word, which may be the later one: a finding wants both. What has
+            // been missing for long has been told.
+            let fresh = missing.heard.since(missing.from) < ASK_AGAIN;
+            let since = if fresh { missing.from.max(missing.heard) } else { missing.from };
+            found.push((missing.sandbox.sandbox.runtime.clone(), since));
         }
         for since in self.ipam.leaks.moments() {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));

@@ -21,15 +21,20 @@ pub(crate) enum JsonError {
     Malformed(usize, usize),
 }
 
+impl JsonError {
+    /// Of a text of which so many bytes were read.
+    pub(super) fn of(error: &serde_json::Error, read: usize) -> Self {
+        if error.is_eof() {
+            Self::Torn(read)
+        } else {
+            Self::Malformed(error.line(), error.column())
+        }
+    }
+}
+
 /// The whole text as a `T`.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        if error.is_eof() {
-            JsonError::Torn(bytes.len())
-        } else {
-            JsonError::Malformed(error.line(), error.column())
-        }
-    })
+    serde_json::from_slice(bytes).map_err(|error| JsonError::of(&error, bytes.len()))
 }
 
 /// A text of bounded length.

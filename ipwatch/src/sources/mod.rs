@@ -5,24 +5,30 @@
 //! - [`arp`]: who claims an IP on the links of the host, where the probes cannot tell.
 //! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
 //! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
-//! - `calico`: its blocks and endpoints, in the API server or in an etcd of its own.
+//! - [`calico`]: its blocks and endpoints, in the API server or in an etcd of its own.
 //! - [`ipam`]: the stores of IPAM plugins.
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
-//! - [`calico`]: its datastore.
+//!
+//! What those that ask servers have in common: `errors`, `pause`, `answer`, `grpc`, `url`, `json`.
 
+mod answer;
 pub mod arp;
 pub mod calico;
 pub mod cni;
+mod errors;
 mod first;
+mod grpc;
 pub mod ipam;
 pub(crate) mod json;
 pub mod kubernetes;
 pub mod netlink;
+pub(crate) mod pause;
 pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+mod url;
 mod watches;
 
 use tokio::sync::mpsc;

@@ -34,8 +34,9 @@ support::tests! {
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// First of the block's IPs, by its last octet.
 const BLOCK: u8 = 64;
-/// Longer than it takes until a missing endpoint counts and the runtime has said again that its pod lives.
-const HEALTHY: Duration = Duration::from_secs(13);
+/// Longer than it takes until a missing endpoint counts and both the datastore (asked every 8 to 23 s) and the runtime
+/// have said again what they have.
+const HEALTHY: Duration = Duration::from_secs(40);
 /// Seconds until that fires: the endpoint's grace, and two answers of the runtime after it.
 const SURE: u32 = 60;
 /// The sandbox that kubelet cannot get rid of.

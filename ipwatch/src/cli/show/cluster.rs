@@ -118,7 +118,8 @@ fn findings(cluster: &Cluster, view: View) -> String {
             row.push(Cell::new(finding.id.as_deref().unwrap_or_default()));
             row.push(Cell::new(finding.nodes.join(" ")));
         }
-        table.noted(row, Some(finding.why.clone()));
+        let evidence = finding.evidence.iter().map(|text| format!("  {text}"));
+        table.noted(row, std::iter::once(finding.why.clone()).chain(evidence));
     }
     let mut text = table.render(view.headers, view.paint);
     if cluster.more > 0 {
@@ -171,12 +172,12 @@ mod tests {
         let sample = sample("cluster-scan.json");
         let text = document(&sample, plain(&sample));
         for line in [
-            "https://10.0.0.1:6443   5 findings    sources 4/6 (ippools degraded, ipamblocks down → unknown)",
+            "https://10.0.0.1:6443   7 findings    sources 4/6 (ippools degraded, ipamblocks down → unknown)",
             "  ipamblocks: not allowed: needs the right to list ipamblocks.crd.projectcalico.org",
             "2 leaked, 0 free, 2 recoverable, 1 doubtful",
             "ipam-reservation-leaked 192.168.7.11 ippools.whereabouts.cni.cncf.io kube-system/192.168.7.0-27/11 (likely: look first):",
-            "  # free offset 11 (192.168.7.11)",
-            "  kubectl delete overlappingrangeipreservations.whereabouts.cni.cncf.io -n kube-system 192.168.7.11",
+            "overlappingrangeipreservations.whereabouts.cni.cncf.io kube-system/192.168.7.11 keeps it too",
+            "  # free offset 11 (192.168.7.11), and if that went through its overlapping reservation",
             "and 3 more",
         ] {
             assert!(
@@ -184,6 +185,26 @@ mod tests {
                 "{line}\n{text}"
             );
         }
+    }
+
+    #[test]
+    fn what_else_is_known_stands_below_what_is_wrong() {
+        let mut sample = sample("cluster-scan.json");
+        let Body::Cluster(cluster) = &mut sample.body else { panic!("no cluster") };
+        cluster.findings.truncate(2);
+        cluster.findings[1].why = "it is gone".into();
+        cluster.findings[1].evidence = vec!["first\u{1b}[2J".into(), "second\nthird".into()];
+        let text = document(&sample, plain(&sample));
+        let mut lines = text.lines().skip_while(|line| line.trim() != "it is gone");
+        let mut next = || lines.next().unwrap();
+        let indent = next().find("it is gone").unwrap();
+        for (line, wanted) in [(next(), "first\\x1b[2J"), (next(), "second\\x0athird")] {
+            assert_eq!(line.trim_start(), wanted);
+            assert!(line.len() - wanted.len() > indent, "below it: {text}");
+        }
+        // Without headers too: it is of the finding.
+        let bare = document(&sample, crate::cli::output::View { headers: false, ..plain(&sample) });
+        assert!(bare.contains("  first\\x1b[2J\n"), "{bare}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::remedy::Word::{Own, Theirs};
 use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl, advice};
-use crate::cluster::world::{Block, CalicoAllocation, Look, State};
+use crate::cluster::world::{Block, CalicoAllocation, CalicoPool, Look, State};
 use crate::contract::{ClusterRange, ClusterStep};
 use crate::finding::Severity;
 
@@ -28,7 +28,7 @@ pub(super) fn candidates(
 ) {
     for block in look.blocks.items.iter().filter(|block| !block.deleted) {
         for allocation in &block.allocations {
-            all.extend(leaked(block, allocation, living, kubectl));
+            all.extend(leaked(look, block, allocation, living, kubectl));
         }
     }
     orphaned(look, living, kubectl, all);
@@ -40,7 +40,13 @@ fn object(block: &Block) -> String {
     format!("{BLOCKS} {}", block.name)
 }
 
+/// The object of a pool, for people.
+fn range(pool: &CalicoPool) -> String {
+    format!("{POOLS} {}", pool.name)
+}
+
 fn leaked(
+    look: &Look,
     block: &Block,
     allocation: &CalicoAllocation,
     living: &Living<'_>,
@@ -59,6 +65,8 @@ fn leaked(
     found.certainty = certainty;
     found.ip = Some(allocation.ip);
     found.object = Some(object(block));
+    let mut pools = look.calico_pools.items.iter();
+    found.range = pools.find(|pool| pool.range.contains(allocation.ip)).map(range);
     found.offset = Some(allocation.ordinal);
     found.id = allocation.handle.clone();
     found.pods.push(format!("{namespace}/{name}"));
@@ -200,18 +208,15 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
         .map(|pool| {
             let allocations = look.blocks.items.iter().flat_map(|block| &block.allocations);
             let used = allocations.filter(|one| pool.range.contains(one.ip)).count() as u64;
+            let object = range(pool);
             let of = |code: &str| {
-                let here = |one: &&Candidate| {
-                    one.code == code
-                        && one.object.as_deref().is_some_and(|object| object.starts_with(BLOCKS))
-                        && one.ip.is_some_and(|ip| pool.range.contains(ip))
-                };
+                let here =
+                    |one: &&Candidate| one.code == code && one.range.as_ref() == Some(&object);
                 told.iter().filter(here).count() as u64
             };
             let leaked = of(LEAKED);
             ClusterRange {
                 store: "calico".to_owned(),
-                object: format!("{POOLS} {}", pool.name),
                 range: pool.range.text(),
                 from: Vec::new(),
                 usable: Some(pool.range.size()),
@@ -221,6 +226,7 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
                 free: Some(pool.range.size().saturating_sub(used)),
                 recoverable: leaked,
                 compared,
+                object,
             }
         })
         .collect()

@@ -2,19 +2,26 @@
 //!
 //! A pod's own IP is the only one in the cluster. On a second network it is, where Whereabouts gives out what the
 //! whole cluster shares; of other IPAMs each node may have the same.
+//!
+//! What Whereabouts shares is a pool, however many NetworkAttachmentDefinitions lead to it: two pods that have one IP
+//! of it by two of them are told of, and one pod that is attached by both is not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::Living;
 use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
 use crate::cluster::remedy::Word::{Own, Theirs};
-use crate::cluster::world::{Look, Pod};
+use crate::cluster::world::{Bounds, Look, Pod};
 use crate::finding::Severity;
 use crate::sources::kubernetes::whereabouts::Range;
 
 const DUPLICATE: &str = "ip-duplicate";
+/// Pods of one IP that are named.
+const NAMED: usize = 16;
+/// What stands before the name of a definition.
+const DEFINITIONS: &str = "network-attachment-definitions/";
 
 pub(super) fn candidates(
     look: &Look,
@@ -22,44 +29,148 @@ pub(super) fn candidates(
     kubectl: &Kubectl,
     all: &mut Vec<Candidate>,
 ) {
-    // By the network, which is empty for the pods' own.
-    let mut by_ip: BTreeMap<(&str, IpAddr), Vec<&Pod>> = BTreeMap::new();
+    let shared = Shared::new(look);
+    let mut by_ip: BTreeMap<(Realm<'_>, IpAddr), Held<'_>> = BTreeMap::new();
     for pod in look.pods.items.iter().filter(|pod| !pod.ended && !pod.host_network) {
-        let own = pod.ips.iter().map(|ip| ("", *ip));
-        let attached = pod.networks.iter().flatten().filter(|one| !one.default);
-        let attached = attached.map(|one| (one.network.as_str(), one.ip));
-        for (network, ip) in own.chain(attached) {
-            let here = by_ip.entry((network, ip)).or_default();
-            if here.iter().all(|other| other.full_name() != pod.full_name()) {
-                here.push(pod);
+        for ip in &pod.ips {
+            by_ip.entry((Realm::Pods, *ip)).or_default().add(pod, None);
+        }
+        for one in pod.networks.iter().flatten() {
+            let realm = shared.realm(&one.network, one.ip);
+            // A pod's own is among its IPs, and of a pool only where a definition says so.
+            if !one.default || matches!(realm, Realm::Pool(_)) {
+                by_ip.entry((realm, one.ip)).or_default().add(pod, Some(&one.network));
             }
         }
     }
-    let ranges: Vec<Range> =
-        look.pools.items.iter().filter_map(|pool| Range::parse(&pool.range)).collect();
-    for ((network, ip), pods) in by_ip.into_iter().filter(|(_, pods)| pods.len() > 1) {
-        if network.is_empty() || ranges.iter().any(|range| range.number(ip).is_some()) {
-            all.push(duplicate(network, ip, &pods, living, kubectl));
+    for ((realm, ip), held) in by_ip.iter().filter(|(_, held)| held.pods.len() > 1) {
+        // Each once.
+        let own = by_ip.get(&(Realm::Pods, *ip)).filter(|_| *realm != Realm::Pods);
+        let told = own.is_some_and(|own| held.pods.iter().all(|pod| own.has(pod)));
+        if !told && (*realm == Realm::Pods || shared.gives_out(*ip)) {
+            all.push(duplicate(*realm, *ip, held, living, kubectl));
         }
     }
 }
 
+/// Where an IP is to be had once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Realm<'a> {
+    /// The pods' own.
+    Pods,
+    /// A pool of Whereabouts, by its name.
+    Pool(&'a str),
+    /// A network of which no definition is known.
+    Network(&'a str),
+}
+
+/// Who has an IP.
+#[derive(Debug, Default)]
+struct Held<'a> {
+    pods: Vec<&'a Pod>,
+    /// Their namespaces and names. Of an IPAM that gives each node the same, there may be thousands.
+    names: HashSet<(&'a str, &'a str)>,
+    /// By these networks.
+    networks: BTreeSet<&'a str>,
+}
+
+impl<'a> Held<'a> {
+    fn add(&mut self, pod: &'a Pod, network: Option<&'a str>) {
+        if self.names.insert((&pod.namespace, &pod.name)) {
+            self.pods.push(pod);
+        }
+        self.networks.extend(network);
+    }
+
+    fn has(&self, pod: &Pod) -> bool {
+        self.names.contains(&(&*pod.namespace, &*pod.name))
+    }
+}
+
+/// What Whereabouts gives out.
+struct Shared<'a> {
+    /// The ranges of its pools, and their names.
+    ranges: Vec<(&'a str, Range)>,
+    /// By the name that a pod has it under: the pools that a definition takes IPs from.
+    definitions: HashMap<&'a str, Vec<(&'a str, &'a Bounds)>>,
+}
+
+impl<'a> Shared<'a> {
+    fn new(look: &'a Look) -> Self {
+        let pools = look.pools.items.iter();
+        let mut definitions: HashMap<&str, Vec<(&str, &Bounds)>> = HashMap::new();
+        for (pool, bounds) in &look.bounds.items {
+            for from in &bounds.from {
+                let name = from.strip_prefix(DEFINITIONS).unwrap_or(from);
+                definitions.entry(name).or_default().push((pool, bounds));
+            }
+        }
+        Self {
+            ranges: pools
+                .filter_map(|pool| Some((&*pool.name, Range::parse(&pool.range)?)))
+                .collect(),
+            definitions,
+        }
+    }
+
+    /// Whether an IP is of any pool.
+    fn gives_out(&self, ip: IpAddr) -> bool {
+        self.ranges.iter().any(|(_, range)| range.number(ip).is_some())
+    }
+
+    /// Where an IP on a pod's network is to be had once. A definition may take from several pools.
+    fn realm(&self, network: &'a str, ip: IpAddr) -> Realm<'a> {
+        let pools = self.definitions.get(network).map_or(&[][..], Vec::as_slice);
+        let within =
+            |(_, bounds): &&(&str, &Bounds)| bounds.parts.iter().any(|part| part.contains(ip));
+        // What it was given before its bounds were others is of the pool still.
+        let of_range = |(name, _): &&(&str, &Bounds)| {
+            self.ranges.iter().any(|(pool, range)| pool == name && range.number(ip).is_some())
+        };
+        let pool = pools.iter().find(within).or_else(|| pools.iter().find(of_range));
+        pool.map_or(Realm::Network(network), |(name, _)| Realm::Pool(name))
+    }
+}
+
 fn duplicate(
-    network: &str,
+    realm: Realm<'_>,
     ip: IpAddr,
-    pods: &[&Pod],
+    held: &Held<'_>,
     living: &Living<'_>,
     kubectl: &Kubectl,
 ) -> Candidate {
-    let mut uids: Vec<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let mut uids: Vec<&str> = held.pods.iter().map(|pod| pod.uid.as_str()).collect();
     uids.sort_unstable();
-    let places: Vec<String> =
+    let pods = held.pods.get(..NAMED).unwrap_or(&held.pods);
+    let mut places: Vec<String> =
         pods.iter().map(|pod| format!("{} on {}", pod.full_name(), pod.node)).collect();
-    let of = if network.is_empty() { String::new() } else { format!(" on network {network}") };
-    let why = format!("{} pods have it{of}: {}", pods.len(), places.join(", "));
-    let mut found = Candidate::new(DUPLICATE, format!("{network} {ip} {}", uids.join(" ")), why);
+    if held.pods.len() > pods.len() {
+        places.push(format!("and {} more", held.pods.len() - pods.len()));
+    }
+    let networks: Vec<&str> = held.networks.iter().copied().collect();
+    let of = match (realm, &networks[..]) {
+        (_, []) => String::new(),
+        (Realm::Pool(pool), [_, _, ..]) => {
+            format!(" on networks {} of pool {pool}", networks.join(" and "))
+        }
+        _ => format!(" on network {}", networks.join(" and ")),
+    };
+    let why = format!("{} pods have it{of}: {}", held.pods.len(), places.join(", "));
+    let place = match realm {
+        Realm::Pods => String::new(),
+        Realm::Pool(name) => format!("pool {name}"),
+        Realm::Network(name) => format!("network {name}"),
+    };
+    let mut found = Candidate::new(DUPLICATE, format!("{place} {ip} {}", uids.join(" ")), why);
     found.severity = Severity::Critical;
     found.ip = Some(ip);
+    if let Realm::Network(name) = realm {
+        found.certainty = Certainty::Likely;
+        found.evidence.push(format!(
+            "no NetworkAttachmentDefinition says that the IPs of {name} are Whereabouts': of another IPAM each node may \
+             have the same"
+        ));
+    }
     for pod in pods {
         found.pods.push(pod.full_name());
         if !found.nodes.contains(&pod.node) {

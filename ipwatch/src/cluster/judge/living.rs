@@ -148,9 +148,18 @@ impl<'a> Living<'a> {
             return Fate::Gone(Certainty::Likely, why);
         }
         if self.is_node_gone(&pod.node) {
+            if let Some(other) = self.at(ip).iter().find(|other| !std::ptr::eq(**other, pod)) {
+                let why = format!(
+                    "its pod {full} is on node {}, which is gone, and {} has the IP",
+                    pod.node,
+                    other.full_name()
+                );
+                return Fate::Other(why);
+            }
             let why = format!("its pod {full} is on node {}, which is gone", pod.node);
             return Fate::Gone(Certainty::Likely, why);
         }
+        // One without a node is yet to be made.
         if pod.node.is_empty() || pod.is_being_made() || pod.all_ips().any(|one| one == ip) {
             return Fate::Alive;
         }

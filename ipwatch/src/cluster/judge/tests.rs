@@ -89,6 +89,12 @@ fn nothing_is_told_from_a_list_that_is_not_whole() {
         let cluster = judge("", &look, &crashed().look(), &kubectl);
         assert!(!cluster.ranges[0].compared && cluster.ranges[0].leaked == 0);
     }
+    let mut told = crashed();
+    told.pools = vec![pool(json!({"11": {"id": "a", "podref": "shop/gone"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 1);
+    let mut look = told.look();
+    look.pods.state = State::Part(1);
+    assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 0, "it may be the other half's");
     // No list of nodes: none is gone.
     let mut told = crashed();
     told.pods.push(pod("lost", "node-3", "10.0.3.3", &["192.168.7.11"]));
@@ -151,35 +157,6 @@ fn pods_that_are_gone_ended_or_elsewhere() {
 }
 
 #[test]
-fn two_living_pods_with_one_ip() {
-    let mut told = crashed();
-    told.pods.push(pod("twin", "node-1", "10.0.2.2", &["192.168.7.12"]));
-    let duplicates = |told: &Told| -> Vec<String> {
-        lines(&told.judged()).into_iter().filter(|line| line.contains("ip-duplicate")).collect()
-    };
-    assert_eq!(
-        duplicates(&told),
-        [
-            "certain ip-duplicate 10.0.2.2 2 pods have it: shop/web-1 on node-2, shop/twin on node-1",
-            "certain ip-duplicate 192.168.7.12 2 pods have it on network default/ipvlan: \
-             shop/web-1 on node-2, shop/twin on node-1",
-        ]
-    );
-    // Of another IPAM each node may have the same.
-    told.pools.clear();
-    assert_eq!(duplicates(&told).len(), 1);
-    // What is going is less sure; what has ended or is the host's has none of its own.
-    let twin = told.pods.len() - 1;
-    told.pods[twin]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    assert!(duplicates(&told)[0].starts_with("likely "));
-    told.pods[twin]["spec"]["hostNetwork"] = json!(true);
-    assert_eq!(duplicates(&told), [""; 0]);
-    told.pods[twin]["spec"]["hostNetwork"] = json!(false);
-    told.pods[twin]["status"]["phase"] = json!("Succeeded");
-    assert_eq!(duplicates(&told), [""; 0]);
-}
-
-#[test]
 fn pools_and_overlapping_reservations_that_disagree() {
     let mut told = crashed();
     told.pools = vec![pool(json!({
@@ -213,6 +190,17 @@ fn pools_and_overlapping_reservations_that_disagree() {
     let mut ended = pod("gone", "node-1", "10.0.1.9", &[]);
     ended["status"]["phase"] = json!("Failed");
     told.pods.push(ended);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    // Nor one that another has which has ended, or is on a node that is gone.
+    told.pods.pop();
+    let mut other = pod("other", "node-1", "10.0.1.9", &["192.168.7.11"]);
+    other["status"]["phase"] = json!("Failed");
+    told.pods.push(other);
+    assert_eq!(commands(&told.judged()), [""; 0]);
+    told.pods.pop();
+    told.overlapping[1] = overlapping("192.168.7.11", "");
+    assert_eq!(commands(&told.judged()).len(), 1);
+    told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
     assert_eq!(commands(&told.judged()), [""; 0]);
     // A cluster that has none keeps none.
     told.overlapping.clear();
@@ -277,69 +265,6 @@ fn a_node_that_does_not_answer_keeps_what_its_pods_have() {
             "node node-2 has not answered since 2026-01-02T03:04:05Z: 2 allocations of its pods stay until the pods are deleted"
         )),
         "{told:#?}"
-    );
-}
-
-#[test]
-fn calicos_blocks_against_all_pods() {
-    let cluster = calico().judged();
-    assert_eq!(
-        lines(&cluster),
-        [
-            "certain ipam-block-orphaned  it belongs to node node-9, which is gone: none but its 1 allocations is used",
-            "certain ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone",
-            "likely ipam-reservation-leaked 10.1.0.4 its pod shop/gone-too is gone",
-            "likely ipam-reservation-leaked 10.1.0.64 its pod shop/lost is on node node-9, which is gone",
-            "certain ipam-handle-orphaned  no block has an allocation of this handle",
-        ]
-    );
-    assert_eq!(cluster.findings[2].id.as_deref(), Some("k8s-pod-network.x"));
-    let range = &cluster.ranges[0];
-    assert_eq!((range.used, range.leaked, range.recoverable), (6, 3, 3));
-    assert_eq!((range.usable, range.free), (Some(65_536), Some(65_530)));
-}
-
-#[test]
-fn a_pod_whose_ip_calico_takes_for_free() {
-    let mut told = calico();
-    told.pods.push(calico_pod("bare", "node-1", "10.1.0.9"));
-    let without = |told: &Told| -> Vec<String> {
-        lines(&told.judged()).into_iter().filter(|line| line.contains("without")).collect()
-    };
-    let why = "shop/bare has it, and Calico takes it for free: the next pod may be given it";
-    assert_eq!(without(&told), [format!("certain pod-without-reservation 10.1.0.9 {why}")]);
-    // A block with broken indexes may have it.
-    told.blocks[0]["spec"]["allocations"][9] = json!(99);
-    assert_eq!(without(&told), [""; 0]);
-    // Where another IPAM gives out the IPs there are no blocks at all.
-    told.blocks.clear();
-    assert_eq!(without(&told), [""; 0]);
-}
-
-#[test]
-fn nodes_that_calico_calls_otherwise_are_not_gone() {
-    let mut told = calico();
-    told.blocks[0]["spec"]["affinity"] = json!("host:node-1.example");
-    let orphaned = lines(&told.judged()).into_iter().filter(|line| line.contains("orphaned "));
-    assert!(orphaned.into_iter().all(|line| line.contains("handle")));
-}
-
-#[test]
-fn calicos_own_tool_is_never_told_to_free() {
-    let cluster = calico().judged();
-    assert_eq!(commands(&cluster), [""; 0]);
-    let steps = || cluster.findings.iter().flat_map(|one| &one.remediation);
-    let commands = || steps().filter_map(|step| step.command.as_deref());
-    assert!(commands().all(|one| !one.contains("release") && !one.contains("delete")));
-    assert!(commands().any(|one| one.ends_with("logs deploy/calico-kube-controllers")));
-    assert!(steps().any(|step| step.what.contains("names handle k8s-pod-network.gone-id still")));
-    // One whose node does not answer may still run.
-    let mut told = calico();
-    told.nodes[0]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
-    assert!(
-        lines(&told.judged()).contains(
-            &"likely ipam-reservation-leaked 10.1.0.2 its pod shop/gone is gone".to_owned()
-        )
     );
 }
 
@@ -442,4 +367,51 @@ fn no_object_gives_a_command_an_option() {
     for command in steps.filter_map(|step| step.command.as_deref()) {
         assert_eq!(crate::cluster::remedy::foreign_options(command), [""; 0], "{command}");
     }
+}
+
+#[test]
+fn what_a_living_pod_has_is_not_freed_for_one_of_a_node_that_is_gone() {
+    let mut told = crashed();
+    told.overlapping.clear();
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
+    told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
+    assert_eq!((commands(&told.judged()).len(), told.judged().ranges[0].leaked), (0, 1));
+    told.pods.push(pod("heir", "node-1", "10.0.1.9", &["192.168.7.11"]));
+    let cluster = told.judged();
+    assert_eq!(commands(&cluster), [""; 0]);
+    let why = "its pod shop/lost is on node node-9, which is gone, and shop/heir has the IP";
+    let line = format!("doubtful ipam-reservation-doubtful 192.168.7.11 {why}");
+    assert!(lines(&cluster).contains(&line), "{:#?}", lines(&cluster));
+    // An entry that names nobody is the heir's.
+    told.pools = vec![pool(json!({"11": {"id": "b"}}))];
+    assert_eq!(told.judged().ranges[0].leaked, 0);
+    // Nor for one that has ended.
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
+    let lost = told.pods.len() - 2;
+    told.pods[lost] = pod("lost", "node-1", "10.0.1.8", &["192.168.7.11"]);
+    told.pods[lost]["status"]["phase"] = json!("Failed");
+    let cluster = told.judged();
+    assert_eq!((commands(&cluster).len(), cluster.ranges[0].doubtful), (0, 1));
+    told.pods.pop();
+    assert_eq!(commands(&told.judged()).len(), 1);
+}
+
+#[test]
+fn an_overlapping_reservation_of_a_living_pod_keeps_the_entry_too() {
+    let mut told = crashed();
+    told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/gone"}}))];
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
+    assert_eq!(commands(&told.judged()).len(), 1);
+    // Another pod's by now, of which Multus says nothing yet.
+    let mut made = pod("made", "node-1", "10.0.1.9", &[]);
+    made["metadata"]["annotations"] = json!({});
+    told.pods.push(made);
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/made")];
+    let cluster = told.judged();
+    assert_eq!(commands(&cluster), [""; 0]);
+    assert!(lines(&cluster)[0].starts_with("doubtful "), "{:#?}", lines(&cluster));
+    // A claim's outlives its pods.
+    told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
+    told.overlapping[0]["spec"]["ipamclaimref"] = json!("shop/claim");
+    assert_eq!(lines(&told.judged()), [""; 0]);
 }

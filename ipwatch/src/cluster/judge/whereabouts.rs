@@ -277,6 +277,7 @@ fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> 
     let mut found = Candidate::new(code, key, why);
     found.ip = Some(allocation.ip);
     found.object = Some(object(pool));
+    found.range = found.object.clone();
     found.offset = Some(allocation.offset);
     found.id = Some(allocation.id.clone()).filter(|id| !id.is_empty());
     found.pods.extend(allocation.podref.clone());
@@ -483,7 +484,7 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
             };
             let of = |code: &str| {
                 let here =
-                    |one: &&Candidate| one.code == code && one.object.as_deref() == Some(&*object);
+                    |one: &&Candidate| one.code == code && one.range.as_ref() == Some(&object);
                 told.iter().filter(here).filter_map(|one| one.ip).collect::<Vec<_>>()
             };
             let leaked = of(LEAKED);

@@ -1,8 +1,12 @@
 //! Endpoints of Calico's: living pods without one, and what is left of those that are gone.
 
+use std::collections::BTreeMap;
+
+use sha1::{Digest as _, Sha1};
+
 use super::ipam::SEEN;
 use super::neighbours::{A, B, REACHABLE, link, neighbour};
-use super::sandboxes::{ID, UID, not_ready, pod_name, sandbox};
+use super::sandboxes::{ID, UID, mount_of, not_ready, pod_name, sandbox};
 use super::silence::route;
 use super::*;
 use crate::fact::{Attachment, CniCommand, Endpoint, Hop, Life, Pod, Reservation, Sandbox, Scope};
@@ -222,7 +226,30 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     assert!(!is_blind(&Case::with_runtime()), "there is no Calico");
     let mut case = Case::with_runtime();
     case.source("calico", SourceStatus::Down);
+    assert!(!is_blind(&case), "nobody is going to tell of endpoints: of blocks, maybe");
+    case.at(20, What::Began(Scope::Endpoints { store: "calico".into() }));
     assert!(is_blind(&case), "it has been silent since the start");
+}
+
+#[test]
+fn the_runtime_is_asked_right_after_the_datastores_word() {
+    let mut case = Case::wired("calico");
+    case.at(100_000, gone("calico"));
+    let ask = Want::Runtime { runtime: "containerd".into() };
+    assert!(case.wants(110_000).contains(&ask));
+    case.list(110_100, alive());
+    assert!(case.wants(115_100).contains(&ask), "a second time");
+    case.list(115_200, alive());
+    assert!(!case.wants(130_000).contains(&ask));
+    case.at(131_000, What::EndpointsConfirmed { store: "calico".into() });
+    assert!(case.wants(131_001).contains(&ask), "its word is older than the datastore's");
+    case.list(131_100, alive());
+    assert_eq!(case.codes_at(131_101), [Code::EndpointMissing]);
+    // Not with each word of the datastore's for as long as it stands.
+    case.at(400_000, What::EndpointsConfirmed { store: "calico".into() });
+    case.list(400_100, alive());
+    case.at(402_000, What::EndpointsConfirmed { store: "calico".into() });
+    assert!(!case.wants(402_001).contains(&ask));
 }
 
 #[test]
@@ -301,6 +328,78 @@ fn an_endpoint_whose_pod_is_gone_is_context() {
     let device = Endpoint { device: Some(DEVICE.into()), ..stale.clone() };
     case.at(302_000, What::Endpoint(device));
     case.well(700_000, "its device is there");
+}
+
+/// A node full of pods, of which a datastore that is wiped leaves every tenth alone.
+#[test]
+fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
+    const PODS: u32 = 1_000;
+    let named = |n: u32| format!("many-{n}");
+    let id = |n: u32| format!("{n:08x}{}", &OLD[8..]);
+    let device = |n: u32| {
+        let digest = Sha1::digest(format!("shop.{}", named(n)));
+        let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("cali{}", &hash[..11])
+    };
+    let netns = |n: u32| NetnsRef {
+        cookie: Some(1_000 + u64::from(n)),
+        inode: Some(10_000 + n),
+        nsid: Some(100 + n.cast_signed()),
+    };
+    let sandbox_of = |n: u32| Sandbox {
+        id: id(n),
+        pod: Some(crate::fact::PodName { name: named(n), uid: None, ..pod_name() }),
+        netns_path: Some(format!("/run/netns/many-{n}")),
+        pid: None,
+        ..sandbox(Life::Alive, "Ready")
+    };
+    let has = |n: u32| Endpoint {
+        device: Some(device(n)),
+        ..endpoint("calico", &named(n), Some(&id(n)))
+    };
+    let living =
+        || alive().into_iter().chain((0..PODS).map(|n| What::Sandbox(sandbox_of(n)))).collect();
+    let mut case = Case::unlisted("calico");
+    for n in 0..PODS {
+        let path = format!("/run/netns/many-{n}");
+        case.at(5, What::Holder { netns: netns(n), holder: mount_of(&path, 1, 1) });
+        let end = Link { peer: Some(2), peer_nsid: netns(n).nsid, ..link(1_000 + n, "veth", B) };
+        case.at(5, What::Link { netns: HOST, link: Link { name: device(n), ..end } });
+        let eth0 = Link { peer: Some(1_000 + n), peer_nsid: Some(0), ..link(2, "veth", A) };
+        case.at(5, What::Link { netns: netns(n), link: eth0 });
+        let [_, _, high, low] = n.to_be_bytes();
+        let local = Ipv4Addr::from([10, 1, high, low]).into();
+        let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0) };
+        case.at(5, What::Address { netns: netns(n), address });
+    }
+    case.list(12, living());
+    let all = (0..PODS).map(has).chain([endpoint("calico", "api-0", Some(ID))]);
+    case.endpoints(13, "calico", all.collect(), true);
+    let lost = || (0..PODS).filter(|n| n % 10 != 0);
+    for n in lost() {
+        case.at(100_000, What::EndpointGone { store: "calico".into(), key: has(n).key });
+    }
+    case.list(111_000, living());
+    let counted = |case: &mut Case, ms| {
+        let mut found = case.then(ms);
+        found.retain(|one| one.code == Code::EndpointMissing);
+        found
+    };
+    assert_eq!(counted(&mut case, 111_001), [], "the datastore has said nothing since");
+    case.at(111_002, What::EndpointsConfirmed { store: "calico".into() });
+    let found = counted(&mut case, 111_003);
+    let proofs: BTreeMap<String, String> = found
+        .iter()
+        .map(|one| (one.subject.pod.as_ref().unwrap().name.clone().unwrap(), text(one)))
+        .collect();
+    assert_eq!((proofs.len(), found.len()), (900, 900));
+    for n in lost() {
+        let proof = &proofs[&named(n)];
+        let lost = format!("the endpoint of shop/{} went: {}", named(n), has(n).key);
+        let leads = format!("{} leads to its netns, net:[{}]", device(n), 10_000 + n);
+        assert!(proof.contains(&lost) && proof.contains(&leads), "{n}: {proof}");
+    }
 }
 
 /// R5: the DEL of an old sandbox is repeated, and takes the endpoint of the StatefulSet's new pod of that name and

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::note::{Note, seconds};
 use super::{Job, Pace, Shared};
 use crate::escape::escape;
-use crate::sources::kubernetes::{Api, ApiError, Content, Door, jittered};
+use crate::sources::kubernetes::{Api, ApiError, Content, Door};
+use crate::sources::pause::{Pauses, jittered};
 
 /// What is asked for, for people.
 const WHAT: &str = "an Event";
@@ -42,7 +43,7 @@ impl Teller {
 
     /// Until the end is asked for and nothing waits.
     pub(super) async fn run(mut self) {
-        let mut pause = self.pace.retry.0;
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let job = match self.shared.next() {
                 Ok(job) => job,
@@ -55,7 +56,7 @@ impl Teller {
             tokio::time::sleep(self.bucket.take()).await;
             let error = match self.tell(&job).await {
                 Ok(count) => {
-                    pause = self.pace.retry.0;
+                    pauses.begin_anew();
                     if self.shared.told(&job, count, self.again()) {
                         tracing::info!("the API server takes Events again");
                     }
@@ -78,8 +79,7 @@ impl Teller {
                 ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
                 _ => Duration::ZERO,
             };
-            self.hold(asked + jittered(pause)).await;
-            pause = (pause * 2).min(self.pace.retry.1);
+            self.hold(asked + pauses.after_failure()).await;
         }
     }
 

@@ -20,8 +20,9 @@ use rustls::pki_types::pem::PemObject;
 use secrecy::ExposeSecret as _;
 
 use super::client::Api;
-use super::error::{ApiError, within};
+use super::error::ApiError;
 use crate::bounded;
+use crate::sources::errors::within;
 
 /// No file that is read here is longer.
 const LIMIT: usize = 1 << 20;

@@ -7,9 +7,11 @@ use serde::de::DeserializeOwned;
 
 use super::account::Door;
 use super::client::Api;
-use super::error::{ApiError, within};
-use super::follow::encoded;
-use super::read::page;
+use super::documents::{self, Page};
+use super::error::ApiError;
+use super::read::{LIST_LIMIT, page_within};
+use crate::sources::errors::within;
+use crate::sources::url::encoded;
 
 /// Entries of one page.
 const PAGE: usize = 500;
@@ -38,7 +40,9 @@ pub(crate) enum Refusal {
 /// How a list is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Age {
-    /// From the server's memory, which may be some seconds behind: it costs etcd nothing.
+    /// From the server's memory, which may be some seconds behind: it costs etcd nothing. The server answers with
+    /// everything at once, whatever the limit (apiserver 1.20, storage/cacher); where that is more than is read of one
+    /// answer, it is asked page by page, from etcd.
     Remembered,
     /// As it is in etcd now.
     Now,
@@ -47,6 +51,8 @@ pub(crate) enum Age {
 /// An API server that is asked.
 pub(crate) struct Server {
     api: Api,
+    /// Longest answer, in bytes.
+    longest: usize,
 }
 
 impl Server {
@@ -66,7 +72,7 @@ impl Server {
         let door = door.ok_or(none)?;
         let opened = tokio::task::spawn_blocking(move || door.open()).await;
         let opened = opened.map_err(|_| "the credentials cannot be read".to_owned())?;
-        Ok(Self { api: opened.map_err(|error| error.to_string())? })
+        Ok(Self { api: opened.map_err(|error| error.to_string())?, longest: LIST_LIMIT })
     }
 
     /// Where it is, for people.
@@ -82,7 +88,7 @@ impl Server {
         &self,
         what: &'static str,
         path: &str,
-        age: Age,
+        mut age: Age,
         mut each: impl FnMut(T),
     ) -> Result<usize, Refusal> {
         let (mut more, mut read, mut dropped) = (String::new(), 0_usize, 0);
@@ -92,7 +98,13 @@ impl Server {
                 ("", Age::Now) => format!("{path}?limit={PAGE}"),
                 (more, _) => format!("{path}?limit={PAGE}&continue={}", encoded(more)),
             };
-            let page = self.patiently::<T>(what, &query).await.map_err(refusal)?;
+            let answer = self.patiently::<T>(what, &query).await;
+            // Nothing of it has been told to anybody yet.
+            if more.is_empty() && age == Age::Remembered && is_too_much(&answer) {
+                age = Age::Now;
+                continue;
+            }
+            let page = answer.map_err(refusal)?;
             read += page.items.read.len();
             dropped += page.items.dropped;
             page.items.read.into_iter().for_each(&mut each);
@@ -115,12 +127,12 @@ impl Server {
         &self,
         what: &'static str,
         query: &str,
-    ) -> Result<super::documents::Page<T>, ApiError> {
+    ) -> Result<Page<T>, ApiError> {
         let mut tries = 1;
         loop {
             let answer = async {
                 let body = self.api.get(what, query, ANSWER).await?;
-                within(what, WHOLE, page(what, body)).await
+                within(what, WHOLE, page_within(body, self.longest)).await
             };
             match answer.await {
                 Err(ApiError::Busy { after, .. }) if tries < TRIES => {
@@ -131,6 +143,14 @@ impl Server {
                 answer => return answer,
             }
         }
+    }
+}
+
+/// Whether it is more than is read of one answer: in bytes, or in entries.
+fn is_too_much<T>(answer: &Result<Page<T>, ApiError>) -> bool {
+    match answer {
+        Ok(page) => page.items.read.len() >= documents::MOST && page.items.dropped > 0,
+        Err(error) => matches!(error, ApiError::TooLarge { .. }),
     }
 }
 
@@ -218,6 +238,38 @@ mod tests {
         );
         assert_eq!(things(&server, Age::Now).await.1, [3]);
         assert_eq!(asked().last().unwrap(), "/things?limit=500");
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_at_once_is_read_page_by_page() {
+        let all = |n: std::ops::Range<u64>, more| {
+            Answer::Items(n.map(|n| json!({"n": n})).collect(), more)
+        };
+        let answers = || vec![all(0..400, ""), all(0..200, "rest"), all(200..400, "")];
+        let paged = [
+            "/things?limit=500&resourceVersion=0",
+            "/things?limit=500",
+            "/things?limit=500&continue=rest",
+        ];
+        let (mut server, asked) = answering(answers()).await;
+        server.longest = 3 << 10;
+        assert_eq!(things(&server, Age::Remembered).await, (Ok(0), (0..400).collect()));
+        assert_eq!(asked(), paged);
+        // One that is within the bound is taken as it is.
+        let (server, asked) = answering(answers()).await;
+        assert_eq!(things(&server, Age::Remembered).await, (Ok(0), (0..400).collect()));
+        assert_eq!(asked(), paged[..1]);
+        // A page that is too large is no list: it would be no smaller the next time.
+        let (mut server, asked) = answering(answers()).await;
+        server.longest = 1 << 10;
+        let (listed, told) = things(&server, Age::Remembered).await;
+        assert!(matches!(listed, Err(Refusal::Failed(_))) && told.is_empty(), "{listed:?}");
+        assert_eq!(asked(), paged[..2]);
+        // More entries than are kept of one answer.
+        let many = Answer::Items(vec![json!({"n": 1}); documents::MOST + 1], "");
+        let (server, asked) = answering(vec![many, all(0..200, "rest"), all(200..400, "")]).await;
+        assert_eq!(things(&server, Age::Remembered).await, (Ok(0), (0..400).collect()));
+        assert_eq!(asked(), paged);
     }
 
     #[tokio::test]

@@ -4,9 +4,9 @@
 //! which retries by itself, logs each failure as an error, and takes a proxy from the environment; nor its
 //! typed requests, which hold an answer in memory as a whole.
 
+use std::io::BufReader;
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response};
@@ -19,7 +19,9 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::account::Token;
 use super::documents::Status;
-use super::error::{ApiError, chain, cut, within};
+use super::error::ApiError;
+use crate::sources::answer::{self, Coming, Unread};
+use crate::sources::errors::{chain, cut, within};
 
 /// Longest answer that says why there is none.
 const STATUS_LIMIT: usize = 64 << 10;
@@ -152,18 +154,21 @@ impl Api {
 impl Body {
     /// The next part. `None`: it has ended. Cancel-safe.
     pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            match self.incoming.frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    // Anything else is a trailer.
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Some(Err(error)) => return Err(ApiError::failed(self.what, &error)),
-            }
-        }
+        answer::part(&mut self.incoming).await.map_err(|error| ApiError::failed(self.what, &error))
+    }
+
+    /// What `parse` makes of it, if it has no more than `most` bytes. On a thread of its own, while it comes.
+    pub(super) async fn read<T, P>(self, most: usize, parse: P) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        P: FnOnce(BufReader<Coming>) -> Result<T, serde_json::Error> + Send + 'static,
+    {
+        let what = self.what;
+        answer::read(self.incoming, most, parse).await.map_err(|error| match error {
+            Unread::Broken(error) => ApiError::failed(what, &error),
+            Unread::TooLong => ApiError::TooLarge { what, limit: most >> 20 },
+            Unread::Garbage(why) => ApiError::Garbage { what, why },
+        })
     }
 
     /// All of it, if it has no more than `most` bytes.
@@ -220,6 +225,6 @@ impl ApiError {
             kube::Error::HyperError(error) => chain(error),
             error => chain(error),
         };
-        Self::Broken { what, why: cut(&why) }
+        Self::Broken { what, why }
     }
 }

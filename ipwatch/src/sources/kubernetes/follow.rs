@@ -4,7 +4,6 @@
 //! listed again, and then nothing older than what is known. Every step has a deadline, every pause is
 //! jittered, for some thousand nodes do the same.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -14,10 +13,13 @@ use super::Pace;
 use super::account::Door;
 use super::client::Api;
 use super::documents::{Line, Page, Status};
-use super::error::{ApiError, Ended, within};
+use super::error::{ApiError, Ended};
 use super::read::{Lines, page};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
+use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, jittered};
+use crate::sources::url::encoded;
 use crate::sources::{Closed, Emit};
 
 /// Entries of one page.
@@ -54,6 +56,11 @@ pub(in crate::sources) trait Kind: Send + 'static {
     /// Parts of what is there now that are not understood.
     fn wrong(&self) -> usize {
         0
+    }
+
+    /// What is said before anything is known: that this is going to be told.
+    fn will_tell(&self) -> Option<What> {
+        None
     }
 
     /// What of it becomes a fact.
@@ -109,20 +116,22 @@ struct Follower<K> {
 impl<K: Kind> Follower<K> {
     async fn run(mut self) {
         let waits = format!("{} are not known yet", self.kind.about());
-        if self.say(SourceStatus::Down, waits).await.is_err() {
+        let fact = |what| Fact { at: clock::now(), origin: Origin::Kubernetes, what };
+        let will = self.kind.will_tell().into_iter().map(fact).collect();
+        if self.say(SourceStatus::Down, waits).await.is_err() || self.emit.send(will).await.is_err()
+        {
             return;
         }
-        let (shortest, longest) = self.pace.retry;
-        let mut pause = shortest;
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
             let error = match self.session().await {
                 Ended::Closed => return,
-                Ended::Api(error) => error,
+                Ended::Failed(error) => error,
             };
             // One that went well for long begins anew.
             if began.elapsed() > self.pace.well {
-                pause = shortest;
+                pauses.begin_anew();
             }
             tracing::debug!("{}: {error}", self.kind.source());
             if self.failed(&error).await.is_err() {
@@ -132,8 +141,7 @@ impl<K: Kind> Follower<K> {
                 ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
                 _ => Duration::ZERO,
             };
-            tokio::time::sleep(asked + jittered(pause)).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(asked + pauses.after_failure()).await;
         }
     }
 
@@ -195,7 +203,7 @@ impl<K: Kind> Follower<K> {
             let path = self.list_path(more.as_deref());
             let answer = api.get(LIST, &path, self.pace.answer).await;
             let answer = answer.map_err(|error| if self.fresh { error } else { unknown(error) })?;
-            let read = within(LIST, self.pace.list, page(LIST, answer)).await;
+            let read = within(LIST, self.pace.list, page(answer)).await;
             let page: Page<K::Item> = read?;
             dropped += page.items.dropped;
             self.tell(page.items.read.into_iter().map(|item| (began, Change::Now(item))).collect())
@@ -268,7 +276,7 @@ impl<K: Kind> Follower<K> {
     async fn line(&mut self, api: &Api, line: &[u8]) -> Result<(), Ended> {
         let garbage = |_| {
             let why = "a line that is no event".to_owned();
-            Ended::Api(ApiError::Garbage { what: WATCH, why })
+            Ended::Failed(ApiError::Garbage { what: WATCH, why })
         };
         let line: Line = serde_json::from_slice(line).map_err(garbage)?;
         let version =
@@ -348,23 +356,4 @@ fn unknown(error: ApiError) -> ApiError {
         ApiError::Refused { what, code: 400 | 504, .. } => ApiError::Expired { what },
         error => error,
     }
-}
-
-/// Between half of it and one and a half.
-pub(crate) fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0u8) % 1024;
-    pause.mul_f64(0.5 + random as f64 / 1024.0)
-}
-
-/// As a part of a query.
-pub(super) fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }

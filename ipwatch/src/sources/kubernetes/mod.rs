@@ -36,7 +36,6 @@ use serde::Deserialize;
 pub(crate) use self::account::Door;
 pub(crate) use self::client::{Api, Content};
 pub(crate) use self::error::ApiError;
-pub(crate) use self::follow::jittered;
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
 use crate::sources::{Emit, calico};

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use super::SOURCE;
 use super::documents;
-use super::follow::{Change, Kind, encoded};
+use super::follow::{Change, Kind};
 use crate::fact::{self, Scope, What};
+use crate::sources::url::encoded;
 
 /// IPs that are kept of one pod.
 const MOST_IPS: usize = 64;
@@ -31,6 +32,10 @@ impl Kind for Pods {
 
     fn path(&self) -> String {
         format!("/api/v1/pods?fieldSelector={}", encoded(&format!("spec.nodeName={}", self.node)))
+    }
+
+    fn will_tell(&self) -> Option<What> {
+        self.endpoints().map(What::Began)
     }
 
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
@@ -59,8 +64,11 @@ impl Kind for Pods {
 
 impl Pods {
     fn scopes(&self) -> impl Iterator<Item = Scope> + use<> {
-        let endpoints = self.calico.then(|| Scope::Endpoints { store: SOURCE.to_owned() });
-        std::iter::once(Scope::Pods).chain(endpoints)
+        std::iter::once(Scope::Pods).chain(self.endpoints())
+    }
+
+    fn endpoints(&self) -> Option<Scope> {
+        self.calico.then(|| Scope::Endpoints { store: SOURCE.to_owned() })
     }
 
     /// What its annotations say to Calico.
@@ -73,8 +81,9 @@ impl Pods {
         if !self.calico {
             return None;
         }
-        // A DEL leaves them empty. Where there are none, nobody has said anything: the pod counts as wired.
-        if ips.is_empty() && said.is_some() {
+        // A DEL leaves them empty. Where there are none, nobody has said anything, and where they are not
+        // understood, something: either way the pod counts as wired.
+        if said.is_some_and(|said| said.split(',').all(|one| one.trim().is_empty())) {
             return Some(unwired(meta));
         }
         let container = meta.annotations.calico_container.clone();
@@ -165,9 +174,12 @@ mod tests {
         }
         for emptied in [
             json!({"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/containerID": "aa"}),
-            json!({"cni.projectcalico.org/podIPs": "nonsense"}),
+            json!({"cni.projectcalico.org/podIPs": " , "}),
         ] {
             assert!(matches!(told(true, emptied)[1], What::EndpointGone { .. }));
         }
+        let strange = json!({"cni.projectcalico.org/podIPs": "of a syntax to come"});
+        let [_, What::Endpoint(one)] = &told(true, strange)[..] else { panic!() };
+        assert!(one.ips.is_empty(), "there, though not understood");
     }
 }

@@ -1,95 +1,32 @@
 //! Reading answers: a list entry by entry while it comes, a watch line by line. Neither is ever in memory
 //! as a whole.
 
-use std::io::{self, Read};
-
-use hyper::body::Bytes;
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 
 use super::client::Body;
 use super::documents::Page;
 use super::error::ApiError;
-use crate::sources::json::JsonError;
 
 /// Longest answer to a list, in bytes. 10,000 pods with all that is managed in them have 200 MiB.
-const LIST_LIMIT: usize = 256 << 20;
+pub(super) const LIST_LIMIT: usize = 256 << 20;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
-/// Parts of an answer that may wait for the parser.
-const AHEAD: usize = 8;
 
 /// One page. Parsed on a thread of its own, as it comes.
 pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
-    what: &'static str,
-    mut body: Body,
+    body: Body,
 ) -> Result<Page<T>, ApiError> {
-    let (parts, coming) = mpsc::channel(AHEAD);
-    let parser = tokio::task::spawn_blocking(move || {
-        let reader = io::BufReader::with_capacity(16 << 10, Coming { coming, now: Bytes::new() });
-        let mut parser = serde_json::Deserializer::from_reader(reader);
-        <Page<T> as serde::Deserialize>::deserialize(&mut parser)
-    });
-    let mut read = 0;
-    let mut fed: Result<(), ApiError> = Ok(());
-    loop {
-        match body.part().await {
-            Ok(Some(data)) => {
-                read += data.len();
-                if read > LIST_LIMIT {
-                    fed = Err(ApiError::TooLarge { what, limit: LIST_LIMIT >> 20 });
-                    break;
-                }
-                // Whoever has what it wants, or fails, listens no more.
-                if parts.send(data).await.is_err() {
-                    break;
-                }
-            }
-            Ok(None) => break,
-            Err(error) => {
-                fed = Err(error);
-                break;
-            }
-        }
-    }
-    drop(parts);
-    let parsed = parser.await;
-    fed?;
-    let garbage = |why: String| ApiError::Garbage { what, why };
-    match parsed {
-        Ok(Ok(page)) => Ok(page),
-        Ok(Err(error)) => Err(garbage(place(&error, read))),
-        Err(_) => Err(garbage("it cannot be read".to_owned())),
-    }
+    page_within(body, LIST_LIMIT).await
 }
 
-/// Where, but never what: the text of a JSON error can quote an object.
-fn place(error: &serde_json::Error, read: usize) -> String {
-    if error.is_eof() {
-        JsonError::Torn(read).to_string()
-    } else {
-        JsonError::Malformed(error.line(), error.column()).to_string()
-    }
-}
-
-/// The parts of an answer, as one stream of bytes. For a thread.
-struct Coming {
-    coming: mpsc::Receiver<Bytes>,
-    now: Bytes,
-}
-
-impl Read for Coming {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.now.is_empty() {
-            match self.coming.blocking_recv() {
-                Some(data) => self.now = data,
-                None => return Ok(0),
-            }
-        }
-        let part = self.now.split_to(out.len().min(self.now.len()));
-        out[..part.len()].copy_from_slice(&part);
-        Ok(part.len())
-    }
+/// The same of no more than `limit` bytes.
+pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
+    body: Body,
+    limit: usize,
+) -> Result<Page<T>, ApiError> {
+    let parse = |coming| Page::deserialize(&mut serde_json::Deserializer::from_reader(coming));
+    body.read(limit, parse).await
 }
 
 /// The lines of a watch.

@@ -3,12 +3,13 @@
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use super::error::{RuntimeError, within};
+use super::error::RuntimeError;
 use super::watch::{Client, Parts, Watch};
 use super::{Kind, Pace, Socket, cri, docker, names, tell};
 use crate::clock;
 use crate::fact::{SourceStatus, What};
 use crate::sources::Unheard;
+use crate::sources::errors::within;
 
 /// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
 pub(super) const NOBODY: &str = "no runtime socket found";

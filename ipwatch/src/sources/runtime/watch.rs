@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::error::{Ended, RuntimeError, within};
+use super::error::{Ended, RuntimeError};
 use super::find::{self, Candidate};
 use super::known::{Details, Known};
 use super::names::{Names, Seat};
@@ -18,6 +18,7 @@ use super::tell::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
 use crate::fact::{Life, Sandbox, SourceStatus, What};
+use crate::sources::errors::{Unconnected, within};
 use crate::sources::{Closed, Emit, Unheard};
 
 /// Sandboxes that are asked after at a time.
@@ -202,7 +203,7 @@ impl Watch {
             }
             let error = match self.session(&seat, &mut first, &mut pause).await {
                 Ended::Closed => return,
-                Ended::Runtime(error) => error,
+                Ended::Failed(error) => error,
             };
             let told = self.fell_silent(&seat, &error).await;
             self.seat = Some(seat);
@@ -300,7 +301,8 @@ impl Watch {
                     }
                     // It ended. If the runtime has, the list will tell. One that lived may be had again.
                     None if self.candidate.may_be_started() => {
-                        return Err(Ended::Runtime(RuntimeError::Missing(self.candidate.socket.path.display().to_string())));
+                        let missing = Unconnected::missing(&self.candidate.socket.path);
+                        return Err(RuntimeError::from(missing).into());
                     }
                     None => {
                         if stream.as_ref().is_some_and(|stream| stream.lived(&self.parts.pace)) {
@@ -418,7 +420,7 @@ impl Watch {
         let socket = self.candidate.socket.path.display();
         let detail = match error {
             // These name it themselves.
-            RuntimeError::Missing(_) | RuntimeError::Connect { .. } => error.to_string(),
+            RuntimeError::Unconnected(_) => error.to_string(),
             _ => format!("{error}; {socket}"),
         };
         let status = match error {

@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::sources::Closed;
-
-/// Longest text of the server's own that is repeated in an error.
-const LONGEST: usize = 200;
+use crate::sources::errors::{self, Failure};
 
 /// What keeps an etcd from telling. None of these carries a credential, nor anything of a value.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -88,52 +85,11 @@ pub enum EtcdError {
     },
 }
 
-/// `work`, or silence.
-pub(super) async fn within<T>(
-    what: &'static str,
-    limit: Duration,
-    work: impl Future<Output = Result<T, EtcdError>>,
-) -> Result<T, EtcdError> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => done,
-        Err(_) => Err(EtcdError::Silent { what, limit }),
+impl Failure for EtcdError {
+    fn silent(what: &'static str, limit: Duration) -> Self {
+        Self::Silent { what, limit }
     }
-}
-
-/// The beginning of a text in one line, never half a character.
-pub(super) fn cut(text: &str) -> String {
-    let line = text.replace(|c: char| c.is_control(), " ");
-    line[..line.floor_char_boundary(LONGEST)].to_owned()
-}
-
-/// An error with its causes, in one line, each said once.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for cause in std::iter::successors(Some(error), |error| error.source()) {
-        let text = cause.to_string();
-        if texts.last().is_none_or(|last| !last.ends_with(&text)) {
-            texts.push(text);
-        }
-    }
-    cut(&texts.join(": "))
 }
 
 /// Why a session with an etcd ended.
-pub(super) enum Ended {
-    /// The etcd.
-    Etcd(EtcdError),
-    /// The daemon is going down.
-    Closed,
-}
-
-impl From<EtcdError> for Ended {
-    fn from(error: EtcdError) -> Self {
-        Self::Etcd(error)
-    }
-}
-
-impl From<Closed> for Ended {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
-}
+pub(super) type Ended = errors::Ended<EtcdError>;

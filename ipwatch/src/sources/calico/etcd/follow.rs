@@ -1,31 +1,46 @@
 //! One session with an etcd after another, until the daemon goes down. Each is with one member; the next one is
 //! asked when it fails, after a pause that grows and is jittered, for some thousand nodes do the same.
 
-use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::convert::Infallible;
 
 use tokio::time::Instant;
 
-use super::error::{Ended, EtcdError, within};
+use super::error::{Ended, EtcdError};
 use super::settings::Settings;
 use super::tell::Teller;
 use super::way::{Dial, User, Way};
 use super::{Keys, Pace, SourceStatus};
+use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, random};
 
-/// One API of etcd, and what is remembered from one session to the next.
+/// One API of etcd.
 pub(super) trait Store: Send + 'static {
     /// Its name, for people.
     const NAME: &'static str;
+    /// A way to a member that answers.
+    type Link: Send;
+    /// Where a watch goes on, in another session too.
+    type Told: Send;
 
-    /// From the connection to the first failure.
-    fn session<K: Keys>(
+    /// Connects.
+    fn open(&self, visit: &Visit) -> impl Future<Output = Result<Self::Link, EtcdError>> + Send;
+
+    /// Tells everything.
+    fn list<K: Keys>(
         &mut self,
+        link: &mut Self::Link,
         visit: &Visit,
         teller: &mut Teller<K>,
-    ) -> impl Future<Output = Ended> + Send;
+    ) -> impl Future<Output = Result<Self::Told, Ended>> + Send;
 
-    /// Nothing can be resumed: everything is to be listed.
-    fn forget(&mut self);
+    /// Tells what has changed since, until it breaks.
+    fn watch<K: Keys>(
+        &mut self,
+        link: Self::Link,
+        told: &mut Self::Told,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> impl Future<Output = Result<Infallible, Ended>> + Send;
 }
 
 /// What a session is given.
@@ -45,13 +60,13 @@ pub(super) async fn run<S: Store, K: Keys>(
 ) {
     let all = settings.etcd_endpoints.join(", ");
     let waits = format!("{} {all} is not known yet", S::NAME);
-    if teller.say(SourceStatus::Down, waits).await.is_err() {
+    if teller.say(SourceStatus::Down, waits).await.is_err() || teller.will_tell().await.is_err() {
         return;
     }
     // Not every node begins with the same member.
     let mut member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
-    let (shortest, longest) = pace.retry;
-    let mut pause = shortest;
+    let mut pauses = Pauses::new(pace.retry);
+    let mut told = None;
     loop {
         let began = Instant::now();
         let mut about = format!("{} {all}", S::NAME);
@@ -59,17 +74,17 @@ pub(super) async fn run<S: Store, K: Keys>(
             Ok((dial, user)) => {
                 about = format!("{} {}", S::NAME, dial.at.url());
                 let visit = Visit { dial, user, pace, about: about.clone() };
-                store.session(&visit, &mut teller).await
+                session(&mut store, &mut told, &visit, &mut teller).await
             }
-            Err(error) => Ended::Etcd(error),
+            Err(error) => Ended::Failed(error),
         };
         let error = match ended {
             Ended::Closed => return,
-            Ended::Etcd(error) => error,
+            Ended::Failed(error) => error,
         };
         // One that went well for long begins anew.
         if began.elapsed() > pace.well {
-            pause = shortest;
+            pauses.begin_anew();
         }
         tracing::debug!("{about}: {error}");
         if matches!(
@@ -77,17 +92,38 @@ pub(super) async fn run<S: Store, K: Keys>(
             EtcdError::Expired { .. } | EtcdError::Garbage { .. } | EtcdError::TooLarge { .. }
         ) {
             // Going on from there would bring the same.
-            store.forget();
+            told = None;
         }
         if teller.failed(&about, &error).await.is_err() {
             return;
         }
-        tokio::time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(longest);
+        tokio::time::sleep(pauses.after_failure()).await;
         // It has what it was asked for, only not from then.
         if !matches!(error, EtcdError::Expired { .. }) {
             member = member.wrapping_add(1);
         }
+    }
+}
+
+/// From the connection to the first failure. `told`: what can be gone on from; all is listed where that is nothing.
+async fn session<S: Store, K: Keys>(
+    store: &mut S,
+    told: &mut Option<S::Told>,
+    visit: &Visit,
+    teller: &mut Teller<K>,
+) -> Ended {
+    let ended: Result<Infallible, Ended> = async {
+        let mut link = store.open(visit).await?;
+        let told = match told {
+            Some(told) => told,
+            None => told.insert(store.list(&mut link, visit, teller).await?),
+        };
+        store.watch(link, told, visit, teller).await
+    }
+    .await;
+    match ended {
+        Ok(never) => match never {},
+        Err(ended) => ended,
     }
 }
 
@@ -106,13 +142,4 @@ async fn open(
         opened.await.map_err(|_| EtcdError::Setting("its files cannot be read".to_owned()))?
     })
     .await
-}
-
-/// Between half of it and one and a half.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + random(1024) as f64 / 1024.0)
-}
-
-fn random(below: u64) -> u64 {
-    RandomState::new().hash_one(0u8) % below
 }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::Empty;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
@@ -10,10 +10,12 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
-use super::error::{EtcdError, chain, cut};
+use super::error::EtcdError;
 use super::follow::Visit;
 use super::tree::Refusal;
 use super::way::{Dial, User};
+use crate::sources::answer;
+use crate::sources::errors::{chain, cut};
 
 /// Longest answer that says why there is none.
 const REFUSAL_LIMIT: usize = 64 << 10;
@@ -122,20 +124,9 @@ impl Answer {
     /// The next part of the body. `None`: it has ended. Cancel-safe.
     pub(super) async fn part(&mut self) -> Result<Option<Bytes>, EtcdError> {
         let Some(body) = &mut self.body else { return Ok(None) };
-        loop {
-            match body.frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    // Anything else is a trailer.
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Some(Err(error)) => {
-                    return Err(EtcdError::Broken { what: self.what, why: chain(&error) });
-                }
-            }
-        }
+        let broken =
+            |error: hyper::Error| EtcdError::Broken { what: self.what, why: chain(&error) };
+        answer::part(body).await.map_err(broken)
     }
 
     /// The whole body, as far as it is no longer than that.

@@ -89,7 +89,7 @@ pub(super) fn start<K: Keys>(settings: &Settings, node: &str, keys: K, emit: &Em
     let teller = tell::Teller::new(keys, emit);
     match settings.etcd_api {
         Version::V3 => {
-            tokio::spawn(follow::run(v3::Store::default(), settings, Pace::default(), teller));
+            tokio::spawn(follow::run(v3::Store, settings, Pace::default(), teller));
         }
         Version::V2 => {
             // Its connections have no pings.

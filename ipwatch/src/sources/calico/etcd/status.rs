@@ -3,7 +3,8 @@
 use etcd_client::Error;
 use tonic::Code;
 
-use super::error::{EtcdError, chain, cut};
+use super::error::EtcdError;
+use crate::sources::errors::{chain, cut};
 
 /// Longest message that is read. A page that is longer is asked for in smaller ones.
 pub(super) const MESSAGE_LIMIT: usize = 16 << 20;

@@ -3,7 +3,7 @@
 use super::error::EtcdError;
 use super::{LONGEST_KEY, MOST_KEYS, SOURCE, VALUE_LIMIT};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, What};
 use crate::sources::calico::keys::Keys;
 use crate::sources::{Closed, Emit};
 
@@ -66,9 +66,15 @@ impl<K: Keys> Teller<K> {
         self.keys.ended(BootNs(0), false, &mut self.out);
     }
 
-    /// All has been told that there was then.
+    /// A list is to come, of which nothing is known yet.
+    pub(super) async fn will_tell(&mut self) -> Result<(), Closed> {
+        self.out.push(What::Began(Scope::Endpoints { store: SOURCE.to_owned() }));
+        self.flush(clock::now()).await
+    }
+
+    /// All has been told that there was then. A key that cannot be Calico's takes nothing from that.
     pub(super) async fn confirmed(&mut self, then: BootNs) -> Result<(), Closed> {
-        if self.beyond == 0 && self.dropped == 0 {
+        if self.beyond == 0 {
             self.keys.confirmed(&mut self.out);
         }
         self.flush(then).await
@@ -77,8 +83,7 @@ impl<K: Keys> Teller<K> {
     /// The list is over.
     pub(super) async fn ended(&mut self, began: BootNs) -> Result<(), Closed> {
         self.flush(began).await?;
-        let complete = self.beyond == 0 && self.dropped == 0;
-        self.keys.ended(began, complete, &mut self.out);
+        self.keys.ended(began, self.beyond == 0, &mut self.out);
         self.flush(clock::now()).await
     }
 
@@ -94,9 +99,8 @@ impl<K: Keys> Teller<K> {
 
     /// A key was deleted.
     pub(super) fn gone(&mut self, key: &[u8]) {
-        match text(key) {
-            Some(key) => self.keys.gone(key, &mut self.out),
-            None => self.dropped += 1,
+        if let Some(key) = text(key) {
+            self.keys.gone(key, &mut self.out);
         }
     }
 

@@ -2,20 +2,21 @@
 //! never in memory as a whole.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::Read;
 
-use hyper::body::Bytes;
+use hyper::body::Incoming;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::sync::mpsc;
 
 use super::error::EtcdError;
-use super::http::Answer;
-use crate::sources::json::{JsonError, Name};
+use crate::sources::answer::{self, Unread};
+use crate::sources::errors::chain;
+use crate::sources::json::Name;
 
 /// Longest answer to a list, in bytes.
 const LIST_LIMIT: usize = 256 << 20;
-/// Parts of an answer that may wait for the parser, and batches of entries that may wait for who takes them.
+/// Batches of entries that may wait for who takes them.
 const AHEAD: usize = 8;
 /// Entries of a batch.
 const BATCH: usize = 64;
@@ -66,58 +67,19 @@ impl Entries {
 /// Reads a list: what it holds, and what becomes of it. Both are to be waited for together.
 pub(super) fn read(
     what: &'static str,
-    answer: Answer,
+    body: Incoming,
 ) -> (Entries, impl Future<Output = Result<(), EtcdError>> + Send) {
     let (found, entries) = mpsc::channel(AHEAD);
-    (Entries(entries), feed(what, answer, found))
-}
-
-async fn feed(
-    what: &'static str,
-    mut answer: Answer,
-    found: mpsc::Sender<Vec<Leaf>>,
-) -> Result<(), EtcdError> {
-    let (parts, coming) = mpsc::channel(AHEAD);
-    let parser = tokio::task::spawn_blocking(move || {
-        let reader = io::BufReader::with_capacity(16 << 10, Coming { coming, now: Bytes::new() });
-        let batch = |leaves| found.blocking_send(leaves).is_ok();
-        parse(reader, batch)
-    });
-    let mut read = 0;
-    let mut fed = Ok(());
-    loop {
-        match answer.part().await {
-            Ok(Some(data)) => {
-                read += data.len();
-                if read > LIST_LIMIT {
-                    fed = Err(EtcdError::TooLarge { what, limit: LIST_LIMIT >> 20 });
-                    break;
-                }
-                // Whoever fails listens no more.
-                if parts.send(data).await.is_err() {
-                    break;
-                }
-            }
-            Ok(None) => break,
-            Err(error) => {
-                fed = Err(error);
-                break;
-            }
-        }
-    }
-    drop(parts);
-    let parsed = parser.await;
-    fed?;
-    let garbage = |why: String| EtcdError::Garbage { what, why };
-    match parsed {
-        Ok(Ok(())) => Ok(()),
-        // Where, but never what: the text of a JSON error can quote a value.
-        Ok(Err(error)) if error.is_eof() => Err(garbage(JsonError::Torn(read).to_string())),
-        Ok(Err(error)) => {
-            Err(garbage(JsonError::Malformed(error.line(), error.column()).to_string()))
-        }
-        Err(_) => Err(garbage("it cannot be read".to_owned())),
-    }
+    let batch = move |leaves| found.blocking_send(leaves).is_ok();
+    let read = answer::read(body, LIST_LIMIT, |coming| parse(coming, batch));
+    let read = async move {
+        read.await.map_err(|error| match error {
+            Unread::Broken(error) => EtcdError::Broken { what, why: chain(&error) },
+            Unread::TooLong => EtcdError::TooLarge { what, limit: LIST_LIMIT >> 20 },
+            Unread::Garbage(why) => EtcdError::Garbage { what, why },
+        })
+    };
+    (Entries(entries), read)
 }
 
 /// Every entry of a list, in batches. `take` says whether anybody wants more.
@@ -233,26 +195,6 @@ impl<'de, F: FnMut(Vec<Leaf>) -> bool> Visitor<'de> for Branches<'_, F> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while list.next_element_seed(Branch(self.0))?.is_some() {}
         Ok(())
-    }
-}
-
-/// The parts of an answer, as one stream of bytes. For a thread.
-struct Coming {
-    coming: mpsc::Receiver<Bytes>,
-    now: Bytes,
-}
-
-impl Read for Coming {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.now.is_empty() {
-            match self.coming.blocking_recv() {
-                Some(data) => self.now = data,
-                None => return Ok(0),
-            }
-        }
-        let part = self.now.split_to(out.len().min(self.now.len()));
-        out[..part.len()].copy_from_slice(&part);
-        Ok(part.len())
     }
 }
 

@@ -17,14 +17,17 @@ use futures_util::stream::FuturesUnordered;
 use hyper::header::HeaderValue;
 use tokio::time::Instant;
 
-use super::error::{Ended, EtcdError, within};
-use super::follow::{self, Visit, jittered};
+use super::error::{Ended, EtcdError};
+use super::follow::{self, Visit};
 use super::http::{Answer, Line};
 use super::tell::{self, Teller};
 use super::tree::{self, Event};
 use super::{Keys, MOST_KEYS, Pace};
 use crate::clock;
 use crate::fact::BootNs;
+use crate::sources::errors::within;
+use crate::sources::pause::jittered;
+use crate::sources::url::encoded;
 
 /// Trees of Calico's that are read.
 const TREES: usize = 2;
@@ -46,26 +49,26 @@ const LIST: &str = "a list";
 const WATCH: &str = "a watch";
 const ALIVE: &str = "the question whether it lives";
 
-/// What was told last.
+/// What is read, and what of it was told.
 #[derive(Debug)]
 pub(super) struct Store {
     trees: [String; TREES],
-    told: Option<Told>,
     /// Keys that were told.
     known: BTreeSet<String>,
     /// So many at most.
     pub(super) most: usize,
 }
 
+/// Where what was told last ends.
 #[derive(Debug, Clone)]
-struct Told {
+pub(super) struct Told {
     cluster: Option<HeaderValue>,
     /// For each tree the index up to which all is told.
     until: [u64; TREES],
 }
 
 impl Told {
-    /// Nothing came of a tree whose poll was open before and after: all there is of it until then is told.
+    /// Nothing came of a tree whose poll was open before and for long after: all there is of it until then is told.
     fn reach(&mut self, index: &Index) {
         for (until, silent) in self.until.iter_mut().zip(index.silent) {
             if silent {
@@ -94,7 +97,8 @@ struct Polled {
     until: u64,
 }
 
-/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer.
+/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer,
+/// and until the next one is told before a poll begins behind it: what is still on its way then would never be told.
 struct Index {
     asked: BootNs,
     now: u64,
@@ -110,48 +114,28 @@ impl Store {
             format!("/calico/v1/host/{}/workload", encoded(node)),
             "/calico/ipam/v2/assignment".to_owned(),
         ];
-        Self { trees, told: None, known: BTreeSet::new(), most: MOST_KEYS }
+        Self { trees, known: BTreeSet::new(), most: MOST_KEYS }
     }
 }
 
 impl follow::Store for Store {
     const NAME: &'static str = "etcd v2";
+    type Link = Line;
+    type Told = Told;
 
-    async fn session<K: Keys>(&mut self, visit: &Visit, teller: &mut Teller<K>) -> Ended {
-        match self.talk(visit, teller).await {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
-    }
-
-    fn forget(&mut self) {
-        self.told = None;
-    }
-}
-
-impl Store {
-    async fn talk<K: Keys>(
-        &mut self,
-        visit: &Visit,
-        teller: &mut Teller<K>,
-    ) -> Result<Infallible, Ended> {
+    async fn open(&self, visit: &Visit) -> Result<Line, EtcdError> {
         let mut line = Line::new(visit);
         health(&mut line, visit.pace).await?;
-        let mut told = match self.told.take() {
-            Some(told) => told,
-            None => self.list(&mut line, visit.pace, teller).await?,
-        };
-        let ended = self.watch(&mut line, visit, &mut told, teller).await;
-        self.told = Some(told);
-        ended
+        Ok(line)
     }
 
     async fn list<K: Keys>(
         &mut self,
         line: &mut Line,
-        pace: Pace,
+        visit: &Visit,
         teller: &mut Teller<K>,
     ) -> Result<Told, Ended> {
+        let pace = visit.pace;
         let began = clock::now();
         self.known.clear();
         teller.began(began).await?;
@@ -166,10 +150,8 @@ impl Store {
                 let why = "a list without an index".to_owned();
                 return Err(EtcdError::Garbage { what: LIST, why }.into());
             }
-            if answer.body.is_none() {
-                continue;
-            }
-            let (entries, read) = tree::read(LIST, answer);
+            let Some(body) = answer.body else { continue };
+            let (entries, read) = tree::read(LIST, body);
             let known = &mut self.known;
             let take = async {
                 // Gone with this block: whoever reads for nobody ends.
@@ -199,9 +181,9 @@ impl Store {
 
     async fn watch<K: Keys>(
         &mut self,
-        line: &mut Line,
-        visit: &Visit,
+        mut line: Line,
         told: &mut Told,
+        visit: &Visit,
         teller: &mut Teller<K>,
     ) -> Result<Infallible, Ended> {
         let pace = visit.pace;
@@ -210,7 +192,7 @@ impl Store {
         let mut renew = Instant::now() + jittered(pace.poll);
         let mut next = Instant::now() + jittered(pace.alive);
         let mut turn = 0_u32;
-        let mut index: Option<Index> = None;
+        let (mut index, mut before): (Option<Index>, Option<Index>) = (None, None);
         loop {
             teller.well(&visit.about).await?;
             let settled = index.as_ref().map_or(next, |index| index.settled);
@@ -220,9 +202,11 @@ impl Store {
                 Some(polled) = polls.next() => polled,
                 () = tokio::time::sleep_until(settled), if index.is_some() => {
                     let Some(index) = index.take() else { continue };
-                    told.reach(&index);
-                    if told.until[ENDPOINTS] >= index.now {
+                    if index.silent[ENDPOINTS] || told.until[ENDPOINTS] >= index.now {
                         teller.confirmed(index.asked).await?;
+                    }
+                    if let Some(before) = before.replace(index) {
+                        told.reach(&before);
                     }
                     if Instant::now() >= renew {
                         polls = self.polls(visit, told).await?;
@@ -233,9 +217,9 @@ impl Store {
                 () = tokio::time::sleep_until(next) => {
                     turn += 1;
                     if turn.is_multiple_of(HEALTH_EACH) {
-                        health(line, pace).await?;
+                        health(&mut line, pace).await?;
                     }
-                    index = Some(alive(line, told, pace).await?);
+                    index = Some(alive(&mut line, told, pace).await?);
                     next = Instant::now() + SETTLES + jittered(pace.alive);
                     continue;
                 }
@@ -244,7 +228,7 @@ impl Store {
             let polled = polled?;
             told.same(polled.cluster.as_ref())?;
             // Whatever came, it is asked anew from there.
-            if let Some(index) = &mut index {
+            for index in index.iter_mut().chain(&mut before) {
                 index.silent[n] = false;
             }
             if let Some(event) = polled.event {
@@ -258,7 +242,9 @@ impl Store {
             polls.push(poll(n, line, head, told.until[n], pace));
         }
     }
+}
 
+impl Store {
     /// One of each tree, from what was told last. Those that there were before can be hung up: they are begun again
     /// from there.
     async fn polls(&self, visit: &Visit, told: &Told) -> Result<Polls, EtcdError> {
@@ -368,17 +354,4 @@ async fn health(line: &mut Line, pace: Pace) -> Result<(), EtcdError> {
         line.get(ALIVE, "/health").await?.whole(SMALL_LIMIT).await.map(drop)
     })
     .await
-}
-
-/// As a part of a path.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }

@@ -16,19 +16,19 @@ use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use super::error::{Ended, EtcdError, chain, within};
-use super::follow::{self, Visit, jittered};
+use super::error::{Ended, EtcdError};
+use super::follow::{self, Visit};
 use super::status::{MESSAGE_LIMIT, said, why};
 use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
+use crate::sources::errors::{chain, within};
+use crate::sources::pause::jittered;
 
 /// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody here asks for
 /// them, nor for pools.
 pub(super) const PREFIXES: [&str; 2] =
     ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
-/// Which of them are endpoints.
-const ENDPOINTS: usize = 1;
 /// Entries of one page, and of one where these are too large.
 const PAGE: i64 = 250;
 const SMALL_PAGE: i64 = 8;
@@ -46,14 +46,13 @@ const ALIVE: &str = "the question whether it lives";
 /// Asked for then: a key that is not there, within what may be read.
 const SMALL: &str = PREFIXES[0];
 
-/// What was told last.
-#[derive(Debug, Default)]
-pub(super) struct Store {
-    told: Option<Told>,
-}
+/// Nothing has to be remembered but where a watch goes on.
+#[derive(Debug)]
+pub(super) struct Store;
 
+/// Where what was told last ends.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+pub(super) struct Told {
     cluster: u64,
     /// For each prefix the first revision of which something may not have been told. That of an event is told again:
     /// a transaction may have had more of them, and what is told twice does no harm.
@@ -62,36 +61,31 @@ struct Told {
 
 impl follow::Store for Store {
     const NAME: &'static str = "etcd v3";
+    type Link = Client;
+    type Told = Told;
 
-    async fn session<K: Keys>(&mut self, visit: &Visit, teller: &mut Teller<K>) -> Ended {
-        match self.talk(visit, teller).await {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
+    async fn open(&self, visit: &Visit) -> Result<Client, EtcdError> {
+        connect(visit).await
     }
 
-    fn forget(&mut self) {
-        self.told = None;
-    }
-}
-
-impl Store {
-    async fn talk<K: Keys>(
+    async fn list<K: Keys>(
         &mut self,
+        client: &mut Client,
+        visit: &Visit,
+        teller: &mut Teller<K>,
+    ) -> Result<Told, Ended> {
+        let kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
+        list(kv, visit.pace, teller).await
+    }
+
+    async fn watch<K: Keys>(
+        &mut self,
+        client: Client,
+        told: &mut Told,
         visit: &Visit,
         teller: &mut Teller<K>,
     ) -> Result<Infallible, Ended> {
-        let client = connect(visit).await?;
-        let told = match self.told {
-            Some(told) => told,
-            None => {
-                let kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
-                list(kv, visit.pace, teller).await?
-            }
-        };
-        self.told = Some(told);
-        let mut watch = Watch { visit, told: &mut self.told, ids: Vec::new() };
-        watch.run(&client, told, teller).await
+        Watch { visit, told, ids: Vec::new() }.run(&client, teller).await
     }
 }
 
@@ -213,7 +207,7 @@ fn after(prefix: &str) -> Vec<u8> {
 /// What changes, until it breaks.
 struct Watch<'a> {
     visit: &'a Visit,
-    told: &'a mut Option<Told>,
+    told: &'a mut Told,
     /// What the server calls the watches that it has begun, in the order of the prefixes: etcd answers in the order
     /// in which it is asked.
     ids: Vec<i64>,
@@ -223,11 +217,10 @@ impl Watch<'_> {
     async fn run<K: Keys>(
         &mut self,
         client: &Client,
-        told: Told,
         teller: &mut Teller<K>,
     ) -> Result<Infallible, Ended> {
         let pace = self.visit.pace;
-        let mut stream = within(WATCH, pace.answer, open(client, told)).await?;
+        let mut stream = within(WATCH, pace.answer, open(client, self.told)).await?;
         let mut next = Instant::now() + pace.answer;
         let (mut begun, mut well) = (false, false);
         // When it was asked what it has answered since.
@@ -278,7 +271,7 @@ impl Watch<'_> {
         if message.canceled() {
             return Err(said(WATCH, Code::Unknown, message.cancel_reason()).into());
         }
-        let Some(told) = self.told.as_mut() else { return Ok(()) };
+        let told = &mut *self.told;
         if message.header().is_some_and(|header| header.cluster_id() != told.cluster) {
             let why = "it is another cluster than before";
             return Err(EtcdError::Expired { what: WATCH, why }.into());
@@ -308,9 +301,6 @@ impl Watch<'_> {
         if message.events().is_empty() {
             // All until then has been told.
             told.from[one] = told.from[one].max(revision + 1);
-            if one == ENDPOINTS {
-                teller.confirmed(clock::now()).await?;
-            }
         }
         teller.flush(clock::now()).await?;
         Ok(())
@@ -318,7 +308,7 @@ impl Watch<'_> {
 }
 
 /// One stream for all of them.
-async fn open(client: &Client, told: Told) -> Result<WatchStream, EtcdError> {
+async fn open(client: &Client, told: &Told) -> Result<WatchStream, EtcdError> {
     let mut watches = client.watch_client().max_decoding_message_size(MESSAGE_LIMIT);
     let options = |n: usize| {
         WatchOptions::new()

@@ -6,12 +6,12 @@ use tokio::sync::mpsc;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use super::error::KubeletError;
 use super::messages::{Nothing, Pods};
 use super::{LIST, WATCH};
-use crate::sources::kubernetes::error::{chain, cut};
+use crate::sources::grpc;
 
 /// Longest list that is read. 500 pods with all that is managed in them have 10 MiB.
 const LIST_LIMIT: usize = 32 << 20;
@@ -26,14 +26,7 @@ pub(super) struct Client(Channel);
 
 impl Client {
     pub(super) async fn connect(path: &Path) -> Result<Self, KubeletError> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()));
-        let endpoint = endpoint
-            .and_then(|endpoint| {
-                endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
-            })
-            .map_err(|error| KubeletError::connect(path, &error))?;
-        let channel = endpoint.buffer_size(QUEUE).connect().await;
-        channel.map(Self).map_err(|error| KubeletError::connect(path, &error))
+        Ok(Self(grpc::connect(path, QUEUE).await?))
     }
 
     /// Every pod that the kubelet is to run.
@@ -70,9 +63,7 @@ impl Client {
     }
 
     async fn grpc(&self, what: &'static str, limit: usize) -> Result<Grpc<Channel>, KubeletError> {
-        let mut grpc = Grpc::new(self.0.clone()).max_decoding_message_size(limit);
-        let broken = |error| KubeletError::Broken { what, why: cut(&chain(&error)) };
-        grpc.ready().await.map_err(broken)?;
-        Ok(grpc)
+        let broken = |why| KubeletError::Broken { what, why };
+        grpc::ready(&self.0, limit).await.map_err(broken)
     }
 }

@@ -1,23 +1,18 @@
 //! Why the kubelet does not tell of its pods.
 
-use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::super::error::{chain, cut};
-use crate::sources::Closed;
+use crate::sources::errors::{self, Failure, Unconnected};
+use crate::sources::grpc::Refusal;
 
 /// None of these carries anything of a pod.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum KubeletError {
-    /// The socket is not there.
-    #[error("no socket at {0}")]
-    Missing(String),
-    /// It is there, but nobody takes the connection.
-    #[error("{path}: {why}")]
-    Connect { path: String, why: String },
+    /// There is no connection.
+    #[error(transparent)]
+    Unconnected(#[from] Unconnected),
     /// Silence.
     #[error("no answer to {what} within {limit:?}")]
     Silent { what: &'static str, limit: Duration },
@@ -42,70 +37,29 @@ pub(super) enum KubeletError {
 }
 
 impl KubeletError {
-    /// Connecting failed.
-    pub(super) fn connect(path: &Path, error: &(dyn std::error::Error + 'static)) -> Self {
-        let mut causes = std::iter::successors(Some(error), |error| error.source());
-        let io = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
-        let path = path.display().to_string();
-        match io.map(io::Error::kind) {
-            Some(io::ErrorKind::NotFound) => Self::Missing(path),
-            Some(io::ErrorKind::ConnectionRefused) => {
-                Self::Connect { path, why: "nobody listens on the socket".to_owned() }
-            }
-            _ => Self::Connect { path, why: cut(&chain(error)) },
-        }
-    }
-
     /// A call failed. `limit`: bytes that its answer may have.
     pub(super) fn of(what: &'static str, limit: usize, status: &Status) -> Self {
-        let why = || cut(&format!("{:?}: {}", status.code(), status.message()));
-        match status.code() {
-            Code::Unimplemented => Self::NotOffered,
-            Code::OutOfRange => Self::TooLarge { what, limit: limit >> 20 },
-            // Of the connection, or of our own decoding, never the kubelet's word.
-            _ if std::error::Error::source(status).is_some() => {
-                Self::Broken { what, why: cut(&chain(status)) }
-            }
-            Code::FailedPrecondition => Self::Starting { what },
-            Code::ResourceExhausted => Self::Behind { what, why: why() },
-            _ => Self::Refused { what, why: why() },
+        match Refusal::of(limit, status) {
+            Refusal::NotOffered => Self::NotOffered,
+            Refusal::TooLarge(limit) => Self::TooLarge { what, limit },
+            Refusal::Broken(why) => Self::Broken { what, why },
+            Refusal::Said(Code::FailedPrecondition, _) => Self::Starting { what },
+            Refusal::Said(Code::ResourceExhausted, why) => Self::Behind { what, why },
+            Refusal::Said(_, why) => Self::Refused { what, why },
         }
     }
 
     /// Whether it may well be that this node's kubelet has no such API.
     pub(super) fn may_be_without(&self) -> bool {
-        matches!(self, Self::Missing(_) | Self::NotOffered | Self::Refused { .. })
+        matches!(self, Self::Unconnected(Unconnected::Missing(_)) | Self::NotOffered)
     }
 }
 
-/// `work`, or silence.
-pub(super) async fn within<T>(
-    what: &'static str,
-    limit: Duration,
-    work: impl Future<Output = Result<T, KubeletError>>,
-) -> Result<T, KubeletError> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => done,
-        Err(_) => Err(KubeletError::Silent { what, limit }),
+impl Failure for KubeletError {
+    fn silent(what: &'static str, limit: Duration) -> Self {
+        Self::Silent { what, limit }
     }
 }
 
 /// Why a session with the kubelet ended.
-pub(super) enum Ended {
-    /// The kubelet.
-    Kubelet(KubeletError),
-    /// The daemon is going down.
-    Closed,
-}
-
-impl From<KubeletError> for Ended {
-    fn from(error: KubeletError) -> Self {
-        Self::Kubelet(error)
-    }
-}
-
-impl From<Closed> for Ended {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
-}
+pub(super) type Ended = errors::Ended<KubeletError>;

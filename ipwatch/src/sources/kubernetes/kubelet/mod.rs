@@ -23,10 +23,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::client::Client;
-use self::error::{Ended, KubeletError, within};
-use super::{jittered, pods};
+use self::error::{Ended, KubeletError};
+use super::pods;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
+use crate::sources::errors::within;
+use crate::sources::pause::{Pauses, jittered};
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
@@ -51,7 +53,9 @@ pub(super) struct Pace {
     settle: Duration,
     /// Between two lists, at the least.
     apart: Duration,
-    /// Between two lists while nothing changes: so is noticed that the kubelet hangs, or has dropped an event.
+    /// Between two lists while nothing changes: so is noticed that the kubelet hangs, or has dropped an event. That a
+    /// pod is not in the first list counts 300 s later, and what was found before a restart is waited for 420 s
+    /// (`map::pods`, `detect`): one must begin between.
     whole: Duration,
     /// What went on for so long went well.
     well: Duration,
@@ -69,7 +73,7 @@ impl Default for Pace {
             list: s(30),
             settle: Duration::from_millis(300),
             apart: s(3),
-            whole: s(180),
+            whole: s(60),
             well: s(10),
             // Half of it at the least.
             absent: s(120),
@@ -94,16 +98,20 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
-        let (shortest, longest) = self.pace.retry;
-        let mut pause = shortest;
+        // Where there is no socket, the first try says so.
+        let (is_there, waits) = (self.socket.exists(), "the kubelet's pods are not known yet");
+        if is_there && self.say(SourceStatus::Down, waits.to_owned()).await.is_err() {
+            return;
+        }
+        let mut pauses = Pauses::new(self.pace.retry);
         loop {
             let began = Instant::now();
             let error = match self.session().await {
                 Ended::Closed => return,
-                Ended::Kubelet(error) => error,
+                Ended::Failed(error) => error,
             };
             if began.elapsed() > self.pace.well {
-                pause = shortest;
+                pauses.begin_anew();
             }
             tracing::debug!("{SOURCE}: {error}");
             if self.failed(&error).await.is_err() {
@@ -113,8 +121,7 @@ impl Follower {
                 tokio::time::sleep(jittered(self.pace.absent)).await;
                 continue;
             }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(longest);
+            tokio::time::sleep(pauses.after_failure()).await;
         }
     }
 

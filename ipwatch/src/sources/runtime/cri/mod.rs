@@ -18,17 +18,19 @@ use std::path::Path;
 use prost::Message;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
 
 use self::messages::{
     All, Capped, Container, PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse,
     VersionResponse,
 };
-use super::error::{RuntimeError, cut};
+use super::error::RuntimeError;
 use super::known::Details;
 use super::tell::{self, Found};
 use crate::fact::{self, Life};
+use crate::sources::errors::cut;
+use crate::sources::grpc::{self, Refusal};
 
 /// Longest list that is read. 10,000 containers with their labels and annotations take some MiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -59,7 +61,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn connect(path: &Path) -> Result<Self, RuntimeError> {
-        let channel = channel(path).await?;
+        let channel = grpc::connect(path, QUEUE).await?;
         for api in VERSIONS {
             let mut client =
                 Self { channel: channel.clone(), api, name: String::new(), version: String::new() };
@@ -174,56 +176,18 @@ impl Client {
     ) -> Result<(Grpc<Channel>, PathAndQuery), RuntimeError> {
         let path = PathAndQuery::from_maybe_shared(format!("/{service}/{method}"))
             .map_err(|error| RuntimeError::Garbage { what: method, why: error.to_string() })?;
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(limit);
-        let broken = |error| RuntimeError::Garbage { what: method, why: cut(&chain(&error)) };
-        grpc.ready().await.map_err(broken)?;
-        Ok((grpc, path))
+        let broken = |why| RuntimeError::Garbage { what: method, why };
+        Ok((grpc::ready(&self.channel, limit).await.map_err(broken)?, path))
     }
-}
-
-async fn channel(path: &Path) -> Result<Channel, RuntimeError> {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
-        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))));
-    let endpoint = match endpoint {
-        Ok(endpoint) => endpoint.buffer_size(QUEUE),
-        Err(error) => {
-            let (path, why) = (path.display().to_string(), chain(&error));
-            return Err(RuntimeError::Connect { path, why });
-        }
-    };
-    endpoint.connect().await.map_err(|error| {
-        let causes = causes(&error);
-        match causes.into_iter().find_map(|cause| cause.downcast_ref::<std::io::Error>()) {
-            Some(io) => RuntimeError::connect(path, io),
-            None => RuntimeError::Connect { path: path.display().to_string(), why: chain(&error) },
-        }
-    })
 }
 
 fn refusal(what: &'static str, limit: usize, status: &Status) -> RuntimeError {
-    match status.code() {
-        Code::Unimplemented => RuntimeError::NoCri,
-        Code::OutOfRange => RuntimeError::TooLarge { what, limit: limit >> 20 },
-        // Of the connection, or of our own decoding, never the runtime's word.
-        _ if std::error::Error::source(status).is_some() => {
-            RuntimeError::Garbage { what, why: cut(&chain(status)) }
-        }
-        code => {
-            RuntimeError::Refused { what, why: cut(&format!("{code:?}: {}", status.message())) }
-        }
+    match Refusal::of(limit, status) {
+        Refusal::NotOffered => RuntimeError::NoCri,
+        Refusal::TooLarge(limit) => RuntimeError::TooLarge { what, limit },
+        Refusal::Broken(why) => RuntimeError::Garbage { what, why },
+        Refusal::Said(_, why) => RuntimeError::Refused { what, why },
     }
-}
-
-fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> Vec<&'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source()).collect()
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let texts: Vec<String> = causes(error).iter().map(ToString::to_string).collect();
-    texts.join(": ")
 }
 
 fn sandbox(runtime: &str, item: &PodSandbox) -> Option<fact::Sandbox> {

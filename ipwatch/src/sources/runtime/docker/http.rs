@@ -9,7 +9,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::super::error::{RuntimeError, cut};
+use super::super::error::RuntimeError;
+use crate::sources::answer;
+use crate::sources::errors::{Unconnected, cut};
 
 /// A response, and what keeps its connection going.
 pub(super) struct Answer {
@@ -34,7 +36,7 @@ pub(super) async fn get(
     target: &str,
 ) -> Result<Answer, RuntimeError> {
     let stream =
-        UnixStream::connect(socket).await.map_err(|error| RuntimeError::connect(socket, &error))?;
+        UnixStream::connect(socket).await.map_err(|error| Unconnected::of(socket, &error))?;
     let garbage = |error: &dyn std::error::Error| RuntimeError::Garbage {
         what,
         why: cut(&error.to_string()),
@@ -75,19 +77,10 @@ impl Answer {
 
     /// The next piece of a body without end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, RuntimeError> {
-        while let Some(frame) = self.response.frame().await {
-            match frame {
-                Ok(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Err(error) => {
-                    let why = cut(&error.to_string());
-                    return Err(RuntimeError::Garbage { what: self.what, why });
-                }
-            }
-        }
-        Ok(None)
+        let broken = |error: hyper::Error| RuntimeError::Garbage {
+            what: self.what,
+            why: cut(&error.to_string()),
+        };
+        answer::part(self.response.body_mut()).await.map_err(broken)
     }
 }

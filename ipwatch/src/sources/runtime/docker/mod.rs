@@ -17,11 +17,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use self::documents::{Capped, Inspected, Listed, Version};
-use super::error::{RuntimeError, cut};
+use super::error::RuntimeError;
 use super::known::Details;
 use super::tell::{self, Found};
 use super::watch::{Event, Events};
 use crate::fact::{Container, Life, PodName, Sandbox};
+use crate::sources::errors::cut;
 
 /// Longest list. One container takes some KiB.
 const LIST_LIMIT: usize = 16 << 20;

@@ -1,0 +1,82 @@
+//! gRPC over a Unix socket, as the kubelet and container runtimes speak it: the connection, and what it means when it
+//! or a call fails.
+
+use std::error::Error as _;
+use std::path::Path;
+
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::errors::{Unconnected, chain, cut};
+
+/// Why there is no answer to a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Whoever answers has no such API.
+    NotOffered,
+    /// It is longer than any should be, in MiB.
+    TooLarge(usize),
+    /// The connection broke, or what came is no such answer.
+    Broken(String),
+    /// It was said so.
+    Said(Code, String),
+}
+
+impl Refusal {
+    /// `limit`: bytes that the answer may have.
+    pub(super) fn of(limit: usize, status: &Status) -> Self {
+        match status.code() {
+            Code::Unimplemented => Self::NotOffered,
+            Code::OutOfRange => Self::TooLarge(limit >> 20),
+            // Of the connection, or of our own decoding, never the server's word.
+            _ if status.source().is_some() => Self::Broken(chain(status)),
+            code => Self::Said(code, cut(&format!("{code:?}: {}", status.message()))),
+        }
+    }
+}
+
+/// Connects. `queue`: requests that may wait for the connection.
+pub(super) async fn connect(path: &Path, queue: usize) -> Result<Channel, Unconnected> {
+    let failed = |error: tonic::transport::Error| Unconnected::of(path, &error);
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
+        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))))
+        .map_err(failed)?;
+    endpoint.buffer_size(queue).connect().await.map_err(failed)
+}
+
+/// A way for one call, whose answer has `limit` bytes at most. `Err`: how the connection broke.
+pub(super) async fn ready(channel: &Channel, limit: usize) -> Result<Grpc<Channel>, String> {
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(limit);
+    grpc.ready().await.map_err(|error| chain(&error))?;
+    Ok(grpc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_without_a_listener_is_told_from_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let missing = connect(&path, 1).await.unwrap_err();
+        assert_eq!(missing, Unconnected::Missing(path.display().to_string()));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let refused = connect(&path, 1).await.unwrap_err().to_string();
+        assert!(refused.ends_with("socket: nobody listens on the socket"), "{refused}");
+        let below = connect(&path.join("socket"), 1).await.unwrap_err().to_string();
+        assert!(below.contains("Not a directory"), "{below}");
+    }
+
+    #[test]
+    fn what_broke_on_the_way_is_not_the_servers_word() {
+        let refusal = |status| Refusal::of(4 << 20, &status);
+        assert_eq!(refusal(Status::unimplemented("no")), Refusal::NotOffered);
+        assert_eq!(refusal(Status::out_of_range("no")), Refusal::TooLarge(4));
+        let said = refusal(Status::unavailable("later\n"));
+        assert_eq!(said, Refusal::Said(Code::Unavailable, "Unavailable: later ".to_owned()));
+        let broken = Status::from_error(Box::new(std::io::Error::other("reset")));
+        assert!(matches!(refusal(broken), Refusal::Broken(why) if why.contains("reset")));
+    }
+}

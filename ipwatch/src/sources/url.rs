@@ -1,0 +1,26 @@
+//! Any text as a part of a URL.
+
+/// As a part of a path, or of a query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_leaves_its_part() {
+        assert_eq!(encoded("node-1.a_b~"), "node-1.a_b~");
+        assert_eq!(encoded("a/../b?c=d&e#f g"), "a%2F..%2Fb%3Fc%3Dd%26e%23f%20g");
+        assert_eq!(encoded("ä\n"), "%C3%A4%0A");
+    }
+}
