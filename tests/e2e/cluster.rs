@@ -70,6 +70,9 @@ fn crash(api: &Api) {
     for (n, name) in ["web-0", "web-1", "web-2"].iter().enumerate() {
         pod(api, name, &format!("node-{}", n % 2 + 1), n);
     }
+    // Those that the exhausted pool hurts: one on a node, one that no node was found for.
+    waiting(api, "victim-0", Some("node-1"));
+    waiting(api, "victim-1", None);
     api.create(POOLS, &json!({
         "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": meta(POOL),
         "spec": {"range": "192.168.7.0/27", "allocations": {
@@ -110,6 +113,18 @@ fn pod(api: &Api, name: &str, node: &str, n: usize) {
     object["status"] = json!({"phase": "Running", "podIP": own, "podIPs": [{"ip": own}]});
     let told = api.ask("PUT", &format!("{path}/{name}/status"), Some(&object));
     told.unwrap_or_else(|error| panic!("the status of {name}: {error}"));
+}
+
+/// A pod that waits for an IP of the pool.
+fn waiting(api: &Api, name: &str, node: Option<&str>) {
+    api.create(
+        "/api/v1/namespaces/default/pods",
+        &json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "annotations": {"k8s.v1.cni.cncf.io/networks": "ipvlan"}},
+            "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app"}]},
+        }),
+    );
 }
 
 /// A pod of ipwatch on a node, as the manifests call it.
@@ -192,6 +207,17 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     let told = document(&agent);
     let leaked = ips(&told, "ipam-reservation-leaked");
     assert_eq!(leaked, ["192.168.7.11", "192.168.7.13"], "{told:#}");
+    // A pod that waits may be the holder: what frees stands behind what asks its node.
+    for (finding, id) in
+        told["cluster"]["findings"].as_array().expect("findings").iter().zip(["dead-1", "dead-2"])
+    {
+        let steps = finding["remediation"].as_array().expect("steps");
+        let asks = steps.iter().position(|step| step["command"] == format!("crictl inspectp {id}"));
+        let frees = steps.iter().position(|step| step["changes"] == true).expect("what frees it");
+        assert_eq!(asks.map(|at| at + 1), Some(frees), "{finding:#}");
+        let what = steps[frees]["what"].as_str().expect("what it does");
+        assert!(what.starts_with("only if none of them knows it: "), "{what}");
+    }
 
     // One of the two is given to a living pod meanwhile: its command must not take it away.
     let admin = control.admin_config();

@@ -9,6 +9,8 @@ mod calico_tests;
 mod duplicates;
 #[cfg(test)]
 mod duplicates_tests;
+#[cfg(test)]
+mod freeing_tests;
 mod living;
 #[cfg(test)]
 mod tests;

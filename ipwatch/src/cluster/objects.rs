@@ -14,7 +14,7 @@ use crate::sources::kubernetes::whereabouts::Meta;
 /// What Multus says of each interface; the second one is its older name.
 const STATUS: [&str; 2] =
     ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status"];
-/// What is asked of Multus. Only whether it is there.
+/// What is asked of Multus.
 const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
 /// Calico's IPs.
 const CALICO: [&str; 2] = ["cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs"];
@@ -53,9 +53,10 @@ struct Condition {
 impl Node {
     pub(super) fn world(self) -> (String, world::Node) {
         let ready = self.status.conditions.0.into_iter().find(|one| one.kind.0 == "Ready");
+        let is_ready = ready.as_ref().is_some_and(|ready| ready.status.0 == "True");
         let silent = ready.filter(|ready| ready.status.0 == "Unknown");
         let silent_since = silent.map(|ready| ready.last_transition_time.unwrap_or_default().0);
-        (self.metadata.name.0, world::Node { silent_since })
+        (self.metadata.name.0, world::Node { silent_since, ready: is_ready })
     }
 }
 
@@ -112,7 +113,7 @@ struct Interface {
 #[derive(Debug, Default)]
 struct Annotations {
     status: Option<String>,
-    wanted: bool,
+    wanted: Option<String>,
     calico: Vec<String>,
 }
 
@@ -137,8 +138,9 @@ impl<'de> Deserialize<'de> for Annotations {
                         all.status.get_or_insert(older);
                     } else if CALICO.contains(&&*key) {
                         all.calico.push(map.next_value()?);
+                    } else if key == WANTED {
+                        all.wanted = Some(map.next_value()?);
                     } else {
-                        all.wanted |= key == WANTED;
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
@@ -162,6 +164,10 @@ impl Pod {
             calico.flat_map(|text| text.split(',')).filter_map(address).collect();
         calico.sort_unstable();
         calico.dedup();
+        let asked = annotations.wanted.as_deref();
+        // Where Multus says what it was given, that counts.
+        let unsaid = asked.filter(|_| networks.is_none());
+        let wanted = unsaid.and_then(|text| wanted(text, &self.metadata.namespace.0));
         world::Pod {
             namespace: self.metadata.namespace.0,
             name: self.metadata.name.0,
@@ -174,7 +180,8 @@ impl Pod {
             ips: self.status.pod_ips.0.iter().filter_map(|one| address(&one.ip.0)).collect(),
             networks,
             networks_wrong,
-            wants_networks: annotations.wanted,
+            wants_networks: asked.is_some(),
+            wanted,
             calico,
         }
     }
@@ -193,6 +200,40 @@ fn networks(text: &str) -> Option<Vec<world::Attached>> {
         }
     }
     Some(all)
+}
+
+/// A network that Multus is asked for.
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    name: Name,
+    #[serde(default)]
+    namespace: Name,
+}
+
+/// The networks that Multus is asked for (multus 4, pkg/k8sclient, parsePodNetworkAnnotation). `None`: that is not
+/// understood. `own`: the pod's namespace.
+fn wanted(text: &str, own: &str) -> Option<Vec<String>> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    let full = |namespace: &str, name: &str| {
+        let namespace = if namespace.is_empty() { own } else { namespace };
+        let plain = !name.is_empty() && !format!("{namespace}{name}").contains('/');
+        plain.then(|| format!("{namespace}/{name}"))
+    };
+    if text.contains(['[', '{', '"']) {
+        let all: Few<Wanted, 256> = serde_json::from_str(text).ok()?;
+        return all.0.iter().map(|one| full(&one.namespace.0, &one.name.0)).collect();
+    }
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    let each = text.split(',').map(|one| {
+        // Behind it stands what the device in the pod is to be called.
+        let one = one.split_once('@').map_or(one, |(one, _)| one).trim();
+        one.split_once('/').map_or_else(|| full("", one), |(space, name)| full(space, name))
+    });
+    each.collect()
 }
 
 /// An IP, with or without the length of its prefix.

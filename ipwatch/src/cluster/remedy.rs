@@ -19,7 +19,7 @@ pub(super) const BLOCKS: &str = "ipamblocks.crd.projectcalico.org";
 pub(super) const HANDLES: &str = "ipamhandles.crd.projectcalico.org";
 
 /// Nodes that are named where there are many.
-const NAMED: usize = 5;
+pub(super) const NAMED: usize = 5;
 
 /// `kubectl`, for the cluster that was asked.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +83,11 @@ impl Kubectl {
     /// Shows an object of the cluster.
     pub(super) fn get_global(&self, what: &str, kind: &str, name: &str) -> ClusterStep {
         self.look(what, &[Own("get"), Own(kind), Theirs(name), Own("-o"), Own("yaml")])
+    }
+
+    /// Shows all pods and their nodes.
+    pub(super) fn pods(&self, what: &str) -> ClusterStep {
+        self.look(what, &[Own("get"), Own("pods"), Own("-A"), Own("-o"), Own("wide")])
     }
 
     /// Shows the node on which a container may still run, or all where nobody says which.
@@ -186,8 +191,8 @@ pub(super) fn sandbox(nodes: &BTreeSet<&str>, id: &str) -> ClusterStep {
         more => format!(" and {more} more"),
     };
     let what = format!(
-        "look on each node where pods are being made, {}{more}: where this finds the container, a pod is about to have \
-         the IP, and nothing is to be freed",
+        "look on each node where pods are being made, {}{more}: where this finds the container, a pod has the IP or is \
+         about to, and nothing is to be freed; `ipwatch query` there tells too",
         some.join(", ")
     );
     looks(&what, line([Own("crictl"), Own("inspectp"), Theirs(id)]))

@@ -77,6 +77,8 @@ pub(super) struct Look {
 pub(super) struct Node {
     /// It does not answer, since when. Its text is the server's.
     pub(super) silent_since: Option<String>,
+    /// It says that it is ready.
+    pub(super) ready: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -98,6 +100,8 @@ pub(super) struct Pod {
     pub(super) networks_wrong: bool,
     /// It asks Multus for networks of its own.
     pub(super) wants_networks: bool,
+    /// Which, as `namespace/name`, where nobody says what it was given. Absent: that is not understood.
+    pub(super) wanted: Option<Vec<String>>,
     /// What Calico says.
     pub(super) calico: Vec<IpAddr>,
 }

@@ -1,6 +1,6 @@
 //! Which pods there are, which IPs they have, and what that says of an allocation.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::Certainty;
@@ -12,13 +12,9 @@ pub(super) struct Living<'a> {
     by_name: HashMap<(&'a str, &'a str), &'a Pod>,
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
     /// Of those that have ended.
-    ended_by_ip: HashMap<IpAddr, &'a Pod>,
-    /// So many may be given an IP at this moment.
-    pub(super) being_made: usize,
-    /// On these nodes.
-    pub(super) made_on: BTreeSet<&'a str>,
-    /// Of so many nobody says what they have on networks of Multus.
-    unsaid: usize,
+    ended_by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
+    /// Those that may be given an IP at this moment, or have one that nobody says. What has no node has none.
+    pub(super) being_made: Vec<&'a Pod>,
 }
 
 /// What the pods say of an allocation.
@@ -46,20 +42,17 @@ impl<'a> Living<'a> {
                 }
             }
         }
-        let mut ended_by_ip = HashMap::new();
+        let mut ended_by_ip: HashMap<IpAddr, Vec<&Pod>> = HashMap::new();
         for pod in pods.iter().filter(|pod| pod.ended) {
-            ended_by_ip.extend(pod.all_ips().map(|ip| (ip, pod)));
+            for ip in pod.all_ips() {
+                ended_by_ip.entry(ip).or_default().push(pod);
+            }
         }
-        let being_made = || pods.iter().filter(|pod| pod.is_being_made());
-        Self {
-            look,
-            by_name: pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect(),
-            by_ip,
-            ended_by_ip,
-            being_made: being_made().count(),
-            made_on: being_made().map(|pod| &*pod.node).collect(),
-            unsaid: pods.iter().filter(|pod| pod.is_unsaid()).count(),
-        }
+        let by_name = pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect();
+        // A node that is gone from the cluster may run on.
+        let unknown = |pod: &&Pod| !pod.node.is_empty() && (pod.is_being_made() || pod.is_unsaid());
+        let being_made = pods.iter().filter(unknown).collect();
+        Self { look, by_name, by_ip, ended_by_ip, being_made }
     }
 
     /// Whether a pod that is not in the list is gone.
@@ -86,11 +79,30 @@ impl<'a> Living<'a> {
             && !nodes.items.contains_key(node)
     }
 
-    /// It is there and answers: what was deleted on it runs no more.
+    /// It is there and ready, as far as the cluster knows: what was deleted on it runs no more. It takes the cluster
+    /// 40 s or more to see that a node is silent.
     fn answers(&self, node: &str) -> bool {
         let nodes = &self.look.nodes;
         let node = nodes.items.get(node).filter(|_| nodes.is_whole());
-        node.is_some_and(|node| node.silent_since.is_none())
+        node.is_some_and(|node| node.ready)
+    }
+
+    /// A pod that is there, that had this name or has this IP, and may run: nobody says that it does not.
+    pub(super) fn may_run(&self, names: &[Option<(&str, &str)>], ip: IpAddr) -> Option<&'a Pod> {
+        let named =
+            names.iter().flatten().filter_map(|(namespace, name)| self.pod(namespace, name));
+        let ended = self.ended_by_ip.get(&ip).into_iter().flatten().copied();
+        let mut all = named.chain(self.at(ip).iter().copied()).chain(ended);
+        // One that has ended without a node has never run.
+        let runs_no_more =
+            |pod: &Pod| pod.ended && (pod.node.is_empty() || self.answers(&pod.node));
+        all.find(|pod| !runs_no_more(pod))
+    }
+
+    /// Who has an IP, or had it and has ended.
+    pub(super) fn last_at(&self, ip: IpAddr) -> Option<&'a Pod> {
+        let ended = || self.ended_by_ip.get(&ip).and_then(|pods| pods.first());
+        self.at(ip).first().or_else(ended).copied()
     }
 
     /// No pod has this name or this IP, not even one that has ended.
@@ -168,18 +180,13 @@ impl<'a> Living<'a> {
             let why = format!("only {name} has this IP, and its node {node} is gone");
             return Fate::Gone(Certainty::Likely, why);
         }
-        if let Some(pod) = self.ended_by_ip.get(&ip) {
+        if let Some(pod) = self.ended_by_ip.get(&ip).and_then(|pods| pods.first()) {
             let why =
                 format!("only {} has this IP, and it has ended ({})", pod.full_name(), pod.phase);
             return Fate::Gone(Certainty::Likely, why);
         }
         let why = "it names no pod, and no pod has this IP".to_owned();
-        match self.unsaid {
-            // Never more: a sandbox may be made anew, and not every pod's networks are told.
-            0 => Fate::Gone(Certainty::Likely, why),
-            n => Fate::Other(format!(
-                "{why}, but what {n} pods have on networks of Multus is not said"
-            )),
-        }
+        // Never more: a sandbox may be made anew, and not every pod's networks are told.
+        Fate::Gone(Certainty::Likely, why)
     }
 }

@@ -1,13 +1,13 @@
 //! Whereabouts: allocations of what is gone, and pools and overlapping reservations that disagree.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
 use crate::cluster::remedy::Word::Own;
-use crate::cluster::remedy::{Kubectl, OVERLAPPING, POOLS, sandbox};
+use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, advice, sandbox};
 use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::{ClusterRange, ClusterStep};
 use crate::fact::RangePart;
@@ -15,6 +15,8 @@ use crate::finding::Severity;
 
 const DISAGREE: &str = "ipam-records-disagree";
 const SILENT: &str = "node-silent";
+/// What stands before the name of a NetworkAttachmentDefinition.
+const DEFINITIONS: &str = "network-attachment-definitions/";
 
 /// Overlapping reservations by namespace and name.
 type ByName<'a> = HashMap<(&'a str, &'a str), &'a Overlapping>;
@@ -28,12 +30,14 @@ pub(super) fn candidates(
     let overlapping: ByName<'_> =
         look.overlapping.items.iter().map(|one| ((&*one.namespace, &*one.name), one)).collect();
     for pool in &look.pools.items {
+        let holders = holders(pool, look, living);
+        let case = Case { look, pool, living, overlapping: &overlapping, holders, kubectl };
         for allocation in &pool.allocations {
-            all.extend(leaked(look, pool, allocation, living, &overlapping, kubectl));
+            all.extend(leaked(&case, allocation));
         }
         all.extend(without_overlapping(look, pool, living, &overlapping, kubectl));
     }
-    without_entry(look, living, kubectl, all);
+    without_entry(look, living, &overlapping, kubectl, all);
     silent_nodes(look, living, all);
 }
 
@@ -119,15 +123,52 @@ fn fate(
     }
 }
 
-fn leaked(
-    look: &Look,
-    pool: &Pool,
-    allocation: &Allocation,
-    living: &Living<'_>,
-    overlapping: &ByName<'_>,
-    kubectl: &Kubectl,
-) -> Option<Candidate> {
-    let also = overlapping_of(pool, allocation.ip, look, overlapping);
+/// The pods that may have an allocation of a pool which names none, of those of which not all IPs are known.
+#[derive(Default)]
+struct Holders<'a> {
+    count: usize,
+    nodes: BTreeSet<&'a str>,
+}
+
+fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
+    let mut holders = Holders::default();
+    // Only an allocation of an old version names none.
+    if pool.allocations.iter().all(|one| split(one.podref.as_deref()).is_some()) {
+        return holders;
+    }
+    let networks = look.bounds.items.get(&pool.name).filter(|_| look.bounds.is_whole());
+    let is_of_pool = |wanted: &String| {
+        networks.is_none_or(|bounds| {
+            let name = |from: &String| from.strip_prefix(DEFINITIONS) == Some(wanted.as_str());
+            bounds.from.iter().any(name)
+        })
+    };
+    let may = |pod: &&Pod| {
+        let wanted = pod.wanted.as_ref();
+        // What a pod's own IP comes from, its annotations do not say.
+        pod.is_being_made() || wanted.is_none_or(|wanted| wanted.iter().any(is_of_pool))
+    };
+    for pod in living.being_made.iter().copied().filter(may) {
+        holders.count += 1;
+        holders.nodes.insert(&pod.node);
+    }
+    holders
+}
+
+/// What all allocations of a pool are looked at with.
+struct Case<'a> {
+    look: &'a Look,
+    pool: &'a Pool,
+    living: &'a Living<'a>,
+    overlapping: &'a ByName<'a>,
+    /// Pods that may have one which names none.
+    holders: Holders<'a>,
+    kubectl: &'a Kubectl,
+}
+
+fn leaked(case: &Case<'_>, allocation: &Allocation) -> Option<Candidate> {
+    let Case { look, pool, living, kubectl, .. } = case;
+    let also = overlapping_of(pool, allocation.ip, look, case.overlapping);
     let node = node_of(pool, look);
     let (code, certainty, why) = match fate(allocation, node, also, living) {
         Fate::Gone(certainty, why) => (LEAKED, certainty, why),
@@ -136,25 +177,98 @@ fn leaked(
     };
     let mut found = of(pool, allocation, code, why);
     found.certainty = certainty;
+    let names = names(allocation, also);
+    // One that names a pod which lives is of an earlier one, whose node nobody says.
+    let owner = owner(names, allocation.ip, living).filter(|_| code == LEAKED);
+    let node = node.or(owner.map(|pod| &*pod.node).filter(|node| !node.is_empty()));
     found.nodes.extend(node.map(str::to_owned));
+    let holders = Some(&case.holders).filter(|all| names[0].is_none() && all.count > 0);
+    if let Some(holders) = holders {
+        found.evidence.push(format!(
+            "{} pods have a node and no IP yet, or on a network one that nobody says: if one of them has this IP, its \
+             runtime knows the container",
+            holders.count
+        ));
+    }
     found.remediation.push(kubectl.get("look at the pool", POOLS, &pool.namespace, &pool.name));
     found.remediation.push(kubectl.users(allocation.ip));
     found.remediation.push(kubectl.machine(node));
-    if allocation.podref.is_none() && living.being_made > 0 {
-        found.evidence.push(format!(
-            "{} pods have a node and no IP yet: if one of them is being given this IP now, its runtime knows the container",
-            living.being_made
-        ));
-        found.remediation.push(sandbox(&living.made_on, &allocation.id));
-    }
     if let Some(one) = also {
-        found.evidence.push(format!("{OVERLAPPING} {}/{} keeps it too", one.namespace, one.name));
+        let name = format!("{OVERLAPPING} {}/{}", one.namespace, one.name);
+        found.evidence.push(match one.podref.as_deref().filter(|_| !goes_with(one, allocation)) {
+            Some(podref) => format!("{name} names {podref}"),
+            None => format!("{name} keeps it too"),
+        });
     }
     // Of what may be somebody's nothing is told but to look.
     if code == LEAKED {
-        found.remediation.push(kubectl.free(pool, allocation, also));
+        free(case, allocation, also, holders, &mut found.remediation);
     }
     Some(found)
+}
+
+/// Namespace and name of a pod, as an allocation and its overlapping reservation say them.
+type Names<'a> = [Option<(&'a str, &'a str)>; 2];
+
+/// Whose an allocation is.
+fn names<'a>(allocation: &'a Allocation, also: Option<&'a Overlapping>) -> Names<'a> {
+    let also = also.and_then(|one| one.podref.as_deref());
+    [split(allocation.podref.as_deref()), split(also)]
+}
+
+/// The pod whose it was, where that is there still.
+fn owner<'a>(names: Names<'_>, ip: IpAddr, living: &Living<'a>) -> Option<&'a Pod> {
+    let pod = |(namespace, name)| living.pod(namespace, name);
+    match names {
+        [Some(named), _] => pod(named),
+        [None, also] => living.last_at(ip).or_else(|| also.and_then(pod)),
+    }
+}
+
+/// Whether an overlapping reservation is of this allocation, and no other pod's: another pool may have given out the
+/// IP since.
+fn goes_with(also: &Overlapping, allocation: &Allocation) -> bool {
+    let same = || allocation.podref.is_none() || also.podref == allocation.podref;
+    !also.claimed && (also.podref.is_none() || same())
+}
+
+/// The steps that free what has leaked.
+fn free(
+    case: &Case<'_>,
+    allocation: &Allocation,
+    also: Option<&Overlapping>,
+    holders: Option<&Holders<'_>>,
+    steps: &mut Vec<ClusterStep>,
+) {
+    let names = names(allocation, also);
+    if let Some(pod) = case.living.may_run(&names, allocation.ip) {
+        steps.push(advice(format!(
+            "free nothing yet: {} is there still, and on node {} it may run; scan again when the pod is gone or the \
+             node answers",
+            pod.full_name(),
+            pod.node
+        )));
+        return;
+    }
+    let also = also.filter(|one| goes_with(one, allocation));
+    let mut freeing = case.kubectl.free(case.pool, allocation, also);
+    if let Some(Holders { nodes, .. }) = holders {
+        if nodes.len() > NAMED {
+            steps.push(case.kubectl.pods("look where pods are that have no IP yet"));
+        }
+        let asking = sandbox(nodes, &allocation.id);
+        if allocation.id.is_empty() || asking.command.is_none() {
+            steps.push(advice(
+                "free nothing yet: a pod that is being made may have it, and its id is none that a runtime can be \
+                 asked for; scan again when no pod waits for an IP"
+                    .to_owned(),
+            ));
+            return;
+        }
+        freeing.what = format!("only if none of them knows it: {}", freeing.what);
+        steps.push(asking);
+    }
+    steps.push(freeing);
 }
 
 /// What is said of an allocation.
@@ -202,29 +316,71 @@ fn without_overlapping(
         .collect()
 }
 
+/// What the pools have entered, by what an overlapping reservation of it is called.
+struct Entries<'a> {
+    /// By namespace and name.
+    named: HashSet<(&'a str, String)>,
+    /// By namespace and IP, of pools that may be a node's which is gone: of which network those are is not said.
+    of_nodes: HashMap<(&'a str, IpAddr), Vec<&'a str>>,
+}
+
+impl<'a> Entries<'a> {
+    fn new(look: &'a Look, overlapping: &ByName<'_>) -> Self {
+        let mut entries = Self { named: HashSet::new(), of_nodes: HashMap::new() };
+        for pool in &look.pools.items {
+            let may_be_a_nodes = may_be_a_nodes(pool, look, overlapping);
+            for allocation in &pool.allocations {
+                for prefix in prefixes(pool, look) {
+                    let name = overlapping_name(prefix, allocation.ip);
+                    entries.named.insert((&pool.namespace, name));
+                }
+                if may_be_a_nodes {
+                    let key = (&*pool.namespace, allocation.ip);
+                    entries.of_nodes.entry(key).or_default().push(&pool.prefix);
+                }
+            }
+        }
+        entries
+    }
+
+    fn has(&self, one: &Overlapping) -> bool {
+        let namespace = &*one.namespace;
+        self.named.contains(&(namespace, one.name.clone()))
+            || ip_of(&one.name).is_some_and(|(network, ip)| {
+                let mut pools = self.of_nodes.get(&(namespace, ip)).into_iter().flatten();
+                pools.any(|prefix| prefix.starts_with(network))
+            })
+    }
+}
+
+/// Whether the last part of a pool's name may be a node that is gone, and no network.
+fn may_be_a_nodes(pool: &Pool, look: &Look, overlapping: &ByName<'_>) -> bool {
+    let is_networks = || {
+        let own = |one: &Allocation| {
+            let name = overlapping_name(&pool.prefix, one.ip);
+            overlapping.contains_key(&(&*pool.namespace, &*name))
+        };
+        look.bounds.items.contains_key(&pool.name) || pool.allocations.iter().any(own)
+    };
+    !pool.prefix.is_empty() && node_of(pool, look).is_none() && !is_networks()
+}
+
 /// Overlapping reservations that no pool has.
-fn without_entry(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+fn without_entry(
+    look: &Look,
+    living: &Living<'_>,
+    overlapping: &ByName<'_>,
+    kubectl: &Kubectl,
+    all: &mut Vec<Candidate>,
+) {
     // Half a list of pools, or of a pool, proves nothing.
     if !look.pools.is_whole() || !living.is_known() {
         return;
     }
-    let mut named: HashSet<(&str, String)> = HashSet::new();
-    // A pool of a node that is gone says not which network it is of.
-    let mut of_nodes: HashSet<IpAddr> = HashSet::new();
-    for pool in &look.pools.items {
-        for allocation in &pool.allocations {
-            for prefix in prefixes(pool, look) {
-                named.insert((&pool.namespace, overlapping_name(prefix, allocation.ip)));
-            }
-            if !pool.prefix.is_empty() {
-                of_nodes.insert(allocation.ip);
-            }
-        }
-    }
+    let entries = Entries::new(look, overlapping);
     for one in &look.overlapping.items {
-        let ip = ip_of(&one.name);
-        let entered = named.contains(&(&*one.namespace, one.name.clone()))
-            || ip.is_some_and(|ip| of_nodes.contains(&ip));
+        let ip = ip_of(&one.name).map(|(_, ip)| ip);
+        let entered = entries.has(one);
         if one.claimed || entered {
             continue;
         }
@@ -260,7 +416,9 @@ fn without_entry(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut 
             let words = [Own("get"), Own(POOLS), Own("-A"), Own("-o"), Own("yaml")];
             found.remediation.push(kubectl.look(what, &words));
             found.remediation.push(kubectl.machine(None));
-            let command = if ip.is_some_and(|ip| living.is_nobodys(podref, ip)) {
+            // Whose one is that names nobody, a pod may be about to say.
+            let known = podref.is_some() || living.being_made.is_empty();
+            let command = if known && ip.is_some_and(|ip| living.is_nobodys(podref, ip)) {
                 kubectl.delete(one)
             } else {
                 None
@@ -274,12 +432,14 @@ fn without_entry(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut 
     }
 }
 
-/// The IP that a name ends in. Of an IPv6 one after a network's name, the longest text that is one.
-fn ip_of(name: &str) -> Option<IpAddr> {
-    let starts = std::iter::once(0).chain(name.match_indices('-').map(|(at, _)| at + 1));
-    starts.filter_map(|at| name.get(at..)).find_map(|text| {
+/// The IP that a name ends in, and what stands before it. Of an IPv6 one after a network's name, the longest text that
+/// is one.
+fn ip_of(name: &str) -> Option<(&str, IpAddr)> {
+    let mut starts = std::iter::once(0).chain(name.match_indices('-').map(|(at, _)| at + 1));
+    starts.find_map(|at| {
+        let (network, text) = name.split_at_checked(at)?;
         let written = text.parse().ok();
-        written.or_else(|| text.replace('-', ":").parse().ok())
+        Some((network, written.or_else(|| text.replace('-', ":").parse().ok())?))
     })
 }
 
