@@ -269,7 +269,7 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "kubernetes.calico",
-        "Follow Calico's blocks too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters. Not used where `calico.etcd_endpoints` names an etcd.",
+        "Follow Calico's blocks and pools too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters. Not used where `calico.etcd_endpoints` names an etcd.",
         |c| Some(Value::Boolean(c.kubernetes.calico)),
     ),
     Key::new(

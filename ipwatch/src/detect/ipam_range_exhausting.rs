@@ -9,6 +9,8 @@ use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
 
 /// Owners that are listed.
 const LISTED: usize = 24;
+/// Other pools that are named.
+const NAMED: usize = 8;
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let ranges = map.ranges().filter(|range| map.store_counts(&range.range.store));
@@ -23,6 +25,9 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         Level::Low => Severity::Warning,
         Level::Out => Severity::Critical,
     };
+    // The IPAM goes over to it: a pool that is full beside one with room is what adding a pool looks like.
+    let others = other_pools(map, entry);
+    let severity = if others.is_empty() { severity } else { Severity::Info };
     let range = &entry.range;
     let leaked = map.leaked_in(entry, now, policy);
     let freed = usage.free.saturating_add(leaked.len() as u64).min(usage.usable);
@@ -43,6 +48,10 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
     if let Some(minutes) = left.map(|left| left / 60_000_000_000) {
         proof.tell(store, now, format!("as in the last minutes, nothing is left in {minutes} min"));
     }
+    for other in others.iter().take(NAMED) {
+        let Usage { used, usable, .. } = other.usage();
+        proof.tell(store, now, format!("{}: {used} of {usable} taken", other.range.network));
+    }
     tell_owners(map, entry, &leaked, &mut proof, now);
     Some(Candidate {
         code: Code::IpamRangeExhausting,
@@ -53,23 +62,50 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         evidence: proof.done(),
         since: now.min(entry.low_since().unwrap_or(now)),
         observed: now,
-        impact: impact(entry, free, freed),
-        remediation: remediation(map, entry, leaked.len()),
+        impact: impact(entry, free, freed, others.len()),
+        remediation: remediation(map, entry, leaked.len(), others.len()),
         caused_by: None,
         preexisting: false,
     })
 }
 
-fn impact(entry: &RangeEntry, free: u64, freed: u64) -> String {
+/// Pools of the cluster that have room for what this one has none for, where pools are shared by all that select
+/// them: by whom they are, is not told here.
+fn other_pools<'a>(map: &'a NodeMap, entry: &RangeEntry) -> Vec<&'a RangeEntry> {
+    if !entry.is_by_blocks() {
+        return Vec::new();
+    }
+    let others = map.ranges().filter(|other| {
+        other.range.store == entry.range.store
+            && other.range.path != entry.range.path
+            && is_v4(other) == is_v4(entry)
+            && other.level() == Level::Enough
+            && map.is_counted(other)
+    });
+    others.collect()
+}
+
+fn is_v4(entry: &RangeEntry) -> bool {
+    entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4())
+}
+
+fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> String {
     let (kind, error) = if entry.is_by_blocks() {
-        let v4 = entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4());
-        let version = if v4 { 4 } else { 6 };
+        let version = if is_v4(entry) { 4 } else { 6 };
         ("pool", format!("Assigned 0 out of 1 requested IPv{version} addresses"))
     } else {
         ("network", "no IP addresses available in range set".to_owned())
     };
+    let then = match others {
+        0 => format!("Then ADD fails: {error}."),
+        n => format!(
+            "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {error}.",
+            words::count(n, "other pool"),
+            if n == 1 { "has" } else { "have" },
+        ),
+    };
     format!(
-        "Room for {} more {} in {kind} {}, for {freed} if the leaks were freed. Then ADD fails: {error}.",
+        "Room for {} more {} in {kind} {}, for {freed} if the leaks were freed. {then}",
         words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
         if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
         entry.range.network
@@ -107,10 +143,13 @@ fn tell_owners(
     }
 }
 
-fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> {
+fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) -> Vec<String> {
     let node = map.boot().map_or("NODE", |boot| &*boot.node);
     let network = super::cause::quoted(&entry.range.network);
-    let mut lines = vec![if entry.is_of_the_cluster() {
+    let mut lines = vec![if others > 0 {
+        "See which pools are for which nodes and namespaces: calicoctl get ippool -o wide"
+            .to_owned()
+    } else if entry.is_of_the_cluster() {
         let what = if entry.is_by_blocks() { "pool" } else { "network" };
         format!("Start no new pod in {what} {network}, on any node")
     } else {
@@ -124,6 +163,10 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize) -> Vec<String> 
         if entry.is_by_blocks() {
             lines.push(
                 "See what Calico takes for leaked: calicoctl ipam check --show-problem-ips"
+                    .to_owned(),
+            );
+            lines.push(
+                "Where nothing is leaked: add a pool (calicoctl apply), or run fewer pods"
                     .to_owned(),
             );
         }

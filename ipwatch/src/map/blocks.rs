@@ -133,16 +133,20 @@ impl NodeMap {
     }
 
     /// Whether that is so of every range, and no source that has told of such ranges is silent. One that may not read
-    /// them has none that it could miss.
+    /// them has none that it could miss, and where there are no blocks nobody counts them.
     #[must_use]
     pub fn ranges_are_counted(&self) -> bool {
-        let is_down = |source: &str| {
-            self.source(source).is_some_and(|source| source.status == SourceStatus::Down)
+        let is = |source: &str, status: SourceStatus| {
+            self.source(source).is_some_and(|source| source.status == status)
         };
         let silent = |range: &RangeEntry| {
-            STORES.iter().any(|(store, source)| range.range.store == *store && is_down(source))
+            STORES.iter().any(|(store, source)| {
+                range.range.store == *store && is(source, SourceStatus::Down)
+            })
         };
-        self.ranges().all(|range| self.is_counted(range) && !silent(range))
+        let mut ranges =
+            self.ranges().filter(|range| !is(&range.range.store, SourceStatus::Disabled));
+        ranges.all(|range| self.is_counted(range) && !silent(range))
     }
 }
 

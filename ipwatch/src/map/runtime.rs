@@ -466,8 +466,14 @@ impl NodeMap {
             // Right after the datastore's word, which may be the later one: a finding wants both. What has
             // been missing for long has been told.
             let fresh = missing.heard.since(missing.from) < ASK_AGAIN;
-            let since = if fresh { missing.from.max(missing.heard) } else { missing.from };
-            found.push((missing.sandbox.sandbox.runtime.clone(), since));
+            let runtime = &missing.sandbox.sandbox.runtime;
+            let last = self.last_listed(runtime).unwrap_or_default();
+            let since = match missing.heard {
+                // Many words may come at once: one list is after them all.
+                heard if fresh && last < heard => heard.max(missing.from).max(last.plus(RETRY)),
+                _ => missing.from,
+            };
+            found.push((runtime.clone(), since));
         }
         for since in self.ipam.leaks.moments() {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));

@@ -93,6 +93,50 @@ fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known() {
     assert_eq!(exhausting(&mut case, 1_004), [], "there is enough again");
 }
 
+fn pool(name: &str, first: u8, last: u8) -> What {
+    let part = RangePart { first: ip(first), last: ip(last), except: Vec::new() };
+    What::Range(Range {
+        store: "calico".into(),
+        network: name.into(),
+        path: format!("ippools/{name}"),
+        data_dir: None,
+        sets: vec![vec![part]],
+    })
+}
+
+#[test]
+fn a_full_pool_beside_one_with_room_is_context() {
+    let mut case = full(16);
+    case.at(14, block(0, Some(4)));
+    let [found] = exhausting(&mut case, 1_000).try_into().unwrap();
+    assert_eq!(found.severity, Severity::Critical);
+    case.at(1_001, pool("second", 64, 127));
+    case.at(1_001, block(16, Some(1)));
+    let [found] = exhausting(&mut case, 1_002).try_into().unwrap();
+    assert_eq!(found.severity, Severity::Info, "ADD goes over to the second");
+    assert_eq!(found.subject.network.as_deref(), Some("default-ipv4-ippool"));
+    assert!(found.impact.contains("takes from 1 other pool that has room"), "{}", found.impact);
+    assert!(found.evidence.iter().any(|item| item.text == "second: 1 of 64 taken"));
+    assert!(!found.remediation.join(" ").contains("Start no new pod"));
+    let severities = |case: &mut Case, ms| -> Vec<Severity> {
+        exhausting(case, ms).into_iter().map(|found| found.severity).collect()
+    };
+    // Until nobody knows whether it has, or that is full too.
+    case.at(1_003, block(20, None));
+    assert_eq!(severities(&mut case, 1_003), [Severity::Critical]);
+    (16..32).for_each(|n| case.at(1_003, block(n, Some(4))));
+    assert_eq!(severities(&mut case, 1_004), [Severity::Critical, Severity::Critical]);
+}
+
+#[test]
+fn where_there_are_no_blocks_nobody_counts_them() {
+    let mut case = Case::with_runtime();
+    case.source("calico", SourceStatus::Disabled);
+    case.source("calico-pools", SourceStatus::Active);
+    case.at(12, pool("old", 0, 63));
+    assert!(!blind(&case.0, &Policy::default()).contains(&Code::IpamRangeExhausting));
+}
+
 #[test]
 fn what_is_taken_is_unknown_while_a_block_is() {
     let is_blind =

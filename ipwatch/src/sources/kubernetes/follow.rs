@@ -298,7 +298,7 @@ impl<K: Kind> Follower<K> {
         };
         match item {
             Ok(change) => {
-                self.tell(vec![(clock::now(), change)]).await?;
+                self.tell_now(change).await?;
                 self.well(api).await?;
             }
             Err(_) => {
@@ -312,6 +312,15 @@ impl<K: Kind> Follower<K> {
             self.floor = version;
         }
         Ok(())
+    }
+
+    /// What a watch brought. It is of after it was told, for that may say since when all that there is is so.
+    async fn tell_now(&mut self, change: Change<K::Item>) -> Result<(), Closed> {
+        let mut told = Vec::new();
+        self.kind.tell(change, &mut told);
+        let at = clock::now();
+        let fact = |what| Fact { at, origin: Origin::Kubernetes, what };
+        self.emit.send(told.into_iter().map(fact).collect()).await
     }
 
     async fn tell(&mut self, changes: Vec<(BootNs, Change<K::Item>)>) -> Result<(), Closed> {

@@ -43,6 +43,10 @@ fn run(url: &str, pace: Pace) -> Seen {
 
 /// The same, with this authority's certificate in PEM.
 fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
+    follow_kind(Pods { node: "node-1".into(), calico: false }, authority, url, pace)
+}
+
+fn follow_kind(kind: impl follow::Kind, authority: &str, url: &str, pace: Pace) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
     std::fs::write(dir.path().join("ca.pem"), authority).unwrap();
@@ -54,8 +58,7 @@ fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
     );
     std::fs::write(&path, config).unwrap();
     let (emit, facts) = Emit::channel(64);
-    let pods = Pods { node: "node-1".into(), calico: false };
-    tokio::spawn(follow::run(pods, Door::Kubeconfig(path), pace, emit));
+    tokio::spawn(follow::run(kind, Door::Kubeconfig(path), pace, emit));
     Seen { facts, all: Vec::new(), _dir: dir }
 }
 
@@ -415,4 +418,35 @@ async fn without_a_way_in_it_is_off() {
         let What::Source(source) = &told[0].what else { panic!("{told:?}") };
         assert_eq!((source.name.as_str(), source.status), ("kubernetes", SourceStatus::Disabled));
     }
+}
+
+/// Each change of one has all of them told, as of the moment from which that is so.
+#[tokio::test]
+async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
+    let pool = |name: &str, cidr: &str, version: &str| json!({"metadata": {"name": name, "resourceVersion": version}, "spec": {"cidr": cidr}});
+    let pools = json!({
+        "metadata": {"resourceVersion": "10"},
+        "items": [pool("one", "10.0.0.0/26", "1"), pool("two", "10.0.1.0/26", "2")],
+    });
+    let changed = vec![
+        event("MODIFIED", pool("two", "10.0.2.0/26", "11")),
+        event("DELETED", pool("one", "10.0.0.0/26", "12")),
+    ];
+    let (_fake, url) = Fake::start(vec![Reply::Json(pools)], vec![Reply::Hold(changed)]).await;
+    let mut seen = follow_kind(calico::pools::Pools::default(), "", &url, pace());
+    let mut ends = 0;
+    while ends < 3 {
+        seen.until("all", |what| matches!(what, What::Ended { .. }).then_some(())).await;
+        ends += 1;
+    }
+    let mut map = crate::map::NodeMap::new(false);
+    let mut after = Vec::new();
+    for fact in &seen.all {
+        map.apply(fact);
+        if matches!(fact.what, What::Ended { .. }) {
+            after.push(map.ranges().map(crate::map::RangeEntry::text).collect::<Vec<_>>());
+        }
+    }
+    let (one, two) = ("10.0.0.0-10.0.0.63", "10.0.2.0-10.0.2.63");
+    assert_eq!(after, [vec![one, "10.0.1.0-10.0.1.63"], vec![one, two], vec![two]]);
 }

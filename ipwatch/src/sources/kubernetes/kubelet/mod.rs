@@ -99,7 +99,10 @@ struct Follower {
 impl Follower {
     async fn run(mut self) {
         // Where there is no socket, the first try says so.
-        let (is_there, waits) = (self.socket.exists(), "the kubelet's pods are not known yet");
+        let socket = self.socket.clone();
+        let look = tokio::task::spawn_blocking(move || socket.exists());
+        let is_there = !matches!(tokio::time::timeout(self.pace.open, look).await, Ok(Ok(false)));
+        let waits = "the kubelet's pods are not known yet";
         if is_there && self.say(SourceStatus::Down, waits.to_owned()).await.is_err() {
             return;
         }
