@@ -26,8 +26,8 @@ pub(crate) fn triple() -> Result<String> {
     Ok(Machine::own()?.triple())
 }
 
-/// A cargo command for static binaries. The target is named even though it is the host's: the flags
-/// then reach no build script, and build output does not mix with plain builds.
+/// A cargo command for static binaries, with the target and the flags of every other build here
+/// (`.cargo/config.toml`).
 pub(crate) fn cargo(words: &[&str]) -> Result<Command> {
     cargo_for(Machine::own()?, words)
 }

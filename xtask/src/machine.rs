@@ -80,14 +80,12 @@ impl Machine {
 
     /// Has a command of cargo build for it.
     pub(crate) fn set(self, cargo: &mut Command) -> Result<()> {
+        // The flags are those of .cargo/config.toml, for every target.
         cargo.args(["--target", &self.triple()]);
-        let variable = |name: &str| {
-            format!("CARGO_TARGET_{}_{name}", self.triple().to_uppercase().replace('-', "_"))
-        };
-        cargo.env(variable("RUSTFLAGS"), "-C target-feature=+crt-static");
         if self != Self::own()? {
             let (prefix, tool) = (self.prefix(), self.triple().replace('-', "_"));
-            cargo.env(variable("LINKER"), format!("{prefix}-gcc"));
+            let linker = format!("CARGO_TARGET_{}_LINKER", tool.to_uppercase());
+            cargo.env(linker, format!("{prefix}-gcc"));
             cargo.env(format!("CC_{tool}"), format!("{prefix}-gcc"));
             cargo.env(format!("AR_{tool}"), format!("{prefix}-ar"));
         }
