@@ -146,7 +146,7 @@ const TESTS: &[Test] = &[
 ];
 
 const fn bench(name: &'static str, needs: &'static [Need], run: fn(&Lab)) -> Test {
-    Test { name, needs, alone: true, run }
+    Test { name, needs, marks: &[harness::Mark::Alone], run }
 }
 
 fn main() -> std::process::ExitCode {

@@ -16,8 +16,8 @@ use support::prometheus::{self, Page};
 use support::{Config, Daemon, Lab, Netns, eventually, netns, patience, proc};
 
 support::tests! {
-    a_bad_collector_costs_neither_memory_nor_latency needs [Rotel] @ alone,
-    a_burst_is_delivered_or_counted_to_the_span needs [Rotel] @ alone,
+    a_bad_collector_costs_neither_memory_nor_latency needs [Rotel] @ Alone,
+    a_burst_is_delivered_or_counted_to_the_span needs [Rotel] @ Alone,
 }
 
 /// What a bad collector may cost, in KiB.

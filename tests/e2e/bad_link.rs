@@ -11,10 +11,10 @@ use support::poll::settle;
 use support::{Config, Daemon, Lab, Netns, patience};
 
 support::tests! {
-    one_range_on_many_bridges_apart @ alone,
-    devices_are_renamed_while_they_are_watched,
-    every_vlan_there_is needs [OwnMachine],
-    a_full_neighbour_table needs [OwnMachine],
+    one_range_on_many_bridges_apart @ Alone Kernel,
+    devices_are_renamed_while_they_are_watched @ Kernel,
+    every_vlan_there_is needs [OwnMachine] @ Kernel,
+    a_full_neighbour_table needs [OwnMachine] @ Kernel,
 }
 
 const DUPLICATE: &str = "ip-duplicate";

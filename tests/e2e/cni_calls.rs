@@ -11,14 +11,14 @@ use support::collector::Collector;
 use support::{Config, Daemon, Lab, daemon, eventually, harness, patience};
 
 support::tests! {
-    calls_are_told_with_who_asked_what_and_how_they_ended needs [Cni],
-    raw_tracepoints_tell_the_same needs [Cni],
-    a_plugin_is_known_by_any_way_to_it needs [Cni],
-    spans_of_calls_nest_and_say_why_one_failed needs [Cni, Rotel],
-    a_canary_in_a_plugins_environment_appears_nowhere needs [Cni],
-    fifty_calls_a_second_are_all_told needs [Cni] @ alone,
-    fifty_calls_a_second_without_devices_are_all_told needs [Cni] @ alone,
-    a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine needs [Cni] @ alone,
+    calls_are_told_with_who_asked_what_and_how_they_ended needs [Cni] @ Kernel,
+    raw_tracepoints_tell_the_same needs [Cni] @ Kernel,
+    a_plugin_is_known_by_any_way_to_it needs [Cni] @ Kernel,
+    spans_of_calls_nest_and_say_why_one_failed needs [Cni, Rotel] @ Kernel,
+    a_canary_in_a_plugins_environment_appears_nowhere needs [Cni] @ Kernel,
+    fifty_calls_a_second_are_all_told needs [Cni] @ Alone Kernel,
+    fifty_calls_a_second_without_devices_are_all_told needs [Cni] @ Alone Kernel,
+    a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine needs [Cni] @ Alone Kernel,
 }
 
 /// Calls a second, where a machine is a machine.

@@ -19,7 +19,7 @@ use support::{Config, Daemon, Follower, Lab, Netns, harness, lead};
 use crate::never;
 
 support::tests! {
-    pods_come_and_go_and_nothing_is_flagged needs [Containerd, Fuse] @ alone,
+    pods_come_and_go_and_nothing_is_flagged needs [Containerd, Fuse] @ Alone,
 }
 
 /// Of the usual run, if there is time for as many.

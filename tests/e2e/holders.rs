@@ -7,16 +7,16 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
-    a_bind_mount_alone_is_named,
-    a_mount_in_another_mount_namespace_is_named,
-    an_fd_alone_is_named,
-    a_socket_alone_is_named,
-    a_thread_of_a_zombie_leader_is_named,
-    an_fd_in_flight_hides_no_netns,
-    holders_of_before_the_start_are_named,
-    an_exiting_process_stays_a_holder_until_its_netns_is_gone needs [Fuse],
-    setns_and_unshare_move_a_holder,
-    a_process_that_ends_is_no_holder,
+    a_bind_mount_alone_is_named @ Kernel Rung Container,
+    a_mount_in_another_mount_namespace_is_named @ Kernel Rung Container,
+    an_fd_alone_is_named @ Kernel Rung Container,
+    a_socket_alone_is_named @ Kernel Rung Container,
+    a_thread_of_a_zombie_leader_is_named @ Kernel Rung Container,
+    an_fd_in_flight_hides_no_netns @ Kernel Rung Container,
+    holders_of_before_the_start_are_named @ Kernel Rung Container,
+    an_exiting_process_stays_a_holder_until_its_netns_is_gone needs [Fuse] @ Kernel Rung Container,
+    setns_and_unshare_move_a_holder @ Kernel Rung Container,
+    a_process_that_ends_is_no_holder @ Kernel Rung Container,
 }
 
 /// A netns with an address on eth0.

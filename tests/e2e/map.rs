@@ -6,19 +6,19 @@ use support::role::{Helper, Role};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
-    a_fresh_address_is_answered,
-    what_stood_before_the_start_is_known,
-    a_deleted_address_disappears,
-    a_flush_takes_all,
-    a_torn_down_netns_disappears,
-    an_address_on_loopback_alone_is_known,
-    a_moved_device_takes_its_addresses_along,
-    a_peer_is_no_holder,
-    bridges_and_macvlans_are_told,
-    a_neighbour_is_told,
-    every_way_to_ask_finds_the_same,
-    watch_tells_an_address_that_comes_and_goes,
-    a_name_with_terminal_escapes_is_escaped,
+    a_fresh_address_is_answered @ Kernel Rung,
+    what_stood_before_the_start_is_known @ Kernel Rung,
+    a_deleted_address_disappears @ Kernel Rung,
+    a_flush_takes_all @ Kernel Rung,
+    a_torn_down_netns_disappears @ Kernel Rung,
+    an_address_on_loopback_alone_is_known @ Kernel Rung,
+    a_moved_device_takes_its_addresses_along @ Kernel Rung,
+    a_peer_is_no_holder @ Kernel Rung,
+    bridges_and_macvlans_are_told @ Kernel Rung,
+    a_neighbour_is_told @ Kernel Rung,
+    every_way_to_ask_finds_the_same @ Rung,
+    watch_tells_an_address_that_comes_and_goes @ Rung,
+    a_name_with_terminal_escapes_is_escaped @ Rung,
 }
 
 /// A netns with eth0 (a veth whose peer is on the host, as a pod has it).

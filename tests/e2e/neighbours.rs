@@ -13,13 +13,13 @@ use support::sandbox::Sandbox;
 use support::{Config, Daemon, Lab, Netns, daemon, eventually};
 
 support::tests! {
-    two_answers_are_a_conflict_until_one_leaves,
-    a_fail_over_is_no_conflict,
-    what_is_set_by_hand_is_no_conflict,
-    an_ipv6_address_that_was_given_up_is_a_conflict,
-    a_pod_that_does_not_answer_is_found,
-    a_gateway_that_does_not_answer_is_lost,
-    changes_are_followed,
+    two_answers_are_a_conflict_until_one_leaves @ Kernel,
+    a_fail_over_is_no_conflict @ Kernel,
+    what_is_set_by_hand_is_no_conflict @ Kernel,
+    an_ipv6_address_that_was_given_up_is_a_conflict @ Kernel,
+    a_pod_that_does_not_answer_is_found @ Kernel,
+    a_gateway_that_does_not_answer_is_lost @ Kernel,
+    changes_are_followed @ Kernel,
 }
 
 pub(crate) const CONFLICT: &str = "neighbour-conflict";

@@ -27,9 +27,9 @@ support::tests! {
     a_second_del_of_an_old_sandbox needs [Containerd, Fuse],
     a_pod_of_the_hosts_network needs [Containerd, Fuse],
     a_pod_that_ends_by_itself needs [Containerd, Fuse],
-    netns_of_people_and_of_pools needs [Fuse],
+    netns_of_people_and_of_pools needs [Fuse] @ Kernel,
     netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri, Fuse],
-    processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore],
+    processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore] @ Kernel,
 }
 
 /// Seconds of every grace.

@@ -13,7 +13,7 @@ use crate::never::{self, Watch, wait};
 support::tests! {
     the_same_range_on_a_bridge_apart needs [Cni, FakeCri, Fuse],
     two_networks_with_one_subnet needs [Cni, FakeCri, Fuse],
-    pods_of_macvlan_are_made_anew needs [Cni, FakeCri, Fuse],
+    pods_of_macvlan_are_made_anew needs [Cni, FakeCri, Fuse] @ Kernel,
 }
 
 /// Longer than a poll of the runtime may take to be answered.

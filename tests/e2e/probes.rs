@@ -5,11 +5,11 @@ use serde_json::Value;
 use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 
 support::tests! {
-    every_event_says_where_it_stands,
-    who_claims_an_ip_is_heard,
-    the_socket_is_opened_as_the_configuration_says,
-    without_bpf_the_rest_goes_on,
-    without_btf_the_rest_goes_on,
+    every_event_says_where_it_stands @ Kernel,
+    who_claims_an_ip_is_heard @ Kernel,
+    the_socket_is_opened_as_the_configuration_says @ Kernel,
+    without_bpf_the_rest_goes_on @ Kernel,
+    without_btf_the_rest_goes_on @ Kernel,
 }
 
 fn every_event_says_where_it_stands(lab: &Lab) {

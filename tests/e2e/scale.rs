@@ -6,7 +6,7 @@ use support::poll::{settle, until};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
-    a_thousand_netns_with_ten_thousand_addresses @ alone,
+    a_thousand_netns_with_ten_thousand_addresses @ Alone,
 }
 
 const NETNS: usize = 1000;

@@ -18,15 +18,15 @@ use support::unit::{self, status};
 use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
 
 support::tests! {
-    an_installed_package_is_a_service_that_is_ready needs [Systemd] @ alone,
-    it_has_the_units_capabilities_and_no_other needs [Systemd] @ alone,
-    a_capability_that_is_taken_away_is_named needs [Systemd] @ alone,
-    a_finding_is_in_the_journal_with_its_runbook needs [Systemd, Fuse] @ alone,
-    a_reload_keeps_the_map needs [Systemd] @ alone,
-    a_core_that_stands_still_is_started_anew needs [Systemd, Fuse] @ alone,
-    an_upgrade_restarts_it_and_keeps_findings needs [Systemd, Fuse] @ alone,
-    what_is_removed_is_gone needs [Systemd] @ alone,
-    its_exposure_is_as_documented needs [Systemd] @ alone,
+    an_installed_package_is_a_service_that_is_ready needs [Systemd] @ Alone,
+    it_has_the_units_capabilities_and_no_other needs [Systemd] @ Alone,
+    a_capability_that_is_taken_away_is_named needs [Systemd] @ Alone,
+    a_finding_is_in_the_journal_with_its_runbook needs [Systemd, Fuse] @ Alone,
+    a_reload_keeps_the_map needs [Systemd] @ Alone,
+    a_core_that_stands_still_is_started_anew needs [Systemd, Fuse] @ Alone,
+    an_upgrade_restarts_it_and_keeps_findings needs [Systemd, Fuse] @ Alone,
+    what_is_removed_is_gone needs [Systemd] @ Alone,
+    its_exposure_is_as_documented needs [Systemd] @ Alone,
 }
 
 /// A netns with an IP, and a process in it that hangs in its exit.

@@ -5,7 +5,7 @@
 use support::{Config, Daemon, Lab, daemon};
 
 support::tests! {
-    kernel_functions_are_probed needs [Tracing],
+    kernel_functions_are_probed needs [Tracing] @ Kernel,
 }
 
 fn kernel_functions_are_probed(lab: &Lab) {

@@ -1,9 +1,13 @@
 //! Runs the tests, each in a process of its own: a hang or a crash costs one test, what it left is
 //! swept, and a missing capability is a counted skip (in CI: a failure).
 //!
-//! Usage: `e2e [--list|--needs] [--jobs N] [--repeat N] [--skip TEXT]… [--without NEED]… [FILTER…]`.
-//! `--needs` lists what the wanted tests need (see [`Need`]); `--without` leaves out what needs something that the place is not meant to have, `--repeat` runs each
-//! so many times. The last line it prints is always `N passed, N failed, N skipped`.
+//! Usage: `e2e [--list|--needs] [--jobs N] [--repeat N] [--marked MARK]… [--skip TEXT]… [--without NEED]… [FILTER…]`.
+//! `--needs` lists what the wanted tests need (see [`Need`]); `--marked` runs only those with a [`Mark`], with several of them those that have all; `--without` leaves
+//! out what needs something that the place is not meant to have; `--repeat` runs each test N times. The last line it prints is
+//! always `N passed, N failed, N skipped`.
+//!
+//! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first. Tests
+//! marked [`Mark::Alone`] run by themselves, after the others.
 //!
 //! A test is given three minutes (times patience), so that a hang costs no more.
 //!
@@ -24,6 +28,9 @@ use crate::{Lab, Need, lead, patience, role, sweep, sys, table};
 /// What begins a line that is shown although its test passed.
 pub const FIGURE: &str = "FIGURE ";
 
+/// Tests that run at once on each CPU: they mostly wait for a grace, a program or the kernel.
+const JOBS_PER_CPU: usize = 3;
+
 /// What begins a line that becomes a row of the table of cases, its cells parted by tabs; see
 /// [`case`].
 const CASE: &str = "CASE ";
@@ -43,30 +50,58 @@ pub struct Test {
     pub name: &'static str,
     /// What the place must offer.
     pub needs: &'static [Need],
-    /// It loads the machine, or changes something all share: it runs by itself.
-    pub alone: bool,
+    /// How and where it runs.
+    pub marks: &'static [Mark],
     /// The test; it fails by panicking.
     pub run: fn(&Lab),
 }
 
-/// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ alone }`. A test that is
+/// How and where a test runs, beside what it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It loads the machine, or changes something that all share: it runs by itself.
+    Alone,
+    /// What it shows depends on the kernel: it runs in the VM of each kernel too.
+    Kernel,
+    /// What it shows is learned in another way on each rung of the attach ladder: it runs on the lower ones too.
+    Rung,
+    /// It reads other processes: it runs with the daemon in a container too.
+    Container,
+}
+
+/// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ Alone Kernel }`. A test that is
 /// forgotten here is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident $(needs [$($need:ident),*])? $(@ $alone:ident)?),* $(,)?) => {
+    ($($name:ident $(needs [$($need:ident),*])? $(@ $($mark:ident)+)?),* $(,)?) => {
         pub(crate) const TESTS: &[$crate::Test] = &[$($crate::Test {
             name: concat!(module_path!(), "::", stringify!($name)),
             needs: &[$($($crate::Need::$need),*)?],
-            alone: false $(|| stringify!($alone).len() > 0)?,
+            marks: &[$($($crate::harness::Mark::$mark),+)?],
             run: $name,
         }),*];
     };
+}
+
+impl Test {
+    fn is(&self, mark: Mark) -> bool {
+        self.marks.contains(&mark)
+    }
+
+    /// How much it starts before it can begin. The longest tests are not to begin last.
+    fn effort(&self) -> usize {
+        let heavy = |need: &&Need| {
+            matches!(need, Need::Kubelet | Need::ApiServer | Need::Containerd | Need::Dockerd)
+        };
+        self.needs.iter().filter(heavy).count() * 10 + self.needs.len()
+    }
 }
 
 enum Outcome {
     /// With the lines it marked for people to read (`FIGURE …`).
     Passed(Duration, String),
     Failed {
+        took: Duration,
         why: String,
         log: String,
     },
@@ -87,6 +122,7 @@ struct Options {
     filters: Vec<String>,
     skips: Vec<String>,
     without: Vec<String>,
+    marked: Vec<String>,
     jobs: usize,
     repeat: usize,
     list: bool,
@@ -111,6 +147,10 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
         }
     };
     let wanted: Vec<Test> = all.into_iter().filter(|test| options.wants(test)).collect();
+    if wanted.is_empty() && !options.needs {
+        eprintln!("no test here is named or marked so: --list shows all");
+        return ExitCode::from(2);
+    }
     if options.list {
         wanted.iter().for_each(|test| println!("{}", short(test)));
         return ExitCode::SUCCESS;
@@ -132,7 +172,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         filters: Vec::new(),
         skips: Vec::new(),
         without: Vec::new(),
-        jobs: 2,
+        marked: Vec::new(),
+        jobs: JOBS_PER_CPU * std::thread::available_parallelism().map_or(1, usize::from),
         repeat: 1,
         list: false,
         needs: false,
@@ -143,6 +184,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--needs" => options.needs = true,
             "--skip" => options.skips.push(args.next().ok_or("--skip needs a text")?),
             "--without" => options.without.push(args.next().ok_or("--without needs a name")?),
+            "--marked" => options.marked.push(args.next().ok_or("--marked needs a mark")?),
             "--jobs" => options.jobs = number(&mut args).ok_or("--jobs needs a number")?,
             "--repeat" => options.repeat = number(&mut args).ok_or("--repeat needs a number")?,
             // libtest's flags, which cargo's users type out of habit.
@@ -164,6 +206,9 @@ impl Options {
         (self.filters.is_empty() || self.filters.iter().any(|text| name.contains(text)))
             && !self.skips.iter().any(|text| name.contains(text))
             && !test.needs.iter().any(|need| self.without.contains(&format!("{need:?}")))
+            && self.marked.iter().all(|mark| {
+                test.marks.iter().any(|has| format!("{has:?}").eq_ignore_ascii_case(mark))
+            })
     }
 }
 
@@ -189,7 +234,9 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     }
     catch_interrupt();
     let count = Mutex::new(Count::default());
-    let (alone, together): (Vec<Test>, Vec<Test>) = tests.iter().partition(|test| test.alone);
+    let (alone, mut together): (Vec<Test>, Vec<Test>) =
+        tests.iter().partition(|test| test.is(Mark::Alone));
+    together.sort_by_key(|test| std::cmp::Reverse(test.effort()));
     let done = AtomicUsize::new(0);
     for (batch, jobs) in [(together, jobs), (alone, 1)] {
         let next = AtomicUsize::new(0);
@@ -266,10 +313,14 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
             count.skipped += 1;
             println!("skipped {number:>2}/{of} {name}: {why}");
         }
-        Outcome::Failed { why, log } => {
+        Outcome::Failed { took, why, log } => {
             count.failed.push(*test);
             count.leads.read(log);
-            println!("FAILED  {number:>2}/{of} {name}: {why}\n---- {name}\n{}\n----", log.trim());
+            let took = took.as_secs_f32();
+            println!(
+                "FAILED  {number:>2}/{of} {name} ({took:.1} s): {why}\n---- {name}\n{}\n----",
+                log.trim()
+            );
         }
     }
 }
@@ -280,7 +331,8 @@ fn run(test: &Test) -> Outcome {
     let missing = test.needs.iter().find_map(|need| Some((need, need.missing()?)));
     if let Some((need, why)) = missing {
         return if in_ci() && !need.may_be_missing() {
-            Outcome::Failed { why: format!("missing here: {why}"), log: String::new() }
+            let why = format!("missing here: {why}");
+            Outcome::Failed { took: Duration::ZERO, why, log: String::new() }
         } else {
             Outcome::Skipped(why)
         };
@@ -293,10 +345,11 @@ fn run(test: &Test) -> Outcome {
     sweep::sweep(&tag);
     let text = fs::read_to_string(&log).unwrap_or_default();
     let _ = fs::remove_file(&log);
+    let took = began.elapsed();
     match verdict {
-        Ok(None) => Outcome::Passed(began.elapsed(), text),
-        Ok(Some(why)) => Outcome::Failed { why, log: text },
-        Err(error) => Outcome::Failed { why: format!("cannot run it: {error}"), log: text },
+        Ok(None) => Outcome::Passed(took, text),
+        Ok(Some(why)) => Outcome::Failed { took, why, log: text },
+        Err(error) => Outcome::Failed { took, why: format!("cannot run it: {error}"), log: text },
     }
 }
 

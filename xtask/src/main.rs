@@ -27,6 +27,7 @@ mod kubernetes;
 mod machine;
 mod monitor;
 mod package;
+mod phases;
 mod place;
 mod run;
 mod setup;

@@ -1,9 +1,9 @@
-//! Adding up what the parts of a test run say.
+//! Adding up what the parts of a test run say: how many tests ended how, and how long each took.
 
 use std::fmt;
 
 /// How many tests ended how.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tally {
     /// Fine.
     pub(crate) passed: u32,
@@ -11,9 +11,24 @@ pub(crate) struct Tally {
     pub(crate) failed: u32,
     /// Not run, each for a reason that was printed.
     pub(crate) skipped: u32,
+    /// What the end-to-end tests took, as far as they said so.
+    timed: Vec<Timed>,
+}
+
+/// One test and what it took.
+#[derive(Debug, Clone, PartialEq)]
+struct Timed {
+    seconds: f32,
+    /// With the place where it ran.
+    name: String,
 }
 
 impl Tally {
+    /// One thing that went well as a whole.
+    pub(crate) fn pass() -> Self {
+        Self { passed: 1, ..Self::default() }
+    }
+
     /// One thing that failed as a whole.
     pub(crate) fn failure() -> Self {
         Self { failed: 1, ..Self::default() }
@@ -29,11 +44,29 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.timed.extend_from_slice(&other.timed);
+    }
+
+    /// Adds what a line says, of a test that ran in this place or of all of them.
+    pub(crate) fn read(&mut self, line: &str, place: &str) {
+        if let Some(part) = Self::parse(line) {
+            self.add(&part);
+        } else if let Some((name, seconds)) = timed(line) {
+            self.timed.push(Timed { seconds, name: format!("{place}{name}") });
+        }
+    }
+
+    /// The tests that took longest, a line each, the longest first.
+    pub(crate) fn slowest(&self, most: usize) -> Vec<String> {
+        let mut tests: Vec<&Timed> = self.timed.iter().collect();
+        tests.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+        let line = |test: &&Timed| format!("{:7.1}  {}", test.seconds, test.name);
+        tests.iter().take(most).map(line).collect()
     }
 
     /// Reads a line such as `12 passed, 0 failed, 1 skipped` (ours) or libtest's `test result: ok.
     /// 12 passed; 0 failed; 1 ignored; …`.
-    pub(crate) fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str) -> Option<Self> {
         let line = match line.strip_prefix("test result: ") {
             Some(rest) => rest.split_once(". ")?.1,
             None => line,
@@ -47,8 +80,21 @@ impl Tally {
             passed: number(&["passed"])?,
             failed: number(&["failed"])?,
             skipped: number(&["skipped", "ignored"])?,
+            ..Self::default()
         })
     }
+}
+
+/// Reads a line of an end-to-end test that ran: `ok  12/205 map::a (3.4 s)` or `FAILED  …: why`
+/// (`tests/support/harness.rs`).
+fn timed(line: &str) -> Option<(&str, f32)> {
+    let mut words = line.split_whitespace();
+    if !matches!(words.next()?, "ok" | "FAILED") || !words.next()?.contains('/') {
+        return None;
+    }
+    let name = words.next()?;
+    let seconds = words.next()?.strip_prefix('(')?.parse().ok()?;
+    words.next()?.starts_with("s)").then_some((name, seconds))
 }
 
 impl fmt::Display for Tally {
@@ -63,12 +109,25 @@ mod tests {
 
     #[test]
     fn both_kinds_of_summary_are_read_and_nothing_else() {
-        let ours = Tally { passed: 12, failed: 1, skipped: 3 };
+        let ours = Tally { passed: 12, failed: 1, skipped: 3, timed: Vec::new() };
         assert_eq!(Tally::parse(&ours.to_string()), Some(ours.clone()));
         let theirs = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered";
         assert_eq!(Tally::parse(theirs), Some(ours));
         for other in ["", "ok 1/2 x", "12 passed", "a passed, 1 failed, 2 skipped"] {
             assert_eq!(Tally::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_slowest_come_first_each_with_its_place() {
+        let mut tally = Tally::default();
+        tally.read("ok       1/3 map::a (3.4 s)", "");
+        tally.read("FAILED   2/3 map::b (61.0 s): not done", "6.1 ");
+        tally.read("ok       3/3 map::c (0.2 s)", "");
+        for other in ["skipped  4/4 map::d: no etcd", "ok (1 s)", "failed: map::b", "ok 1/2 x"] {
+            tally.read(other, "");
+        }
+        assert_eq!(tally.slowest(2), ["   61.0  6.1 map::b", "    3.4  map::a"]);
+        assert_eq!(tally.passed, 0);
     }
 }

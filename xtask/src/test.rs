@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything there is to test, the quick parts first, the long ones last and
-//! with their progress shown. The last line is `N passed, N failed, N skipped`.
+//! with their progress shown. At the end stand the seconds of its phases and of the slowest tests; the last line is
+//! `N passed, N failed, N skipped`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,31 +8,36 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
+use crate::phases::Phases;
 use crate::tally::Tally;
 use crate::{fuzz, kubernetes, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
 const PARTS: [&str; 5] = ["unit", "e2e", "vm", "systemd", "arm64"];
 
-/// What only touches what a lower rung of the attach ladder changes: repeated there.
-pub(crate) const RUNG_AREAS: [&str; 4] = ["map::", "holders::", "stuck::", "identity::"];
-
-/// What netlink and `/proc` alone tell as soon as probes do.
-const WITHOUT_PROBES: [&str; 4] = RUNG_AREAS;
-/// Areas that are tested once more with the daemon in a container: what it reads of other processes.
-const IN_A_CONTAINER: [&str; 2] = ["holders::", "stuck::"];
+/// Slow tests that are named at the end.
+const SLOWEST: usize = 30;
 
 /// Runs it; `false` when something failed. What cannot even be started is a failure too, so that the
 /// last line is there in any case.
 pub(crate) fn run(args: &[&str]) -> Result<bool> {
     let wanted = Wanted::parse(args)?;
-    let mut tally = Tally::default();
-    if let Err(error) = parts(&wanted, &mut tally) {
+    let (mut tally, mut phases) = (Tally::default(), Phases::default());
+    if let Err(error) = parts(&wanted, &mut tally, &mut phases) {
         println!("FAILED  {error:#}");
         tally.add(&Tally::failure());
     }
+    print("seconds  phase", &phases.lines());
+    print("seconds  test, of the slowest", &tally.slowest(SLOWEST));
     println!("{tally}");
     Ok(tally.failed == 0)
+}
+
+/// A table; nothing where it has no lines.
+fn print(head: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        println!("\n{head}\n{}\n", lines.join("\n"));
+    }
 }
 
 /// What is asked for.
@@ -79,52 +85,60 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn parts(wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
+fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<()> {
     let only = &wanted.only;
     let wants = |part: &str| only.is_empty() || only.contains(&part);
     let filters: Vec<&str> = only.iter().copied().filter(|name| !PARTS.contains(name)).collect();
     if wants("unit") {
-        tally.add(&unit()?);
+        phases.run("build: unit tests", unit_build)?;
+        tally.add(&phases.run("unit tests", unit)?);
     }
     // With a filter: those tests alone, in their long form.
     if wanted.long && filters.is_empty() {
-        tally.add(&live_bolt()?);
-        tally.add(&fuzz::all()?);
+        tally.add(&phases.run("a live bolt file", live_bolt)?);
+        tally.add(&phases.run("fuzz targets", fuzz::all)?);
     }
     // A build of everything and two boots of an emulated machine: too long for every run.
     if only.contains(&"arm64") || (wanted.long && only.is_empty()) {
-        tally.add(&vm::arm64()?);
+        tally.add(&phases.run("cross-built for arm64", vm::arm64)?);
     }
     if filters.is_empty() && !["e2e", "vm", "systemd"].iter().any(|part| wants(part)) {
         return Ok(());
     }
     setup::need_root("testing end to end")?;
-    let binaries = build::for_tests()?;
+    let binaries = phases.run("build: end-to-end tests", build::for_tests)?;
     if wants("e2e") || !filters.is_empty() {
-        tally.add(&on_this_host(&binaries, &filters, wanted)?);
+        on_this_host(&binaries, &filters, wanted, tally, phases)?;
     }
     if wants("vm") {
         for kernel in vm::KERNELS {
-            tally.add(&vm::test(kernel, &binaries, &[]));
+            let name = format!("end to end on Linux {} (QEMU, emulated)", kernel.name);
+            tally.add(&phases.run(&name, || vm::test(kernel, &binaries, &[], wanted.long)));
         }
     }
     // A quarter of an hour, for what changes seldom.
     if only.contains(&"systemd") || (wanted.long && only.is_empty()) {
-        tally.add(&vm::systemd::test(&vm::KERNELS, &binaries, &[]));
+        let systemd = || vm::systemd::test(&vm::KERNELS, &binaries, &[]);
+        tally.add(&phases.run("under systemd (QEMU, emulated)", systemd));
     }
     Ok(())
 }
 
-fn unit() -> Result<Tally> {
-    println!("== unit tests");
+/// The words of cargo for what has unit tests.
+const UNIT: [&str; 6] =
+    ["test", "--workspace", "--exclude", "ipwatch-tests", "--exclude", "ipwatch-ebpf"];
+
+fn unit_build() -> Result<()> {
     setup::packages(setup::BUILD)?;
-    let words = ["test", "--exclude", "ipwatch-tests", "--exclude", "ipwatch-ebpf", "--workspace"];
-    count(&mut build::cargo(&words)?, "")
+    shell::run(build::cargo(&UNIT)?.arg("--no-run"))
+}
+
+fn unit() -> Result<Tally> {
+    count(&mut build::cargo(&UNIT)?)
 }
 
 /// What reads a bolt file while bolt itself writes it.
 fn live_bolt() -> Result<Tally> {
-    println!("== a live bolt file");
     setup::packages(setup::BUILD)?;
     setup::packages(setup::BOLT)?;
     let writer = place::target().join("bolt-writer");
@@ -135,73 +149,92 @@ fn live_bolt() -> Result<Tally> {
     shell::run(&mut go)?;
     let words = ["test", "-p", "ipwatch", "--lib", "bolt::live_tests"];
     let mut cargo = build::cargo(&words)?;
-    count(cargo.args(["--", "--ignored"]).env("IPWATCH_TEST_BOLT_WRITER", writer), "")
+    count(cargo.args(["--", "--ignored"]).env("IPWATCH_TEST_BOLT_WRITER", writer))
 }
 
-fn on_this_host(binaries: &Binaries, filters: &[&str], wanted: &Wanted<'_>) -> Result<Tally> {
-    setup::packages(setup::E2E)?;
-    setup::dockerd()?;
-    let rotel = setup::rotel().unwrap_or_else(|error| {
-        // The tests that need it say so, and count.
-        println!("no collector: {error:#}");
-        PathBuf::new()
-    });
-    let prometheus = setup::prometheus().unwrap_or_else(|error| {
-        println!("no Prometheus: {error:#}");
-        PathBuf::new()
-    });
-    let helm = setup::helm().unwrap_or_else(|error| {
-        println!("no Helm: {error:#}");
-        PathBuf::new()
-    });
-    let kubernetes = kubernetes::for_tests(&binaries.e2e, filters).unwrap_or_else(|error| {
-        println!("no Kubernetes: {error:#}");
-        PathBuf::new()
-    });
+fn on_this_host(
+    binaries: &Binaries,
+    filters: &[&str],
+    wanted: &Wanted<'_>,
+    tally: &mut Tally,
+    phases: &mut Phases,
+) -> Result<()> {
+    let daemons = phases.run("programs that the tests run", || Daemons::get(binaries, filters))?;
     let e2e = || {
         let mut command = Command::new(&binaries.e2e);
         command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
-        command.env("IPWATCH_TEST_ROTEL", &rotel);
-        command.env("IPWATCH_TEST_PROMETHEUS", &prometheus).env("IPWATCH_TEST_HELM", &helm);
-        command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
+        daemons.name_to(&mut command);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command
     };
-    println!("== end to end on this host");
     // Probes on kernel functions are tested in the VMs, whatever this kernel takes.
     // Nor is a network that is not the tests' own stopped.
     let elsewhere = ["--skip", "tracing::", "--without", "OwnMachine", "--without", "Systemd"];
-    let mut tally = count(e2e().args(filters).args(elsewhere), "")?;
+    tally.add(
+        &phases.run("end to end on this host", || count(e2e().args(filters).args(elsewhere)))?,
+    );
     if filters.is_empty() {
-        println!("== end to end on this host, without probes");
-        let mut command = e2e();
-        // The one thing that only a probe's list of files can tell: a netns that nothing but an fd or a
-        // socket has held since before the start.
-        command.args(["--skip", "holders_of_before_the_start"]);
-        command.env("IPWATCH_TEST_PROBES", "off").args(WITHOUT_PROBES);
-        tally.add(&count(&mut command, "")?);
-        println!("== end to end on this host, in a container");
-        let mut command = e2e();
-        command.env("IPWATCH_TEST_CONTAINER", "1").args(IN_A_CONTAINER);
-        tally.add(&count(&mut command, "")?);
+        tally.add(&phases.run("end to end on this host, without probes", || {
+            // The one thing that only a probe's list of files can tell: a netns that nothing but an fd or a
+            // socket has held since before the start.
+            let skip = ["--marked", "rung", "--skip", "holders_of_before_the_start"];
+            count(e2e().args(skip).env("IPWATCH_TEST_PROBES", "off"))
+        })?);
+        tally.add(&phases.run("end to end on this host, in a container", || {
+            count(e2e().args(["--marked", "container"]).env("IPWATCH_TEST_CONTAINER", "1"))
+        })?);
     }
-    Ok(tally)
+    Ok(())
 }
 
-/// Runs tests, shows their output as it comes, each line after `prefix`, and adds up what they say. A
-/// run that ends badly without a failed test counts as one.
-pub(crate) fn count(command: &mut Command, prefix: &str) -> Result<Tally> {
+/// Where the programs of others are that the end-to-end tests run. A path is empty where one cannot be had: the
+/// tests that need it say so, and count.
+struct Daemons {
+    rotel: PathBuf,
+    prometheus: PathBuf,
+    helm: PathBuf,
+    kubernetes: PathBuf,
+}
+
+impl Daemons {
+    /// Installs, unpacks or builds them, where they are not there yet.
+    fn get(binaries: &Binaries, filters: &[&str]) -> Result<Self> {
+        setup::packages(setup::E2E)?;
+        setup::dockerd()?;
+        let or_none = |name: &str, path: Result<PathBuf>| {
+            path.unwrap_or_else(|error| {
+                println!("no {name}: {error:#}");
+                PathBuf::new()
+            })
+        };
+        Ok(Self {
+            rotel: or_none("collector", setup::rotel()),
+            prometheus: or_none("Prometheus", setup::prometheus()),
+            helm: or_none("Helm", setup::helm()),
+            kubernetes: or_none("Kubernetes", kubernetes::for_tests(&binaries.e2e, filters)),
+        })
+    }
+
+    /// Tells a test binary where they are.
+    fn name_to(&self, tests: &mut Command) {
+        tests.env("IPWATCH_TEST_ROTEL", &self.rotel).env("IPWATCH_TEST_HELM", &self.helm);
+        tests.env("IPWATCH_TEST_PROMETHEUS", &self.prometheus);
+        tests.env("IPWATCH_TEST_KUBERNETES", &self.kubernetes);
+    }
+}
+
+/// Runs tests, shows their output as it comes, and adds up what they say. A run that ends badly without a failed
+/// test counts as one.
+pub(crate) fn count(command: &mut Command) -> Result<Tally> {
     let mut tally = Tally::default();
     let status = shell::lines(command, |line| {
-        println!("{prefix}{line}");
-        if let Some(part) = Tally::parse(line) {
-            tally.add(&part);
-        }
+        println!("{line}");
+        tally.read(line, "");
     })?;
     if !status.success() && tally.failed == 0 {
-        println!("{prefix}it ended with {status}");
+        println!("it ended with {status}");
         tally.add(&Tally::failure());
     }
     Ok(tally)

@@ -8,7 +8,7 @@ use support::poll::until;
 use support::{Daemon, Lab};
 
 support::tests! {
-    what_is_no_allocation_of_a_block_spoils_no_other needs [ApiServer] @ alone,
+    what_is_no_allocation_of_a_block_spoils_no_other needs [ApiServer] @ Alone,
 }
 
 const STORE: &str = "calico";

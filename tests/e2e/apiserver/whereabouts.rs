@@ -14,8 +14,8 @@ use crate::lead::exhaustion::{EXHAUSTING, network_of};
 use crate::lead::{SOON, await_ready, config_for, evidence, is_about, is_of};
 
 support::tests! {
-    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd] @ alone,
-    what_is_no_allocation_is_counted_and_spoils_no_other needs [ApiServer] @ alone,
+    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd] @ Alone,
+    what_is_no_allocation_is_counted_and_spoils_no_other needs [ApiServer] @ Alone,
 }
 
 const LEAKED: &str = "ipam-reservation-leaked";

@@ -20,7 +20,7 @@ support::tests! {
     an_empty_cached_result_is_told,
     a_del_that_fails_again_and_again_is_told needs [Containerd],
     a_late_del_takes_the_successors_network needs [Cni, FakeCri],
-    both_ends_of_a_pods_veth_on_the_node,
+    both_ends_of_a_pods_veth_on_the_node @ Kernel,
 }
 
 const UNREADABLE: &str = "ipam-store-unreadable";

@@ -10,8 +10,8 @@ use support::{Daemon, Lab, Netns, Sandbox};
 use super::{SOON, config, is_in, only_holder};
 
 support::tests! {
-    a_task_of_a_dead_sandbox needs [FakeCri],
-    netns_that_are_held_in_every_way needs [FakeCri],
+    a_task_of_a_dead_sandbox needs [FakeCri] @ Kernel,
+    netns_that_are_held_in_every_way needs [FakeCri] @ Kernel,
 }
 
 fn with_address(lab: &Lab, hint: &str, n: u8) -> (Netns, Sandbox) {

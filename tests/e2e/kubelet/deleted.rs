@@ -15,7 +15,7 @@ use crate::lead::duplicate::{READ, hangs};
 use crate::lead::{is_about, names, small};
 
 support::tests! {
-    a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so needs [Containerd, Fuse, Kubelet] @ alone,
+    a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so needs [Containerd, Fuse, Kubelet] @ Alone,
 }
 
 const FAILED: &str = "FailedKillPod";

@@ -10,7 +10,7 @@ use super::message;
 use crate::lead::{config_for, small};
 
 support::tests! {
-    an_event_on_the_pod_says_who_holds_its_ip needs [Containerd, Kubelet] @ alone,
+    an_event_on_the_pod_says_who_holds_its_ip needs [Containerd, Kubelet] @ Alone,
 }
 
 /// What the daemon needs for it.

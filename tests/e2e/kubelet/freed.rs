@@ -14,7 +14,7 @@ use crate::lead::duplicate::{DUPLICATE, READ, RELEASED, hangs, orphan};
 use crate::lead::{Eyes, SOON, await_ready, is_about, names, small};
 
 support::tests! {
-    a_freed_ip_is_told_before_the_next_pod_has_it needs [Containerd, Fuse, Kubelet] @ alone,
+    a_freed_ip_is_told_before_the_next_pod_has_it needs [Containerd, Fuse, Kubelet] @ Alone,
 }
 
 fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {

@@ -57,9 +57,7 @@ pub(crate) fn boot(
     let mut end = None;
     shell::lines_within(&mut command, SILENCE, |line| {
         println!("[{}] {line}", kernel.name);
-        if let Some(part) = Tally::parse(line) {
-            tally.add(&part);
-        }
+        tally.read(line, &format!("{} ", kernel.name));
         if let Some(code) = line.strip_prefix(END) {
             end = Some(code == "0");
         }

@@ -40,7 +40,6 @@ const IN_THE_CAGE: [&str; 3] = ["map::", "holders::", "stuck::"];
 
 /// On these kernels: all there is, or the tests that are named.
 pub(crate) fn test(kernels: &[Stock], binaries: &Binaries, filters: &[&str]) -> Tally {
-    println!("== under systemd (QEMU, emulated: some minutes)");
     let parts = || -> Result<_> {
         setup::packages(setup::VM)?;
         Ok((Emulator::find(Machine::X86_64)?, rootfs::get()?))
