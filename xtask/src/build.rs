@@ -13,7 +13,7 @@ use crate::shell::{command, output, run};
 /// What the end-to-end tests run with.
 #[derive(Debug)]
 pub(crate) struct Binaries {
-    /// The product, as it ships.
+    /// The product, in the profile of the tests.
     pub(crate) ipwatch: PathBuf,
     /// The test binary.
     pub(crate) e2e: PathBuf,
@@ -41,6 +41,17 @@ fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
     Ok(cargo)
 }
 
+/// Builds the product to be tried out and tested: in the dev profile, which takes minutes.
+pub(crate) fn product() -> Result<PathBuf> {
+    run(&mut cargo(&["build", "-p", "ipwatch"])?)?;
+    made("ipwatch")
+}
+
+/// Where this machine's program of the dev profile is.
+fn made(program: &str) -> Result<PathBuf> {
+    Ok(place::target().join(triple()?).join("debug").join(program))
+}
+
 /// Builds the product as it ships.
 pub(crate) fn release() -> Result<PathBuf> {
     release_for(Machine::own()?)
@@ -55,10 +66,10 @@ pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
 
 /// Builds everything that the end-to-end tests run with.
 pub(crate) fn for_tests() -> Result<Binaries> {
-    Ok(Binaries { ipwatch: release()?, e2e: test_binary("e2e")?, cri: cri()? })
+    Ok(Binaries { ipwatch: product()?, e2e: test_binary("e2e")?, cri: cri()? })
 }
 
-/// The same for any kind of machine. For another than this it is not optimised: it is built in a third of the time.
+/// The same for any kind of machine.
 pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
     if machine == Machine::own()? {
         return for_tests();
@@ -77,7 +88,7 @@ pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
 /// Builds the CRI helper.
 pub(crate) fn cri() -> Result<PathBuf> {
     run(&mut cargo(&["build", "-p", "ipwatch-test-cri"])?)?;
-    Ok(place::target().join(triple()?).join("debug/ipwatch-test-cri"))
+    made("ipwatch-test-cri")
 }
 
 /// Builds a test binary and finds out its path, which ends in a hash.

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn run() -> Result<()> {
     setup::need_root("the demo")?;
     setup::packages(&["iproute2"])?;
-    let ipwatch = build::release()?;
+    let ipwatch = build::product()?;
     // It plays the processes; see tests/support/role.rs.
     let roles = build::test_binary("e2e")?;
     interrupt::catch();

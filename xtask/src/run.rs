@@ -10,7 +10,7 @@ use crate::{build, interrupt, setup};
 /// Builds it, starts it with a socket and a state directory of its own, and shows what it answers.
 pub(crate) fn run() -> Result<()> {
     setup::need_root("the monitor")?;
-    let ipwatch = build::release()?;
+    let ipwatch = build::product()?;
     let dir = TemporaryDir::new()?;
     interrupt::catch();
     let monitor = Monitor::start(&ipwatch, dir.path(), "", Stdio::inherit())?;
