@@ -85,6 +85,13 @@ pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
     })
 }
 
+impl Binaries {
+    /// The same with the product as it ships.
+    pub(crate) fn shipped(self) -> Result<Self> {
+        Ok(Self { ipwatch: release()?, ..self })
+    }
+}
+
 /// Builds the CRI helper.
 pub(crate) fn cri() -> Result<PathBuf> {
     run(&mut cargo(&["build", "-p", "ipwatch-test-cri"])?)?;

@@ -118,7 +118,8 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     }
     // A quarter of an hour, for what changes seldom.
     if only.contains(&"systemd") || (wanted.long && only.is_empty()) {
-        let systemd = || vm::systemd::test(&vm::KERNELS, &binaries, &[]);
+        let shipped = phases.run("build: as it ships", || binaries.shipped())?;
+        let systemd = || vm::systemd::test(&vm::KERNELS, &shipped, &[]);
         tally.add(&phases.run("under systemd (QEMU, emulated)", systemd));
     }
     Ok(())

@@ -87,7 +87,7 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
         }
         let binaries = build::for_machine(machine)?;
         if by_systemd {
-            tally.add(&systemd::test(&its, &binaries, filters));
+            tally.add(&systemd::test(&its, &binaries.shipped()?, filters));
         } else {
             its.iter().for_each(|kernel| tally.add(&test(*kernel, &binaries, filters, true)));
         }
