@@ -6,8 +6,8 @@
 //! out what needs something that the place is not meant to have; `--repeat` runs each test N times. The last line it prints is
 //! always `N passed, N failed, N skipped`.
 //!
-//! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first. Tests
-//! marked [`Mark::Alone`] run by themselves, after the others.
+//! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first; one
+//! that starts servers stands for several. Tests marked [`Mark::Alone`] run by themselves, after the others.
 //!
 //! A test is given three minutes (times patience), so that a hang costs no more.
 //!
@@ -18,8 +18,8 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::lab::TAG_VARIABLE;
@@ -90,10 +90,13 @@ impl Test {
 
     /// How much it starts before it can begin. The longest tests are not to begin last.
     fn effort(&self) -> usize {
-        let heavy = |need: &&Need| {
-            matches!(need, Need::Kubelet | Need::ApiServer | Need::Containerd | Need::Dockerd)
-        };
-        self.needs.iter().filter(heavy).count() * 10 + self.needs.len()
+        self.needs.iter().map(|need| need.effort()).sum::<usize>() * 10 + self.needs.len()
+    }
+
+    /// How many of the tests that may run at once it stands for.
+    fn weight(&self, jobs: usize) -> usize {
+        let servers = self.needs.iter().map(|need| need.effort()).max().unwrap_or(0);
+        if self.is(Mark::Alone) { jobs } else { servers.clamp(1, jobs) }
     }
 }
 
@@ -234,28 +237,32 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     }
     catch_interrupt();
     let count = Mutex::new(Count::default());
-    let (alone, mut together): (Vec<Test>, Vec<Test>) =
-        tests.iter().partition(|test| test.is(Mark::Alone));
-    together.sort_by_key(|test| std::cmp::Reverse(test.effort()));
     let done = AtomicUsize::new(0);
-    for (batch, jobs) in [(together, jobs), (alone, 1)] {
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..jobs.min(batch.len()) {
-                scope.spawn(|| {
-                    while let Some(test) = batch.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if INTERRUPTED.load(Ordering::Relaxed) {
-                            return;
-                        }
-                        let outcome = run(test);
-                        let number = done.fetch_add(1, Ordering::Relaxed) + 1;
-                        tell(test, &outcome, number, tests.len(), &count);
-                    }
-                });
-            }
-        });
-    }
-    let mut count = count.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut waiting: Vec<Test> = tests.to_vec();
+    waiting.sort_by_key(|test| (test.is(Mark::Alone), std::cmp::Reverse(test.effort())));
+    let (free, freed) = (Mutex::new(jobs), Condvar::new());
+    let lock = || free.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        let mut room = lock();
+        while !waiting.is_empty() && !INTERRUPTED.load(Ordering::Relaxed) {
+            // Whoever waits for the whole machine waits at the end.
+            let Some(next) = waiting.iter().position(|test| test.weight(jobs) <= *room) else {
+                room = freed.wait(room).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let test = waiting.remove(next);
+            *room -= test.weight(jobs);
+            let (count, done, lock, freed) = (&count, &done, &lock, &freed);
+            scope.spawn(move || {
+                let outcome = run(&test);
+                let number = done.fetch_add(1, Ordering::Relaxed) + 1;
+                tell(&test, &outcome, number, tests.len(), count);
+                *lock() += test.weight(jobs);
+                freed.notify_one();
+            });
+        }
+    });
+    let mut count = count.into_inner().unwrap_or_else(PoisonError::into_inner);
     if in_ci() && !INTERRUPTED.load(Ordering::Relaxed) {
         try_again(&mut count);
     }
@@ -297,7 +304,7 @@ fn cases(log: &str) -> impl Iterator<Item = String> {
 }
 
 fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<Count>) {
-    let mut count = count.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
     let name = short(test);
     match outcome {
         Outcome::Passed(took, figures) => {

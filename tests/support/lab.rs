@@ -71,7 +71,13 @@ impl Lab {
         let (first, last) = crate::pod::uid_of(&self.tag);
         let uid = after(&format!("\"{first}-"));
         text.contains(&format!("\"{a}.{b}.{c}."))
-            || after(&self.tag).iter().any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+            || is_of(text, &self.tag)
             || uid.iter().any(|rest| rest.get(..27).is_some_and(|uid| uid.ends_with(&last)))
     }
+}
+
+/// Whether a text names something after this tag, and not after a longer one.
+pub(crate) fn is_of(text: &str, tag: &str) -> bool {
+    let mut found = text.match_indices(tag).map(|(at, _)| &text[at + tag.len()..]);
+    found.any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }

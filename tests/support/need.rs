@@ -53,6 +53,17 @@ pub enum Need {
 }
 
 impl Need {
+    /// What it costs to start it, beside a test that starts the daemon alone.
+    #[must_use]
+    pub fn effort(self) -> usize {
+        match self {
+            Need::Kubelet => 3,
+            Need::ApiServer => 2,
+            Need::Containerd | Need::Dockerd | Need::Podman => 1,
+            _ => 0,
+        }
+    }
+
     /// What is missing, or `None`.
     #[must_use]
     pub fn missing(self) -> Option<String> {

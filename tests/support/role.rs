@@ -379,8 +379,22 @@ fn mover(_: &[String]) {
     }
 }
 
-fn agent(_: &[String]) {
+/// Keeps what its own test has mounted, and these paths. Of what others mounted it keeps nothing: it would hold the netns
+/// of the tests beside it.
+fn agent(keeps: &[String]) {
     sys::copy_mounts().expect("a mount namespace of its own");
+    let own = std::env::var(crate::lab::TAG_VARIABLE).unwrap_or_default();
+    let labs = std::env::temp_dir().join("iw");
+    let is_others = |point: &str| {
+        let of_a_test =
+            point.starts_with("/run/netns/") || point.starts_with(&*labs.to_string_lossy());
+        of_a_test && !crate::lab::is_of(point, &own) && !keeps.iter().any(|kept| kept == point)
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    for point in points.filter(|point| is_others(point)) {
+        let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+    }
     wait_for_end();
 }
 

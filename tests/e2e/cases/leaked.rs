@@ -146,7 +146,8 @@ fn a_leak_by_an_orphaned_connection(lab: &Lab) {
 
 fn a_leak_by_a_mount_elsewhere(lab: &Lab) {
     let (daemon, pod, finding, agent): (_, _, _, Running) = leak(lab, |pod| {
-        let agent = Helper::new(Role::Agent).comm("agent").start();
+        let path = pod.path.to_str().unwrap();
+        let agent = Helper::new(Role::Agent).comm("agent").arg(path).start();
         unname(pod);
         agent
     });

@@ -13,7 +13,7 @@ use support::{Lab, sys};
 use super::{Eyes, SOON, await_ready, is_about, names, small, watching};
 
 support::tests! {
-    an_ip_is_freed_while_its_holder_hangs needs [Containerd, Fuse],
+    an_ip_is_freed_while_its_holder_hangs needs [Containerd, Fuse] @ Alone,
 }
 
 pub(crate) const RELEASED: &str = "ip-released-but-held";
