@@ -227,11 +227,7 @@ fn a_pods_process_hangs(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let containerd = Containerd::start(lab);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
-    hung.await_read();
-    support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    support::poll::until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    pod.hang(&mut hung);
 }
 
 fn the_collector_listens(lab: &Lab) {

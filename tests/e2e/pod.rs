@@ -4,7 +4,6 @@ use std::path::Path;
 
 use support::fuse::Hung;
 use support::pod::{CNI_CACHE, Containerd};
-use support::proc::View;
 use support::{Config, Daemon, Lab, eventually};
 
 support::tests! {
@@ -41,11 +40,7 @@ fn a_stuck_pod_is_named_in_the_finding(lab: &Lab) {
     let daemon = Daemon::start(lab, &config());
     let containerd = Containerd::start(lab);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
-    hung.await_read();
-    support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    support::poll::until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    pod.hang(&mut hung);
     let finding = eventually("the finding fires", 15, || {
         let all = daemon.findings_in(pod.netns);
         all.into_iter().find(|finding| finding["status"] == "firing")

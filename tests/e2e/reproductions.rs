@@ -129,9 +129,7 @@ fn stopping_a_pod_that_hangs_hangs(lab: &Lab) {
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
     hung.await_read();
     let mut client = containerd.begin_stop(&pod);
-    until("its process hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    until("its process hangs", 10, || pod.hangs());
     assert!(client.try_wait().unwrap().is_none());
     assert_eq!(containerd.state_of(&pod.sandbox).as_deref(), Some("READY"));
     hung.release();

@@ -4,9 +4,25 @@
 use std::fs;
 use std::time::Duration;
 
-use super::{Containerd, PodSandbox, place};
+use super::{Containerd, Pod, PodSandbox, place};
+use crate::fuse::Hung;
 use crate::poll::until;
 use crate::{proc, sweep, sys};
+
+impl Pod {
+    /// Kills its process, which reads a file that never answers, and waits until it hangs.
+    pub fn hang(&self, hung: &mut Hung) {
+        hung.await_read();
+        sys::kill(self.pid, libc::SIGKILL).expect("kill its process");
+        until("it hangs", 10, || self.hangs());
+    }
+
+    /// Whether its process was killed and hangs all the same.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
+        proc::View::leader(self.pid).is_some_and(|view| view.state == 'D' && view.killed())
+    }
+}
 
 /// A shim that was stopped (SIGSTOP). It goes on when this is dropped.
 #[derive(Debug)]
