@@ -17,8 +17,10 @@ pub enum Need {
     PlainCore,
     /// CNI plugins, and probes that see them run.
     Cni,
-    /// containerd, runc, the CNI plugins and the CRI helper.
+    /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test's own, which it may harm.
     Containerd,
+    /// The same for the containerd that tests share (`Containerd::shared`): for one that does it no harm.
+    Pods,
     /// runc alone.
     Runc,
     /// dockerd and runc.
@@ -67,7 +69,7 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Cni => crate::cni::missing(),
-            Need::Containerd => crate::pod::missing(),
+            Need::Containerd | Need::Pods => crate::pod::missing(),
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),

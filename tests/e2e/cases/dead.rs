@@ -11,18 +11,18 @@ use support::{Daemon, Lab, sys};
 use super::{GRACE, SLEEP, SOON, await_word, evidence, is_about, is_in, root_in, watching};
 
 support::tests! {
-    a_stuck_process_has_its_runtimes_word needs [Containerd, Fuse],
+    a_stuck_process_has_its_runtimes_word needs [Pods, Fuse],
     a_dead_sandbox_with_a_stuck_task_is_a_consequence needs [Containerd, Fuse],
     a_task_outlives_its_sandbox needs [Containerd],
     a_task_outlives_a_sandbox_that_is_gone needs [Containerd],
-    zombies_of_a_stopped_shim_hold_nothing needs [Containerd],
+    zombies_of_a_stopped_shim_hold_nothing needs [Pods],
     the_control_leaves_nothing_flagged needs [Containerd],
 }
 
 /// While kubelet tries to stop it, in vain: exactly one cause, with what the runtime says beside it.
 fn a_stuck_process_has_its_runtimes_word(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
     await_word(&daemon, &pod, "Ready");
@@ -137,7 +137,7 @@ fn a_task_outlives_a_sandbox_that_is_gone(lab: &Lab) {
 /// The runtime takes it for alive, zombies hold no netns, and the name of the netns is its own: nothing
 /// is wrong with the IP that anybody could tell, and nothing is told.
 fn zombies_of_a_stopped_shim_hold_nothing(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
     await_word(&daemon, &pod, "Ready");

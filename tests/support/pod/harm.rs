@@ -2,6 +2,7 @@
 //! state is gone.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Containerd, Pod, PodSandbox, place};
@@ -44,15 +45,15 @@ impl Containerd<'_> {
     /// Kills containerd: nobody cleans up after what dies meanwhile.
     pub fn crash(&mut self) {
         super::sweep::note_shims(self.lab, &self.dir.join("state"));
-        self.child.kill().expect("kill containerd");
-        self.child.wait().expect("wait for containerd");
+        self.own().kill().expect("kill containerd");
+        self.own().wait().expect("wait for containerd");
     }
 
     /// Starts it again. What it finds of its state it takes up.
     pub fn restart(&mut self) {
         // It does not remove the socket of one that was killed before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = place::spawn(&self.dir, self.node.as_deref());
+        self.child = Some(place::spawn(&self.dir, self.node.as_deref()));
         self.await_ready();
     }
 
@@ -109,9 +110,15 @@ impl Containerd<'_> {
         StoppedShim(shim)
     }
 
+    /// Where its programs are, which others may not be using.
+    fn own_bin(&self) -> PathBuf {
+        assert!(self.slot.is_none(), "a containerd of the test's own: needs [Containerd]");
+        self.dir.join("bin")
+    }
+
     /// Makes every DEL fail, or no longer.
     pub fn fail_del(&self, fails: bool) {
-        let file = self.dir.join("bin/bridge.fail");
+        let file = self.own_bin().join("bridge.fail");
         if fails {
             fs::write(file, "").expect("write a file");
         } else {
@@ -126,7 +133,7 @@ impl Containerd<'_> {
             Slow::Reserve => "host-local.slow",
             Slow::Create => "runc.slow",
         };
-        let file = self.dir.join("bin").join(name);
+        let file = self.own_bin().join(name);
         if by.is_zero() {
             let _ = fs::remove_file(file);
         } else {

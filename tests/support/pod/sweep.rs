@@ -45,12 +45,21 @@ fn note(lab: &Lab, line: &str) {
 
 /// Removes it all.
 pub fn sweep(tag: &str) {
-    let _ = Command::new("ip").args(["link", "del", &format!("{tag}b")]).output();
-    let Ok(list) = fs::read_to_string(Lab::dir_of(tag).join(LIST)) else { return };
+    let dir = Lab::dir_of(tag);
+    let list = fs::read_to_string(dir.join(LIST));
+    if let Ok(list) = &list {
+        // While its network is there, which containerd needs for that.
+        super::shared::leave(tag, &ids(tag, list));
+    }
+    let bridge = format!("{tag}b");
+    // Those of sandboxes whose making was broken off: nothing else tells whose they are.
+    netns_behind(&bridge).iter().for_each(|path| netns::remove(path));
+    let _ = Command::new("ip").args(["link", "del", &bridge]).output();
+    let Ok(list) = list else { return };
     remove_cgroups(tag);
     remove_runc_state(tag);
     for containerd in ["containerd", "containerd-far"] {
-        remove_shim_sockets(&Lab::dir_of(tag).join(containerd).join("state"));
+        remove_shim_sockets(&dir.join(containerd).join("state"));
     }
     for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
         let _ = fs::remove_file(socket);
@@ -70,6 +79,16 @@ pub fn sweep(tag: &str) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// The names of the netns on whose devices the ports of a bridge end.
+fn netns_behind(bridge: &str) -> Vec<PathBuf> {
+    let ports = Command::new("ip").args(["-o", "-d", "link", "show", "master", bridge]).output();
+    let text = ports.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let names = words.windows(2).filter(|pair| pair[0] == "link-netns").map(|pair| pair[1]);
+    names.map(|name| Path::new(netns::DIR).join(name)).collect()
 }
 
 pub(super) fn cached() -> impl Iterator<Item = fs::DirEntry> {
