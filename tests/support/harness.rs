@@ -96,6 +96,7 @@ impl Test {
                 need,
                 Need::Kubelet
                     | Need::ApiServer
+                    | Need::SharedApiServer
                     | Need::Containerd
                     | Need::Pods
                     | Need::Dockerd

@@ -31,8 +31,11 @@ pub enum Need {
     FakeCri,
     /// etcd.
     Etcd,
-    /// etcd and kube-apiserver.
+    /// etcd and kube-apiserver: of the test's own, which it may harm.
     ApiServer,
+    /// The same for those that tests share (`ControlPlane::shared`): for one that does them no harm, and does not mind
+    /// what others have there.
+    SharedApiServer,
     /// The same and kubelet, beside a containerd.
     Kubelet,
     /// The rotel collector.
@@ -75,7 +78,7 @@ impl Need {
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Etcd => crate::etcd::missing(),
-            Need::ApiServer => crate::kubernetes::without_api_server(),
+            Need::ApiServer | Need::SharedApiServer => crate::kubernetes::without_api_server(),
             Need::Kubelet => crate::kubernetes::without_kubelet(),
             Need::Rotel => crate::collector::missing(),
             Need::Prometheus => crate::prometheus::missing(),

@@ -1,9 +1,9 @@
-//! What tests share, because its start costs more than what most of them do with it: a containerd. It runs in a process
-//! of this binary that has a lab of its own, as a test has, and is swept like one.
+//! What tests share, because its start costs more than what most of them do with it: a containerd, and an API server
+//! with its etcd. Each runs in a process of this binary that has a lab of its own, as a test has, and is swept like one.
 //!
-//! The runner starts it for the first test that declares it, gives each test a slot in it, and ends it when no test is
+//! The runner starts one for the first test that declares it, gives each test a slot in it, and ends it when no test is
 //! left that declares it, or when the run ends in any other way. What a slot is, the part says: see
-//! [`crate::pod::Containerd::shared`].
+//! [`crate::pod::Containerd::shared`], [`crate::kubernetes::ControlPlane::shared`].
 //!
 //! Only tests that leave it as it is may share it. Whatever crashes, wipes, slows down or reconfigures has its own.
 
@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::harness::{self, Test};
+use crate::kubernetes::{self, ControlPlane};
 use crate::lab::TAG_VARIABLE;
 use crate::pod::{self, Containerd, Setup};
 use crate::{Lab, Need, patience, sweep};
@@ -34,20 +35,24 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) enum Part {
     /// A containerd. A slot is a handler of its runtime, with a network of its own.
     Pods,
+    /// etcd and kube-apiserver. A slot is the name of a node, whose kubelet is let in.
+    ApiServer,
 }
 
 impl Part {
-    const ALL: [Part; 1] = [Part::Pods];
+    const ALL: [Part; 2] = [Part::Pods, Part::ApiServer];
 
     fn need(self) -> Need {
         match self {
             Part::Pods => Need::Pods,
+            Part::ApiServer => Need::SharedApiServer,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
             Part::Pods => "containerd",
+            Part::ApiServer => "API server",
         }
     }
 
@@ -55,6 +60,7 @@ impl Part {
     fn variable(self) -> &'static str {
         match self {
             Part::Pods => "IPWATCH_TEST_SHARED_CONTAINERD",
+            Part::ApiServer => "IPWATCH_TEST_SHARED_API_SERVER",
         }
     }
 
@@ -62,6 +68,7 @@ impl Part {
     fn is_free(self, home: &Path, slot: usize) -> bool {
         match self {
             Part::Pods => pod::shared::is_free(home, slot),
+            Part::ApiServer => kubernetes::shared::is_free(home, slot),
         }
     }
 }
@@ -84,6 +91,10 @@ pub(crate) fn keep() -> Option<ExitCode> {
     let mut ended: Box<dyn FnMut() -> Option<String> + '_> = match part {
         Part::Pods => {
             let mut own = Containerd::start_as(&lab, &Setup { slots, ..Setup::default() });
+            Box::new(move || own.ended())
+        }
+        Part::ApiServer => {
+            let mut own = ControlPlane::start_for(&lab, slots);
             Box::new(move || own.ended())
         }
     };

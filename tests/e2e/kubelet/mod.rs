@@ -8,8 +8,8 @@
 //! - [`events`]: ipwatch's own Event on a pod. No row of the table.
 //! - [`outage`]: what an API server that is away does not bring about. No row of the table.
 //!
-//! Each has a cluster of its own, which takes some 15 s to be Ready: a test that fails then says which of them is
-//! wrong, and a node that was harmed serves nobody else.
+//! Each has a node of its own, kubelet and containerd: one that was harmed serves nobody else. The API server is shared
+//! by all but [`outage`], which kills it.
 
 pub(crate) mod deleted;
 pub(crate) mod events;
@@ -59,7 +59,7 @@ struct Deleted<'a> {
 impl<'a> Deleted<'a> {
     /// `flags` are kubelet's. The API has forgotten the pod, and kubelet has killed its process.
     fn start(lab: &'a Lab, flags: &[&str]) -> Self {
-        let node = Node::start(lab, &small(lab), flags);
+        let node = Node::shared(lab, &small(lab), flags);
         // After kubelet, which otherwise has a copy of this mount.
         let mut hung = Hung::mount(lab);
         let daemon = watching(lab, &node);
