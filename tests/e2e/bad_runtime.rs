@@ -23,7 +23,7 @@ support::tests! {
     ten_thousand_mounts,
     tasks_that_die_between_two_reads,
     names_with_control_characters needs [FakeCri, Fuse],
-    a_pod_name_of_253_characters needs [Containerd],
+    a_pod_name_of_253_characters needs [Pods],
 }
 
 /// Every kind of garbage that a socket may bring.
@@ -234,7 +234,7 @@ fn is_clean(text: &str, what: &str) {
 /// The longest that Kubernetes allows.
 fn a_pod_name_of_253_characters(lab: &Lab) {
     let name = format!("{}-0", "n".repeat(251));
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = Daemon::start(lab, &config(lab).cri(containerd.socket()));
     daemon.await_source("containerd");
     let pod = containerd.run(&name, lab.dir(), &["/bin/sleep", "1000000"]);

@@ -11,7 +11,7 @@ use support::poll::until;
 use support::{Lab, daemon, helm};
 
 support::tests! {
-    a_crashed_nodes_allocations_are_found_and_freed needs [ApiServer, Helm] @ Alone,
+    a_crashed_nodes_allocations_are_found_and_freed needs [ApiServer, Helm],
 }
 
 const CRDS: [&str; 3] = [

@@ -22,8 +22,8 @@ support::tests! {
     a_v2_frozen_process_sleeps needs [FreezerV2] @ Kernel,
     a_core_dump_hangs_with_its_flag_up needs [Fuse, PlainCore] @ Kernel,
     other_innocents_look_as_documented @ Kernel,
-    a_pod_runs_and_stops needs [Containerd],
-    a_pods_process_hangs needs [Containerd, Fuse],
+    a_pod_runs_and_stops needs [Pods],
+    a_pods_process_hangs needs [Pods, Fuse],
     the_collector_listens needs [Rotel],
 }
 
@@ -207,7 +207,7 @@ fn other_innocents_look_as_documented(lab: &Lab) {
 }
 
 fn a_pod_runs_and_stops(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("web-0", lab.dir(), &["/bin/sleep", "1000"]);
     assert!(pod.ip.starts_with("10."), "{pod:?}");
     let cached = |pod: &Pod| {
@@ -225,13 +225,9 @@ fn a_pod_runs_and_stops(lab: &Lab) {
 /// Nobody stops this pod: what it leaves must be swept all the same.
 fn a_pods_process_hangs(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
-    hung.await_read();
-    support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    support::poll::until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    pod.hang(&mut hung);
 }
 
 fn the_collector_listens(lab: &Lab) {

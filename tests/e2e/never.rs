@@ -19,14 +19,14 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Follower, Lab, Netns, Sandbox, innocent, patience};
 
 support::tests! {
-    a_frozen_pod needs [Containerd, Fuse, FreezerV1],
-    a_pod_in_its_grace_period needs [Containerd, Fuse],
+    a_frozen_pod needs [Pods, Fuse, FreezerV1],
+    a_pod_in_its_grace_period needs [Pods, Fuse],
     a_pod_whose_add_is_slow needs [Containerd, Fuse],
     a_pod_whose_ip_is_reserved_long_before_it_is_up needs [Containerd, Fuse],
     a_pod_whose_pause_is_slow needs [Containerd, Fuse],
-    a_second_del_of_an_old_sandbox needs [Containerd, Fuse],
-    a_pod_of_the_hosts_network needs [Containerd, Fuse],
-    a_pod_that_ends_by_itself needs [Containerd, Fuse],
+    a_second_del_of_an_old_sandbox needs [Pods, Fuse],
+    a_pod_of_the_hosts_network needs [Pods, Fuse],
+    a_pod_that_ends_by_itself needs [Pods, Fuse],
     netns_of_people_and_of_pools needs [Fuse] @ Kernel,
     netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri, Fuse],
     processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore] @ Kernel,
@@ -111,7 +111,7 @@ pub(crate) fn is_about(lab: &Lab, change: &Value) -> bool {
 }
 
 fn a_frozen_pod(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
     let pod = containerd.run("paused-0", lab.dir(), &SLEEP);
     let freezer = Freezer::v1(lab);
@@ -126,7 +126,7 @@ fn a_frozen_pod(lab: &Lab) {
 }
 
 fn a_pod_in_its_grace_period(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
     let command = ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
     let pod = containerd.run("slow-0", lab.dir(), &command);
@@ -165,7 +165,7 @@ fn slow(lab: &Lab, what: Slow) {
 
 /// A StatefulSet's pod is made anew, and kubelet stops the sandbox of its predecessor once more.
 fn a_second_del_of_an_old_sandbox(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
     let old = containerd.run("db-0", lab.dir(), &SLEEP);
     containerd.halt(&old);
@@ -180,7 +180,7 @@ fn a_second_del_of_an_old_sandbox(lab: &Lab) {
 }
 
 fn a_pod_of_the_hosts_network(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
     let pod = containerd.pod("agent-0").host_network().run(lab.dir(), &SLEEP);
     wait();
@@ -191,7 +191,7 @@ fn a_pod_of_the_hosts_network(lab: &Lab) {
 
 /// Its sandbox lives on with nothing but pause, and is then stopped and not removed.
 fn a_pod_that_ends_by_itself(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
     let pod = containerd.run("job-0", lab.dir(), &["/bin/sleep", "2"]);
     until("its container has ended", 10, || {

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use support::fuse::Hung;
 use support::pod::{CNI_CACHE, Containerd};
-use support::proc::View;
 use support::{Config, Daemon, Lab, eventually};
 
 support::tests! {
-    a_pod_is_named_by_its_ip needs [Containerd],
-    a_stuck_pod_is_named_in_the_finding needs [Containerd, Fuse],
+    a_pod_is_named_by_its_ip needs [Pods],
+    a_stuck_pod_is_named_in_the_finding needs [Pods, Fuse],
 }
 
 fn config() -> Config {
@@ -18,7 +17,7 @@ fn config() -> Config {
 
 fn a_pod_is_named_by_its_ip(lab: &Lab) {
     let daemon = Daemon::start(lab, &config());
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("web-0", lab.dir(), &["/bin/sleep", "1000"]);
     let address = eventually("the pod is named", 10, || {
         daemon.ip_in(&pod.ip, pod.netns).filter(|address| address["pod"]["name"] == "web-0")
@@ -39,13 +38,9 @@ fn a_pod_is_named_by_its_ip(lab: &Lab) {
 fn a_stuck_pod_is_named_in_the_finding(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let daemon = Daemon::start(lab, &config());
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
-    hung.await_read();
-    support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    support::poll::until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    pod.hang(&mut hung);
     let finding = eventually("the finding fires", 15, || {
         let all = daemon.findings_in(pod.netns);
         all.into_iter().find(|finding| finding["status"] == "firing")

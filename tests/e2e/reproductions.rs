@@ -11,13 +11,13 @@ use support::proc::{View, tasks_in};
 use support::{Lab, Netns, eventually, rtnl, sys};
 
 support::tests! {
-    a_pods_sandboxes_have_attempts needs [Containerd],
-    a_sandbox_of_the_host_has_no_ip needs [Containerd],
+    a_pods_sandboxes_have_attempts needs [Pods],
+    a_sandbox_of_the_host_has_no_ip needs [Pods],
     a_killed_shim_leaves_a_sandbox_that_can_be_removed needs [Containerd],
     a_container_outlives_its_sandbox needs [Containerd],
     a_wiped_runtime_denies_what_it_made needs [Containerd],
-    a_stopped_shim_leaves_zombies needs [Containerd],
-    stopping_a_pod_that_hangs_hangs needs [Containerd, Fuse],
+    a_stopped_shim_leaves_zombies needs [Pods],
+    stopping_a_pod_that_hangs_hangs needs [Pods, Fuse],
     slow_pods_come_in_the_end needs [Containerd],
     a_pod_of_docker_runs_and_is_removed needs [Dockerd],
     a_container_of_docker_outlives_its_record needs [Dockerd],
@@ -33,7 +33,7 @@ fn is_mounted(pod: &PodSandbox) -> bool {
 }
 
 fn a_pods_sandboxes_have_attempts(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let first = containerd.pod("web-0").sandbox();
     containerd.halt(&first);
     let second = containerd.pod("web-0").uid(&first.uid).attempt(1).sandbox();
@@ -45,7 +45,7 @@ fn a_pods_sandboxes_have_attempts(lab: &Lab) {
 }
 
 fn a_sandbox_of_the_host_has_no_ip(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.pod("agent-0").host_network().sandbox();
     let own = View::leader(std::process::id()).unwrap().netns;
     assert_eq!((Some(pod.netns), pod.ip.as_str()), (own, ""));
@@ -103,7 +103,7 @@ fn a_wiped_runtime_denies_what_it_made(lab: &Lab) {
 }
 
 fn a_stopped_shim_leaves_zombies(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
     let shim = containerd.stop_shim(&pod);
     for pid in [pod.pid, pod.pause] {
@@ -125,13 +125,11 @@ fn a_stopped_shim_leaves_zombies(lab: &Lab) {
 
 fn stopping_a_pod_that_hangs_hangs(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
     hung.await_read();
     let mut client = containerd.begin_stop(&pod);
-    until("its process hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
+    until("its process hangs", 10, || pod.hangs());
     assert!(client.try_wait().unwrap().is_none());
     assert_eq!(containerd.state_of(&pod.sandbox).as_deref(), Some("READY"));
     hung.release();

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::fuse::Hung;
-use support::stuck::{self, How};
+use support::stuck::Stuck;
 use support::{Config, Daemon, Lab, Netns, eventually};
 
 support::tests! {
@@ -12,16 +11,11 @@ support::tests! {
 }
 
 fn killed_in_the_middle_of_churn_it_comes_back_right(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
+    let stuck = Stuck::new(lab);
     let config = Config::default().grace(1);
-    let stuck_in = Netns::new(lab, "stuck");
-    stuck_in.veth_to_host();
-    stuck_in.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &stuck_in, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
     let finding = |daemon: &Daemon| {
         eventually("the finding fires", 15, || {
-            let all = daemon.findings_in(stuck_in.inode);
+            let all = daemon.findings_in(stuck.netns.inode);
             all.into_iter().find(|finding| finding["status"] == "firing")
         })
     };

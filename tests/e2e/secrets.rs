@@ -15,7 +15,7 @@ use support::proc::View;
 use support::{Config, Daemon, Lab, daemon, eventually, sys};
 
 support::tests! {
-    a_canary_in_a_pod_of_containerd_appears_nowhere needs [Containerd, Fuse, Rotel],
+    a_canary_in_a_pod_of_containerd_appears_nowhere needs [Pods, Fuse, Rotel],
     a_canary_in_a_container_of_docker_appears_nowhere needs [Dockerd, Fuse, Rotel],
 }
 
@@ -152,7 +152,7 @@ fn hang(hung: &mut Hung, pid: u32, canary: &str) {
 fn a_canary_in_a_pod_of_containerd_appears_nowhere(lab: &Lab) {
     let canary = canary();
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start_as(lab, &Setup { secret: &canary, ..Setup::default() });
+    let containerd = Containerd::shared_as(lab, &Setup { secret: &canary, ..Setup::default() });
     let config = Config::default().cri(containerd.socket()).cache_dir(Path::new(CNI_CACHE));
     let watched = Watched::start(lab, config);
     let command = ["/bin/cat", "/host/hang", &canary];

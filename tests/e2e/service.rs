@@ -6,9 +6,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::fuse::Hung;
 use support::journal::Journal;
-use support::stuck::{self, How};
+use support::stuck::Stuck;
 use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys, unit};
 
 support::tests! {
@@ -96,15 +95,10 @@ fn it_tells_when_it_is_ready_and_that_it_is_alive(lab: &Lab) {
 
 /// The test does as systemd: it misses the watchdog's message, ends what stands still, starts it anew.
 fn one_that_stands_still_is_missed_and_its_successor_keeps_the_findings(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = Netns::new(lab, "stuck");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
+    let stuck = Stuck::new(lab);
     let fires = |daemon: &Daemon| {
         eventually("the finding fires", 15, || {
-            let all = daemon.findings_in(netns.inode);
+            let all = daemon.findings_in(stuck.netns.inode);
             all.into_iter().find(|finding| finding["status"] == "firing")
         })
     };
@@ -162,19 +156,16 @@ fn a_reload_takes_over_what_needs_no_restart_and_keeps_the_map(lab: &Lab) {
 }
 
 fn a_shorter_grace_is_for_who_hangs_already_too(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = Netns::new(lab, "stuck");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    let mut stuck = Stuck::about_to_be(lab);
     let (mut manager, command) = Manager::new(lab);
     let patient = Config::default().grace(3600);
     let daemon = Daemon::spawn_by(command, lab, &patient, &lab.subdir("state"));
     manager.hears("READY=1");
-    stuck::hang(How::Kill, &mut helper);
-    assert!(daemon.findings_in(netns.inode).is_empty());
+    stuck.hang();
+    assert!(daemon.findings_in(stuck.netns.inode).is_empty());
     reload(lab, &daemon, &mut manager, &Config::default().grace(1).text());
-    let ours = |finding: &serde_json::Value| finding["subject"]["netns"]["inode"] == netns.inode;
+    let ours =
+        |finding: &serde_json::Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
     daemon.await_firing("ip-held-by-stuck-process", 20, ours);
 }
 
@@ -203,25 +194,21 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
 }
 
 fn the_journal_gets_fields(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = Netns::new(lab, "stuck");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    let mut stuck = Stuck::about_to_be(lab);
     let (journal, command) = Journal::new(lab);
     let config = Config::default().grace(1);
     let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
     daemon.await_ready();
-    stuck::hang(How::Kill, &mut helper);
+    stuck.hang();
     let finding = daemon.await_firing("ip-held-by-stuck-process", 20, |finding| {
-        finding["subject"]["netns"]["inode"] == netns.inode
+        finding["subject"]["netns"]["inode"] == stuck.netns.inode
     });
     let wanted = [
         format!("IPWATCH_ID={}", finding["id"].as_str().unwrap()),
         "IPWATCH_CODE=ip-held-by-stuck-process".to_owned(),
         "IPWATCH_STATUS=firing".to_owned(),
         format!("IPWATCH_IP={}", lab.ip(1)),
-        format!("IPWATCH_NETNS={}", netns.inode),
+        format!("IPWATCH_NETNS={}", stuck.netns.inode),
         "PRIORITY=4".to_owned(),
     ];
     let entry = journal.await_entry(&wanted, 20);
@@ -232,11 +219,7 @@ fn the_journal_gets_fields(lab: &Lab) {
 }
 
 fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = Netns::new(lab, "stuck");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    let mut stuck = Stuck::about_to_be(lab);
     // Whatever the cage of this run is.
     let free = Command::new(daemon::binary());
     let mut whole = Daemon::spawn_by(free, lab, &Config::default(), &lab.subdir("state"));
@@ -257,10 +240,12 @@ fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
     daemon.await_ready();
     assert_eq!(daemon.source("capabilities"), None);
     assert_eq!(probes(&daemon), best, "every probe on the same rung as with all capabilities");
-    daemon.await_holder(lab.ip(1), netns.inode, "with its pid", |holder| holder["pid"].is_number());
-    stuck::hang(How::Kill, &mut helper);
+    daemon.await_holder(lab.ip(1), stuck.netns.inode, "with its pid", |holder| {
+        holder["pid"].is_number()
+    });
+    stuck.hang();
     let finding = daemon.await_firing("ip-held-by-stuck-process", 20, |finding| {
-        finding["subject"]["netns"]["inode"] == netns.inode
+        finding["subject"]["netns"]["inode"] == stuck.netns.inode
     });
     let evidence = finding["evidence"].to_string();
     assert!(evidence.contains("kernel stack"), "{evidence}");
@@ -309,19 +294,15 @@ fn lacks(daemon: &Daemon) -> String {
 }
 
 fn an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = Netns::new(lab, "stuck");
-    netns.veth_to_host();
-    netns.add_address(&lab.cidr(1), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
+    let stuck = Stuck::new(lab);
     let config = Config::default().grace(1);
     let daemon = Daemon::start(lab, &config);
-    let ours = |finding: &serde_json::Value| finding["subject"]["netns"]["inode"] == netns.inode;
+    let ours =
+        |finding: &serde_json::Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
     let finding = daemon.await_firing("ip-held-by-stuck-process", 20, ours);
     let id = finding["id"].as_str().unwrap();
     let acked = |daemon: &Daemon| {
-        let all = daemon.findings_in(netns.inode);
+        let all = daemon.findings_in(stuck.netns.inode);
         all.into_iter().find(|one| one["id"] == id).map(|mut one| one["acked"].take()).unwrap()
     };
     assert!(acked(&daemon).is_null());
@@ -336,7 +317,7 @@ fn an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to(lab
     });
     let before = acked(&daemon);
     assert!(before["until"].is_string() && before["note"] == "seen\u{1b}[2J by me", "{before}");
-    assert_eq!(daemon.findings_in(netns.inode)[0]["status"], "firing", "it goes on");
+    assert_eq!(daemon.findings_in(stuck.netns.inode)[0]["status"], "firing", "it goes on");
 
     daemon.crash();
     let daemon = Daemon::start(lab, &config);

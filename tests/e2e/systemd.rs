@@ -4,15 +4,13 @@
 //! The tests share one service and come one after the other; each sets it up as it needs it.
 
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::fuse::Hung;
 use support::poll::until;
-use support::role::{Helper, Role, Running};
-use support::stuck::{self, How};
+use support::role::{Helper, Role};
+use support::stuck::Stuck;
 use support::systemd::{self, property};
 use support::unit::{self, status};
 use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
@@ -29,31 +27,11 @@ support::tests! {
     its_exposure_is_as_documented needs [Systemd] @ Alone,
 }
 
-/// A netns with an IP, and a process in it that hangs in its exit.
-struct Stuck {
-    _hung: Hung,
-    _helper: Running,
-    netns: Netns,
-    ip: Ipv4Addr,
-}
-
-impl Stuck {
-    fn new(lab: &Lab) -> Self {
-        let mut hung = Hung::mount(lab);
-        let netns = Netns::new(lab, "stuck");
-        netns.veth_to_host();
-        netns.add_address(&lab.cidr(1), "eth0");
-        let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-        stuck::hang(How::Kill, &mut helper);
-        Self { _hung: hung, _helper: helper, netns, ip: lab.ip(1) }
-    }
-
-    /// The finding about it, firing.
-    #[track_caller]
-    fn finding(&self, service: &Daemon) -> Value {
-        let ours = |finding: &Value| finding["subject"]["netns"]["inode"] == self.netns.inode;
-        service.await_firing("ip-held-by-stuck-process", 20, ours)
-    }
+/// The finding about one that hangs, firing.
+#[track_caller]
+fn finding_of(stuck: &Stuck, service: &Daemon) -> Value {
+    let ours = |finding: &Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
+    service.await_firing("ip-held-by-stuck-process", 20, ours)
 }
 
 fn same(before: &Value, after: &Value) {
@@ -170,14 +148,14 @@ fn journal(finding: &Value) -> Vec<Value> {
 fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
     let service = systemd::service(lab, &Config::default().grace(1), "");
     let stuck = Stuck::new(lab);
-    let finding = stuck.finding(&service);
+    let finding = finding_of(&stuck, &service);
     let entry = eventually("the journal has it", 10, || {
         journal(&finding).into_iter().rfind(|entry| entry["IPWATCH_STATUS"] == "firing")
     });
     let code = "ip-held-by-stuck-process";
     let wanted: [(&str, &str); 7] = [
         ("IPWATCH_CODE", code),
-        ("IPWATCH_IP", &stuck.ip.to_string()),
+        ("IPWATCH_IP", &lab.ip(1).to_string()),
         ("IPWATCH_NETNS", &stuck.netns.inode.to_string()),
         ("IPWATCH_SEVERITY", finding["severity"].as_str().unwrap()),
         ("PRIORITY", "4"),
@@ -189,7 +167,7 @@ fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
     }
     // Asked for as an operator would.
     let by_code = format!("IPWATCH_CODE={code}");
-    let by_ip = format!("IPWATCH_IP={}", stuck.ip);
+    let by_ip = format!("IPWATCH_IP={}", lab.ip(1));
     let said = systemd::run(&["journalctl", "--output=json", &by_code, &by_ip]);
     assert!(!said.trim().is_empty());
     // The catalog's entry, filled in, and with the runbook.
@@ -239,18 +217,18 @@ fn a_core_that_stands_still_is_started_anew(lab: &Lab) {
     // Not to wait half a minute each time.
     let service = systemd::service(lab, &config, "WatchdogSec=10s\nRestartSec=1s");
     let stuck = Stuck::new(lab);
-    let before = stuck.finding(&service);
+    let before = finding_of(&stuck, &service);
     let first = systemd::main_pid();
     // The runtime has one thread, the first.
     sys::Held::take(first).unwrap().await_end(60);
     let second = systemd::await_successor(first);
     assert_eq!(property("NRestarts"), "1");
-    same(&before, &stuck.finding(&service));
+    same(&before, &finding_of(&stuck, &service));
 
     sys::kill(second, libc::SIGSTOP).unwrap();
     systemd::await_successor(second);
     assert_eq!(property("NRestarts"), "2");
-    same(&before, &stuck.finding(&service));
+    same(&before, &finding_of(&stuck, &service));
     let log = systemd::run(&["journalctl", "--no-pager", "--unit=ipwatch.service"]);
     assert!(log.matches("Watchdog timeout").count() >= 2, "{log}");
     systemd::drop_in("");
@@ -266,12 +244,12 @@ fn an_upgrade_restarts_it_and_keeps_findings(lab: &Lab) {
     let service = systemd::service(lab, &config, "");
     let (pid, version) = (systemd::main_pid(), systemd::installed().unwrap());
     let stuck = Stuck::new(lab);
-    let before = stuck.finding(&service);
+    let before = finding_of(&stuck, &service);
     systemd::install(&new);
     assert_eq!(systemd::installed().unwrap(), format!("{version}-2"));
     assert_eq!(property("ActiveState"), "active");
     assert_ne!(systemd::main_pid(), pid, "restarted");
-    same(&before, &stuck.finding(&service));
+    same(&before, &finding_of(&stuck, &service));
     assert_eq!(fs::read_to_string(systemd::CONFIG).unwrap(), config.text(), "kept");
     // One that somebody stopped stays stopped.
     systemd::run(&["systemctl", "stop", "ipwatch.service"]);

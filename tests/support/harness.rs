@@ -23,6 +23,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::lab::TAG_VARIABLE;
+use crate::shared::{self, Shared, Stay};
 use crate::{Lab, Need, lead, patience, role, sweep, sys, table};
 
 /// What begins a line that is shown although its test passed.
@@ -138,6 +139,9 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 #[must_use]
 pub fn main(tests: &[&[Test]]) -> ExitCode {
     role::play();
+    if let Some(code) = shared::keep() {
+        return code;
+    }
     let all: Vec<Test> = tests.iter().flat_map(|tests| tests.iter().copied()).collect();
     if let Ok(name) = std::env::var("IPWATCH_TEST_ONE") {
         return run_one(&all, &name);
@@ -236,7 +240,7 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
         return ExitCode::from(2);
     }
     catch_interrupt();
-    let count = Mutex::new(Count::default());
+    let (count, shared) = (Mutex::new(Count::default()), Shared::new(tests, jobs));
     let done = AtomicUsize::new(0);
     let mut waiting: Vec<Test> = tests.to_vec();
     waiting.sort_by_key(|test| (test.is(Mark::Alone), std::cmp::Reverse(test.effort())));
@@ -252,9 +256,9 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
             };
             let test = waiting.remove(next);
             *room -= test.weight(jobs);
-            let (count, done, lock, freed) = (&count, &done, &lock, &freed);
+            let (count, done, lock, freed, shared) = (&count, &done, &lock, &freed, &shared);
             scope.spawn(move || {
-                let outcome = run(&test);
+                let outcome = run(&test, shared);
                 let number = done.fetch_add(1, Ordering::Relaxed) + 1;
                 tell(&test, &outcome, number, tests.len(), count);
                 *lock() += test.weight(jobs);
@@ -264,8 +268,9 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     });
     let mut count = count.into_inner().unwrap_or_else(PoisonError::into_inner);
     if in_ci() && !INTERRUPTED.load(Ordering::Relaxed) {
-        try_again(&mut count);
+        try_again(&mut count, &shared);
     }
+    drop(shared);
     let rows = count.cases.iter().map(|row| row.split('\t').map(str::to_owned).collect());
     table::print(CELLS, rows.collect());
     count.leads.print();
@@ -278,13 +283,13 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
 }
 
 /// The second chance of what failed. Where much failed there is nothing unsteady about it.
-fn try_again(count: &mut Count) {
+fn try_again(count: &mut Count, shared: &Shared) {
     const MOST: usize = 3;
     if count.failed.len() > MOST {
         return;
     }
     for test in std::mem::take(&mut count.failed) {
-        match run(&test) {
+        match run(&test, shared) {
             Outcome::Passed(_, log) => {
                 count.passed += 1;
                 count.cases.extend(cases(&log));
@@ -333,8 +338,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
 }
 
 /// In the runner: one test from its start to the end of what it left.
-fn run(test: &Test) -> Outcome {
-    static SERIAL: AtomicUsize = AtomicUsize::new(0);
+fn run(test: &Test, shared: &Shared) -> Outcome {
     let missing = test.needs.iter().find_map(|need| Some((need, need.missing()?)));
     if let Some((need, why)) = missing {
         return if in_ci() && !need.may_be_missing() {
@@ -344,12 +348,16 @@ fn run(test: &Test) -> Outcome {
             Outcome::Skipped(why)
         };
     }
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let tag = format!("iw{}n{serial}", std::process::id());
+    let stays = match shared.enter(test) {
+        Ok(stays) => stays,
+        Err(why) => return Outcome::Failed { took: Duration::ZERO, why, log: String::new() },
+    };
+    let tag = new_tag();
     let log = std::env::temp_dir().join(format!("{tag}.log"));
     let began = Instant::now();
-    let verdict = spawn(test, &tag, &log).and_then(|child| watch(child, began));
+    let verdict = spawn(test, &tag, &log, &stays).and_then(|child| watch(child, began));
     sweep::sweep(&tag);
+    drop(stays);
     let text = fs::read_to_string(&log).unwrap_or_default();
     let _ = fs::remove_file(&log);
     let took = began.elapsed();
@@ -360,11 +368,29 @@ fn run(test: &Test) -> Outcome {
     }
 }
 
-fn spawn(test: &Test, tag: &str, log: &std::path::Path) -> std::io::Result<std::process::Child> {
+/// A tag that nothing of this run has.
+pub(crate) fn new_tag() -> String {
+    static SERIAL: AtomicUsize = AtomicUsize::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    format!("iw{}n{serial}", std::process::id())
+}
+
+/// Whether the run was interrupted.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+fn spawn(
+    test: &Test,
+    tag: &str,
+    log: &std::path::Path,
+    stays: &[Stay<'_>],
+) -> std::io::Result<std::process::Child> {
     let log = File::create(log)?;
     Command::new(std::env::current_exe()?)
         .env(TAG_VARIABLE, tag)
         .env("IPWATCH_TEST_ONE", short(test))
+        .envs(stays.iter().map(Stay::env))
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

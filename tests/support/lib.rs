@@ -2,7 +2,7 @@
 //! way there is, hung ones, harmless ones, and the daemon under test.
 //!
 //! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
-//!   after it, whatever became of it; [`need`] says what a place must offer.
+//!   after it, whatever became of it; [`need`] says what a place must offer; [`shared`] keeps what tests share.
 //! - [`netns`] makes namespaces and devices; [`role`] the helper processes, which are this same
 //!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
 //!   kernel whose teardown hangs; [`stuck`] and
@@ -56,6 +56,7 @@ pub mod prometheus;
 pub mod role;
 pub mod rtnl;
 pub mod sandbox;
+mod shared;
 pub mod stuck;
 pub mod sweep;
 pub mod sys;

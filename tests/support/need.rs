@@ -17,8 +17,10 @@ pub enum Need {
     PlainCore,
     /// CNI plugins, and probes that see them run.
     Cni,
-    /// containerd, runc, the CNI plugins and the CRI helper.
+    /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test's own, which it may harm.
     Containerd,
+    /// The same for the containerd that tests share (`Containerd::shared`): for one that does it no harm.
+    Pods,
     /// runc alone.
     Runc,
     /// dockerd and runc.
@@ -29,8 +31,11 @@ pub enum Need {
     FakeCri,
     /// etcd.
     Etcd,
-    /// etcd and kube-apiserver.
+    /// etcd and kube-apiserver: of the test's own, which it may harm.
     ApiServer,
+    /// The same for those that tests share (`ControlPlane::shared`): for one that does them no harm, and does not mind
+    /// what others have there.
+    SharedApiServer,
     /// The same and kubelet, beside a containerd.
     Kubelet,
     /// The rotel collector.
@@ -59,7 +64,11 @@ impl Need {
         match self {
             Need::Kubelet => 3,
             Need::ApiServer => 2,
-            Need::Containerd | Need::Dockerd | Need::Podman => 1,
+            Need::Containerd
+            | Need::Pods
+            | Need::Dockerd
+            | Need::Podman
+            | Need::SharedApiServer => 1,
             _ => 0,
         }
     }
@@ -78,13 +87,13 @@ impl Need {
                 pattern.starts_with(['|', '/']).then(|| format!("core_pattern is {pattern:?}"))
             }
             Need::Cni => crate::cni::missing(),
-            Need::Containerd => crate::pod::missing(),
+            Need::Containerd | Need::Pods => crate::pod::missing(),
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::Etcd => crate::etcd::missing(),
-            Need::ApiServer => crate::kubernetes::without_api_server(),
+            Need::ApiServer | Need::SharedApiServer => crate::kubernetes::without_api_server(),
             Need::Kubelet => crate::kubernetes::without_kubelet(),
             Need::Rotel => crate::collector::missing(),
             Need::Prometheus => crate::prometheus::missing(),

@@ -22,6 +22,8 @@ pub struct Netns {
     pub inode: u64,
     /// `net->net_cookie`.
     pub cookie: Option<u64>,
+    /// Its name stays when this is dropped.
+    stays: bool,
 }
 
 impl Netns {
@@ -35,7 +37,16 @@ impl Netns {
         let path = Path::new(DIR).join(&name);
         let (inode, cookie) =
             make(&path).unwrap_or_else(|error| panic!("make netns {}: {error}", path.display()));
-        Self { path, name, inode, cookie }
+        Self { path, name, inode, cookie, stays: false }
+    }
+
+    /// One that another process made, and has named so.
+    #[must_use]
+    pub(crate) fn of_others(name: &str) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let path = Path::new(DIR).join(name);
+        let inode = fs::metadata(&path).expect("a netns of this name").ino();
+        Self { path, name: name.to_owned(), inode, cookie: None, stays: true }
     }
 
     /// Its name, as `ip -n` takes it.
@@ -120,7 +131,9 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        self.unname();
+        if !self.stays {
+            self.unname();
+        }
     }
 }
 

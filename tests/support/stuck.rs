@@ -3,7 +3,7 @@
 use crate::fuse::Hung;
 use crate::proc::View;
 use crate::role::{Helper, Role, Running};
-use crate::{Netns, sys};
+use crate::{Lab, Netns, sys};
 
 /// How it came to hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,43 @@ impl How {
     #[must_use]
     pub fn exits(self) -> bool {
         self != How::KilledReader
+    }
+}
+
+/// The usual one: killed with SIGKILL, in a netns of its own with the lab's first IP. It hangs in its exit.
+#[derive(Debug)]
+pub struct Stuck {
+    /// The process.
+    pub helper: Running,
+    /// Its netns.
+    pub netns: Netns,
+    /// The file system that it hangs on.
+    pub hung: Hung,
+}
+
+impl Stuck {
+    /// One that does not hang yet.
+    #[must_use]
+    pub fn about_to_be(lab: &Lab) -> Self {
+        let mut hung = Hung::mount(lab);
+        let netns = Netns::new(lab, "stuck");
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(1), "eth0");
+        let helper = start(How::Kill, &netns, &mut hung);
+        Self { helper, netns, hung }
+    }
+
+    /// One that hangs.
+    #[must_use]
+    pub fn new(lab: &Lab) -> Self {
+        let mut stuck = Self::about_to_be(lab);
+        stuck.hang();
+        stuck
+    }
+
+    /// Has it hang.
+    pub fn hang(&mut self) {
+        hang(How::Kill, &mut self.helper);
     }
 }
 

@@ -29,11 +29,8 @@ const REFLECT: &str = "golang-github-modern-go-reflect2-dev";
 /// none of them needs any.
 pub(crate) fn for_tests(tests: &Path, filters: &[&str]) -> Result<PathBuf> {
     let needs = output(Command::new(tests).arg("--needs").args(filters))?;
-    if needs.lines().any(|need| matches!(need, "Etcd" | "ApiServer" | "Kubelet")) {
-        programs()
-    } else {
-        Ok(PathBuf::new())
-    }
+    let takes = |need| matches!(need, "Etcd" | "ApiServer" | "SharedApiServer" | "Kubelet");
+    if needs.lines().any(takes) { programs() } else { Ok(PathBuf::new()) }
 }
 
 /// The directory of the programs, which are built unless they are there.

@@ -42,8 +42,8 @@ const SIGKILL: u64 = 1 << 8;
 struct Case(NodeMap);
 
 impl Case {
-    /// A pod with one process and one address on a veth.
-    fn pod() -> Self {
+    /// A node whose sources answer, with nothing on it.
+    fn bare() -> Self {
         let mut case = Self(NodeMap::new(false));
         let boot = Boot {
             boot_id: "boot".into(),
@@ -56,6 +56,12 @@ impl Case {
         for name in ["procfs", "netlink", "neighbours"] {
             case.source(name, SourceStatus::Active);
         }
+        case
+    }
+
+    /// A pod with one process and one address on a veth.
+    fn pod() -> Self {
+        let mut case = Self::bare();
         case.address([10, 0, 0, 5]);
         case.at(2, What::Task(task(KEY, POD)));
         case
@@ -208,18 +214,7 @@ fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
     assert_eq!(case.found(), [], "link-local only");
     // On the loopback device an address concerns nobody else.
     case.address([10, 0, 0, 6]);
-    let link = Link {
-        ifindex: 2,
-        name: "lo".into(),
-        mac: None,
-        kind: None,
-        master: None,
-        peer: None,
-        peer_nsid: None,
-        up: true,
-        loopback: true,
-        ..Link::default()
-    };
+    let link = Link { ifindex: 2, name: "lo".into(), up: true, loopback: true, ..Link::default() };
     assert_eq!(case.found().len(), 1);
     case.at(4, What::Link { netns: POD, link });
     assert_eq!(case.found(), []);

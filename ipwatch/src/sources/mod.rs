@@ -28,6 +28,8 @@ pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+#[cfg(test)]
+mod testing;
 mod url;
 mod watches;
 

@@ -17,7 +17,12 @@ message! {
     Nothing {}
 }
 
-message! { StatusRequest {} }
+message! {
+    StatusRequest {
+        #[prost(bool, tag = "1")]
+        verbose: bool,
+    }
+}
 
 message! {
     VersionResponse {
@@ -36,6 +41,9 @@ message! {
     StatusResponse {
         #[prost(message, optional, tag = "1")]
         status: Option<RuntimeStatus>,
+        /// What only this runtime tells, where it is asked to be verbose.
+        #[prost(map = "string, string", tag = "2")]
+        info: HashMap<String, String>,
     }
 }
 

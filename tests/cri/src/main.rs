@@ -4,6 +4,7 @@
 //! A program of its own, so that the test binary, which is also loaded into VMs, carries no gRPC.
 //!
 //! - `ready`: succeeds once the runtime and its network are.
+//! - `network HANDLER`: succeeds while a network is loaded for this handler of the runtime.
 //! - `sandbox KEY=VALUE…`: a sandbox; prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
 //!   `host-network` (any value), `handler` (of the runtime), `secret` (goes into labels and
 //!   annotations).
@@ -11,6 +12,7 @@
 //!   Further keys: `image`, `dir` (the host's directory that it sees as `/host`), `secret` (goes into
 //!   its environment too). The sandbox's keys are to be given again: the runtime asks for them.
 //! - `stop SANDBOX`, `remove SANDBOX`: the one, the other.
+//! - `purge FIRST LAST`: stops and removes every sandbox whose pod's uid begins and ends so.
 //! - `stop-container CONTAINER SECONDS`: SIGTERM, and SIGKILL after so long.
 //! - `list`: a line `ID STATE NAMESPACE/NAME ATTEMPT` for each sandbox, then the same for each
 //!   container, indented.
@@ -45,7 +47,7 @@ async fn main() -> ExitCode {
 async fn run(args: &[String]) -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let [socket, command, rest @ ..] = words.as_slice() else {
-        bail!("usage: SOCKET ready|sandbox|container|stop|remove|list|serve …");
+        bail!("usage: SOCKET ready|network|sandbox|container|stop|remove|purge|list|serve …");
     };
     if *command == "serve" {
         let [file] = rest else { bail!("usage: SOCKET serve FILE") };
@@ -54,12 +56,14 @@ async fn run(args: &[String]) -> Result<()> {
     let mut runtime = Runtime::connect(socket).await?;
     match (*command, rest) {
         ("ready", []) => runtime.ready().await,
+        ("network", [handler]) => runtime.network(handler).await,
         ("sandbox", keys) => runtime.sandbox(&Wanted::parse(keys)?).await,
         ("container", [sandbox, keys @ ..]) => {
             runtime.container(sandbox, &Wanted::parse(keys)?).await
         }
         ("stop", [sandbox]) => runtime.act("StopPodSandbox", sandbox).await,
         ("remove", [sandbox]) => runtime.act("RemovePodSandbox", sandbox).await,
+        ("purge", [first, last]) => runtime.purge(first, last).await,
         ("stop-container", [container, seconds]) => {
             runtime.stop_container(container, seconds.parse().context("seconds")?).await
         }
@@ -98,12 +102,27 @@ impl Runtime {
 
     /// Succeeds once the runtime and its network are ready.
     async fn ready(&mut self) -> Result<()> {
-        let answer: cri::StatusResponse = self.call("Status", cri::StatusRequest {}).await?;
+        let answer = self.status(false).await?;
         let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
         match conditions.iter().find(|condition| !condition.status) {
             None if !conditions.is_empty() => Ok(()),
             Some(condition) => bail!("{}: {}", condition.kind, condition.message),
             None => bail!("no conditions told"),
+        }
+    }
+
+    async fn status(&mut self, verbose: bool) -> Result<cri::StatusResponse> {
+        self.call("Status", cri::StatusRequest { verbose }).await
+    }
+
+    /// containerd's word on what it last read for a handler with a directory of networks of its own
+    /// (`criService.Status`, pkg/cri/server/status.go, since 1.6).
+    async fn network(&mut self, handler: &str) -> Result<()> {
+        let answer = self.status(true).await?;
+        match answer.info.get(&format!("lastCNILoadStatus.{handler}")).map(String::as_str) {
+            Some("OK") => Ok(()),
+            Some(said) => bail!("{said}"),
+            None => bail!("nothing is told of the networks of {handler}"),
         }
     }
 
@@ -133,6 +152,26 @@ impl Runtime {
         let id = cri::SandboxId { pod_sandbox_id: sandbox.to_owned() };
         let _: cri::Nothing = self.call(method, id).await?;
         Ok(())
+    }
+
+    /// Goes on where one cannot be stopped: the others can.
+    async fn purge(&mut self, first: &str, last: &str) -> Result<()> {
+        let all: cri::ListPodSandboxResponse =
+            self.call("ListPodSandbox", cri::ListRequest {}).await?;
+        let is_theirs = |sandbox: &cri::PodSandbox| {
+            let uid = sandbox.metadata.as_ref().map_or("", |pod| &pod.uid);
+            uid.starts_with(first) && uid.ends_with(last)
+        };
+        let mut failed = Ok(());
+        for sandbox in all.items.into_iter().filter(is_theirs) {
+            for method in ["StopPodSandbox", "RemovePodSandbox"] {
+                if let Err(error) = self.act(method, &sandbox.id).await {
+                    failed = Err(error.context(sandbox.id));
+                    break;
+                }
+            }
+        }
+        failed
     }
 
     async fn stop_container(&mut self, container: &str, timeout: i64) -> Result<()> {

@@ -8,13 +8,13 @@ use support::poll::until;
 use support::{Daemon, Lab};
 
 support::tests! {
-    what_is_no_allocation_of_a_block_spoils_no_other needs [ApiServer] @ Alone,
+    what_is_no_allocation_of_a_block_spoils_no_other needs [SharedApiServer],
 }
 
 const STORE: &str = "calico";
 
 fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
-    let control = ControlPlane::start_as(lab, &[]);
+    let control = ControlPlane::shared(lab);
     calico::define(&control);
     let id = |c: char| c.to_string().repeat(64);
     let owner = |handle: String, node: &str| json!({ "handle_id": handle, "secondary": { "namespace": "shop", "node": node, "pod": "api-0" } });

@@ -14,8 +14,8 @@ use crate::lead::exhaustion::{EXHAUSTING, network_of};
 use crate::lead::{SOON, await_ready, config_for, evidence, is_about, is_of};
 
 support::tests! {
-    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd] @ Alone,
-    what_is_no_allocation_is_counted_and_spoils_no_other needs [ApiServer] @ Alone,
+    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd],
+    what_is_no_allocation_is_counted_and_spoils_no_other needs [SharedApiServer],
 }
 
 const LEAKED: &str = "ipam-reservation-leaked";
@@ -102,7 +102,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
 
 /// What a schema lets through, and what it keeps out.
 fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
-    let control = ControlPlane::start_as(lab, &[]);
+    let control = ControlPlane::shared(lab);
     // Of a newer version, with fields that nobody has heard of.
     let mut newer: Value = serde_norway::from_str(stores::IP_POOLS).unwrap();
     let spec = &mut newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];

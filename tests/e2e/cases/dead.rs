@@ -1,39 +1,32 @@
 //! A sandbox is dead, or hangs, and its tasks are not gone.
 
+use serde_json::Value;
 use support::fuse::Hung;
 use support::harness::case;
 use support::pod::{Containerd, Pod};
 use support::poll::until;
-use support::proc::{View, tasks_in};
-use support::{Lab, sys};
+use support::proc::tasks_in;
+use support::{Daemon, Lab, sys};
 
 use super::{GRACE, SLEEP, SOON, await_word, evidence, is_about, is_in, root_in, watching};
 
 support::tests! {
-    a_stuck_process_has_its_runtimes_word needs [Containerd, Fuse],
+    a_stuck_process_has_its_runtimes_word needs [Pods, Fuse],
     a_dead_sandbox_with_a_stuck_task_is_a_consequence needs [Containerd, Fuse],
     a_task_outlives_its_sandbox needs [Containerd],
     a_task_outlives_a_sandbox_that_is_gone needs [Containerd],
-    zombies_of_a_stopped_shim_hold_nothing needs [Containerd],
+    zombies_of_a_stopped_shim_hold_nothing needs [Pods],
     the_control_leaves_nothing_flagged needs [Containerd],
-}
-
-fn hang(hung: &mut Hung, pod: &Pod) {
-    hung.await_read();
-    sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || {
-        View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
-    });
 }
 
 /// While kubelet tries to stop it, in vain: exactly one cause, with what the runtime says beside it.
 fn a_stuck_process_has_its_runtimes_word(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("db-0", hung.dir(), &["/bin/cat", "/host/hang"]);
     await_word(&daemon, &pod, "Ready");
-    hang(&mut hung, &pod);
+    pod.hang(&mut hung);
     let mut client = containerd.begin_stop(&pod);
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(pod.netns));
     is_about(&finding, &pod);
@@ -68,7 +61,7 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     let command = ["/bin/busybox", "head", "-c", "1", "/host/hang"];
     let pod = containerd.run("db-0", hung.dir(), &command);
     await_word(&daemon, &pod, "Ready");
-    hang(&mut hung, &pod);
+    pod.hang(&mut hung);
     containerd.crash();
     containerd.kill_shim_and_pause(&pod);
     containerd.restart();
@@ -88,62 +81,63 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     );
 }
 
-fn a_task_outlives_its_sandbox(lab: &Lab) {
+/// A pod's shim is killed while containerd is away, and `lose` says how containerd comes back: the container lives
+/// on, and holds the IP until it is killed.
+fn outlives<'a>(
+    lab: &'a Lab,
+    what: &str,
+    lose: impl FnOnce(&mut Containerd<'_>, &Pod),
+    is_proven: impl FnOnce(&Daemon, &Pod, &Value),
+) -> (Containerd<'a>, Pod) {
     let mut containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
     await_word(&daemon, &pod, "Ready");
     containerd.crash();
     containerd.kill_shim_and_pause(&pod);
-    containerd.forget_in_runc(&pod.container);
-    containerd.restart();
+    lose(&mut containerd, &pod);
     let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, is_in(pod.netns));
     is_about(&finding, &pod);
-    assert_eq!(finding["severity"], "warning");
-    assert_eq!(finding["subject"]["pod"]["state"], "NotReady", "{finding:#?}");
     assert_eq!(finding["holders"][0]["pid"], pod.pid, "{finding:#?}");
-    let proof = evidence(&finding);
-    assert!(proof.contains("NotReady") && proof.contains(&pod.sandbox[..12]), "{proof}");
-    assert!(proof.contains(&pod.pid.to_string()), "{proof}");
-    assert_eq!(root_in(&daemon, pod.netns)["id"], finding["id"]);
+    is_proven(&daemon, &pod, &finding);
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
     daemon.await_resolved(&finding, SOON);
+    let holder = format!("pid {} (sleep), pod and sandbox", pod.pid);
+    case(what, "ip-held-by-dead-sandbox", &holder, "yes, when it is killed");
+    (containerd, pod)
+}
+
+fn a_task_outlives_its_sandbox(lab: &Lab) {
+    let lose = |containerd: &mut Containerd<'_>, pod: &Pod| {
+        containerd.forget_in_runc(&pod.container);
+        containerd.restart();
+    };
+    let is_proven = |daemon: &Daemon, pod: &Pod, finding: &Value| {
+        assert_eq!(finding["severity"], "warning");
+        assert_eq!(finding["subject"]["pod"]["state"], "NotReady", "{finding:#?}");
+        let proof = evidence(finding);
+        assert!(proof.contains("NotReady") && proof.contains(&pod.sandbox[..12]), "{proof}");
+        assert!(proof.contains(&pod.pid.to_string()), "{proof}");
+        assert_eq!(root_in(daemon, pod.netns)["id"], finding["id"]);
+    };
+    let what = "shim killed, its container lives";
+    let (containerd, pod) = outlives(lab, what, lose, is_proven);
     containerd.stop(&pod);
-    case(
-        "shim killed, its container lives",
-        "ip-held-by-dead-sandbox",
-        &format!("pid {} (sleep), pod and sandbox", pod.pid),
-        "yes, when it is killed",
-    );
 }
 
 /// The runtime had it and has lost all it knew.
 fn a_task_outlives_a_sandbox_that_is_gone(lab: &Lab) {
-    let mut containerd = Containerd::start(lab);
-    let daemon = watching(lab, &containerd);
-    let pod = containerd.run("web-0", lab.dir(), &SLEEP);
-    await_word(&daemon, &pod, "Ready");
-    containerd.crash();
-    containerd.kill_shim_and_pause(&pod);
-    containerd.wipe();
-    containerd.restart_empty();
-    let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, is_in(pod.netns));
-    is_about(&finding, &pod);
-    assert_eq!(finding["holders"][0]["pid"], pod.pid, "{finding:#?}");
-    sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    daemon.await_resolved(&finding, SOON);
-    case(
-        "runtime's state wiped, a container lives",
-        "ip-held-by-dead-sandbox",
-        &format!("pid {} (sleep), pod and sandbox", pod.pid),
-        "yes, when it is killed",
-    );
+    let lose = |containerd: &mut Containerd<'_>, _: &Pod| {
+        containerd.wipe();
+        containerd.restart_empty();
+    };
+    let _ = outlives(lab, "runtime's state wiped, a container lives", lose, |_, _, _| {});
 }
 
 /// The runtime takes it for alive, zombies hold no netns, and the name of the netns is its own: nothing
 /// is wrong with the IP that anybody could tell, and nothing is told.
 fn zombies_of_a_stopped_shim_hold_nothing(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
     await_word(&daemon, &pod, "Ready");
@@ -178,9 +172,7 @@ fn the_control_leaves_nothing_flagged(lab: &Lab) {
     containerd.stop(&pod);
     daemon.await_no_ip(&pod.ip, pod.netns);
     std::thread::sleep(std::time::Duration::from_secs(u64::from(3 * GRACE)));
-    let about = |change: &&serde_json::Value| {
-        change["finding"]["subject"]["pod"]["uid"] == pod.uid.as_str()
-    };
+    let about = |change: &&Value| change["finding"]["subject"]["pod"]["uid"] == pod.uid.as_str();
     let changes = follower.changes();
     let told: Vec<_> = changes.iter().filter(about).collect();
     assert!(told.is_empty(), "{told:#?}");

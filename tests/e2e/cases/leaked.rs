@@ -19,7 +19,7 @@ support::tests! {
     a_leak_by_an_fd_in_flight needs [Containerd],
     a_leak_by_a_mount_elsewhere needs [Containerd],
     a_leak_of_before_the_start needs [Containerd],
-    a_leak_without_a_runtime_is_one_by_its_age needs [Containerd],
+    a_leak_without_a_runtime_is_one_by_its_age,
 }
 
 const CODE: &str = "netns-leaked";

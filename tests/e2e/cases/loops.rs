@@ -7,13 +7,13 @@ use support::pod::Containerd;
 use super::{SOON, watching};
 
 support::tests! {
-    a_sandbox_that_is_made_again_and_again_is_a_loop needs [Containerd],
+    a_sandbox_that_is_made_again_and_again_is_a_loop needs [Pods],
 }
 
 const TIMES: u32 = 6;
 
 fn a_sandbox_that_is_made_again_and_again_is_a_loop(lab: &Lab) {
-    let containerd = Containerd::start(lab);
+    let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
     let first = containerd.pod("web-0").sandbox();
     containerd.halt(&first);

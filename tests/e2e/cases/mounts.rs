@@ -15,6 +15,7 @@ support::tests! {
 /// follow. (Of a directory that is removed the kernel takes away the mounts everywhere, since 3.18, so
 /// what shows here is what a runtime keeps until the sandbox is removed.)
 fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
+    // Of its own: an agent that keeps mounts of other dead pods too is one finding about all of them.
     let containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);

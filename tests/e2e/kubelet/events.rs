@@ -10,7 +10,7 @@ use super::message;
 use crate::lead::{config_for, small};
 
 support::tests! {
-    an_event_on_the_pod_says_who_holds_its_ip needs [Containerd, Kubelet] @ Alone,
+    an_event_on_the_pod_says_who_holds_its_ip needs [Containerd, Kubelet, SharedApiServer],
 }
 
 /// What the daemon needs for it.
@@ -18,7 +18,7 @@ const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/events.yaml");
 const REASON: &str = "IpHeldByDeletedPod";
 
 fn an_event_on_the_pod_says_who_holds_its_ip(lab: &Lab) {
-    let mut node = Node::start(lab, &small(lab), &[]);
+    let mut node = Node::shared(lab, &small(lab), &[]);
     for document in RIGHTS.split("---\n") {
         let object: Value = serde_norway::from_str(document).expect("an object of events.yaml");
         let kind = object["kind"].as_str().expect("a kind").to_lowercase();

@@ -11,7 +11,7 @@ use crate::lead::exhaustion::{EXHAUSTING, FULL, await_range, crash, network_of, 
 use crate::lead::{SOON, await_ready, is_about, is_of, names, small};
 
 support::tests! {
-    a_pod_fails_long_after_the_first_leak_was_told needs [Containerd, Kubelet] @ Alone,
+    a_pod_fails_long_after_the_first_leak_was_told needs [Containerd, Kubelet, SharedApiServer] @ Alone,
 }
 
 const FAILED: &str = "FailedCreatePodSandBox";
@@ -30,7 +30,7 @@ fn lose(node: &mut Node<'_>, pods: &[PodSandbox]) {
 }
 
 fn a_pod_fails_long_after_the_first_leak_was_told(lab: &Lab) {
-    let mut node = Node::start(lab, &small(lab), &[]);
+    let mut node = Node::shared(lab, &small(lab), &[]);
     let daemon = watching(lab, &node);
     let told = Told::by(&daemon);
     let events = node.api().events(node.namespace());

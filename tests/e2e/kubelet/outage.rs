@@ -10,7 +10,7 @@ use super::watching;
 use crate::lead::{SOON, await_ready, is_about, small};
 
 support::tests! {
-    a_silent_api_server_deletes_no_pod needs [Containerd, Kubelet] @ Alone,
+    a_silent_api_server_deletes_no_pod needs [Containerd, Kubelet],
 }
 
 const CODE: &str = "ip-held-by-deleted-pod";

@@ -7,7 +7,6 @@ use support::harness::FIGURE;
 use support::lead::{Failure, Told};
 use support::pod::{Containerd, Pod, Setup, Slow};
 use support::poll::until;
-use support::proc::View;
 use support::{Lab, sys};
 
 use super::{Eyes, SOON, await_ready, is_about, names, small, watching};
@@ -35,14 +34,9 @@ pub(crate) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
 /// The same with a pod that reads already.
 pub(crate) fn orphan(containerd: &Containerd<'_>, pod: &Pod) {
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || hangs(pod));
+    until("it hangs", 10, || pod.hangs());
     rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
     containerd.kill_shim_and_pause(pod);
-}
-
-/// Its process was killed and hangs all the same.
-pub(crate) fn hangs(pod: &Pod) -> bool {
-    View::leader(pod.pid).is_some_and(|view| view.state == 'D' && view.killed())
 }
 
 fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {

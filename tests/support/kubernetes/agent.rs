@@ -21,7 +21,7 @@ impl ControlPlane {
     /// [`ControlPlane::start_as`].
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
-        asked::all(&self.dir)
+        asked::all(&self.base)
     }
 
     /// Makes the daemon's service account. Its uid is the answer.
@@ -37,7 +37,7 @@ impl ControlPlane {
     /// A token of the daemon's service account that the API server takes for so many seconds more.
     #[must_use]
     pub fn sign(&self, uid: &str, seconds: i64) -> String {
-        token::sign(&self.dir.join(KEY), uid, seconds)
+        token::sign(&self.base.join(KEY), uid, seconds)
     }
 
     /// What is to be asked with that token, by other hands than the daemon's.
@@ -45,7 +45,7 @@ impl ControlPlane {
     pub fn api_with(&self, token: &str) -> Api {
         let dir = self.dir.join(format!("with-{}", random()));
         fs::create_dir(&dir).expect("make a directory");
-        Api::new(&dir, self.netns.path(), &self.dir.join(CERTIFICATE), token)
+        Api::new(&dir, self.netns.path(), &self.base.join(CERTIFICATE), token)
     }
 
     /// A kubeconfig of the daemon's that names a file with its token.
@@ -53,7 +53,7 @@ impl ControlPlane {
     pub fn agent_config_with(&self, token: &Path) -> PathBuf {
         let file = self.dir.join("file.kubeconfig");
         let user = json!({ "tokenFile": token });
-        secret(&file, &kubeconfig_of(&self.door.url(), &self.dir.join(CERTIFICATE), &user));
+        secret(&file, &kubeconfig_of(&self.door.url(), &self.base.join(CERTIFICATE), &user));
         file
     }
 

@@ -11,21 +11,44 @@ use serde_json::{Value, json};
 use super::control::{SERVER, secret};
 use crate::{poll, sys};
 
+/// Name of curl's configuration.
+pub(super) const CONFIG: &str = "curl";
+
 /// Whom to ask, and as who.
 #[derive(Debug, Clone)]
 pub struct Api {
     /// curl's configuration: certificate and token, which are not for a command line.
     config: PathBuf,
     netns: PathBuf,
+    /// Where to write down what is made, so that it is deleted after the test.
+    made: Option<PathBuf>,
 }
 
 impl Api {
     pub(super) fn new(dir: &Path, netns: &Path, certificate: &Path, token: &str) -> Self {
-        let config = dir.join("curl");
+        let config = dir.join(CONFIG);
         let text =
             format!("cacert = {certificate:?}\nheader = \"Authorization: Bearer {token}\"\n");
         secret(&config, &text);
-        Self { config, netns: netns.to_owned() }
+        Self { config, netns: netns.to_owned(), made: None }
+    }
+
+    /// The same as who has written this configuration.
+    pub(super) fn by(config: PathBuf, netns: &Path) -> Self {
+        Self { config, netns: netns.to_owned(), made: None }
+    }
+
+    /// From now on it writes down what it makes.
+    pub(super) fn noting(mut self, list: PathBuf) -> Self {
+        self.made = Some(list);
+        self
+    }
+
+    /// Writes down that something was made.
+    pub(super) fn note(&self, path: &str) {
+        let Some(list) = &self.made else { return };
+        let list = std::fs::File::options().create(true).append(true).open(list);
+        writeln!(list.expect("open a list"), "{path}").expect("note what is made");
     }
 
     /// GET.
@@ -69,7 +92,11 @@ impl Api {
         let (answer, code) = answer.rsplit_once('\n').unwrap_or(("", &*answer));
         if code.starts_with('2') {
             // `ok` of /readyz is no JSON.
-            Ok(serde_json::from_str(answer).unwrap_or_default())
+            let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+            if let (true, Some(name)) = (method == "POST", answer["metadata"]["name"].as_str()) {
+                self.note(&format!("{path}/{name}"));
+            }
+            Ok(answer)
         } else {
             Err(format!("{code}: {answer}"))
         }

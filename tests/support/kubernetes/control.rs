@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::asked;
 use super::door::Door;
 use super::part::Part;
-use super::{Api, home, program};
+use super::{Api, home, program, shared};
 use crate::poll::until;
 use crate::{Lab, Netns};
 
@@ -20,9 +20,15 @@ pub(super) const SERVER: &str = "https://127.0.0.1:6443";
 
 /// The server's certificate, which it makes for itself.
 pub(super) const CERTIFICATE: &str = "server/apiserver.crt";
+/// Who is let in, in its home.
+const TOKENS: &str = "tokens.csv";
+/// Who may everything, by name.
+const ADMIN_NAME: &str = "admin";
+/// What a test is to have that harms them.
+const OWN: &str = "an API server of the test's own: needs [ApiServer]";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
-/// Who may everything.
+/// Of who may everything.
 const ADMIN: &str = "admin.kubeconfig";
 /// The daemon's.
 const AGENT: &str = "ipwatch.kubeconfig";
@@ -42,19 +48,36 @@ pub struct ControlPlane {
     /// 127.0.0.1.
     pub address: String,
     pub(super) dir: PathBuf,
+    /// Where the server's own files are: elsewhere than `dir` where it is shared.
+    pub(super) base: PathBuf,
     pub(super) api: Api,
     pub(super) door: Door,
+    /// None where they are shared.
+    pub(super) own: Option<Own>,
+    /// The name of the node, whose kubelet is let in.
+    pub(super) node: String,
+    pub(super) netns: Netns,
+}
+
+/// The programs, of a test's own.
+#[derive(Debug)]
+pub(super) struct Own {
     pub(super) server: Part,
     // Dropped after what needs it.
     pub(super) etcd: Part,
-    pub(super) netns: Netns,
 }
 
 impl ControlPlane {
     /// Starts them and waits until the API answers.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
-        Self::begin(lab, &[])
+        Self::begin(lab, &[], &[lab.tag().to_owned()])
+    }
+
+    /// For tests that share it, with so many nodes.
+    pub(crate) fn start_for(lab: &Lab, slots: usize) -> Self {
+        let nodes: Vec<String> = (0..slots).map(|slot| shared::node(lab.tag(), slot)).collect();
+        Self::begin(lab, &[], &nodes)
     }
 
     /// The same with further flags of the API server's, which also writes down what it is asked.
@@ -63,28 +86,23 @@ impl ControlPlane {
         let audit = asked::flags(&home(lab));
         let all: Vec<&str> =
             audit.iter().map(String::as_str).chain(flags.iter().copied()).collect();
-        Self::begin(lab, &all)
+        Self::begin(lab, &all, &[lab.tag().to_owned()])
     }
 
-    fn begin(lab: &Lab, flags: &[&str]) -> Self {
+    fn begin(lab: &Lab, flags: &[&str], nodes: &[String]) -> Self {
         let netns = Netns::new(lab, "node");
         // Out of what the lab's pods may be given.
         let address = lab.ip(250).to_string();
         netns.add_address(&format!("{address}/32"), "lo");
         let dir = home(lab);
-        let (admin, node, agent) = (random(), random(), random());
-        let users = format!(
-            "{admin},admin,1,\"system:masters\"\n{node},system:node:{},2,\"system:nodes\"\n\
-             {agent},{ACCOUNT},3,\"system:serviceaccounts\"\n",
-            lab.tag()
-        );
-        secret(&dir.join("tokens.csv"), &users);
-        let certificate = dir.join(CERTIFICATE);
-        secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
-        let door = Door::open(netns.path());
-        secret(&dir.join(AGENT), &kubeconfig(&door.url(), &certificate, &agent));
-        secret(&dir.join(ADMIN), &kubeconfig(&door.url(), &certificate, &admin));
-        let api = Api::new(&dir, netns.path(), &certificate, &admin);
+        let users = nodes.iter().map(|name| format!("system:node:{name},2,\"system:nodes\""));
+        let others = [
+            format!("{ADMIN_NAME},1,\"system:masters\""),
+            format!("{ACCOUNT},3,\"system:serviceaccounts\""),
+        ];
+        let users = users.chain(others).map(|user| format!("{},{user}\n", random()));
+        secret(&dir.join(TOKENS), &users.collect::<String>());
+        let (api, door) = Self::ways(&dir, &dir, &netns, &nodes[0]);
         let mut key = Command::new("openssl");
         key.args(["genrsa", "-out"]).arg(dir.join(KEY)).arg("2048");
         let made = key.output().expect("run openssl");
@@ -94,10 +112,44 @@ impl ControlPlane {
         let mut server = server(&dir, &address, &services);
         server.args(flags);
         let server = Part::start("apiserver", server, &netns, &dir);
-        let mut control = Self { address, dir, api, door, server, etcd, netns };
+        let (own, base, node) = (Some(Own { server, etcd }), dir.clone(), nodes[0].clone());
+        let mut control = Self { address, dir, base, api, door, own, node, netns };
         control.await_ready();
         control.grant(RIGHTS);
         control
+    }
+
+    /// Writes the kubeconfigs of a test to `dir`, by the tokens and the certificate in `base`.
+    pub(super) fn ways(dir: &Path, base: &Path, netns: &Netns, node: &str) -> (Api, Door) {
+        let users = fs::read_to_string(base.join(TOKENS)).expect("the tokens");
+        let token = |name: &str| -> String {
+            let mut lines = users.lines().filter_map(|line| line.split_once(','));
+            let is = |(_, user): &(&str, &str)| user.split(',').next() == Some(name);
+            lines.find(is).expect("a token").0.to_owned()
+        };
+        let (admin, certificate) = (token(ADMIN_NAME), base.join(CERTIFICATE));
+        let node = token(&format!("system:node:{node}"));
+        secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
+        let door = Door::open(netns.path());
+        secret(&dir.join(AGENT), &kubeconfig(&door.url(), &certificate, &token(ACCOUNT)));
+        secret(&dir.join(ADMIN), &kubeconfig(&door.url(), &certificate, &admin));
+        (Api::new(dir, netns.path(), &certificate, &admin), door)
+    }
+
+    /// The programs, which are the test's own.
+    pub(super) fn own(&self) -> &Own {
+        self.own.as_ref().expect(OWN)
+    }
+
+    /// The same, to do something to them.
+    pub(super) fn own_mut(&mut self) -> &mut Own {
+        self.own.as_mut().expect(OWN)
+    }
+
+    /// How one of them ended, if one has.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let own = self.own_mut();
+        own.server.ended().or_else(|| own.etcd.ended())
     }
 
     /// Its netns.
@@ -114,12 +166,12 @@ impl ControlPlane {
 
     /// Kills the API server; what it knows stays in etcd.
     pub fn crash(&mut self) {
-        self.server.crash();
+        self.own_mut().server.crash();
     }
 
     /// Starts it again, and waits until it answers.
     pub fn restart(&mut self) {
-        self.server.restart();
+        self.own_mut().server.restart();
         self.await_ready();
     }
 
@@ -165,9 +217,9 @@ impl ControlPlane {
 
     pub(super) fn await_ready(&mut self) {
         until("kube-apiserver is ready", 90, || {
-            self.server.assert_running();
+            self.own_mut().server.assert_running();
             // The namespace of what is there from the start is made last.
-            self.dir.join(CERTIFICATE).exists()
+            self.base.join(CERTIFICATE).exists()
                 && self.api.get("/readyz").is_ok()
                 && self.api.get("/api/v1/namespaces/kube-node-lease").is_ok()
         });
@@ -194,7 +246,7 @@ fn server(dir: &Path, address: &str, services: &str) -> Command {
         ("secure-port", "6443"),
         ("advertise-address", address),
         ("cert-dir", &path("server")),
-        ("token-auth-file", &path("tokens.csv")),
+        ("token-auth-file", &path(TOKENS)),
         ("authorization-mode", "Node,RBAC"),
         ("enable-admission-plugins", "NodeRestriction"),
         // Nobody is here who makes a service account for each namespace.

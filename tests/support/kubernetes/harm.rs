@@ -11,32 +11,32 @@ use super::token::base64;
 impl ControlPlane {
     /// Stops the API server where it stands (SIGSTOP): what is asked is taken, and never answered.
     pub fn hang(&self) {
-        self.server.signal(libc::SIGSTOP);
+        self.own().server.signal(libc::SIGSTOP);
     }
 
     /// Has it go on.
     pub fn wake(&self) {
-        self.server.signal(libc::SIGCONT);
+        self.own().server.signal(libc::SIGCONT);
     }
 
     /// Stops etcd where it stands: a request that needs it takes until [`ControlPlane::wake_etcd`].
     pub fn hang_etcd(&self) {
-        self.etcd.signal(libc::SIGSTOP);
+        self.own().etcd.signal(libc::SIGSTOP);
     }
 
     /// Has it go on.
     pub fn wake_etcd(&self) {
-        self.etcd.signal(libc::SIGCONT);
+        self.own().etcd.signal(libc::SIGCONT);
     }
 
     /// Kills etcd, behind an API server that goes on.
     pub fn crash_etcd(&mut self) {
-        self.etcd.crash();
+        self.own_mut().etcd.crash();
     }
 
     /// Starts it again, with all that it had, and waits until the API server answers.
     pub fn restart_etcd(&mut self) {
-        self.etcd.restart();
+        self.own_mut().etcd.restart();
         self.await_ready();
     }
 
@@ -64,6 +64,7 @@ impl ControlPlane {
 
     /// etcd's own API, as JSON.
     fn ask_etcd(&self, what: &str, body: &Value) -> Value {
+        let _its_own = self.own();
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--max-time", "30", "--data", &body.to_string()]);
         curl.arg(format!("{ETCD}/v3/kv/{what}"));

@@ -14,6 +14,7 @@ mod door;
 mod harm;
 mod node;
 mod part;
+pub(crate) mod shared;
 pub mod stores;
 mod token;
 

@@ -47,8 +47,19 @@ impl<'a> Node<'a> {
     /// further ones of the kubelet's.
     #[must_use]
     pub fn start(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
+        Self::of(lab, ControlPlane::start(lab), subnet, flags)
+    }
+
+    /// The same of the API server that tests share.
+    #[must_use]
+    pub fn shared(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
+        Self::of(lab, ControlPlane::shared(lab), subnet, flags)
+    }
+
+    fn of(lab: &'a Lab, control: ControlPlane, subnet: &str, flags: &[&str]) -> Self {
         note_logs(lab);
-        let control = ControlPlane::start(lab);
+        // kubelet makes it.
+        control.api().note(&format!("/api/v1/nodes/{}", control.node));
         let setup = Setup {
             subnet: Some(subnet.to_owned()),
             inside: Some(control.netns()),
@@ -75,7 +86,7 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn agent_lines(&self) -> String {
         let config = self.control.agent_config();
-        format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.lab.tag())
+        format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.control.node)
     }
 
     /// The netns that it is in.
@@ -92,7 +103,7 @@ impl<'a> Node<'a> {
 
     /// Waits until the API says that it is Ready.
     pub fn await_ready(&mut self) {
-        let path = format!("/api/v1/nodes/{}", self.lab.tag());
+        let path = format!("/api/v1/nodes/{}", self.control.node);
         until("the node is Ready", 90, || {
             self.kubelet.assert_running();
             let node = self.api().get(&path).unwrap_or_default();
@@ -114,7 +125,7 @@ impl<'a> Node<'a> {
         let pod = json!({
             "metadata": { "name": name },
             "spec": {
-                "nodeName": self.lab.tag(), "restartPolicy": "Never", "dnsPolicy": "Default",
+                "nodeName": self.control.node, "restartPolicy": "Never", "dnsPolicy": "Default",
                 "automountServiceAccountToken": false, "enableServiceLinks": false,
                 "tolerations": [{ "operator": "Exists" }],
                 "containers": [container],
@@ -176,7 +187,7 @@ fn kubelet(
     command.arg(program("kubelet"));
     for (flag, value) in [
         ("kubeconfig", control.node_config().display().to_string().as_str()),
-        ("hostname-override", lab.tag()),
+        ("hostname-override", &control.node),
         ("node-ip", &control.address),
         ("container-runtime", "remote"),
         ("container-runtime-endpoint", &format!("unix://{}", containerd.socket().display())),
@@ -259,6 +270,7 @@ pub fn sweep(tag: &str) {
         return;
     }
     cgroup::end_everywhere(&group(tag));
+    super::shared::leave(tag);
     // A tag's end is an underscore in both: `NAMESPACE_POD_UID` and `POD_NAMESPACE_CONTAINER-ID.log`.
     for entry in LOGS.iter().flat_map(fs::read_dir).flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());

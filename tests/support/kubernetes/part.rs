@@ -49,11 +49,17 @@ impl Part {
         self.child = spawn(self.name, &mut self.command, &self.netns);
     }
 
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().expect("wait for it")?;
+        Some(format!("{}: {status}", self.name))
+    }
+
     /// Fails the test when it has ended.
     #[track_caller]
     pub(super) fn assert_running(&mut self) {
-        let status = self.child.try_wait().expect("wait for it");
-        assert!(status.is_none(), "{} ended: {status:?}", self.name);
+        let ended = self.ended();
+        assert!(ended.is_none(), "it ended: {ended:?}");
     }
 }
 

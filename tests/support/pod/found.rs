@@ -37,7 +37,7 @@ impl Containerd<'_> {
 }
 
 /// One of the pairs that the plugins were called with.
-fn argument(result: &Value, key: &str) -> Option<String> {
+pub(super) fn argument(result: &Value, key: &str) -> Option<String> {
     let pair = result["cniArgs"].as_array()?.iter().find(|pair| pair[0] == key)?;
     pair[1].as_str().map(str::to_owned)
 }

@@ -2,11 +2,28 @@
 //! state is gone.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Containerd, PodSandbox, place};
+use super::{Containerd, Pod, PodSandbox, place};
+use crate::fuse::Hung;
 use crate::poll::until;
 use crate::{proc, sweep, sys};
+
+impl Pod {
+    /// Kills its process, which reads a file that never answers, and waits until it hangs.
+    pub fn hang(&self, hung: &mut Hung) {
+        hung.await_read();
+        sys::kill(self.pid, libc::SIGKILL).expect("kill its process");
+        until("it hangs", 10, || self.hangs());
+    }
+
+    /// Whether its process was killed and hangs all the same.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
+        proc::View::leader(self.pid).is_some_and(|view| view.state == 'D' && view.killed())
+    }
+}
 
 /// A shim that was stopped (SIGSTOP). It goes on when this is dropped.
 #[derive(Debug)]
@@ -28,15 +45,15 @@ impl Containerd<'_> {
     /// Kills containerd: nobody cleans up after what dies meanwhile.
     pub fn crash(&mut self) {
         super::sweep::note_shims(self.lab, &self.dir.join("state"));
-        self.child.kill().expect("kill containerd");
-        self.child.wait().expect("wait for containerd");
+        self.own().kill().expect("kill containerd");
+        self.own().wait().expect("wait for containerd");
     }
 
     /// Starts it again. What it finds of its state it takes up.
     pub fn restart(&mut self) {
         // It does not remove the socket of one that was killed before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = place::spawn(&self.dir, self.node.as_deref());
+        self.child = Some(place::spawn(&self.dir, self.node.as_deref()));
         self.await_ready();
     }
 
@@ -93,9 +110,15 @@ impl Containerd<'_> {
         StoppedShim(shim)
     }
 
+    /// Where its programs are, which others may not be using.
+    fn own_bin(&self) -> PathBuf {
+        assert!(self.slot.is_none(), "a containerd of the test's own: needs [Containerd]");
+        self.dir.join("bin")
+    }
+
     /// Makes every DEL fail, or no longer.
     pub fn fail_del(&self, fails: bool) {
-        let file = self.dir.join("bin/bridge.fail");
+        let file = self.own_bin().join("bridge.fail");
         if fails {
             fs::write(file, "").expect("write a file");
         } else {
@@ -110,7 +133,7 @@ impl Containerd<'_> {
             Slow::Reserve => "host-local.slow",
             Slow::Create => "runc.slow",
         };
-        let file = self.dir.join("bin").join(name);
+        let file = self.own_bin().join(name);
         if by.is_zero() {
             let _ = fs::remove_file(file);
         } else {

@@ -3,11 +3,13 @@
 //! have fixed places: libcni's result cache, `/var/lib/cni/results`, the netns names in `/run/netns`,
 //! and runc's state in `/run/containerd/runc` ([`sweep`]).
 //!
-//! [`harm`] does to it what happens on nodes; [`found`] is for pods that a kubelet has it make.
+//! [`harm`] does to it what happens on nodes; [`found`] is for pods that a kubelet has it make; [`shared`] is one for
+//! tests that do it no harm.
 
 mod found;
 mod harm;
 mod place;
+pub(crate) mod shared;
 mod sweep;
 
 use std::fs;
@@ -48,9 +50,12 @@ pub(crate) fn client() -> PathBuf {
 pub struct Containerd<'a> {
     lab: &'a Lab,
     dir: PathBuf,
-    child: Child,
+    /// None where it is shared.
+    child: Option<Child>,
     socket: PathBuf,
     node: Option<PathBuf>,
+    /// The test's, where it is shared.
+    slot: Option<usize>,
 }
 
 /// A pod of it without a container: what holds the netns is the pause process and the name.
@@ -105,6 +110,8 @@ pub struct Setup<'a> {
     pub node: Option<&'a Netns>,
     /// It runs in this netns and is the only one; its network is the plain one.
     pub inside: Option<&'a Netns>,
+    /// So many tests can share it: see [`Containerd::shared`].
+    pub slots: usize,
 }
 
 /// See [`Setup::node`].
@@ -118,7 +125,7 @@ pub struct Wanted<'a> {
     uid: String,
     attempt: u32,
     host_network: bool,
-    handler: &'a str,
+    handler: String,
     secret: Option<&'a str>,
 }
 
@@ -136,8 +143,8 @@ impl<'a> Containerd<'a> {
         sweep::begin(lab);
         place::make(lab, &dir, setup);
         let node = setup.node.or(setup.inside).map(|netns| netns.path().to_owned());
-        let child = place::spawn(&dir, node.as_deref());
-        let containerd = Self { lab, socket: dir.join("sock"), dir, child, node };
+        let child = Some(place::spawn(&dir, node.as_deref()));
+        let containerd = Self { lab, socket: dir.join("sock"), dir, child, node, slot: None };
         containerd.await_ready();
         containerd.import_image();
         containerd
@@ -152,6 +159,9 @@ impl<'a> Containerd<'a> {
     /// Where its network is configured, or, with [`Setup::node`], its networks.
     #[must_use]
     pub fn conf_dirs(&self) -> Vec<PathBuf> {
+        if let Some(slot) = self.slot {
+            return vec![shared::conf_dir(&self.dir, slot)];
+        }
         let dirs = [self.dir.join("net.d"), self.dir.join("macvlan.d")];
         dirs.into_iter().filter(|dir| dir.exists()).collect()
     }
@@ -177,7 +187,7 @@ impl<'a> Containerd<'a> {
             uid: new_uid(self.lab.tag()),
             attempt: 0,
             host_network: false,
-            handler: "",
+            handler: self.slot.map(shared::handler).unwrap_or_default(),
             secret: None,
         }
     }
@@ -222,6 +232,17 @@ impl<'a> Containerd<'a> {
         lines.find_map(|mut words| {
             (words.next() == Some(id)).then(|| words.next().expect("a state").to_owned())
         })
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let status = self.own().try_wait().expect("wait for containerd");
+        status.map(|status| status.to_string())
+    }
+
+    /// The process, of one that is the test's own.
+    fn own(&mut self) -> &mut Child {
+        self.child.as_mut().expect("a containerd of the test's own: needs [Containerd]")
     }
 
     fn await_ready(&self) {
@@ -282,8 +303,8 @@ impl<'a> Wanted<'a> {
 
     /// By this handler of the runtime.
     #[must_use]
-    pub fn handler(mut self, handler: &'a str) -> Self {
-        self.handler = handler;
+    pub fn handler(mut self, handler: &str) -> Self {
+        handler.clone_into(&mut self.handler);
         self
     }
 
@@ -357,8 +378,10 @@ impl Drop for Containerd<'_> {
             println!("containerd said last:");
             tail.iter().rev().for_each(|line| println!("{line}"));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

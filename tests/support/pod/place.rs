@@ -2,22 +2,28 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{IMAGE, MACVLAN, PLUGINS, Setup};
+use super::{IMAGE, MACVLAN, PLUGINS, Setup, shared};
 use crate::{Lab, sys};
+
+/// Name of the file with a network.
+pub(super) const CONFLIST: &str = "10-test.conflist";
 
 /// Writes its configuration, its CNI network and its programs.
 pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
-    let config = config(dir, setup.node.is_some());
+    let config = config(dir, setup);
     fs::write(dir.join("config.toml"), config).expect("write the configuration");
     let network = |place: &str, text: String| {
         fs::create_dir_all(dir.join(place)).expect("make a directory");
-        fs::write(dir.join(place).join("10-test.conflist"), text).expect("write the conflist");
+        fs::write(dir.join(place).join(CONFLIST), text).expect("write the conflist");
     };
+    for slot in 0..setup.slots {
+        fs::create_dir_all(shared::conf_dir(dir, slot)).expect("make a directory");
+    }
     if let Some(node) = setup.node {
         node.ip("link add up0 type veth peer name up1");
         node.ip("link set up0 up");
@@ -26,11 +32,7 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
         let macvlan = json!({ "type": "macvlan", "master": "up0" });
         network("macvlan.d", conflist(lab, "macvlan", macvlan, &block(lab, 3)));
     } else {
-        // The bridge has no address: none of the tests' stands in the host's netns.
-        let bridge = format!("{}b", lab.tag());
-        let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
-        let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
-        network("net.d", conflist(lab, "net", bridge, &subnet));
+        network("net.d", bridge(lab, setup));
     }
     programs(&dir.join("bin"));
 }
@@ -93,16 +95,30 @@ pub(crate) fn make_image(dir: &Path) {
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
 }
 
-fn config(dir: &Path, with_macvlan: bool) -> String {
+/// The plain network of a lab.
+pub(super) fn bridge(lab: &Lab, setup: &Setup<'_>) -> String {
+    // The bridge has no address: none of the tests' stands in the host's netns.
+    let bridge = format!("{}b", lab.tag());
+    let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
+    let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
+    conflist(lab, "net", bridge, &subnet)
+}
+
+fn config(dir: &Path, setup: &Setup<'_>) -> String {
+    let macvlan = setup.node.map(|_| (MACVLAN.to_owned(), dir.join("macvlan.d")));
+    let slot = |slot: usize| (shared::handler(slot), shared::conf_dir(dir, slot));
+    let handlers = macvlan.into_iter().chain((0..setup.slots).map(slot));
     let dir = dir.display();
-    let handler = format!(
-        r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}]
+    let handler = |(name, conf_dir): (String, PathBuf)| {
+        format!(
+            r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
 runtime_type = "io.containerd.runc.v2"
-cni_conf_dir = "{dir}/macvlan.d"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{MACVLAN}.options]
+cni_conf_dir = {conf_dir:?}
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
 BinaryName = "{dir}/bin/runc"
 "#
-    );
+        )
+    };
     let plain = format!(
         r#"version = 2
 root = "{dir}/root"
@@ -129,7 +145,7 @@ bin_dir = "{dir}/bin"
 conf_dir = "{dir}/net.d"
 "#
     );
-    plain + if with_macvlan { &handler } else { "" }
+    plain + &handlers.map(handler).collect::<String>()
 }
 
 /// One of the lab's four blocks of 64 addresses.

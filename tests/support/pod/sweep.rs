@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::found::argument;
 use super::{CNI_CACHE, network, uid_of};
 use crate::{Lab, cgroup, netns};
 
@@ -45,12 +46,21 @@ fn note(lab: &Lab, line: &str) {
 
 /// Removes it all.
 pub fn sweep(tag: &str) {
-    let _ = Command::new("ip").args(["link", "del", &format!("{tag}b")]).output();
-    let Ok(list) = fs::read_to_string(Lab::dir_of(tag).join(LIST)) else { return };
+    let dir = Lab::dir_of(tag);
+    let list = fs::read_to_string(dir.join(LIST));
+    if let Ok(list) = &list {
+        // While its network is there, which containerd needs for that.
+        super::shared::leave(tag, &ids(tag, list));
+    }
+    let bridge = format!("{tag}b");
+    // Those of sandboxes whose making was broken off: nothing else tells whose they are.
+    netns_behind(&bridge).iter().for_each(|path| netns::remove(path));
+    let _ = Command::new("ip").args(["link", "del", &bridge]).output();
+    let Ok(list) = list else { return };
     remove_cgroups(tag);
     remove_runc_state(tag);
     for containerd in ["containerd", "containerd-far"] {
-        remove_shim_sockets(&Lab::dir_of(tag).join(containerd).join("state"));
+        remove_shim_sockets(&dir.join(containerd).join("state"));
     }
     for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
         let _ = fs::remove_file(socket);
@@ -61,15 +71,33 @@ pub fn sweep(tag: &str) {
     let ids = ids(tag, &list);
     for entry in cached() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if ids.iter().any(|id| name.contains(id)) {
-            let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            let result: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let uid = argument(&result, "K8S_POD_UID").unwrap_or_default();
+        // The loopback device of one whose making was broken off is known by that alone.
+        if is_of(tag, &uid) || ids.iter().any(|id| name.contains(id)) {
             if let Some(path) = result["netns"].as_str() {
                 netns::remove(Path::new(path));
             }
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether it is the uid of a pod of this test's.
+fn is_of(tag: &str, uid: &str) -> bool {
+    let (first, last) = uid_of(tag);
+    uid.starts_with(&format!("{first}-")) && uid.ends_with(&format!("-{last}"))
+}
+
+/// The names of the netns on whose devices the ports of a bridge end.
+fn netns_behind(bridge: &str) -> Vec<PathBuf> {
+    let ports = Command::new("ip").args(["-o", "-d", "link", "show", "master", bridge]).output();
+    let text = ports.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let names = words.windows(2).filter(|pair| pair[0] == "link-netns").map(|pair| pair[1]);
+    names.map(|name| Path::new(netns::DIR).join(name)).collect()
 }
 
 pub(super) fn cached() -> impl Iterator<Item = fs::DirEntry> {
@@ -141,14 +169,12 @@ pub(super) fn remove_runc_state(tag: &str) {
 
 /// Ends what runs in the cgroups of a lab's pods and removes them.
 pub(crate) fn remove_cgroups(tag: &str) {
-    let (first, last) = uid_of(tag);
-    let (first, last) = (format!("pod{first}-"), format!("-{last}"));
     for top in cgroup::hierarchies() {
         let pods = top.join("kubepods/besteffort");
         for pod in fs::read_dir(&pods).into_iter().flatten().flatten() {
             let name = pod.file_name();
             let name = name.to_string_lossy();
-            if name.starts_with(&first) && name.ends_with(&last) {
+            if name.strip_prefix("pod").is_some_and(|uid| is_of(tag, uid)) {
                 cgroup::end(&pod.path());
             }
         }

@@ -39,18 +39,7 @@ struct Wire(Case);
 impl Wire {
     /// The pod has MAC A and no address; nobody has the IP.
     fn bare() -> Self {
-        let mut case = Case(NodeMap::new(false));
-        let boot = Boot {
-            boot_id: "boot".into(),
-            node: "node".into(),
-            kernel: String::new(),
-            wall_offset: 0,
-            host: HOST,
-        };
-        case.at(1, What::Boot(boot));
-        for name in ["procfs", "netlink", "neighbours"] {
-            case.source(name, SourceStatus::Active);
-        }
+        let mut case = Case::bare();
         case.at(2, What::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
         Self(case)
     }

@@ -274,19 +274,8 @@ fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
         address: "0000:00:05.0".into(),
         driver: Some("ena".into()),
     };
-    let link = |parent| Link {
-        ifindex: 4,
-        name: "eth1".into(),
-        mac: None,
-        kind: None,
-        master: None,
-        peer: None,
-        peer_nsid: None,
-        up: true,
-        loopback: false,
-        parent,
-        ..Link::default()
-    };
+    let link =
+        |parent| Link { ifindex: 4, name: "eth1".into(), up: true, parent, ..Link::default() };
     case.at(20, What::Link { netns: POD, link: link(Some(parent("pci"))) });
     case.list(1_000, not_ready());
     case.empty(1_100);

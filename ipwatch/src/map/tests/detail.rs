@@ -4,18 +4,7 @@ use super::*;
 use crate::fact::Parent;
 
 fn eth0() -> Link {
-    Link {
-        ifindex: 2,
-        name: "eth0".into(),
-        mac: None,
-        kind: None,
-        master: None,
-        peer: None,
-        peer_nsid: None,
-        up: true,
-        loopback: false,
-        ..Link::default()
-    }
+    Link { ifindex: 2, name: "eth0".into(), up: true, ..Link::default() }
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use super::*;
 use crate::fact::{Claim, ClaimKind, Fact, Mac, Origin, What};
 use crate::sources::Emit;
@@ -114,6 +116,23 @@ impl Link {
     }
 }
 
+/// Runs a test beside the reader of a link's probes, and hands it what that tells. Needs root, as every netns does.
+fn hearing(test: impl AsyncFnOnce(&Link, &mut mpsc::Receiver<Vec<Fact>>) + Send + 'static) {
+    if !root() {
+        return;
+    }
+    in_new_netns(move || {
+        let mut link = Link::new();
+        let (emit, mut facts) = Emit::channel(64);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
+            test(&link, &mut facts).await;
+            reader.abort();
+        });
+    });
+}
+
 /// Bytes that wait on the socket that hears ARP.
 fn queued() -> Vec<String> {
     let path = std::path::Path::new("/proc/thread-self/net/packet");
@@ -160,37 +179,27 @@ fn a_quarrel_is_told_turn_by_turn_but_not_for_ever() {
 
 #[test]
 fn while_two_go_on_each_is_told_again() {
-    if !root() {
-        return;
-    }
-    in_new_netns(|| {
-        let mut link = Link::new();
-        let (emit, mut facts) = Emit::channel(64);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
-            let mut claims = [0; 2];
-            link.send(&frame(REPLY, A, IP, TARGET));
-            let again = async {
-                // The first of them claims no more, the second goes on.
-                while claims[1] < 3 {
-                    link.send(&frame(REPLY, B, IP, TARGET));
-                    let pause = Duration::from_millis(200);
-                    let Ok(batch) = tokio::time::timeout(pause, facts.recv()).await else {
-                        continue;
-                    };
-                    for fact in batch.unwrap() {
-                        if let What::Claimed { claim, .. } = fact.what {
-                            claims[usize::from(claim.mac == Mac(B))] += 1;
-                        }
+    hearing(async |link, facts| {
+        let mut claims = [0; 2];
+        link.send(&frame(REPLY, A, IP, TARGET));
+        let again = async {
+            // The first of them claims no more, the second goes on.
+            while claims[1] < 3 {
+                link.send(&frame(REPLY, B, IP, TARGET));
+                let pause = Duration::from_millis(200);
+                let Ok(batch) = tokio::time::timeout(pause, facts.recv()).await else {
+                    continue;
+                };
+                for fact in batch.unwrap() {
+                    if let What::Claimed { claim, .. } = fact.what {
+                        claims[usize::from(claim.mac == Mac(B))] += 1;
                     }
                 }
-            };
-            let again = tokio::time::timeout(Duration::from_secs(60), again).await;
-            assert!(again.is_ok(), "{claims:?}");
-            assert_eq!(claims[0], 1);
-            reader.abort();
-        });
+            }
+        };
+        let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+        assert!(again.is_ok(), "{claims:?}");
+        assert_eq!(claims[0], 1);
     });
 }
 
@@ -249,42 +258,32 @@ fn a_packet_with_more_behind_it_is_read_like_any() {
 #[test]
 fn nothing_of_a_flood_is_lost_without_being_counted() {
     const FRAMES: u32 = 20_000;
-    if !root() {
-        return;
-    }
-    in_new_netns(|| {
-        let mut link = Link::new();
-        let (emit, mut facts) = Emit::channel(64);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
-            for n in 0..FRAMES {
-                let [_, x, y, z] = n.to_be_bytes();
-                link.send(&frame(REPLY, A, [10, x, y, z], TARGET));
+    hearing(async |link, facts| {
+        for n in 0..FRAMES {
+            let [_, x, y, z] = n.to_be_bytes();
+            link.send(&frame(REPLY, A, [10, x, y, z], TARGET));
+        }
+        let lost = || {
+            let report = link.probes.report();
+            let probe = report.into_iter().find(|probe| probe.event == "arp-claim");
+            probe.unwrap().lost.unwrap_or_default()
+        };
+        let mut told = BTreeSet::new();
+        let all = async {
+            while told.len() as u64 + lost() < u64::from(FRAMES) {
+                let pause = Duration::from_millis(200);
+                let batch = tokio::time::timeout(pause, facts.recv()).await;
+                let facts = batch.into_iter().flatten().flatten();
+                told.extend(facts.filter_map(|fact| match fact.what {
+                    What::Claimed { claim, .. } => Some(claim.ip),
+                    _ => None,
+                }));
             }
-            let lost = || {
-                let report = link.probes.report();
-                let probe = report.into_iter().find(|probe| probe.event == "arp-claim");
-                probe.unwrap().lost.unwrap_or_default()
-            };
-            let mut told = BTreeSet::new();
-            let all = async {
-                while told.len() as u64 + lost() < u64::from(FRAMES) {
-                    let pause = Duration::from_millis(200);
-                    let batch = tokio::time::timeout(pause, facts.recv()).await;
-                    let facts = batch.into_iter().flatten().flatten();
-                    told.extend(facts.filter_map(|fact| match fact.what {
-                        What::Claimed { claim, .. } => Some(claim.ip),
-                        _ => None,
-                    }));
-                }
-            };
-            let all = tokio::time::timeout(Duration::from_secs(60), all).await;
-            let (told, lost) = (told.len() as u64, lost());
-            assert!(all.is_ok(), "{told} told, {lost} counted");
-            assert_eq!(told + lost, u64::from(FRAMES), "{told} told, {lost} counted");
-            assert!(told > 0 && lost > 0, "{told} told, {lost} counted");
-            reader.abort();
-        });
+        };
+        let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+        let (told, lost) = (told.len() as u64, lost());
+        assert!(all.is_ok(), "{told} told, {lost} counted");
+        assert_eq!(told + lost, u64::from(FRAMES), "{told} told, {lost} counted");
+        assert!(told > 0 && lost > 0, "{told} told, {lost} counted");
     });
 }

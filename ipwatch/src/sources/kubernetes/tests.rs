@@ -4,16 +4,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::account::Door;
 use super::fake::{Fake, Reply, bookmark, event, list, pod, uid};
 use super::pods::Pods;
 use super::*;
 use crate::fact::{Pod, Scope};
-
-/// Bounds a wait; no test depends on how long it really takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::sources::testing::{Heard, PATIENCE};
 
 /// Patient with whoever answers, and quick otherwise.
 fn pace() -> Pace {
@@ -31,8 +28,7 @@ fn pace() -> Pace {
 }
 
 struct Seen {
-    facts: mpsc::Receiver<Vec<Fact>>,
-    all: Vec<Fact>,
+    heard: Heard,
     _dir: tempfile::TempDir,
 }
 
@@ -57,9 +53,9 @@ fn follow_kind(kind: impl follow::Kind, authority: &str, url: &str, pace: Pace) 
          users: [{{name: u, user: {{token: canary}}}}]\n"
     );
     std::fs::write(&path, config).unwrap();
-    let (emit, facts) = Emit::channel(64);
+    let (emit, heard) = Heard::channel();
     tokio::spawn(follow::run(kind, Door::Kubeconfig(path), pace, emit));
-    Seen { facts, all: Vec::new(), _dir: dir }
+    Seen { heard, _dir: dir }
 }
 
 /// An authority, and a server's side that it vouches for.
@@ -101,53 +97,40 @@ async fn only_a_server_that_its_authority_vouches_for_is_told_the_token() {
 }
 
 impl Seen {
-    async fn until<T>(&mut self, what: &str, fits: impl Fn(&What) -> Option<T>) -> T {
-        let wait = async {
-            loop {
-                let batch = self.facts.recv().await.expect("the source has ended");
-                let found = batch.iter().find_map(|fact| fits(&fact.what));
-                self.all.extend(batch);
-                if let Some(found) = found {
-                    return found;
-                }
-            }
-        };
-        match tokio::time::timeout(PATIENCE, wait).await {
-            Ok(found) => found,
-            Err(_) => panic!("never: {what}; seen: {:#?}", self.all),
-        }
-    }
-
     async fn status(&mut self, status: SourceStatus) -> String {
-        self.until(&format!("{status:?}"), |what| match what {
-            What::Source(source) if source.status == status => Some(source.detail.clone()),
-            _ => None,
-        })
-        .await
+        self.heard
+            .until(&format!("{status:?}"), |what| match what {
+                What::Source(source) if source.status == status => Some(source.detail.clone()),
+                _ => None,
+            })
+            .await
     }
 
     async fn listed(&mut self) -> bool {
-        self.until("the end of a list", |what| match what {
-            What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
-            _ => None,
-        })
-        .await
+        self.heard
+            .until("the end of a list", |what| match what {
+                What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
+                _ => None,
+            })
+            .await
     }
 
     async fn pod(&mut self, n: u32) -> Pod {
-        self.until(&format!("pod {n}"), |what| match what {
-            What::Pod(pod) if pod.uid == uid(n) => Some(pod.clone()),
-            _ => None,
-        })
-        .await
+        self.heard
+            .until(&format!("pod {n}"), |what| match what {
+                What::Pod(pod) if pod.uid == uid(n) => Some(pod.clone()),
+                _ => None,
+            })
+            .await
     }
 
     async fn gone(&mut self, n: u32) {
-        self.until(&format!("the end of pod {n}"), |what| match what {
-            What::PodGone { uid: gone } if *gone == uid(n) => Some(()),
-            _ => None,
-        })
-        .await;
+        self.heard
+            .until(&format!("the end of pod {n}"), |what| match what {
+                What::PodGone { uid: gone } if *gone == uid(n) => Some(()),
+                _ => None,
+            })
+            .await;
     }
 }
 
@@ -176,7 +159,7 @@ async fn pods_are_listed_by_pages_and_followed() {
     seen.pod(2).await;
     assert!(seen.listed().await);
     seen.pod(11).await;
-    seen.until("a bookmark", |what| matches!(what, What::PodsConfirmed).then_some(())).await;
+    seen.heard.until("a bookmark", |what| matches!(what, What::PodsConfirmed).then_some(())).await;
     seen.gone(13).await;
     while fake.watched().len() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -194,7 +177,7 @@ async fn pods_are_listed_by_pages_and_followed() {
         "it resumes"
     );
     assert_eq!(fake.state().asked[0].1.as_deref(), Some("Bearer canary"));
-    let told = serde_json::to_string(&seen.all).unwrap();
+    let told = serde_json::to_string(&seen.heard.all).unwrap();
     assert!(!told.contains("hunter2") && !told.contains("canary"), "{told}");
 }
 
@@ -222,7 +205,7 @@ async fn what_is_too_long_ago_is_listed_anew_and_never_older() {
     assert!(lists[2].ends_with("&limit=250"), "it did not know so new a version: {lists:?}");
     let down =
         |fact: &&Fact| matches!(&fact.what, What::Source(s) if s.status == SourceStatus::Down);
-    assert_eq!(seen.all.iter().filter(down).count(), 1, "only before the first list");
+    assert_eq!(seen.heard.all.iter().filter(down).count(), 1, "only before the first list");
 }
 
 #[tokio::test]
@@ -265,7 +248,7 @@ async fn recovers(bad: Reply, pace: Pace, says: &str) {
     let asked = fake.paths().len();
     assert!(asked <= 26, "asked {asked} times");
     assert!(
-        !seen.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })),
+        !seen.heard.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })),
         "nothing is gone"
     );
     fake.state().lists = vec![list("5", &[3])].into();
@@ -395,6 +378,7 @@ async fn a_mirror_a_deletion_and_another_nodes_pod_are_told_as_what_they_are() {
     assert_eq!(seen.pod(1).await.mirror_of.as_deref(), Some("0a1b"));
     seen.listed().await;
     let told: Vec<&Pod> = seen
+        .heard
         .all
         .iter()
         .filter_map(|fact| match &fact.what {
@@ -436,12 +420,12 @@ async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
     let mut seen = follow_kind(calico::pools::Pools::default(), "", &url, pace());
     let mut ends = 0;
     while ends < 3 {
-        seen.until("all", |what| matches!(what, What::Ended { .. }).then_some(())).await;
+        seen.heard.until("all", |what| matches!(what, What::Ended { .. }).then_some(())).await;
         ends += 1;
     }
     let mut map = crate::map::NodeMap::new(false);
     let mut after = Vec::new();
-    for fact in &seen.all {
+    for fact in &seen.heard.all {
         map.apply(fact);
         if matches!(fact.what, What::Ended { .. }) {
             after.push(map.ranges().map(crate::map::RangeEntry::text).collect::<Vec<_>>());

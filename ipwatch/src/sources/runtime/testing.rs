@@ -2,21 +2,20 @@
 //! socket of its own: [`cri::fake`](super::cri::fake), [`docker::fake`](super::docker::fake), and some
 //! that speak neither.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
 
 pub(super) use super::cri::fake::{CONTAINERD_EVENTS, Cri, V1, V1ALPHA2};
 pub(super) use super::docker::fake::Docker;
 use super::{Kind, Pace, Runtimes, Settings, Socket, begin};
-use crate::fact::{Container, Fact, Sandbox, Source, SourceStatus, What};
+use crate::fact::{Container, Sandbox, Source, SourceStatus, What};
+use crate::sources::testing::Heard;
+pub(super) use crate::sources::testing::PATIENCE;
 use crate::sources::{Emit, First};
-
-/// Bounds a wait; no test depends on how long it really takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Patient with whoever answers, and quick otherwise.
 pub(super) fn pace() -> Pace {
@@ -53,9 +52,20 @@ impl Place {
 }
 
 /// The facts of running sources.
-pub(super) struct Seen {
-    facts: mpsc::Receiver<Vec<Fact>>,
-    pub(super) all: Vec<Fact>,
+pub(super) struct Seen(Heard);
+
+impl Deref for Seen {
+    type Target = Heard;
+
+    fn deref(&self) -> &Heard {
+        &self.0
+    }
+}
+
+impl DerefMut for Seen {
+    fn deref_mut(&mut self) -> &mut Heard {
+        &mut self.0
+    }
 }
 
 /// Starts the source on these sockets, as the configuration names them.
@@ -70,30 +80,8 @@ pub(super) fn run(sockets: &[(&Path, Option<Kind>)], pace: Pace) -> (Runtimes, F
 
 impl Seen {
     pub(super) fn channel() -> (Emit, Self) {
-        let (emit, facts) = Emit::channel(64);
-        (emit, Self { facts, all: Vec::new() })
-    }
-
-    /// The first fact from now on of which `fits` makes something.
-    pub(super) async fn until<T>(&mut self, what: &str, fits: impl Fn(&What) -> Option<T>) -> T {
-        let wait = async {
-            loop {
-                let batch = self.facts.recv().await.expect("the source has ended");
-                let found = batch.iter().find_map(|fact| fits(&fact.what));
-                self.all.extend(batch);
-                if let Some(found) = found {
-                    return found;
-                }
-            }
-        };
-        match tokio::time::timeout(PATIENCE, wait).await {
-            Ok(found) => found,
-            Err(_) => {
-                let lines = self.all.iter().rev().take(20).rev();
-                let seen: Vec<_> = lines.map(|fact| serde_json::to_string(fact).unwrap()).collect();
-                panic!("never: {what}; last seen:\n{}", seen.join("\n"))
-            }
-        }
+        let (emit, heard) = Heard::channel();
+        (emit, Self(heard))
     }
 
     pub(super) async fn source(&mut self, name: &str, status: SourceStatus) -> Source {
@@ -102,15 +90,6 @@ impl Seen {
             What::Source(source) if source.name == name && source.status == status => {
                 Some(source.clone())
             }
-            _ => None,
-        })
-        .await
-    }
-
-    /// The end of the next list; whether it was complete.
-    pub(super) async fn list(&mut self) -> bool {
-        self.until("the end of a list", |what| match what {
-            What::Ended { complete, .. } => Some(*complete),
             _ => None,
         })
         .await
@@ -125,14 +104,6 @@ impl Seen {
             _ => None,
         })
         .await
-    }
-
-    /// What is told within a while.
-    pub(super) async fn settle(&mut self) {
-        let until = tokio::time::Instant::now() + Duration::from_millis(300);
-        while let Ok(Some(batch)) = tokio::time::timeout_at(until, self.facts.recv()).await {
-            self.all.extend(batch);
-        }
     }
 
     pub(super) fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {

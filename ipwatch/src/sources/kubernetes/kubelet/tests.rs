@@ -11,9 +11,7 @@ use super::messages::{ANNOTATIONS, Annotation, Time};
 use super::*;
 use crate::fact::{Pod, Source};
 use crate::sources::kubernetes::{self, Settings};
-
-/// Bounds a wait; no test depends on how long it really takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::sources::testing::{Heard, PATIENCE};
 
 /// Patient with whoever answers, and quick otherwise.
 fn pace() -> Pace {
@@ -30,59 +28,41 @@ fn pace() -> Pace {
     }
 }
 
-struct Seen {
-    facts: mpsc::Receiver<Vec<Fact>>,
-    all: Vec<Fact>,
-}
+struct Seen(Heard);
 
 fn watch(socket: &Path, pace: Pace) -> Seen {
-    let (emit, facts) = Emit::channel(64);
+    let (emit, heard) = Heard::channel();
     tokio::spawn(run(socket.to_owned(), pace, emit));
-    Seen { facts, all: Vec::new() }
+    Seen(heard)
 }
 
 impl Seen {
-    async fn until<T>(&mut self, what: &str, fits: impl Fn(&What) -> Option<T>) -> T {
-        let wait = async {
-            loop {
-                let batch = self.facts.recv().await.expect("the source has ended");
-                let found = batch.iter().find_map(|fact| fits(&fact.what));
-                self.all.extend(batch);
-                if let Some(found) = found {
-                    return found;
-                }
-            }
-        };
-        match tokio::time::timeout(PATIENCE, wait).await {
-            Ok(found) => found,
-            Err(_) => panic!("never: {what}; seen: {:#?}", self.all),
-        }
-    }
-
     /// Passes over what is said before the first try.
     async fn status(&mut self, status: SourceStatus) -> String {
-        self.until(&format!("{status:?}"), |what| match what {
-            What::Source(Source { status: told, detail, .. })
-                if *told == status && !detail.ends_with("not known yet") =>
-            {
-                Some(detail.clone())
-            }
-            _ => None,
-        })
-        .await
+        self.0
+            .until(&format!("{status:?}"), |what| match what {
+                What::Source(Source { status: told, detail, .. })
+                    if *told == status && !detail.ends_with("not known yet") =>
+                {
+                    Some(detail.clone())
+                }
+                _ => None,
+            })
+            .await
     }
 
     /// The next whole list: its pods, and whether it was complete.
     async fn list(&mut self) -> (Vec<Pod>, bool) {
-        self.until("a list", |what| matches!(what, What::Began(Scope::Pods)).then_some(())).await;
-        let from = self.all.len();
+        self.0.until("a list", |what| matches!(what, What::Began(Scope::Pods)).then_some(())).await;
+        let from = self.0.all.len();
         let complete = self
+            .0
             .until("the end of a list", |what| match what {
                 What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
                 _ => None,
             })
             .await;
-        let pods = self.all[from..].iter().filter_map(|fact| match &fact.what {
+        let pods = self.0.all[from..].iter().filter_map(|fact| match &fact.what {
             What::Pod(pod) => Some(pod.clone()),
             _ => None,
         });
@@ -149,7 +129,7 @@ async fn one_that_has_just_started_is_not_taken_for_one_without_pods() {
     let mut seen = watch(&path, pace());
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("has just started"), "{text}");
-    assert!(!seen.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
     kubelet.state().refuses = None;
     assert_eq!(seen.names().await, ["api-1"]);
     seen.status(SourceStatus::Active).await;
@@ -164,7 +144,7 @@ async fn one_that_hangs_is_down_and_its_list_has_no_end() {
     let mut seen = watch(&path, Pace { list: Duration::from_millis(200), ..pace() });
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("no answer to ListPods within"), "{text}");
-    assert!(!seen.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
     kubelet.state().hangs = false;
     assert_eq!(seen.names().await, ["api-1"]);
 }
@@ -210,7 +190,7 @@ async fn one_that_is_there_is_missed_from_the_start() {
     kubelet.state().refuses = Some(Status::internal("not today"));
     let _running = kubelet.serve(&path);
     let mut seen = watch(&path, pace());
-    let first = seen.until("a word", |what| match what {
+    let first = seen.0.until("a word", |what| match what {
         What::Source(source) => Some((source.status, source.detail.clone())),
         _ => None,
     });
@@ -254,7 +234,7 @@ async fn a_list_that_is_too_large_or_too_long_sweeps_nothing() {
     let mut seen = watch(&path, pace());
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("more than 32 MiB"), "{text}");
-    assert!(!seen.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
     let many = (0..5000).map(|n| pod(n).encode_to_vec().into());
     kubelet.state().pods = many.collect();
     let (pods, complete) = seen.list().await;
@@ -268,9 +248,9 @@ async fn where_the_api_server_is_asked_the_kubelet_is_not() {
     let _running = kubelet.serve(&path);
     let alone = Settings { kubelet_socket: path.clone(), ..Settings::default() };
     let both = Settings { kubeconfig: Some(dir.path().join("config")), ..alone.clone() };
-    let (emit, facts) = Emit::channel(64);
+    let (emit, heard) = Heard::channel();
     kubernetes::start(&both, "node-1", &emit);
-    let mut seen = Seen { facts, all: Vec::new() };
+    let mut seen = Seen(heard);
     // Nor when the API server cannot be asked.
     while !seen.status(SourceStatus::Down).await.contains("config") {}
     assert_eq!(kubelet.state().lists, 0);

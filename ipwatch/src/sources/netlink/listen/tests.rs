@@ -30,6 +30,17 @@ impl Heard {
         }
     }
 
+    /// What an overrun is told to have lost, and what the source says of it.
+    async fn overrun(&mut self) -> (Option<Lost>, Source) {
+        let lost = tokio::time::timeout(Duration::from_secs(20), self.lost.recv()).await;
+        let lost = lost.expect("an overrun");
+        let told = self
+            .until(|what| matches!(what, What::Source(source) if !source.detail.is_empty()))
+            .await;
+        let What::Source(source) = told else { unreachable!() };
+        (lost, source)
+    }
+
     /// Every nsid that was told as given so far.
     fn given(&self) -> Vec<NetnsRef> {
         let netns = |what: &What| match what {
@@ -41,11 +52,14 @@ impl Heard {
 }
 
 /// A listener in a netns of the test's own, which stands for the host's: nobody else's events come in.
-/// `before` runs between the joining of the groups and the first reading.
+/// `before` runs between the joining of the groups and the first reading. Needs root, as every netns does.
 fn listening(
     before: impl FnOnce(&mut Listener) + Send + 'static,
     test: impl AsyncFnOnce(&mut Heard) + Send + 'static,
 ) {
+    if !root() {
+        return;
+    }
     in_new_netns(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -67,9 +81,6 @@ fn holds(what: &What, ip: &str) -> bool {
 
 #[test]
 fn hears_another_netns_from_birth_to_death() {
-    if !root() {
-        return;
-    }
     listening(
         |_| {},
         async |heard| {
@@ -109,9 +120,6 @@ fn hears_another_netns_from_birth_to_death() {
 
 #[test]
 fn what_happened_before_the_first_reading_is_not_lost() {
-    if !root() {
-        return;
-    }
     listening(
         |_| ip("link add v0 type veth peer name v1"),
         async |heard| {
@@ -122,9 +130,6 @@ fn what_happened_before_the_first_reading_is_not_lost() {
 
 #[test]
 fn a_port_that_leaves_its_bridge_is_not_gone() {
-    if !root() {
-        return;
-    }
     listening(
         |_| {},
         async |heard| {
@@ -150,9 +155,6 @@ fn a_port_that_leaves_its_bridge_is_not_gone() {
 
 #[test]
 fn numbers_that_other_netns_give_are_not_ours() {
-    if !root() {
-        return;
-    }
     listening(
         |_| {},
         async |heard| {
@@ -174,9 +176,6 @@ fn numbers_that_other_netns_give_are_not_ours() {
 
 #[test]
 fn the_host_with_a_number_of_its_own_stays_the_host() {
-    if !root() {
-        return;
-    }
     listening(
         |_| {},
         async |heard| {
@@ -203,9 +202,6 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
 
 #[test]
 fn an_overrun_is_told_after_what_was_still_queued() {
-    if !root() {
-        return;
-    }
     listening(
         |listener| {
             listener.links.socket.receive_buffer(4_096).unwrap();
@@ -215,14 +211,10 @@ fn an_overrun_is_told_after_what_was_still_queued() {
             }
         },
         async |heard| {
-            let lost = tokio::time::timeout(Duration::from_secs(20), heard.lost.recv()).await;
-            assert_eq!(lost.expect("an overrun"), Some(Lost::Links));
-            let told = heard
-                .until(|what| matches!(what, What::Source(source) if !source.detail.is_empty()))
-                .await;
-            assert!(matches!(told, What::Source(source) if source.name == "netlink"
-                && source.status == SourceStatus::Active
-                && source.detail.starts_with("overrun 1 times")));
+            let (lost, source) = heard.overrun().await;
+            assert_eq!(lost, Some(Lost::Links));
+            assert_eq!((&*source.name, source.status), ("netlink", SourceStatus::Active));
+            assert!(source.detail.starts_with("overrun 1 times"), "{}", source.detail);
             assert!(heard.seen.iter().any(|what| matches!(what, What::Link { .. })));
         },
     );
