@@ -159,6 +159,9 @@ pub struct Runtime {
     /// Their sockets, each a path or `{ path = "…", kind = "cri" }` (or `"docker"`). Absent: those in the
     /// usual places, as they appear. Empty: none is asked.
     pub sockets: Option<Vec<Socket>>,
+    /// Sockets, or directories with sockets, of runtimes that run on the node without any of its pods. A runtime that
+    /// runs and is neither asked nor named here makes every container that it may own unknown.
+    pub ignore: Vec<PathBuf>,
 }
 
 /// How long the past is kept.

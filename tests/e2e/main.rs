@@ -102,6 +102,7 @@ fn main() -> std::process::ExitCode {
         cases::paper::TESTS,
         cases::teardown::TESTS,
         cases::device::TESTS,
+        cases::unasked::TESTS,
         lead::exhaustion::TESTS,
         lead::duplicate::TESTS,
         lead::ipvlan::TESTS,

@@ -12,6 +12,7 @@ pub struct Config {
     holders: Option<u32>,
     leak_age: Option<u32>,
     runtimes: Vec<String>,
+    all_runtimes: bool,
     provisional: bool,
     cache_dir: Option<PathBuf>,
     conf_dirs: Vec<PathBuf>,
@@ -54,6 +55,13 @@ impl Config {
     #[must_use]
     pub fn docker(mut self, socket: &Path) -> Self {
         self.runtimes.push(format!("{{ path = {socket:?}, kind = \"docker\" }}"));
+        self
+    }
+
+    /// Every runtime that runs here counts, other tests' too. Otherwise those of labs that are not asked do not.
+    #[must_use]
+    pub fn all_runtimes(mut self) -> Self {
+        self.all_runtimes = true;
         self
     }
 
@@ -124,7 +132,11 @@ impl Config {
             section("holders", lines);
         }
         // Never those that this host may have: they know nothing of what stands here.
-        section("runtime", format!("sockets = [{}]", self.runtimes.join(", ")));
+        let mut lines = format!("sockets = [{}]", self.runtimes.join(", "));
+        if !self.all_runtimes {
+            let _ = write!(lines, "\nignore = [{:?}, \"/run\"]", std::env::temp_dir());
+        }
+        section("runtime", lines);
         if self.provisional {
             section("identity", "provisional = true".into());
         }

@@ -22,6 +22,9 @@ grace = "500ms"
 leak_age = "500ms"
 [cni]
 cache_dirs = ["CACHE"]
+[runtime]
+sockets = []
+ignore = ["/"]
 "#;
 
 /// How long the findings may take: both graces and two looks each, on a busy machine.

@@ -245,6 +245,12 @@ pub const KEYS: &[Key] = &[
     )
     .example("[\"/run/containerd/containerd.sock\"]"),
     Key::new(
+        "runtime.ignore",
+        "Sockets, or directories of sockets, of runtimes that have no pod of this node. Any other that runs and is \
+         not asked makes every container that it may own unknown.",
+        |c| paths(&c.runtime.ignore),
+    ),
+    Key::new(
         "kubernetes.enabled",
         "Ask it. Default: where a kubeconfig is named, or in a pod that has a service account's token.",
         |c| c.kubernetes.enabled.map(Value::Boolean),

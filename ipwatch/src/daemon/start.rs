@@ -287,7 +287,8 @@ fn watch_cni(config: &Config, emit: &Emit) {
 /// Whoever looks once subscribes to nothing.
 fn ask_runtimes(config: &Config, sight: Sight, emit: &Emit) -> (Runtimes, First) {
     let sockets = config.runtime.sockets.clone();
-    let settings = runtime::Settings { sockets, follow: sight == Sight::Everything };
+    let ignore = config.runtime.ignore.clone();
+    let settings = runtime::Settings { sockets, follow: sight == Sight::Everything, ignore };
     runtime::start(settings, emit.clone())
 }
 

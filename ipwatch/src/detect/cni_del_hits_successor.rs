@@ -105,7 +105,7 @@ pub(super) fn holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     };
     let netns = map.netns_of_sandbox(successor).map(|netns| netns.id);
     let lives = match map.word_on(successor) {
-        Word::Lives | Word::Unknown => true,
+        Word::Lives | Word::Unknown(_) => true,
         Word::NobodyToAsk => netns.is_some(),
         Word::Dead(_) | Word::Gone(_) | Word::Denied(_) => false,
     };

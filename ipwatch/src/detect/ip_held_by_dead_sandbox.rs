@@ -62,8 +62,12 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         severity: Severity::Warning,
         evidence: evidence(map, netns, &verdict, &pids),
         impact: format!(
-            "{ip} stays up in what is left of {whose}, though its runtime takes it for dead. When the \
-             IPAM frees it, the next pod that is given {ip} shares it."
+            "{ip} stays up in what is left of {whose}, though {}. When the IPAM frees it, the next pod \
+             that is given {ip} shares it.",
+            match verdict.entry {
+                Some(_) => "its runtime takes it for dead",
+                None => "every runtime that can have made it denies it",
+            }
         ),
         remediation: remediation(map, netns, &owner.sandbox, &pids),
         holders: tasks,

@@ -4,7 +4,7 @@
 //! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
 //! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
 //! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in
-//! `pools`.
+//! `pools`, what a runtime may own that is not asked in `unasked`.
 
 mod calls;
 mod dispute;
@@ -19,6 +19,7 @@ mod pools;
 mod sandboxes;
 mod silence;
 mod stores;
+mod unasked;
 mod whereabouts;
 
 use std::net::Ipv4Addr;

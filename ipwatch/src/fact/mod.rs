@@ -29,7 +29,7 @@ pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use pod::Pod;
-pub use runtime::{Container, Life, Sandbox};
+pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
 pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
@@ -417,6 +417,15 @@ pub enum What {
         runtime: String,
         /// The container.
         id: String,
+    },
+    /// All runtimes that run on the node, whether or not they are asked, and all monitors of containers.
+    RuntimeProcesses {
+        /// The runtimes.
+        runtimes: Vec<RuntimeProcess>,
+        /// The monitors.
+        monitors: Vec<Monitor>,
+        /// Every process could be read: who is not listed does not run.
+        complete: bool,
     },
 
     /// The API server tells of a pod of this node.

@@ -244,6 +244,6 @@ fn word(word: Word<'_>) -> Option<&'static str> {
         Word::Gone(_) => Some("gone"),
         Word::Denied(_) => Some("denied"),
         Word::NobodyToAsk => Some("nobody"),
-        Word::Unknown => None,
+        Word::Unknown(_) => None,
     }
 }

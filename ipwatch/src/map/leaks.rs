@@ -14,6 +14,7 @@ use crate::fact::{BootNs, Holder};
 use super::calls::HUNG;
 use super::dispute::Match;
 use super::sandbox::strip_var;
+use super::unasked::Why;
 use super::{NodeMap, Policy, RangeEntry, ReservationEntry, Word};
 
 /// Reservations without their container beyond which not all are asked about each time that a runtime says
@@ -300,9 +301,8 @@ impl NodeMap {
             }
             Word::NobodyToAsk => quick,
             // Those that are there answer, and have no pods: a kubelet's may be another.
-            Word::Unknown => {
-                quick.filter(|_| self.runtimes().next().is_some() && self.runtimes_answer())
-            }
+            Word::Unknown(Why::NoPods) => quick.filter(|_| self.runtimes_answer()),
+            Word::Unknown(_) => None,
         }?;
         let Some(history) = self.call_history(id) else { return Some(from) };
         let ended = |end: BootNs| end.plus(grace);

@@ -16,7 +16,8 @@
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
-//! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go.
+//! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go. `unasked`:
+//!   whether a container may belong to a runtime that nobody asks.
 //! - `pods`: what the API server says of this node's pods.
 //! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
 //! - `ipam`: what the stores reserve and let go of; `ranges`: out of what, and `blocks`: how much of that is taken
@@ -63,6 +64,7 @@ mod strangers;
 mod task;
 mod teardown;
 mod tenure;
+mod unasked;
 mod view;
 pub mod want;
 mod ways;
@@ -100,6 +102,7 @@ pub use silence::{Fixed, Silence};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
 pub use tenure::TenureEvent;
+pub use unasked::Why;
 pub use view::{scope_name, state_name};
 
 use crate::clock::Calendar;
@@ -137,6 +140,7 @@ pub struct NodeMap {
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
 
     runtimes: runtime::Runtimes,
+    processes: unasked::Processes,
     pods: pods::Pods,
     owners: owner::Owners,
     leftovers: leftovers::Leftovers,
@@ -282,6 +286,9 @@ impl NodeMap {
             What::SandboxGone { runtime, id } => self.sandbox_gone(runtime, id, at),
             What::Container(container) => self.set_container(container, at),
             What::ContainerGone { runtime, id } => self.container_gone(runtime, id, at),
+            What::RuntimeProcesses { runtimes, monitors, complete } => {
+                self.set_runtime_processes(runtimes, monitors, *complete);
+            }
 
             What::Pod(pod) => self.set_pod(pod, at),
             What::PodGone { uid } => self.pod_gone(uid, at),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
 
+use super::unasked::Why;
 use super::want::Want;
 use super::{Netns, NodeMap, Policy, Told, loops};
 
@@ -59,7 +60,9 @@ pub struct ContainerEntry {
     pub gone: Option<BootNs>,
 }
 
-/// What the runtimes say of the sandbox that a netns was made for.
+/// What the runtimes say of the sandbox that a netns was made for: whether it is proven to be dead. Its owner's own
+/// word proves that ([`Word::Dead`], [`Word::Gone`]); the denial of others does only where no other runtime can own
+/// it (`unasked`).
 #[derive(Debug, Clone, Copy)]
 pub enum Word<'a> {
     /// It lives, or is being made.
@@ -68,12 +71,12 @@ pub enum Word<'a> {
     Dead(&'a SandboxEntry),
     /// Its runtime had it and does not have it any more.
     Gone(&'a SandboxEntry),
-    /// It was never told of, and every runtime has told all it has. Since then.
+    /// It was never told of, every runtime that could own it is asked, and each has told all it has. Since then.
     Denied(BootNs),
-    /// There is no runtime to ask.
+    /// There is no runtime to ask, and none runs that could own it.
     NobodyToAsk,
-    /// Whoever could tell does not answer.
-    Unknown,
+    /// Nobody who is asked can tell. Nothing follows from that, least of all that somebody's processes may be ended.
+    Unknown(Why<'a>),
 }
 
 /// How far a runtime has told all it has.
@@ -383,25 +386,29 @@ impl NodeMap {
     pub fn word_on(&self, sandbox: &str) -> Word<'_> {
         if let Some(entry) = self.runtimes.sandboxes.get(sandbox) {
             return match (self.answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
-                (false, ..) => Word::Unknown,
+                (false, ..) => Word::Unknown(Why::Silent),
                 (_, Some(_), _) => Word::Gone(entry),
                 (_, _, Some(_)) => Word::Dead(entry),
                 _ => Word::Lives,
             };
         }
+        if let Some(why) = self.doubt_about(sandbox) {
+            return Word::Unknown(why);
+        }
         let listed = &self.runtimes.listed;
         if listed.is_empty() {
             // Told only when none was found.
             let none = self.has_source(NO_RUNTIME);
-            return if none { Word::NobodyToAsk } else { Word::Unknown };
+            return if none { Word::NobodyToAsk } else { Word::Unknown(Why::Silent) };
         }
         // One that has never had a pod may be another's: a Docker beside a kubelet that is not asked.
         if !listed.values().any(|listed| listed.pods) {
-            return Word::Unknown;
+            return Word::Unknown(Why::NoPods);
         }
         let since = listed.iter().map(|(name, listed)| listed.first.filter(|_| self.answers(name)));
         let since: Option<Vec<BootNs>> = since.collect();
-        since.and_then(|since| since.into_iter().max()).map_or(Word::Unknown, Word::Denied)
+        let since = since.and_then(|since| since.into_iter().max());
+        since.map_or(Word::Unknown(Why::Silent), Word::Denied)
     }
 
     /// What to ask the runtimes: a second time about what they call dead while the kernel has it.

@@ -5,7 +5,7 @@
 //! - [`dead`]: what a runtime calls dead still has tasks; [`leaked`]: nothing but a netns is left;
 //!   [`mounts`], [`loops`]: what an agent or a pod does to the node.
 //! - [`ipam`]: stores and plugins; [`calico`]: what a plugin does to Calico's datastore, and what comes of it.
-//! - [`docker`]: the same where docker is the runtime.
+//! - [`docker`]: the same where docker is the runtime. [`unasked`]: pods of a runtime that is not asked.
 //! - [`paper`]: the same once more for the VMs, where the runtime is a mock.
 //! - [`teardown`], [`device`]: the kernel and its NICs, on machines of the tests' own.
 
@@ -19,6 +19,7 @@ pub(crate) mod loops;
 pub(crate) mod mounts;
 pub(crate) mod paper;
 pub(crate) mod teardown;
+pub(crate) mod unasked;
 
 use std::path::Path;
 

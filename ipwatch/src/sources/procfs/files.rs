@@ -84,6 +84,11 @@ impl Dir {
         }
     }
 
+    /// The length of a link's text, of which as much is put into `buffer` as fits. The link is not followed.
+    pub(super) fn link_into(&self, path: &str, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::fs::readlinkat_raw(&self.0, path, buffer)?)
+    }
+
     /// The entries of a directory whose names are numbers: tasks, threads, fds.
     pub(super) fn numbers(&self, path: &str) -> io::Result<Vec<u32>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

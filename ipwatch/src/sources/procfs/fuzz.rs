@@ -1,6 +1,6 @@
 //! For the fuzz targets.
 
-use super::{cgroup, cleanup, look, mounts};
+use super::{cgroup, cleanup, look, mounts, runtimes};
 use crate::map::cgroup::attribution;
 
 /// Lines of mountinfo.
@@ -20,4 +20,5 @@ pub fn proc(bytes: &[u8]) {
     let _ = look::frames(&text);
     let _ = cleanup::complaint(bytes);
     let _ = cgroup::naming(&text).and_then(attribution);
+    runtimes::parse(&text);
 }

@@ -3,7 +3,8 @@
 //!
 //! Everything here blocks and belongs on a thread where that does no harm. Nothing here reads a file
 //! that waits for a task's memory (`cmdline`, `environ`: `mmap_lock`) or goes through its root or
-//! working directory: exactly the tasks that matter are hung, and would take us with them.
+//! working directory: exactly the tasks that matter are hung, and would take us with them. Of a runtime's
+//! links (`exe`, `cwd`, `fd`) the text is read, and never followed.
 
 mod cgroup;
 mod cleanup;
@@ -18,6 +19,7 @@ mod look;
 mod mounts;
 mod namespaces;
 mod pidns;
+mod runtimes;
 mod tasks;
 
 use std::io;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 pub use cgroup::Freezers;
 pub use holders::Search;
 pub use mounts::MountWatch;
+pub use runtimes::RuntimesSeen;
 
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};

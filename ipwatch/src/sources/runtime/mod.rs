@@ -4,11 +4,12 @@
 //! - `find`: which sockets there are, and which of the two APIs one speaks.
 //! - `watch`: the life of one socket: connect, list, follow, and again after it broke.
 //! - `names`: what each is called, and who is meant by a name.
+//! - `running`: which runtimes run on the node, asked or not.
 //! - `known`: what was asked once of each sandbox.
 //! - `tell`: answers become facts.
 //! - [`cri`], [`docker`]: the two APIs, with nothing but the fields that are needed.
 //!
-//! Every fact from here has [`Origin::Runtime`](crate::fact::Origin), the states of the sources too: that is
+//! Every fact of a runtime has [`Origin::Runtime`](crate::fact::Origin), the states of the sources too: that is
 //! how a runtime that has never answered is told from any other source. Nothing is changed in a
 //! runtime, and nothing is taken from others who listen to it.
 
@@ -20,6 +21,7 @@ mod find;
 pub(crate) mod fuzz;
 mod known;
 mod names;
+mod running;
 mod tell;
 #[cfg(test)]
 mod testing;
@@ -32,7 +34,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use self::names::Names;
-use crate::sources::{Emit, First};
+use crate::sources::{Emit, First, Unheard};
 
 /// How the runtimes are asked.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +43,8 @@ pub struct Settings {
     pub sockets: Option<Vec<Socket>>,
     /// Follow the runtimes' events. Whoever looks only once asks again, but subscribes to nothing.
     pub follow: bool,
+    /// Runtimes that listen below one of these paths count as nobody's on this node.
+    pub ignore: Vec<PathBuf>,
 }
 
 /// A runtime's socket.
@@ -104,15 +108,36 @@ impl Default for Pace {
 /// Starts to ask. To be called within the runtime of tokio.
 #[must_use]
 pub fn start(settings: Settings, emit: Emit) -> (Runtimes, First) {
-    begin(settings, Pace::default(), emit)
+    let (ignore, told) = (settings.ignore.clone(), emit.clone());
+    let (runtimes, first, Begun { seated, unheard }) = begin_all(settings, Pace::default(), emit);
+    let names = Arc::clone(&runtimes.0);
+    tokio::spawn(async move {
+        // Only then is it known which sockets are asked. It does not fail.
+        let _ = seated.await;
+        running::run(names, ignore, told, unheard).await;
+    });
+    (runtimes, first)
 }
 
+#[cfg(test)]
 fn begin(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First) {
+    let (runtimes, first, _) = begin_all(settings, pace, emit);
+    (runtimes, first)
+}
+
+/// What has begun.
+struct Begun {
+    /// Done when every socket that is there has its seat.
+    seated: tokio::task::JoinHandle<()>,
+    unheard: Unheard,
+}
+
+fn begin_all(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First, Begun) {
     let names = Arc::new(Names::default());
     let (unheard, first) = First::new(pace.first);
     let parts = watch::Parts { names: Arc::clone(&names), pace, follow: settings.follow, emit };
-    tokio::spawn(find::run(settings.sockets, parts, unheard));
-    (Runtimes(names), first)
+    let seated = tokio::spawn(find::run(settings.sockets, parts, unheard.clone()));
+    (Runtimes(names), first, Begun { seated, unheard })
 }
 
 /// The runtimes that are asked. A clone is the same.

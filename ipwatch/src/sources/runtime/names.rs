@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 /// The source that stands for all runtimes while there is none.
 pub(super) const NONE: &str = "runtime";
 /// Sources of others: no runtime may take their names.
-const TAKEN: [&str; 11] = [
+const TAKEN: [&str; 12] = [
     "arp",
     "cni",
     "ledger",
@@ -24,6 +24,7 @@ const TAKEN: [&str; 11] = [
     "probes",
     "procfs",
     "routes",
+    super::running::NAME,
     NONE,
 ];
 /// Longest name that a runtime may give itself.
@@ -74,6 +75,13 @@ impl Names {
         for (_, bell) in inner.seats.iter().filter(|(name, _)| name == runtime) {
             bell.notify_one();
         }
+    }
+
+    /// Whether a socket has a seat: it is asked.
+    pub(super) fn has(&self, socket: &Path) -> bool {
+        let real = socket.canonicalize();
+        let inner = self.lock();
+        inner.sockets.contains(socket) || real.is_ok_and(|real| inner.sockets.contains(&real))
     }
 
     /// It will be told that there is no runtime.

@@ -74,7 +74,8 @@ pub(super) fn run(sockets: &[(&Path, Option<Kind>)], pace: Pace) -> (Runtimes, F
         |(path, kind): &(&Path, Option<Kind>)| Socket { path: path.to_path_buf(), kind: *kind };
     let sockets = Some(sockets.iter().map(socket).collect());
     let (emit, seen) = Seen::channel();
-    let (runtimes, first) = begin(Settings { sockets, follow: true }, pace, emit);
+    let (runtimes, first) =
+        begin(Settings { sockets, follow: true, ..Settings::default() }, pace, emit);
     (runtimes, first, seen)
 }
 

@@ -288,7 +288,7 @@ async fn whoever_looks_once_subscribes_to_nothing() {
     runtime.serve(&path);
     let (emit, mut seen) = Seen::channel();
     let sockets = Some(vec![Socket { path, kind: CRI }]);
-    let (_, mut first) = begin(Settings { sockets, follow: false }, pace(), emit);
+    let (_, mut first) = begin(Settings { sockets, ..Settings::default() }, pace(), emit);
     seen.source("containerd", SourceStatus::Active).await;
     seen.whole("s1").await;
     first.wait().await;
