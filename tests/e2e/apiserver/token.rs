@@ -10,7 +10,7 @@ use support::{Daemon, Lab, patience};
 use super::{Cluster, await_status, source};
 
 support::tests! {
-    one_that_has_expired_is_said_and_the_next_is_taken needs [ApiServer, FakeCri],
+    one_that_has_expired_is_said_and_the_next_is_taken needs [ApiServer, FakeCri] @ Alone,
 }
 
 /// Seconds that the first is taken for, once the daemon has it.
