@@ -357,7 +357,7 @@ impl NodeMap {
         now: BootNs,
     ) -> BootNs {
         let mut from = since.plus(pause);
-        if WITHOUT_CNI.contains(&store) || !self.sight().calls {
+        if WITHOUT_CNI.contains(&store) || !self.sees_calls(now) {
             from = from.max(since.plus(UNSEEN_CALL));
         }
         // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
