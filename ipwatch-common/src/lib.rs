@@ -65,12 +65,14 @@ pub mod kind {
     pub const CALL_BEGAN: u16 = 23;
     /// [`super::CallEndRecord`]: it has ended.
     pub const CALL_ENDED: u16 = 24;
+    /// [`super::CallRefusedRecord`]: a CNI plugin was run by somebody whose word does not count.
+    pub const CALL_REFUSED: u16 = 25;
     /// [`super::TaskRecord`], read by the task iterator.
-    pub const TASK_SEEN: u16 = 25;
+    pub const TASK_SEEN: u16 = 26;
     /// [`super::FileRecord`], read by the file iterator.
-    pub const FILE_SEEN: u16 = 26;
+    pub const FILE_SEEN: u16 = 27;
     /// One more than the last kind: the length of tables indexed by kind.
-    pub const COUNT: usize = 27;
+    pub const COUNT: usize = 28;
 }
 
 /// The offset global of a member that this kernel does not have.
@@ -345,6 +347,11 @@ record! {
         pub parent: u32,
         /// `start_boottime` in nanoseconds.
         pub start: u64,
+        /// 1 for a script: the file that runs is its interpreter, and `loose` says nothing of the script itself.
+        pub script: u32,
+        /// 1 when the file that runs, or a directory above it in its file system, belongs to another user than
+        /// root or can be written by one, or when that could not be read.
+        pub loose: u32,
         /// `bprm->filename`: the path that it was run by.
         pub plugin: [u8; LONGEST_PATH],
         /// `CNI_COMMAND`.
@@ -361,6 +368,19 @@ record! {
         pub pod_name: [u8; 264],
         /// `K8S_POD_UID` of `CNI_ARGS`.
         pub pod_uid: [u8; 72],
+    }
+}
+
+record! {
+    /// A CNI plugin was run by somebody who is not root of the first user namespace with CAP_NET_ADMIN or
+    /// CAP_SYS_ADMIN. Of what it was told nothing is copied.
+    pub struct CallRefusedRecord {
+        /// What every record begins with.
+        pub header: Header,
+        /// Its process, in the initial pid namespace.
+        pub pid: u32,
+        /// `cred->uid`, as the first user namespace numbers it.
+        pub uid: u32,
     }
 }
 

@@ -9,6 +9,13 @@
 //! there. The environment of a runtime holds credentials: it is gone through entry by entry in memory
 //! that never leaves the kernel, and nothing but the values of five variables and, of `CNI_ARGS`,
 //! three keys gets into the record.
+//!
+//! Anybody can run a plugin and write what they like into its environment. A run counts only where it can
+//! do what plugins do: by root of the first user namespace, with CAP_NET_ADMIN or CAP_SYS_ADMIN there
+//! (without either nobody enters a netns or changes one). That is the user namespace of the netns and of the
+//! stores that are watched; what root of another one says would at most concern that one's own, and nothing
+//! of it is kept. Of any other run only the fact is told, and none takes a place in [`RUNNING`]. Whether
+//! others can change the plugin is told beside the run ([`CallRecord::loose`]).
 
 use aya_ebpf::helpers::generated::{
     bpf_get_current_pid_tgid, bpf_loop, bpf_probe_read_kernel, bpf_probe_read_kernel_str,
@@ -18,16 +25,18 @@ use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint};
 use aya_ebpf::maps::{HashMap, PerCpuArray};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use ipwatch_common::{
-    CallEndRecord, CallKey, CallRecord, DirKey, LONGEST_PATH, MOST_DIRS, MOST_UNTOLD, PATH_KEY,
-    PATH_SEED, kind, path_step,
+    CallEndRecord, CallKey, CallRecord, CallRefusedRecord, DirKey, LONGEST_PATH, MOST_DIRS,
+    MOST_UNTOLD, PATH_KEY, PATH_SEED, kind, path_step,
 };
 
-use crate::emit::{dropped, emit_call, header, look};
+use crate::emit::{dropped, emit_call, header, look, suppressed};
+use crate::limit::{Window, may_tell};
 use crate::offsets::{
-    BPRM_FILE, BPRM_FILENAME, DENTRY_INODE, DENTRY_PARENT, FILE_DENTRY, INODE_NUMBER, INODE_SB,
-    MM_ENV_END, MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE,
+    BPRM_FILE, BPRM_FILENAME, BPRM_INTERP, CRED_EFFECTIVE, CRED_UID, CRED_USER_NS, DENTRY_INODE,
+    DENTRY_PARENT, FILE_DENTRY, INODE_MODE, INODE_NUMBER, INODE_SB, INODE_UID, MM_ENV_END,
+    MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_CRED,
     TASK_EXIT_CODE, TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID,
-    TASK_THREAD_PID,
+    TASK_THREAD_PID, USER_NS_LEVEL,
 };
 use crate::read::{Addr, at, field};
 
@@ -41,6 +50,15 @@ const CHUNK: usize = 256;
 const READINGS: u32 = 4096;
 /// Longest `CNI_ARGS` that is taken apart.
 const ARGS: usize = 4096;
+/// `CAP_NET_ADMIN` and `CAP_SYS_ADMIN` of include/uapi/linux/capability.h, as bits.
+const ADMIN: u64 = 1 << 12 | 1 << 21;
+/// Directories above a plugin that are looked at, in its file system.
+const DEEPEST: u32 = 64;
+/// `include/uapi/linux/stat.h`: the type, a directory, the sticky bit, writable by the group or by others.
+const S_IFMT: u16 = 0o170_000;
+const S_IFDIR: u16 = 0o040_000;
+const S_ISVTX: u16 = 0o1000;
+const S_IWGO: u16 = 0o022;
 
 /// The directories of plugins. The user half fills it.
 #[map]
@@ -76,6 +94,8 @@ struct Scan {
     pair: u32,
     /// `CNI_ARGS` is longer than `args`: its last pair is not whole.
     cut: u32,
+    /// The entry that the way up from the plugin's file has come to.
+    dentry: Addr,
     chunk: [u8; CHUNK],
     args: [u8; ARGS],
     record: CallRecord,
@@ -137,7 +157,18 @@ fn begin(task: Addr, bprm: Addr) {
     if scan.met & COMMAND == 0 {
         return;
     }
+    let cred: Addr = field(task, &TASK_CRED);
+    if !may_speak(cred) {
+        refuse(pid, field(cred, &CRED_UID));
+        return;
+    }
     pod(scan);
+    scan.dentry = dentry_of_file(bprm);
+    // Until the way up has come to its end.
+    scan.record.loose = 1;
+    walk(DEEPEST, above);
+    // One text for both, but for a script (`bprm_change_interp`).
+    scan.record.script = u32::from(field::<u64>(bprm, &BPRM_INTERP) != filename);
     let parent: Addr = field(task, &TASK_PARENT);
     scan.record.header = header::<CallRecord>(kind::CALL_BEGAN);
     scan.record.pid = pid;
@@ -150,6 +181,53 @@ fn begin(task: Addr, bprm: Addr) {
     if !emit_call(&scan.record) {
         dropped(kind::CALL_BEGAN);
     }
+}
+
+/// Whether the word of whoever has these credentials counts. What cannot be read does not.
+#[inline(always)]
+fn may_speak(cred: Addr) -> bool {
+    let user_ns: Addr = field(cred, &CRED_USER_NS);
+    user_ns != 0
+        && field::<u32>(user_ns, &USER_NS_LEVEL) == 0
+        && field::<u32>(cred, &CRED_UID) == 0
+        && field::<u64>(cred, &CRED_EFFECTIVE) & ADMIN != 0
+}
+
+/// Tells of a run that does not count, unless there are too many of them.
+#[inline(always)]
+fn refuse(pid: u32, uid: u32) {
+    if !may_tell(Window::Refused, kind::CALL_REFUSED) {
+        return;
+    }
+    let header = header::<CallRefusedRecord>(kind::CALL_REFUSED);
+    if !emit_call(&CallRefusedRecord { header, pid, uid }) {
+        suppressed(kind::CALL_REFUSED);
+    }
+}
+
+/// One step up from the plugin's file; 1 ends the loop.
+///
+/// # Safety
+/// None of the caller's: the signature is `bpf_loop`'s.
+#[inline(never)]
+unsafe extern "C" fn above(_: u64, _: *mut u64) -> i64 {
+    let Some(scan) = scan() else { return 1 };
+    let inode: Addr = field(scan.dentry, &DENTRY_INODE);
+    let mode: u16 = field(inode, &INODE_MODE);
+    // In a sticky directory nobody but its owner and root replaces what is root's (`may_delete`).
+    let sticky = mode & S_IFMT == S_IFDIR && mode & S_ISVTX != 0;
+    let shared = mode & S_IWGO != 0 && !sticky;
+    // No mode: it could not be read.
+    if mode & S_IFMT == 0 || shared || field::<u32>(inode, &INODE_UID) != 0 {
+        return 1;
+    }
+    let parent: Addr = field(scan.dentry, &DENTRY_PARENT);
+    if parent == scan.dentry {
+        scan.record.loose = 0;
+        return 1;
+    }
+    scan.dentry = parent;
+    0
 }
 
 #[inline(always)]
@@ -178,12 +256,16 @@ fn directory(path: &[u8; LONGEST_PATH]) -> DirKey {
 /// no directory 0:0.
 #[inline(always)]
 fn directory_of_file(bprm: Addr) -> DirKey {
-    let file: Addr = field(bprm, &BPRM_FILE);
-    let dentry: Addr = field(file, &FILE_DENTRY);
-    let parent: Addr = field(dentry, &DENTRY_PARENT);
+    let parent: Addr = field(dentry_of_file(bprm), &DENTRY_PARENT);
     let inode: Addr = field(parent, &DENTRY_INODE);
     let super_block: Addr = field(inode, &INODE_SB);
     [u64::from(field::<u32>(super_block, &SB_DEV)), field(inode, &INODE_NUMBER)]
+}
+
+#[inline(always)]
+fn dentry_of_file(bprm: Addr) -> Addr {
+    let file: Addr = field(bprm, &BPRM_FILE);
+    field(file, &FILE_DENTRY)
 }
 
 #[inline(always)]

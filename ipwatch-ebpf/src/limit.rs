@@ -15,6 +15,7 @@ const SECOND: u64 = 1_000_000_000;
 pub enum Window {
     Neighbours,
     Claims,
+    Refused,
 }
 
 #[repr(C)]
@@ -26,7 +27,7 @@ struct Told {
 }
 
 #[map]
-static WINDOWS: PerCpuArray<Told> = PerCpuArray::with_max_entries(2, 0);
+static WINDOWS: PerCpuArray<Told> = PerCpuArray::with_max_entries(3, 0);
 
 /// Whether one more record may be told now. One that may not is counted under its kind.
 #[inline(always)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange, ClusterStep};
 
-use crate::fact::{Mac, SourceStatus};
+use crate::fact::{Mac, Name, SourceStatus};
 use crate::finding::Finding;
 
 /// The schema's name, in every document.
@@ -35,6 +35,22 @@ pub struct Document {
     /// `query ipam`, beside the ranges: what is reserved, IP by IP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<IpamEntry>,
+    /// `doctor`, beside the probes: what sources told and was not taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+/// Names of one kind that a source told and that are none, or runs of CNI plugins that do not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The source.
+    pub source: String,
+    /// What they were to be.
+    pub name: Name,
+    /// How many, since the daemon started.
+    pub count: u64,
+    /// The newest, RFC 3339.
+    pub last: String,
 }
 
 /// One list of answers, under the name of what was asked for.

@@ -133,7 +133,7 @@ fn a_plugin_is_known_by_any_way_to_it(lab: &Lab) {
         let way = lab.dir().join(format!("way-{n}"));
         std::os::unix::fs::symlink(&late, &way).unwrap();
         support::poll::until("the new directory is known by itself", 10, || {
-            run(way.join("loopback"), &format!("{name}-itself-{}", "x".repeat(180)));
+            run(way.join("loopback"), &format!("{name}-itself-{}", "x".repeat(60)));
             recorder.text().contains(&format!("{name}-itself"))
         });
     }

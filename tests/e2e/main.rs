@@ -8,7 +8,7 @@
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
 //! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
-//! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`ipam`], [`export`] and [`metrics`] (real
+//! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
 //! Helm makes), [`cluster`] (what one node cannot know).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
@@ -32,6 +32,7 @@ mod container;
 mod etcd;
 mod export;
 mod fixtures;
+mod forged;
 mod healthy;
 mod holders;
 mod identity;
@@ -85,6 +86,7 @@ fn main() -> std::process::ExitCode {
         bad_runtime::TESTS,
         pod::TESTS,
         cni_calls::TESTS,
+        forged::TESTS,
         export::TESTS,
         metrics::TESTS,
         ipam_bolt::TESTS,

@@ -196,7 +196,7 @@ impl<'a> Recorder<'a> {
     /// Waits until a call is recorded that is made now, and with it everything before. The record is
     /// written in blocks, which long ids fill.
     fn await_call(&self, word: &str) {
-        let call = Call { container: word.repeat(40), ..self.call.clone() };
+        let call = Call { container: word.repeat(16), ..self.call.clone() };
         eventually("a call is recorded", 20, || {
             self.node.run(&call);
             self.text().contains(&call.container).then_some(())

@@ -93,6 +93,7 @@ fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Docume
         sources: sources.collect(),
         body: Body::Cluster(cluster),
         reservations: Vec::new(),
+        refused: Vec::new(),
     }
 }
 

@@ -268,6 +268,7 @@ fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
 
 fn doctor(core: &Core) -> Document {
     let mut document = core.document(Body::Probes(core.eyes.report()));
+    document.refused = core.map.refused();
     if let Some(speed) = core.speed()
         && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")
     {

@@ -507,6 +507,7 @@ impl Core {
             sources,
             body,
             reservations: Vec::new(),
+            refused: Vec::new(),
         }
     }
 

@@ -98,6 +98,7 @@ fn read(core: &Core) -> Reading {
         ranges: ranges(core),
         addresses: core.meter.settings.address_info.then(|| addresses(core)),
         probes,
+        refused: core.map.refused(),
         missed: core.missed(),
         latency: core.latency.reading(),
         facts: core.meter.facts,

@@ -246,7 +246,7 @@ pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
 /// Not root, or no netlink.
 pub fn doctor(config: &Config) -> anyhow::Result<Document> {
     let core = one_shot(config, ScanOptions::default(), Sight::Everything)?;
-    Ok(core.document(Body::Probes(core.eyes.report())))
+    Ok(Document { refused: core.map.refused(), ..core.document(Body::Probes(core.eyes.report())) })
 }
 
 /// Runs a core without a store and without a socket until it has seen all there is. With snapshots

@@ -17,7 +17,7 @@ use crate::clock::Calendar;
 use crate::config::Config;
 use crate::contract::{Body, Document, SCHEMA};
 use crate::detect;
-use crate::fact::{BootNs, Fact, What};
+use crate::fact::{BootNs, Fact, Gate, What};
 use crate::ledger::{Ledger, Retention};
 use crate::map::{NodeMap, Policy, want::Want};
 
@@ -111,7 +111,10 @@ pub fn replay(path: &Path) -> anyhow::Result<Document> {
         let fact: Fact = serde_json::from_slice(&line).with_context(|| {
             format!("{} is no record of ipwatch: line {} is no fact", shown(path), number + 1)
         })?;
-        player.play(&fact)?;
+        // A recording comes from elsewhere, as what it was made of did.
+        let mut facts = vec![fact];
+        player.gate.admit(&mut facts);
+        facts.iter().try_for_each(|fact| player.play(fact))?;
     }
     player.end()
 }
@@ -135,6 +138,7 @@ fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> 
 /// The pure half on its own clock: the time of the facts.
 #[derive(Default)]
 struct Player {
+    gate: Gate,
     map: NodeMap,
     ledger: Option<Ledger>,
     next: BootNs,
@@ -178,6 +182,7 @@ impl Player {
             sources: self.map.sources(),
             body: Body::Findings(ledger.findings(true)),
             reservations: Vec::new(),
+            refused: Vec::new(),
         })
     }
 }

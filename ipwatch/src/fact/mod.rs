@@ -7,9 +7,11 @@
 
 mod cni;
 mod endpoint;
+mod gate;
 mod hang;
 mod ipam;
 mod link;
+mod names;
 mod network;
 mod pod;
 mod runtime;
@@ -24,9 +26,11 @@ use serde::{Deserialize, Serialize};
 
 pub use cni::{CniCall, CniCommand};
 pub use endpoint::Endpoint;
+pub use gate::Gate;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
 pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
+pub use names::{Name, is_legal_device};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
@@ -94,6 +98,24 @@ pub enum Origin {
     Wire,
     /// The daemon itself.
     Daemon,
+}
+
+impl Origin {
+    /// The source that its refusals are counted for, where a fact names no other one.
+    #[must_use]
+    pub fn source(self) -> &'static str {
+        match self {
+            Origin::Probe | Origin::Snapshot => "probes",
+            Origin::Netlink => "netlink",
+            Origin::Procfs => "procfs",
+            Origin::Cni => "cni",
+            Origin::Runtime => "runtime",
+            Origin::Kubernetes => "kubernetes",
+            Origin::Ipam => "ipam",
+            Origin::Wire => "arp",
+            Origin::Daemon => "daemon",
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -170,6 +192,16 @@ pub enum What {
     SourceGone {
         /// Its name.
         name: String,
+    },
+
+    /// A source told names that are none, and they were not taken: see [`Gate`].
+    Refused {
+        /// The source.
+        source: String,
+        /// What they were to be.
+        name: Name,
+        /// How many.
+        count: u64,
     },
 
     /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that

@@ -131,6 +131,10 @@ pub enum Holder {
         /// Its cgroup path, in the hierarchy that names containers, when it was read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cgroup: Option<String>,
+        /// The mount namespace is neither the node's, nor the daemon's own, nor one in which a container runtime
+        /// runs: whoever is root in there chose the path.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        foreign: bool,
     },
     /// An open fd on its nsfs file.
     Fd {

@@ -6,10 +6,11 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, Holder, Link, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Link, SourceStatus};
 
 use super::calls::HUNG;
 use super::cgroup::attribution;
+use super::owner::mounts_of;
 use super::sandbox::strip_var;
 use super::{CallEntry, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
 
@@ -356,7 +357,7 @@ impl NodeMap {
         now: BootNs,
     ) -> BootNs {
         let mut from = since.plus(pause);
-        if WITHOUT_CNI.contains(&store) || !self.sight().calls {
+        if WITHOUT_CNI.contains(&store) || !self.sees_calls(now) {
             from = from.max(since.plus(UNSEEN_CALL));
         }
         // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
@@ -457,8 +458,5 @@ fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link>
 }
 
 pub(super) fn is_mounted_at(netns: &Netns, path: &str) -> bool {
-    netns.holders().any(|holder| match holder {
-        Holder::Mount { path: own, .. } => strip_var(own) == strip_var(path),
-        _ => false,
-    })
+    mounts_of(netns).any(|own| strip_var(own) == strip_var(path))
 }

@@ -25,6 +25,7 @@
 //!   kernel. `leaks`: reservations for containers that are gone.
 //! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
 //! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
+//! - `refused`: names and runs that were not taken, by source.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
@@ -57,6 +58,7 @@ mod owner;
 mod pods;
 mod ranges;
 mod reach;
+mod refused;
 mod runtime;
 mod sandbox;
 mod silence;
@@ -148,6 +150,7 @@ pub struct NodeMap {
     ipam: ipam::Ipam,
     endpoints: endpoints::Endpoints,
     calls: calls::Calls,
+    refused: refused::Refused,
     late: late::Late,
     claims: claims::Claims,
     silence: silence::Silences,
@@ -200,6 +203,7 @@ impl NodeMap {
                 self.blocks_over(name);
                 self.endpoints_over(name);
             }
+            What::Refused { source, name, count } => self.name_refused(source, *name, *count, at),
             What::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;

@@ -162,12 +162,7 @@ impl NodeMap {
             let told = signs.paths.get(path).copied().or_else(|| self.calls.container_at(path));
             told.or_else(|| signs.past.get(path).copied())
         };
-        let path = || {
-            entry.holders.keys().find_map(|holder| match holder {
-                Holder::Mount { path, .. } => at(path),
-                _ => None,
-            })
-        };
+        let path = || mounts_of(entry).find_map(at);
         match pid.copied().or_else(path) {
             Some(id) => Some(self.owned(id, Told::Surely, false)),
             None => self.guess_owner(entry),
@@ -415,14 +410,21 @@ impl NodeMap {
     }
 }
 
+/// Where a netns is mounted, by whoever mounts netns for containers. Another mount namespace tells nothing of a
+/// netns but that it is held: a container with CAP_SYS_ADMIN in its own, or anybody in a user namespace of theirs,
+/// may mount a netns there under the path of another's sandbox.
+pub(super) fn mounts_of(entry: &Netns) -> impl Iterator<Item = &str> {
+    entry.holders.keys().filter_map(|holder| match holder {
+        Holder::Mount { path, foreign: false, .. } => Some(path.as_str()),
+        _ => None,
+    })
+}
+
 /// Whether a netns is mounted under some name and never under that of this path: agents see the same file
 /// below another directory.
 fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
     let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
-    let mut mounts = entry.holders.keys().filter_map(|holder| match holder {
-        Holder::Mount { path, .. } => Some(path),
-        _ => None,
-    });
+    let mut mounts = mounts_of(entry);
     let first = mounts.next();
     first.is_some_and(|first| name(first) != name(path))
         && mounts.all(|other| name(other) != name(path))

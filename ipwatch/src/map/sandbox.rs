@@ -8,9 +8,10 @@
 use std::net::IpAddr;
 
 use crate::contract::{Container, Pod};
-use crate::fact::{Attachment, Holder, TaskKey};
+use crate::fact::{Attachment, TaskKey};
 
 use super::cgroup::attribution;
+use super::owner::mounts_of;
 use super::{NetnsId, NodeMap, SandboxEntry};
 
 /// The state of what its runtime does not have any more.
@@ -139,14 +140,7 @@ impl NodeMap {
             let theirs = attachment.pod.as_ref().and_then(|pod| pod.uid.as_deref());
             uid.is_none() || theirs.is_none() || theirs == uid
         };
-        let paths: Vec<&str> = entry
-            .holders
-            .keys()
-            .filter_map(|holder| match holder {
-                Holder::Mount { path, .. } => Some(path.as_str()),
-                _ => None,
-            })
-            .collect();
+        let paths: Vec<&str> = mounts_of(entry).collect();
         let all = || self.attachments.values().map(|(attachment, _)| attachment).filter(fits);
         let by_path = all().find(|attachment| {
             let theirs = attachment.netns_path.as_deref().map(strip_var);

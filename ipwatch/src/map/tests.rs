@@ -101,7 +101,14 @@ impl Feed {
 }
 
 fn mounted_at(path: &str) -> Holder {
-    Holder::Mount { mount_ns: 1, path: path.into(), pid: 1, comm: None, cgroup: None }
+    Holder::Mount {
+        mount_ns: 1,
+        path: path.into(),
+        pid: 1,
+        comm: None,
+        cgroup: None,
+        foreign: false,
+    }
 }
 
 const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };
@@ -214,6 +221,7 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
         pid: 1,
         comm: None,
         cgroup: None,
+        foreign: false,
     };
     feed.tell(What::Holder { netns, holder });
     assert_eq!(kinds(&feed), [HolderKind::Mount]);

@@ -65,6 +65,10 @@ const RESYNCS: Family = counter(
     "ipwatch_resyncs_total",
     "How often everything was read again because events were lost",
 );
+const NOT_TAKEN: Family = counter(
+    "ipwatch_refused_total",
+    "Names that a source told and that are none, and runs of CNI plugins that do not count",
+);
 const PUBLISHED: Family =
     counter("ipwatch_telemetry_published_total", "Changes of findings that were told to the sinks");
 const EXPORTED: Family =
@@ -247,6 +251,11 @@ impl Scrape {
         let reading = &self.reading;
         page.single(&FACTS, reading.facts)?;
         page.single(&RESYNCS, reading.resyncs)?;
+        let refused = reading.refused.iter().map(|entry| {
+            let labels = vec![("source", entry.source.clone()), ("name", entry.name.to_string())];
+            (labels, entry.count)
+        });
+        page.family(&NOT_TAKEN, refused)?;
         page.single(&PUBLISHED, reading.published)?;
         let signals = |value: fn(&super::Signal) -> u64| {
             let all = reading.telemetry.iter();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{IpamRange, Probe, SourceState};
+use crate::contract::{IpamRange, Probe, Refused, SourceState};
 use crate::finding::{Code, Severity, Status};
 
 /// Ranges that are told of one node.
@@ -31,6 +31,8 @@ pub struct Reading {
     pub addresses: Option<Counted<AddressInfo>>,
     /// How each event is seen.
     pub probes: Vec<Probe>,
+    /// What sources told and was not taken.
+    pub refused: Vec<Refused>,
     /// Runs of programs that the kernel left out, as of the last minute.
     pub missed: u64,
     /// From an event in the kernel to the map.

@@ -33,46 +33,60 @@ mod testing;
 mod url;
 mod watches;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use tokio::sync::mpsc;
 
 pub use self::first::First;
 pub(crate) use self::first::Unheard;
 
-use crate::fact::Fact;
+use crate::fact::{Fact, Gate};
 
 /// Where a source puts what it saw. Bounded: a source that is faster than the map waits, and what it
 /// loses meanwhile (ring buffer, socket buffer) is counted where it is lost and then read again.
+///
+/// It is the only way to the map, so that no source can forget to have names checked: see [`Gate`].
 #[derive(Debug, Clone)]
-pub struct Emit(mpsc::Sender<Vec<Fact>>);
+pub struct Emit {
+    sender: mpsc::Sender<Vec<Fact>>,
+    gate: Arc<Mutex<Gate>>,
+}
 
 impl Emit {
     /// A sender and the receiving end, with room for `batches`.
     #[must_use]
     pub fn channel(batches: usize) -> (Self, mpsc::Receiver<Vec<Fact>>) {
         let (sender, receiver) = mpsc::channel(batches);
-        (Self(sender), receiver)
+        (Self { sender, gate: Arc::default() }, receiver)
     }
 
     /// Hands facts over from async code.
     ///
     /// # Errors
     /// The daemon is going down.
-    pub async fn send(&self, facts: Vec<Fact>) -> Result<(), Closed> {
+    pub async fn send(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
+        self.admit(&mut facts);
         if facts.is_empty() {
             return Ok(());
         }
-        self.0.send(facts).await.map_err(|_| Closed)
+        self.sender.send(facts).await.map_err(|_| Closed)
     }
 
     /// Hands facts over from a thread of its own. Never call it on an async worker.
     ///
     /// # Errors
     /// The daemon is going down.
-    pub fn send_blocking(&self, facts: Vec<Fact>) -> Result<(), Closed> {
+    pub fn send_blocking(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
+        self.admit(&mut facts);
         if facts.is_empty() {
             return Ok(());
         }
-        self.0.blocking_send(facts).map_err(|_| Closed)
+        self.sender.blocking_send(facts).map_err(|_| Closed)
+    }
+
+    fn admit(&self, facts: &mut Vec<Fact>) {
+        // A thread that died here left at most a list that counts as short.
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner).admit(facts);
     }
 }
 

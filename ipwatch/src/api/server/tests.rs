@@ -80,6 +80,7 @@ fn document(body: Body) -> Document {
         sources: Vec::new(),
         body,
         reservations: Vec::new(),
+        refused: Vec::new(),
     }
 }
 

@@ -53,11 +53,29 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     let sources = sources.render(view.headers, view.paint);
     let events = events.render(view.headers, view.paint);
     let notes = notes.render();
+    let refused = refused(document, view);
     if document.sources.is_empty() {
-        format!("{events}{notes}")
+        format!("{events}{notes}{refused}")
     } else {
-        format!("{sources}\n{events}{notes}")
+        format!("{sources}\n{events}{notes}{refused}")
     }
+}
+
+/// What was not taken: nothing, on most nodes.
+fn refused(document: &Document, view: View) -> String {
+    if document.refused.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["SOURCE", "REFUSED", "COUNT", "LAST"]);
+    for entry in &document.refused {
+        table.row(vec![
+            Cell::new(&entry.source),
+            Cell::styled(entry.name.as_str(), Style::Yellow),
+            Cell::known(Some(entry.count)),
+            Cell::new(&entry.last),
+        ]);
+    }
+    format!("\n{}", table.render(view.headers, view.paint))
 }
 
 /// Reasons that do not fit into a column, told once below the table: one missing kernel option is
@@ -111,6 +129,15 @@ mod tests {
         assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
         assert!(wide.contains("112    0     fentry refused: load fails"), "{wide}");
         assert!(wide.contains("71     1900  fentry and kprobe"), "{wide}");
+    }
+
+    #[test]
+    fn what_was_refused_is_shown_where_something_was() {
+        let mut sample = sample("doctor.json");
+        let text = document(&sample, plain(&sample));
+        assert!(text.contains("SOURCE  REFUSED     COUNT  LAST\nprobes  plugin-run  12"), "{text}");
+        sample.refused.clear();
+        assert!(!document(&sample, plain(&sample)).contains("REFUSED"));
     }
 
     #[test]

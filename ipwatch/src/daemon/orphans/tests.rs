@@ -9,8 +9,14 @@ fn fact(what: What) -> Fact {
 }
 
 fn mount(netns: NetnsRef, path: &str) -> Fact {
-    let holder =
-        Holder::Mount { mount_ns: 1, path: path.to_owned(), pid: 9, comm: None, cgroup: None };
+    let holder = Holder::Mount {
+        mount_ns: 1,
+        path: path.to_owned(),
+        pid: 9,
+        comm: None,
+        cgroup: None,
+        foreign: false,
+    };
     fact(What::Holder { netns, holder })
 }
 

@@ -35,7 +35,7 @@ pub(super) fn sandbox(life: Life, word: &str) -> Sandbox {
 }
 
 pub(super) fn mount_of(path: &str, mount_ns: u64, pid: u32) -> Holder {
-    Holder::Mount { mount_ns, path: path.into(), pid, comm: None, cgroup: None }
+    Holder::Mount { mount_ns, path: path.into(), pid, comm: None, cgroup: None, foreign: false }
 }
 
 impl Case {

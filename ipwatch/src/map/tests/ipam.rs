@@ -129,6 +129,7 @@ fn owned(path: Option<&str>) -> Feed {
         pid: 1,
         comm: None,
         cgroup: None,
+        foreign: false,
     };
     feed.tell(What::Netns { netns: full(7, 70, 3) });
     feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(5) });

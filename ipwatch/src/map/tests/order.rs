@@ -196,6 +196,7 @@ fn an_end_told_by_other_names_than_are_known_is_an_end() {
             pid: 1,
             comm: None,
             cgroup: None,
+            foreign: false,
         },
     });
     let netns = NetnsRef { cookie: Some(7), inode: Some(70), nsid: None };

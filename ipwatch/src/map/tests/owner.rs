@@ -87,6 +87,36 @@ fn one_that_is_mounted_elsewhere_is_not_guessed() {
     }
 }
 
+/// In a mount namespace where whoever is root chooses the paths.
+fn mounted_elsewhere_at(path: &str) -> Holder {
+    let Holder::Mount { path, pid, comm, cgroup, .. } = mounted_at(path) else { unreachable!() };
+    Holder::Mount { mount_ns: 5, path, pid, comm, cgroup, foreign: true }
+}
+
+#[test]
+fn a_mount_in_a_containers_mount_namespace_makes_no_owner() {
+    for (holder, owned) in [(mounted_elsewhere_at(PATH), false), (mounted_at(PATH), true)] {
+        let mut feed = Feed::new(ALL);
+        feed.tell(What::Task(task(5, RUNTIMES)));
+        feed.tell(What::Holder { netns: RUNTIMES, holder });
+        feed.tell(sandbox());
+        feed.tell(added(PATH));
+        feed.wants(1);
+        assert_eq!(owner(&feed, &RUNTIMES).is_some(), owned);
+        // It holds the netns all the same.
+        let id = feed.map.find(&RUNTIMES).unwrap();
+        assert_eq!(feed.map.netns(id).unwrap().holders().count(), 1);
+    }
+}
+
+#[test]
+fn nor_does_it_take_one_away() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Holder { netns: PODS, holder: mounted_elsewhere_at("/run/netns/far") });
+    told(&mut feed);
+    assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID), "its first process is in it");
+}
+
 #[test]
 fn whoever_has_the_pid_may_have_been_on_his_way() {
     let mut feed = Feed::new(ALL);

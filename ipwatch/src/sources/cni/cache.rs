@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::bounded;
-use crate::fact::{Attachment, PodName};
+use crate::fact::{Attachment, Name as Kind, PodName, is_legal_device};
 use crate::sources::json::{self, JsonError, Name};
 
 /// Longest file that is read. A config is some kilobytes; its base64 is the bulk of a file.
@@ -57,8 +57,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
     }
     let result = cached.result.unwrap_or_default();
     Ok(Some(Attachment {
-        container_id: named(cached.container_id, "container")?,
-        ifname: named(cached.if_name, "interface")?,
+        container_id: named(cached.container_id, "container", |id| Kind::ContainerId.fits(id))?,
+        ifname: named(cached.if_name, "interface", is_legal_device)?,
         network: cached.network_name.map(|Name(name)| name).unwrap_or_default(),
         netns_path: result.sandbox().or(cached.netns.map(|Name(path)| path)),
         ips: result.ips.0,
@@ -67,9 +67,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
     }))
 }
 
-fn named(name: Option<Name>, what: &'static str) -> Result<String, CacheError> {
+/// libcni refuses an ADD by another name, so that it has cached none.
+fn named(
+    name: Option<Name>,
+    what: &'static str,
+    fits: fn(&str) -> bool,
+) -> Result<String, CacheError> {
     match name {
-        Some(Name(name)) if !name.is_empty() => Ok(name),
+        Some(Name(name)) if fits(&name) => Ok(name),
         _ => Err(CacheError::Nameless(what)),
     }
 }

@@ -15,7 +15,7 @@ use super::{
     Content, Directory, Settings, Store, Trouble, conflist, read_whole, subnet, too_long, unread,
 };
 use crate::bounded;
-use crate::fact::Reservation;
+use crate::fact::{Name, Reservation};
 
 /// Its name as a store.
 pub(super) const NAME: &str = "host-local";
@@ -169,13 +169,17 @@ pub fn parse(bytes: &[u8]) -> Result<Holder, &'static str> {
         return Err("it has more than two lines");
     }
     // What a crash leaves of a file that was being written.
-    if [Some(container_id), ifname]
-        .into_iter()
-        .flatten()
-        .any(|name| name.contains(char::is_control))
-    {
+    let garbled = |name: &str| name.contains(char::is_control);
+    if garbled(container_id) || ifname.is_some_and(garbled) {
         return Err("it holds no text");
     }
+    // Anybody's words. No DEL ever has such an id: libcni and the plugin itself refuse it (`ValidateContainerID`).
+    if !Name::ContainerId.fits(container_id) {
+        return Err("its first line is no container id");
+    }
+    // The kernel takes nearly any name for a device, and the plugin whatever it was given: for whom the IP is
+    // reserved is known without.
+    let ifname = ifname.filter(|name| Name::Device.fits(name));
     Ok(Holder { container_id: container_id.to_owned(), ifname: ifname.map(str::to_owned) })
 }
 

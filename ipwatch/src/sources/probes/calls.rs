@@ -1,10 +1,16 @@
 //! From the kernel half's records of CNI calls to facts. Pure: bytes in, facts out. The texts come from
 //! a plugin's environment and say whatever its caller wrote there.
 
-use ipwatch_common::{CallEndRecord, CallRecord, kind};
+use std::path::Path;
+
+use ipwatch_common::{CallEndRecord, CallRecord, CallRefusedRecord, kind};
 
 use super::events::{TICK, whole};
-use crate::fact::{CniCall, PodName, TaskKey, What};
+use super::plugin_file::{self, File};
+use crate::fact::{CniCall, Name, PodName, TaskKey, What};
+
+/// The source that refused runs are counted for.
+const SOURCE: &str = "probes";
 
 /// What a record of a call's beginning or end says; `None` when it is neither, or not whole, or of a
 /// command that is none of CNI's.
@@ -15,8 +21,32 @@ pub fn decode(bytes: &[u8]) -> Option<What> {
     {
         return began(&record);
     }
-    let record = whole::<CallEndRecord>(bytes)?;
-    (record.header.kind == kind::CALL_ENDED).then(|| ended(&record))
+    if let Some(record) = whole::<CallEndRecord>(bytes)
+        && record.header.kind == kind::CALL_ENDED
+    {
+        return Some(ended(&record));
+    }
+    let record = whole::<CallRefusedRecord>(bytes)?;
+    (record.header.kind == kind::CALL_REFUSED).then(|| refused(Name::PluginRun))
+}
+
+/// A run that does not count.
+pub(super) fn refused(name: Name) -> What {
+    What::Refused { source: SOURCE.to_owned(), name, count: 1 }
+}
+
+/// Whether somebody else than root can change the plugin of a run: its exit status is theirs then, and what it did
+/// unknown. As the kernel half has seen the file that runs, and as the path is now.
+pub(super) fn is_doubtful(record: &CallRecord) -> bool {
+    let path = cut(&record.plugin).unwrap_or_default();
+    record.loose != 0
+        || match plugin_file::look(Path::new(&path)) {
+            File::Roots => false,
+            File::Others => true,
+            // From within a container, where plugins need not be mounted: the kernel half has looked at the plugin
+            // itself, unless it is a script. Then nobody has.
+            File::Unseen => record.script != 0,
+        }
 }
 
 /// A call whose command is one of CNI's.
@@ -70,6 +100,7 @@ mod tests {
     use super::*;
     use crate::fact::CniCommand;
     use ipwatch_common::{Header, Wire};
+    use proptest::prelude::*;
 
     /// A record of zeroes but for these.
     fn record(command: &[u8], container: &[u8], pod: [&[u8]; 3]) -> CallRecord {
@@ -119,6 +150,34 @@ mod tests {
         assert_eq!(call(&record(b"DEL", b"", [b"shop", b"", b"u"])).pod, None);
     }
 
+    proptest! {
+        /// Whatever stands in an environment: what gets past the gate has names.
+        #[test]
+        fn an_environment_is_anybodys(
+            id in prop::collection::vec(1u8.., 0..256),
+            names in prop::collection::vec(prop::collection::vec(1u8.., 0..32), 4),
+        ) {
+            let pod = [&*names[0], &*names[1], &*names[2]];
+            let mut record = record(b"DEL", &id, pod);
+            record.ifname = [0; 32];
+            fill(&mut record.ifname, &names[3]);
+            let what = began(&record).unwrap();
+            let (at, origin) = (crate::fact::BootNs(1), crate::fact::Origin::Probe);
+            let mut facts = vec![crate::fact::Fact { at, origin, what }];
+            crate::fact::Gate::default().admit(&mut facts);
+            for fact in facts {
+                let What::CniBegan(call) = fact.what else { continue };
+                prop_assert!(call.container_id.is_none_or(|id| Name::ContainerId.fits(&id)));
+                prop_assert!(call.ifname.is_none_or(|name| Name::Device.fits(&name)));
+                if let Some(pod) = call.pod {
+                    prop_assert!(Name::Namespace.fits(&pod.namespace));
+                    prop_assert!(Name::PodName.fits(&pod.name));
+                    prop_assert!(pod.uid.is_none_or(|uid| Name::PodUid.fits(&uid)));
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_is_no_call_says_nothing() {
         assert_eq!(began(&record(b"add", b"abc", [b"", b"", b""])), None);
@@ -126,6 +185,28 @@ mod tests {
         for size in 0..CallRecord::SIZE + 2 {
             assert_eq!(decode(&vec![0xff; size]), None, "{size}");
         }
+    }
+
+    #[test]
+    fn a_run_that_does_not_count_says_only_that() {
+        let mut bytes = vec![0; CallRefusedRecord::SIZE];
+        bytes[..2].copy_from_slice(&kind::CALL_REFUSED.to_ne_bytes());
+        assert_eq!(decode(&bytes), Some(refused(Name::PluginRun)));
+        assert_eq!(decode(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn a_plugin_that_others_can_change_is_doubtful() {
+        // On the way to this path nothing is anybody's but root's, as on every node.
+        let mut record = record(b"ADD", b"abc", [b"", b"", b""]);
+        record.plugin = [0; ipwatch_common::LONGEST_PATH];
+        fill(&mut record.plugin, b"/usr/bin/env");
+        assert!(!is_doubtful(&record));
+        assert!(is_doubtful(&CallRecord { loose: 1, ..record }), "the file itself");
+        // Not to be seen from here: the kernel half has looked at a program, and at no script.
+        fill(&mut record.plugin, b"/nowhere/at/all");
+        assert!(!is_doubtful(&record));
+        assert!(is_doubtful(&CallRecord { script: 1, ..record }));
     }
 
     #[test]

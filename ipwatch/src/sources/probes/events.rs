@@ -1,18 +1,18 @@
-//! From the kernel half's records to facts. Pure: bytes in, facts out.
+//! From the kernel half's records to facts. Pure, but that the file of a CNI plugin is looked at: bytes in, facts out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
-    AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, ClaimRecord,
-    FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, SignalRecord, TaskRecord, Wire,
-    kind,
+    AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, CallRefusedRecord,
+    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, SignalRecord,
+    TaskRecord, Wire, kind,
 };
 
 use super::calls;
 use crate::fact::{
-    Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Neighbour, NetnsRef, Origin,
-    Sender, Task, TaskKey, What,
+    Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Name, Neighbour, NetnsRef,
+    Origin, Sender, Task, TaskKey, What,
 };
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
@@ -99,7 +99,15 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::CALL_BEGAN => {
             let record = whole::<CallRecord>(bytes).ok_or(malformed)?;
             // A command that is none of CNI's: a program that lies there, and no plugin at work.
-            calls::began(&record).into_iter().for_each(say);
+            let began = calls::began(&record);
+            // A file is looked at only of what is a run.
+            let doubtful = began.is_some() && calls::is_doubtful(&record);
+            let said = if doubtful { Some(calls::refused(Name::PluginFile)) } else { began };
+            said.into_iter().for_each(say);
+        }
+        kind::CALL_REFUSED => {
+            let _: CallRefusedRecord = whole(bytes).ok_or(malformed)?;
+            say(calls::refused(Name::PluginRun));
         }
         kind::CALL_ENDED => {
             say(calls::ended(&whole::<CallEndRecord>(bytes).ok_or(malformed)?));

@@ -231,7 +231,7 @@ pub(super) const EVENTS: &[Event] = &[
             ),
         ],
         fallback: (NOTHING, "runs of CNI plugins are not seen"),
-        kinds: &[kind::CALL_BEGAN, kind::CALL_ENDED],
+        kinds: &[kind::CALL_BEGAN, kind::CALL_ENDED, kind::CALL_REFUSED],
     },
     Event {
         name: "netns-list",

@@ -27,6 +27,7 @@ mod ladder;
 mod log;
 mod object;
 mod offsets;
+mod plugin_file;
 mod plugins;
 mod ring;
 mod snapshot;

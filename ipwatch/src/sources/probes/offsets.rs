@@ -83,6 +83,7 @@ const MEMBERS: &[Member] = &[
     member("MM_ENV_START", &[("mm_struct", "env_start")]),
     member("MM_ENV_END", &[("mm_struct", "env_end")]),
     member("BPRM_FILENAME", &[("linux_binprm", "filename")]),
+    member("BPRM_INTERP", &[("linux_binprm", "interp")]),
     member("BPRM_FILE", &[("linux_binprm", "file")]),
     member("FILE_DENTRY", &[("file", "f_path.dentry")]),
     member("DENTRY_PARENT", &[("dentry", "d_parent")]),
@@ -92,6 +93,13 @@ const MEMBERS: &[Member] = &[
     member("TASK_EXIT_CODE", &[("task_struct", "exit_code")]),
     member("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
     member("SIGNAL_EXIT_CODE", &[("signal_struct", "group_exit_code")]),
+    member("TASK_CRED", &[("task_struct", "cred")]),
+    member("CRED_UID", &[("cred", "uid")]),
+    member("CRED_EFFECTIVE", &[("cred", "cap_effective")]),
+    member("CRED_USER_NS", &[("cred", "user_ns")]),
+    member("USER_NS_LEVEL", &[("user_namespace", "level")]),
+    member("INODE_UID", &[("inode", "i_uid")]),
+    member("INODE_MODE", &[("inode", "i_mode")]),
     member("FILE_INODE", &[("file", "f_inode")]),
     member("FILE_PRIVATE", &[("file", "private_data")]),
     member("INODE_SB", &[("inode", "i_sb")]),
@@ -143,6 +151,14 @@ pub(super) mod need {
         "TASK_EXIT_CODE",
         "SIGNAL_FLAGS",
         "SIGNAL_EXIT_CODE",
+        // Who runs it, and whose it is: unread, both would pass for root.
+        "TASK_CRED",
+        "CRED_UID",
+        "CRED_EFFECTIVE",
+        "CRED_USER_NS",
+        "USER_NS_LEVEL",
+        "INODE_UID",
+        "INODE_MODE",
     ];
     /// IPv4 addresses.
     pub(in super::super) const IPV4: &[&str] = &[

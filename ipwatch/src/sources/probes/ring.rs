@@ -290,7 +290,7 @@ impl Counts {
 
     fn read(&self) -> Result<Losses, MapError> {
         let mut losses = Losses::default();
-        for kind in kind::NETNS_CREATED..=kind::CALL_ENDED {
+        for kind in kind::NETNS_CREATED..=kind::CALL_REFUSED {
             losses.suppressed += sum(&self.suppressed, u32::from(kind))?;
             let lost = sum(&self.dropped, u32::from(kind))?;
             *match kind {

@@ -58,7 +58,7 @@ impl Proc {
 
     /// The mount namespace of the first process, where runtimes make their mounts; the daemon's own where
     /// the first process does not show its own.
-    fn host_mount_ns(&self) -> Option<u64> {
+    pub(super) fn host_mount_ns(&self) -> Option<u64> {
         let root = Dir::open(&self.root).ok()?;
         let of = |name: &str| root.dir(name).and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
         of("1").or_else(|| of("self"))

@@ -73,8 +73,8 @@ impl Dir {
     ///
     /// A link of a task that is just going reads EACCES, as one that may not be read does
     /// (`proc_ns_readlink`, `proc_fd_access_allowed`): that is made ENOENT here.
-    pub(super) fn link<'a>(&self, path: &str, buffer: &'a mut [u8; 64]) -> io::Result<&'a [u8]> {
-        match rustix::fs::readlinkat_raw(&self.0, path, &mut buffer[..]) {
+    pub(super) fn link<'a>(&self, path: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        match rustix::fs::readlinkat_raw(&self.0, path, &mut *buffer) {
             Ok(len) => Ok(&buffer[..len]),
             Err(rustix::io::Errno::ACCESS) => match self.read("stat") {
                 Err(stat) if is_gone(&stat) => Err(stat),

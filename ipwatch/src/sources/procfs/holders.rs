@@ -17,6 +17,9 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Scope, What};
 use crate::sources::netlink::netns_of_socket;
 
+/// Inode of the first user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).
+const INIT_USER_NS: u64 = 0xEFFF_FFFD;
+
 /// Where to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Search {
@@ -66,7 +69,7 @@ impl Proc {
         let complete = mounts::lines(&self.root.join("self/mountinfo"), |line| {
             let Some(mount) = Mount::parse(line) else { return };
             let Some(inode) = mount.netns() else { return };
-            let holder = mounted(Place { mount_ns, pid }, &mount, None);
+            let holder = mounted(Place { mount_ns, pid }, &mount, None, false);
             facts.push(fact(What::Holder { netns: NetnsRef::inode(inode), holder }));
         })?;
         facts.push(fact(What::Ended { scope, began, complete }));
@@ -109,6 +112,7 @@ impl Proc {
     ) -> io::Result<bool> {
         let root = Dir::open(&self.root)?;
         let own = root.dir("self").and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
+        let host = self.host_mount_ns();
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
@@ -118,15 +122,37 @@ impl Proc {
             if ids.insert(mount.id) {
                 let foreign = own != Some(place.mount_ns);
                 let process = foreign.then(|| root.dir(place.pid.to_string()).ok()).flatten();
-                found(inode, mounted(place, mount, process.as_ref()));
+                let foreign = foreign
+                    && host != Some(place.mount_ns)
+                    && !process.as_ref().is_some_and(is_runtime);
+                found(inode, mounted(place, mount, process.as_ref(), foreign));
             }
         })?;
         Ok(pass.complete)
     }
 }
 
+/// Container runtimes that may have a mount namespace of their own (`PrivateMounts=`, `MountFlags=` in a unit, a
+/// snap) and mount the netns of their sandboxes in there, by the names of their programs.
+const RUNTIMES: [&[u8]; 7] =
+    [b"containerd", b"crio", b"dockerd", b"k3s", b"podman", b"rke2", b"cri-dockerd"];
+
+/// Whether a process is a container runtime of the node's: by its program, where it is no container itself and not
+/// in a user namespace of its own. A container may call a program of its own the same.
+fn is_runtime(process: &Dir) -> bool {
+    let mut buffer = [0; 4096]; // PATH_MAX
+    let named = process.link("exe", &mut buffer).is_ok_and(|path| {
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        name.is_some_and(|name| RUNTIMES.contains(&name))
+    });
+    let groups = process.text("cgroup").ok();
+    let group = groups.as_deref().and_then(cgroup::naming);
+    let contained = group.is_none_or(|path| crate::map::cgroup::attribution(path).is_some());
+    named && !contained && process.namespace("ns/user", "user").is_ok_and(|own| own == INIT_USER_NS)
+}
+
 /// A netns mount; with the name and the cgroup of `process`, through which it is seen.
-fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>) -> Holder {
+fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>, foreign: bool) -> Holder {
     let groups = process.and_then(|dir| dir.text("cgroup").ok());
     Holder::Mount {
         mount_ns: place.mount_ns,
@@ -134,6 +160,7 @@ fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>) -> Holder {
         pid: place.pid,
         comm: process.map(Dir::comm).filter(|comm| !comm.is_empty()),
         cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
+        foreign,
     }
 }
 

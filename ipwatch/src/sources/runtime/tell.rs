@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::clock;
 use crate::fact::{
-    BootNs, Container, Fact, Origin, PodName, Sandbox, Scope, Source, SourceStatus, What,
+    BootNs, Container, Fact, Name, Origin, PodName, Sandbox, Scope, Source, SourceStatus, What,
 };
 use crate::sources::{Closed, Emit};
 
@@ -13,10 +13,6 @@ use crate::sources::{Closed, Emit};
 pub(super) const MOST: usize = 16_384;
 /// Longest name that is kept. Kubernetes allows 253.
 const LONGEST_NAME: usize = 512;
-/// Longest id. Everybody's have 64.
-const LONGEST_ID: usize = 128;
-/// Longest path (`PATH_MAX`).
-const LONGEST_PATH: usize = 4096;
 /// IPs that are kept of one sandbox.
 const MOST_IPS: usize = 64;
 /// Facts that are handed over together.
@@ -29,9 +25,17 @@ pub(super) struct Found {
     pub(super) containers: Vec<Container>,
     /// Entries that cannot be told of: too many, or without an id that may be one.
     pub(super) dropped: usize,
+    /// Those of them that had no such id.
+    pub(super) nameless: u64,
 }
 
 impl Found {
+    /// An entry has no id that may be one.
+    pub(super) fn leave_out(&mut self) {
+        self.dropped += 1;
+        self.nameless += 1;
+    }
+
     /// One entry for each id: a runtime that names one twice is confused, and then both are doubtful.
     pub(super) fn dedup(&mut self) {
         let mut seen = HashSet::new();
@@ -51,6 +55,10 @@ pub(super) async fn list(
 ) -> Result<(), Closed> {
     let scope = || Scope::Runtime { runtime: runtime.to_owned() };
     let complete = found.dropped == 0;
+    if found.nameless > 0 {
+        let (source, name, count) = (runtime.to_owned(), Name::ContainerId, found.nameless);
+        emit.send(vec![fact(began, What::Refused { source, name, count })]).await?;
+    }
     let sandboxes = found.sandboxes.into_iter().map(What::Sandbox);
     let containers = found.containers.into_iter().map(What::Container);
     let mut all = std::iter::once(What::Began(scope()))
@@ -75,10 +83,8 @@ pub(super) fn source(name: String, status: SourceStatus, detail: String) -> Fact
 
 /// An id, if it may be one: it goes into paths and into requests.
 pub(super) fn id(text: &[u8]) -> Option<String> {
-    let fine =
-        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
-    let ok = !text.is_empty() && text.len() <= LONGEST_ID && text.iter().all(fine);
-    ok.then(|| String::from_utf8_lossy(text).into_owned())
+    let text = std::str::from_utf8(text).ok()?;
+    Name::ContainerId.fits(text).then(|| text.to_owned())
 }
 
 /// A name, lossily decoded and cut. Hostile text.
@@ -100,8 +106,7 @@ pub(super) fn pod(namespace: &[u8], pod: &[u8], uid: &[u8]) -> Option<PodName> {
 
 /// A path on the node, if it may be one.
 pub(super) fn path(text: &str) -> Option<String> {
-    let ok = text.starts_with('/') && text.len() <= LONGEST_PATH && !text.contains('\0');
-    ok.then(|| text.to_owned())
+    Name::Path.fits(text).then(|| text.to_owned())
 }
 
 /// The IPs among these texts.

@@ -98,6 +98,8 @@ fn what_is_missing_or_strange_is_left_out() {
     for nameless in [
         r#"{"kind":"cniCacheV1","ifName":"eth0"}"#,
         r#"{"kind":"cniCacheV1","containerId":"c","ifName":""}"#,
+        r#"{"kind":"cniCacheV1","containerId":"c","ifName":"a b"}"#,
+        r#"{"kind":"cniCacheV1","containerId":"c;id","ifName":"eth0"}"#,
     ] {
         assert!(matches!(parse(nameless.as_bytes()), Err(CacheError::Nameless(_))), "{nameless}");
     }

@@ -1,4 +1,21 @@
+use proptest::prelude::*;
+
 use super::*;
+
+proptest! {
+    #[test]
+    fn whoever_holds_an_ip_has_a_name(
+        bytes in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..200),
+            prop::collection::vec(prop::sample::select(b"az09-_./;$ \r\n".as_slice()), 0..200),
+        ],
+    ) {
+        if let Ok(Holder { container_id, ifname }) = parse(&bytes) {
+            prop_assert!(Name::ContainerId.fits(&container_id), "{:?}", container_id);
+            prop_assert!(ifname.is_none_or(|name| Name::Device.fits(&name)));
+        }
+    }
+}
 
 #[test]
 fn both_formats() {
@@ -18,6 +35,11 @@ fn what_is_no_reservation() {
     assert_eq!(parse(&[0; 70]), Err("it holds no text"));
     assert_eq!(parse(b"a\nb\nc"), Err("it has more than two lines"));
     assert_eq!(parse(b"\xff\xfe"), Err("it holds no text"));
+    for id in ["a b", "--all", "a;id", "é", &"a".repeat(129)] {
+        assert_eq!(parse(id.as_bytes()), Err("its first line is no container id"), "{id}");
+    }
+    // For whom it is, is known all the same.
+    assert_eq!(parse(b"abc\n$(id)").map(|holder| holder.ifname), Ok(None));
 }
 
 #[test]

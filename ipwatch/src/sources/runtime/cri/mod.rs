@@ -94,7 +94,7 @@ impl Client {
         for item in sandboxes.items {
             match sandbox(runtime, &item) {
                 Some(sandbox) => found.sandboxes.push(sandbox),
-                None => found.dropped += 1,
+                None => found.leave_out(),
             }
         }
         let containers: Capped<Container> = self.call("ListContainers", All {}, LIST_LIMIT).await?;
@@ -102,7 +102,7 @@ impl Client {
         for item in containers.items {
             match container(runtime, &item) {
                 Some(container) => found.containers.push(container),
-                None => found.dropped += 1,
+                None => found.leave_out(),
             }
         }
         Ok(found)

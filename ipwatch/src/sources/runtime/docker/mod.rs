@@ -155,7 +155,7 @@ fn sorted(runtime: &str, list: &Capped<Listed>) -> Found {
     let mut names = None;
     for listed in &list.items {
         let Some(id) = tell::id(listed.id.as_bytes()) else {
-            found.dropped += 1;
+            found.leave_out();
             continue;
         };
         let name = own_name(listed);
