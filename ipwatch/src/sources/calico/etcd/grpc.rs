@@ -146,6 +146,7 @@ mod tests {
     use tonic::{Response, Status};
 
     use super::*;
+    use crate::testing::serve_grpc;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -252,14 +253,10 @@ mod tests {
             let seen = served.clone();
             async move { Ok::<_, Infallible>(seen.answer(request).await) }
         });
-        let incoming = stream::unfold(listener, |listener| async {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
         tokio::spawn(async move {
-            tonic::transport::Server::builder()
-                .serve_with_incoming(service, incoming)
-                .await
-                .unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve_grpc(stream, service.clone()));
+            }
         });
         let endpoint = tonic::transport::Endpoint::from_shared(url).unwrap();
         (seen, endpoint.connect().await.unwrap())
