@@ -31,3 +31,4 @@ pub mod sinks;
 pub mod sources;
 #[cfg(test)]
 mod testing;
+mod tls;

@@ -1,8 +1,14 @@
-//! What the unit tests of several rooms share: a log that is read back.
+//! What the unit tests of several rooms share: a log that is read back, and a server of gRPC.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::ServiceExt as _;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing::{Dispatch, Subscriber};
 
@@ -37,4 +43,21 @@ static COMPANY: LazyLock<[Dispatch; 2]> =
 pub(crate) fn hear(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     LazyLock::force(&COMPANY);
     tracing::subscriber::set_default(subscriber)
+}
+
+/// Serves gRPC on one connection. tonic's own server would switch on features that the product is built without, and
+/// all of it would be built twice.
+pub(crate) async fn serve_grpc<C, S>(connection: C, service: S)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: tower::Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        service.clone().oneshot(request.map(Body::new))
+    });
+    let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    // How a connection ends is the client's business.
+    let _ = http.serve_connection(TokioIo::new(connection), service).await;
 }

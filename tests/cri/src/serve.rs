@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::{Context as _, Result};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
-use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::server::{Grpc, UnaryService};
 use tonic_prost::ProstCodec;
+use tower::ServiceExt as _;
 
 use crate::cri;
 
@@ -29,10 +31,6 @@ pub(crate) const CONTAINER_STATES: [&str; 4] = ["CREATED", "RUNNING", "EXITED", 
 pub(crate) async fn serve(socket: &str, file: &str) -> Result<()> {
     let listener =
         tokio::net::UnixListener::bind(socket).with_context(|| format!("bind {socket}"))?;
-    let accepted = futures_util::stream::unfold(listener, |listener| async {
-        let next = listener.accept().await.map(|(stream, _)| stream);
-        Some((next, listener))
-    });
     println!("ready");
     let end = async {
         // A thread of its own: it ends with the process at the latest.
@@ -41,19 +39,33 @@ pub(crate) async fn serve(socket: &str, file: &str) -> Result<()> {
         })
         .await;
     };
-    tonic::transport::Server::builder()
-        .add_service(Fake(Arc::new(file.into())))
-        .serve_with_incoming_shutdown(accepted, end)
-        .await
-        .context("serve")
+    let fake = Fake(Arc::new(file.into()));
+    tokio::select! {
+        () = end => Ok(()),
+        failed = accept(listener, fake) => failed,
+    }
+}
+
+async fn accept(listener: tokio::net::UnixListener, fake: Fake) -> Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await.context("accept")?;
+        tokio::spawn(answer(stream, fake.clone()));
+    }
+}
+
+/// Answers on one connection. By hyper: tonic's own server would switch on features that ipwatch is built without, and
+/// what both are built with would be built twice.
+async fn answer(stream: tokio::net::UnixStream, fake: Fake) {
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        fake.clone().oneshot(request.map(Body::new))
+    });
+    let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    // How a connection ends is the client's business.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
 #[derive(Clone)]
 struct Fake(Arc<PathBuf>);
-
-impl NamedService for Fake {
-    const NAME: &'static str = "runtime.v1.RuntimeService";
-}
 
 impl tower::Service<Request<Body>> for Fake {
     type Response = Response<Body>;

@@ -18,6 +18,7 @@ use super::config::Otlp as Config;
 use super::*;
 use crate::sinks::call::tests::run;
 use crate::sinks::tests::{node, opened, resolved, updated};
+use crate::testing::serve_grpc;
 
 mod hostile;
 mod http;
@@ -58,14 +59,10 @@ impl TraceService for Collector {
 impl Collector {
     /// Serves until the runtime ends.
     async fn serve(self, listener: TcpListener) {
-        let incoming = futures_util::stream::unfold(listener, |listener| async {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
-        tonic::transport::Server::builder()
-            .add_service(TraceServiceServer::new(self))
-            .serve_with_incoming(incoming)
-            .await
-            .unwrap();
+        let service = TraceServiceServer::new(self);
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_grpc(stream, service.clone()));
+        }
     }
 
     async fn start(answers: impl IntoIterator<Item = Result<i64, Status>>) -> (Self, Otlp) {

@@ -1,9 +1,8 @@
 //! Where the API server is and who we are: a pod's service account, or a kubeconfig.
 //!
-//! `kube` knows what a kubeconfig says and makes the connection of it. Ours is how it is read: every file to a bound,
-//! and anew after a failure; a token for each request, on a thread; and what a daemon on every node does not do:
-//! run a program that a kubeconfig names, believe a server without verifying it, or go through a proxy. Nothing
-//! that these files say is ever logged.
+//! Every file is read to a bound, and anew after a failure; a token for each request, on a thread. What a daemon on
+//! every node does not do: run a program that a kubeconfig names, believe a server without verifying it, or go through
+//! a proxy. Nothing that these files say is ever logged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,17 +11,17 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
-use kube::Config;
-use kube::client::{AuthError, RustlsTlsError};
-use kube::config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use secrecy::ExposeSecret as _;
+use hyper::header::{HeaderName, HeaderValue};
+use rustls::pki_types::ServerName;
+use serde_json::json;
 
 use super::client::Api;
 use super::error::ApiError;
-use crate::bounded;
+use super::kubeconfig::{self, Cluster, Secret, User};
+use super::program::Program;
+use super::way::Way;
 use crate::sources::errors::within;
+use crate::{bounded, tls};
 
 /// No file that is read here is longer.
 const LIMIT: usize = 1 << 20;
@@ -52,6 +51,8 @@ pub(super) enum Token {
     /// A client certificate, or nothing.
     None,
     Text(String),
+    /// `USER:PASSWORD`.
+    Basic(String),
     /// Renewed by others, so it is read for each request.
     File(PathBuf),
 }
@@ -67,7 +68,7 @@ impl Token {
     pub(super) async fn read(&self) -> Result<Option<Self>, ApiError> {
         match self {
             Self::None => Ok(None),
-            Self::Text(_) => Ok(Some(self.clone())),
+            Self::Text(_) | Self::Basic(_) => Ok(Some(self.clone())),
             Self::File(path) => {
                 let path = path.clone();
                 let read = tokio::task::spawn_blocking(move || text(&path)).await;
@@ -80,6 +81,7 @@ impl Token {
     pub(super) fn bearer(&self) -> String {
         match self {
             Self::Text(token) => format!("Bearer {}", token.trim()),
+            Self::Basic(both) => format!("Basic {}", STANDARD.encode(both)),
             _ => String::new(),
         }
     }
@@ -124,84 +126,48 @@ impl Door {
                 text(&token)?;
                 let authority = account.join("ca.crt");
                 let wrong = |why: &str| ApiError::Setting(format!("{url}: {why}"));
-                let mut config = server(url).map_err(wrong)?;
-                let roots = certificates(&pem(&authority)?);
-                config.root_cert = Some(roots.ok_or_else(|| file(&authority, NO_AUTHORITY))?);
-                api(&config, Token::File(token)).map_err(|why| wrong(&why))
+                let mut way = server(url).map_err(wrong)?;
+                let authorities = tls::certificates(&pem(&authority)?);
+                way.authorities = Some(authorities.ok_or_else(|| file(&authority, NO_AUTHORITY))?);
+                Api::new(way, Token::File(token), None).map_err(|why| wrong(&why))
             }
         }
     }
 }
 
-/// What `kube` needs for this server, and nothing that the environment says.
-fn server(url: &str) -> Result<Config, &'static str> {
+/// The way to this server.
+fn server(url: &str) -> Result<Way, &'static str> {
     let url: Uri = url.parse().map_err(|_| "its server is no URL")?;
     let host = url.host().ok_or("its server is no URL with a host")?;
-    let port = match url.scheme_str() {
-        Some("https") => url.port_u16().unwrap_or(443),
+    let (secure, port) = match url.scheme_str() {
+        Some("https") => (true, url.port_u16().unwrap_or(443)),
         // As of `kubectl proxy`.
         Some("http") if matches!(host, "localhost" | "127.0.0.1" | "[::1]") => {
-            url.port_u16().unwrap_or(80)
+            (false, url.port_u16().unwrap_or(80))
         }
         _ => return Err("its server must be https://, or http:// on this node"),
     };
     // Made anew: a name and a password in it, or a query, are nobody's business.
+    let scheme = if secure { "https" } else { "http" };
     let path = url.path().trim_end_matches('/');
-    let clean = Uri::builder()
-        .scheme(url.scheme_str().unwrap_or("https"))
-        .authority(format!("{host}:{port}"))
-        .path_and_query(if path.is_empty() { "/" } else { path })
-        .build();
-    let mut config = Config::new(clean.map_err(|_| "its server is no URL")?);
-    if url.scheme_str() == Some("http") {
-        // Nobody is to be verified: the node's own authorities need not be read, nor be there.
-        config.root_cert = Some(Vec::new());
-    }
-    Ok(config)
-}
-
-/// The way that `config` says. `Err`: what is wrong, without a word of any file.
-fn api(config: &Config, token: Token) -> Result<Api, String> {
-    let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    Api::new(config, url, token).map_err(|error| match error {
-        kube::Error::RustlsTls(error) => format!("TLS: {}", tls(&error)),
-        kube::Error::Auth(AuthError::AuthExecStart(error)) => {
-            format!("the program that names its user cannot be run: {error}")
-        }
-        kube::Error::Auth(_) => {
-            "the program that names its user says nothing that can be used".to_owned()
-        }
-        _ => "what it says cannot be used".to_owned(),
+    let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(name).map_err(|_| "its server is no URL with a host")?;
+    Ok(Way {
+        url: format!("{scheme}://{host}:{port}{path}"),
+        secure,
+        name,
+        // Where nobody is to be verified, the node's own authorities need not be read, nor be there.
+        authorities: (!secure).then(Vec::new),
+        identity: None,
+        headers: Vec::new(),
     })
-}
-
-/// What `kube` says of it can quote a key.
-fn tls(error: &RustlsTlsError) -> &'static str {
-    use RustlsTlsError as E;
-    match error {
-        E::InvalidIdentityPem(_)
-        | E::MissingPrivateKey
-        | E::MissingCertificate
-        | E::UnknownPrivateKeyFormat => "the client certificate or its key is no PEM",
-        E::InvalidPrivateKey(_) => "the client certificate and its key do not go together",
-        E::AddRootCertificate(_) | E::NoValidNativeRootCA(_) => {
-            "no certificate authority is trusted, or one is no certificate: name one in the kubeconfig"
-        }
-        E::InvalidServerName(_) => "tls-server-name is no name or IP",
-    }
-}
-
-/// In DER.
-fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let all: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(pem).map(|one| one.map(|one| one.to_vec())).collect();
-    all.ok().filter(|all| !all.is_empty())
 }
 
 /// By one of its contexts, the current one if none is named. `programs`: whether one that it names is run.
 fn kubeconfig(path: &Path, context: Option<&str>, programs: bool) -> Result<Api, ApiError> {
     let wrong = |why: &str| file(path, why);
-    let (mut cluster, mut user) = chosen(path, context)?;
+    let text = String::from_utf8(pem(path)?).map_err(|_| wrong("it is no kubeconfig"))?;
+    let (cluster, mut user) = kubeconfig::chosen(&text, context).map_err(wrong)?;
     refuse(&cluster, &user, programs).map_err(wrong)?;
     // Relative to itself, as kubectl takes it.
     let dir = path.parent().unwrap_or(Path::new("/"));
@@ -213,66 +179,105 @@ fn kubeconfig(path: &Path, context: Option<&str>, programs: bool) -> Result<Api,
         (None, Some(file)) => pem(&dir.join(file)).map(Some),
         (None, None) => Ok(None),
     };
-    let mut config = server(cluster.server.as_deref().unwrap_or_default()).map_err(wrong)?;
-    config.tls_server_name = cluster.tls_server_name.clone();
+    let mut way = server(cluster.server.as_deref().unwrap_or_default()).map_err(wrong)?;
+    if let Some(name) = &cluster.tls_server_name {
+        let none = |_| wrong("TLS: tls-server-name is no name or IP");
+        way.name = ServerName::try_from(name.clone()).map_err(none)?;
+    }
     let data = cluster.certificate_authority_data.as_deref();
-    if let Some(roots) = read(data, cluster.certificate_authority.as_deref())? {
-        config.root_cert = Some(certificates(&roots).ok_or_else(|| wrong(NO_AUTHORITY))?);
-        cluster.certificate_authority_data = Some(STANDARD.encode(roots));
+    let authorities = read(data, cluster.certificate_authority.as_deref())?;
+    if let Some(pem) = &authorities {
+        let all = tls::certificates(pem);
+        way.authorities = Some(all.ok_or_else(|| wrong(NO_AUTHORITY))?);
     }
-    // In our hands, so that `kube` reads no file.
-    let data = user.client_certificate_data.take();
-    let certificate = read(data.as_deref(), user.client_certificate.take().as_deref())?;
-    let data = user.client_key_data.take();
-    let key =
-        read(data.as_ref().map(|data| data.expose_secret()), user.client_key.take().as_deref())?;
+    let certificate =
+        read(user.client_certificate_data.as_deref(), user.client_certificate.as_deref())?;
+    let data = user.client_key_data.as_ref().map(|Secret(data)| data.as_str());
+    let key = read(data, user.client_key.as_deref())?;
     // Neither is of use alone.
-    if let Some((certificate, key)) = certificate.zip(key) {
-        user.client_certificate_data = Some(STANDARD.encode(certificate));
-        user.client_key_data = Some(STANDARD.encode(key).into());
-    }
-    let token = match (user.token_file.take(), user.token.take()) {
-        (Some(file), _) => Token::File(dir.join(file)),
-        (None, Some(token)) => Token::Text(token.expose_secret().to_owned()),
-        (None, None) => Token::None,
+    way.identity = certificate.zip(key).map(|(certificate, key)| [certificate, key].join(&b'\n'));
+    way.headers = impersonation(&user).ok_or_else(|| {
+        wrong("whom it is to act as (as, as-groups, as-user-extra) cannot be said in a header")
+    })?;
+    let token = token(&mut user, dir);
+    let program = match user.exec.take() {
+        // A name and a password go first.
+        Some(exec) if !matches!(token, Token::Basic(_)) => {
+            let told = told(&cluster, authorities.as_deref());
+            let program = Program::new(exec, dir, told);
+            Some(program.map_err(|error| wrong(&error.to_string()))?)
+        }
+        _ => None,
     };
-    if let Some(exec) = &mut user.exec {
-        if let Some(command) = exec.command.as_mut().filter(|command| command.contains('/')) {
-            *command = dir.join(&*command).to_string_lossy().into_owned();
-        }
-        if exec.provide_cluster_info {
-            let told = ExecAuthCluster::try_from(&cluster);
-            exec.cluster =
-                Some(told.map_err(|_| wrong("its cluster cannot be told to a program"))?);
-        }
-    }
-    config.auth_info = user;
-    api(&config, token).map_err(|why| wrong(&why))
+    Api::new(way, token, program).map_err(|why| wrong(&why))
 }
 
-/// Cluster and user of the current context.
-fn chosen(path: &Path, context: Option<&str>) -> Result<(Cluster, AuthInfo), ApiError> {
-    let wrong = |why: &str| file(path, why);
-    let unread = || wrong("it is no kubeconfig");
-    let text = String::from_utf8(pem(path)?).map_err(|_| unread())?;
-    // Where, and what, would quote the file.
-    let config = Kubeconfig::from_yaml(&text).map_err(|_| unread())?;
-    let none =
-        if context.is_some() { "it has no such context" } else { "it has no current context" };
-    let name = context.map(str::to_owned).or(config.current_context).unwrap_or_default();
-    let context = config.contexts.into_iter().find(|one| one.name == name);
-    let context = context.and_then(|one| one.context).ok_or_else(|| wrong(none))?;
-    let cluster = config.clusters.into_iter().find(|one| one.name == context.cluster);
-    let cluster = cluster.and_then(|one| one.cluster);
-    let cluster = cluster.ok_or_else(|| wrong("the context names no cluster of it"))?;
-    let user = config.auth_infos.into_iter().find(|one| Some(&one.name) == context.user.as_ref());
-    let user = user.and_then(|one| one.auth_info);
-    let user = user.ok_or_else(|| wrong("the context names no user of it"))?;
-    Ok((cluster, user))
+fn token(user: &mut User, dir: &Path) -> Token {
+    if let (Some(name), Some(Secret(password))) = (user.username.take(), user.password.take()) {
+        return Token::Basic(format!("{name}:{password}"));
+    }
+    match (user.token_file.take(), user.token.take()) {
+        (Some(file), _) => Token::File(dir.join(file)),
+        (None, Some(Secret(token))) => Token::Text(token),
+        (None, None) => Token::None,
+    }
+}
+
+/// What a program may be told of the cluster (`ExecCredentialSpec.cluster`).
+fn told(cluster: &Cluster, authorities: Option<&[u8]>) -> serde_json::Value {
+    let mut told = json!({ "server": cluster.server });
+    let mut say = |key: &str, value: Option<serde_json::Value>| {
+        if let Some(value) = value {
+            told[key] = value;
+        }
+    };
+    say("tls-server-name", cluster.tls_server_name.clone().map(Into::into));
+    say("certificate-authority-data", authorities.map(|pem| STANDARD.encode(pem).into()));
+    say("config", cluster.told().cloned());
+    told
+}
+
+/// As whom each request is made (`client-go`, `transport/round_trippers.go`). `None`: it is nothing for a header.
+fn impersonation(user: &User) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    let mut all = Vec::new();
+    let mut say = |name: HeaderName, value: &str| {
+        all.push((name, HeaderValue::from_str(value).ok()?));
+        Some(())
+    };
+    if let Some(name) = &user.acts_as {
+        say(HeaderName::from_static("impersonate-user"), name)?;
+    }
+    if let Some(uid) = &user.as_uid {
+        say(HeaderName::from_static("impersonate-uid"), uid)?;
+    }
+    for group in user.as_groups.iter().flatten() {
+        say(HeaderName::from_static("impersonate-group"), group)?;
+    }
+    for (key, values) in user.as_user_extra.iter().flatten() {
+        let name = format!("impersonate-extra-{}", escaped(key));
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        for value in values {
+            say(name.clone(), value)?;
+        }
+    }
+    Some(all)
+}
+
+/// A key as a part of a header's name: what may not be in one, and `%`, as `%2f`.
+fn escaped(key: &str) -> String {
+    let mut text = String::new();
+    for byte in key.bytes() {
+        match byte {
+            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => text.push(char::from(byte)),
+            _ if b"!#$&'*+-.^_`|~".contains(&byte) => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    text
 }
 
 /// What is not done, whatever a kubeconfig says.
-fn refuse(cluster: &Cluster, user: &AuthInfo, programs: bool) -> Result<(), &'static str> {
+fn refuse(cluster: &Cluster, user: &User, programs: bool) -> Result<(), &'static str> {
     if cluster.insecure_skip_tls_verify == Some(true) {
         return Err("insecure-skip-tls-verify is not supported: name the certificate authority");
     }
@@ -431,6 +436,37 @@ mod tests {
             let error = opened(&text).map(|api| api.url()).unwrap_err();
             assert!(error.contains(says) && !error.contains("hunter2"), "{text}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_name_and_a_password_go_along() {
+        let user = "username: me, password: hunter2";
+        let api = opened(&config("http://127.0.0.1:1", "", user)).unwrap();
+        assert_eq!(api.token.bearer(), "Basic bWU6aHVudGVyMg==");
+    }
+
+    #[test]
+    fn whom_to_act_as_is_said_in_headers() {
+        let config = config(
+            "http://127.0.0.1:1",
+            "",
+            "as: jane, as-uid: \"7\", as-groups: [a, b], as-user-extra: {example.com/Scope: [x, y]}",
+        );
+        let (_, user) = kubeconfig::chosen(&config, None).unwrap();
+        let all = impersonation(&user).unwrap();
+        let all: Vec<_> = all.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
+        let expected = [
+            ("impersonate-user", "jane"),
+            ("impersonate-uid", "7"),
+            ("impersonate-group", "a"),
+            ("impersonate-group", "b"),
+            ("impersonate-extra-example.com%2fscope", "x"),
+            ("impersonate-extra-example.com%2fscope", "y"),
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(escaped("a%2f"), "a%252f");
+        let torn = User { acts_as: Some("a\nb".to_owned()), ..user };
+        assert_eq!(impersonation(&torn), None);
     }
 
     #[test]

@@ -1,45 +1,43 @@
-//! Requests to the API server: through `kube`'s client, with a bound on time and on what is read.
+//! Requests to the API server, with a bound on time and on what is read.
 //!
-//! TLS, client certificates, impersonation and the joining of URLs are `kube`'s, layer by layer. Not its whole stack,
-//! which retries by itself, logs each failure as an error, and takes a proxy from the environment; nor its
-//! typed requests, which hold an answer in memory as a whole.
+//! Nothing is tried again here, no proxy is taken from the environment, and no answer is in memory as a whole.
 
 use std::io::BufReader;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Bytes;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::ConfigExt as _;
-use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder};
 
 use super::account::Token;
 use super::documents::Status;
 use super::error::ApiError;
+use super::kubeconfig::Secret;
+use super::program::{Credential, Program, ProgramError};
+use super::way::{Http, Way};
 use crate::sources::answer::{self, Coming, Unread};
 use crate::sources::errors::{chain, cut, within};
 
 /// Longest answer that says why there is none.
 const STATUS_LIMIT: usize = 64 << 10;
-/// That a connection is kept for the next page of a list.
-const IDLE: Duration = Duration::from_secs(15);
 
 /// An open way to the API server.
 pub(crate) struct Api {
-    client: Client,
-    /// Where it is, for people.
-    url: String,
+    way: Arc<Way>,
+    /// Made anew when our certificate is.
+    http: Mutex<Http>,
     pub(super) token: Token,
+    /// A program that says who we are, and what it has said.
+    program: Option<(Arc<Program>, tokio::sync::Mutex<Credential>)>,
 }
 
 /// The body of an answer. Its connection ends with it, unless it was read to its end.
 pub(crate) struct Body {
     what: &'static str,
-    incoming: kube::client::Body,
+    incoming: Incoming,
 }
 
 /// What is sent along with a request.
@@ -51,33 +49,22 @@ pub(crate) struct Content {
 }
 
 impl Api {
-    /// By `config`, whose `auth_info` has no token: that is ours. `url`: for people. Within the runtime
-    /// of tokio, on a thread that may wait if `config` names a program.
-    pub(super) fn new(config: &Config, url: String, token: Token) -> Result<Self, kube::Error> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        // A watch is small lines that are to be seen at once.
-        tcp.set_nodelay(true);
-        let connector = config.rustls_https_connector_with_connector(tcp)?;
-        let http: legacy::Client<_, kube::client::Body> =
-            legacy::Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE)
-                .pool_max_idle_per_host(1)
-                .build(connector);
-        let service = ServiceBuilder::new()
-            .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer()?)
-            .layer(config.extra_headers_layer()?)
-            .map_err(BoxError::from)
-            .service(http);
-        let client = Client::new(service, config.default_namespace.clone());
-        Ok(Self { client, url, token })
+    /// Runs `program`, if there is one, and may read files: within the runtime of tokio, on a thread that may wait.
+    /// `Err`: what is wrong, without a word of any file.
+    pub(super) fn new(way: Way, token: Token, program: Option<Program>) -> Result<Self, String> {
+        let said = match &program {
+            Some(program) => Some(program.run().map_err(|error| error.to_string())?),
+            None => None,
+        };
+        let http = way.open(identity(said.as_ref()))?;
+        let said = said.map(tokio::sync::Mutex::new);
+        let program = program.map(Arc::new).zip(said);
+        Ok(Self { way: Arc::new(way), http: Mutex::new(http), token, program })
     }
 
     /// Where it is, for people.
     pub(crate) fn url(&self) -> String {
-        self.url.clone()
+        self.way.url.clone()
     }
 
     /// The body of an answer that is one.
@@ -110,7 +97,7 @@ impl Api {
     ) -> Result<Body, ApiError> {
         within(what, limit, async {
             let request = self.request(what, path, content).await?;
-            let answer = self.client.send(request).await;
+            let answer = self.http().request(request).await;
             let answer = answer.map_err(|error| ApiError::failed(what, &error))?;
             if answer.status().is_success() {
                 return Ok(Body { what, incoming: answer.into_body() });
@@ -125,30 +112,67 @@ impl Api {
         what: &'static str,
         path: &str,
         content: Option<Content>,
-    ) -> Result<Request<kube::client::Body>, ApiError> {
+    ) -> Result<Request<Full<Bytes>>, ApiError> {
+        let wrong = |error: hyper::http::Error| ApiError::Garbage { what, why: error.to_string() };
+        let path: PathAndQuery = path.parse().map_err(|error| wrong(Into::into(error)))?;
         let mut request = Request::builder()
-            .uri(path)
+            .uri(format!("{}{path}", self.way.url))
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")));
         let body = match content {
-            None => kube::client::Body::empty(),
+            None => Full::default(),
             Some(Content { method, kind, bytes }) => {
                 request = request.method(method).header(CONTENT_TYPE, kind);
                 bytes.into()
             }
         };
-        let mut request = request
-            .body(body)
-            .map_err(|error| ApiError::Garbage { what, why: error.to_string() })?;
-        if let Some(token) = self.token.read().await? {
+        let mut request = request.body(body).map_err(wrong)?;
+        let headers = request.headers_mut();
+        headers.extend(self.way.headers.iter().cloned());
+        if let Some(token) = self.bearer().await? {
             let wrong =
                 |_| ApiError::Setting("the token is none: it has line breaks in it".to_owned());
             let mut value = HeaderValue::try_from(token.bearer()).map_err(wrong)?;
             value.set_sensitive(true);
-            request.headers_mut().insert(AUTHORIZATION, value);
+            headers.insert(AUTHORIZATION, value);
         }
         Ok(request)
     }
+
+    /// What says who we are, as it is now: the program's word, which is asked again before it expires; else our own.
+    async fn bearer(&self) -> Result<Option<Token>, ApiError> {
+        let Some((program, said)) = &self.program else { return self.token.read().await };
+        let mut said = said.lock().await;
+        if !said.is_good() {
+            let (program, way) = (Arc::clone(program), Arc::clone(&self.way));
+            let asked = tokio::task::spawn_blocking(move || {
+                let said = program.run()?;
+                // With another certificate another connection is to be made.
+                let http = identity(Some(&said)).map(|identity| way.open(Some(identity)));
+                Ok::<_, ProgramError>((said, http))
+            });
+            let wrong = |why: &str| ApiError::Setting(format!("{}: {why}", self.way.url));
+            let asked = asked.await.map_err(|_| wrong("the credentials cannot be read"))?;
+            let (new, http) = asked.map_err(|error| wrong(&error.to_string()))?;
+            if let Some(http) = http {
+                *self.http.lock().unwrap_or_else(PoisonError::into_inner) = http.map_err(wrong)?;
+            }
+            *said = new;
+        }
+        match &said.token {
+            Some(Secret(token)) => Ok(Some(Token::Text(token.clone()))),
+            None => self.token.read().await,
+        }
+    }
+
+    fn http(&self) -> Http {
+        self.http.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The certificate that a program has given us, and its key.
+fn identity(said: Option<&Credential>) -> Option<&[u8]> {
+    said?.identity.as_ref().map(|Secret(pem)| pem.as_bytes())
 }
 
 impl Body {
@@ -190,7 +214,7 @@ impl Body {
     }
 }
 
-async fn refusal(what: &'static str, answer: Response<kube::client::Body>) -> ApiError {
+async fn refusal(what: &'static str, answer: Response<Incoming>) -> ApiError {
     let code = answer.status().as_u16();
     let wait = answer.headers().get(RETRY_AFTER);
     let wait = wait.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -218,13 +242,7 @@ impl Status {
 }
 
 impl ApiError {
-    /// Without the words of whoever has only passed it on.
-    fn failed(what: &'static str, error: &kube::Error) -> Self {
-        let why = match error {
-            kube::Error::Service(error) => chain(&**error),
-            kube::Error::HyperError(error) => chain(error),
-            error => chain(error),
-        };
-        Self::Broken { what, why }
+    fn failed(what: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::Broken { what, why: chain(error) }
     }
 }

@@ -1,8 +1,8 @@
 //! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
 //! and Calico's blocks and pools ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
 //!
-//! - `account`: where it is, and who we are.
-//! - `client`: requests with bounds.
+//! - `account`: where it is, and who we are. `kubeconfig`: where that is written. `program`: one that says it.
+//! - `client`: requests with bounds. `way`: its connections.
 //! - `documents`: the fields that are read.
 //! - `read`: answers as they come.
 //! - `follow`: list, watch, resume.
@@ -20,12 +20,15 @@ mod fake;
 pub(super) mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+mod kubeconfig;
 pub(crate) mod kubelet;
 pub(crate) mod networks;
 mod pods;
+mod program;
 mod read;
 #[cfg(test)]
 mod tests;
+mod way;
 pub(crate) mod whereabouts;
 
 use std::path::{Path, PathBuf};

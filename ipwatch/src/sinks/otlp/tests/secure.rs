@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Collector, Otlp, settings, until};
 use crate::sinks::tests::{node, opened};
+use crate::testing::serve_grpc;
 
 /// A CA, and what it has signed.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -65,61 +66,14 @@ async fn collector(acceptor: TlsAcceptor) -> (Collector, u16) {
     let port = listener.local_addr().unwrap().port();
     let collector = Collector::default();
     let service = super::TraceServiceServer::new(collector.clone());
-    let incoming =
-        futures_util::stream::unfold((listener, acceptor), |(listener, acceptor)| async {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                if let Ok(stream) = acceptor.accept(stream).await {
-                    let stream = Ok::<_, std::io::Error>(Stream(stream));
-                    return Some((stream, (listener, acceptor)));
-                }
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                tokio::spawn(serve_grpc(stream, service.clone()));
             }
-        });
-    let server = tonic::transport::Server::builder().add_service(service);
-    tokio::spawn(server.serve_with_incoming(incoming));
+        }
+    });
     (collector, port)
-}
-
-/// A stream that tonic's server takes.
-struct Stream(tokio_rustls::server::TlsStream<tokio::net::TcpStream>);
-
-impl tonic::transport::server::Connected for Stream {
-    type ConnectInfo = ();
-    fn connect_info(&self) {}
-}
-
-impl tokio::io::AsyncRead for Stream {
-    fn poll_read(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-        into: &mut tokio::io::ReadBuf<'_>,
-    ) -> std::task::Poll<std::io::Result<()>> {
-        std::pin::Pin::new(&mut self.0).poll_read(context, into)
-    }
-}
-
-impl tokio::io::AsyncWrite for Stream {
-    fn poll_write(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-        from: &[u8],
-    ) -> std::task::Poll<std::io::Result<usize>> {
-        std::pin::Pin::new(&mut self.0).poll_write(context, from)
-    }
-
-    fn poll_flush(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<std::io::Result<()>> {
-        std::pin::Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<std::io::Result<()>> {
-        std::pin::Pin::new(&mut self.0).poll_shutdown(context)
-    }
 }
 
 fn start(port: u16, dir: &Path, more: &str) -> Otlp {

@@ -3,7 +3,7 @@
 //! - `settings`: what may be configured.
 //! - `way`: endpoints, files, connections.
 //! - `follow`: one session after another, and the pauses between.
-//! - `v3`: list by pages, watch, resume. `status`: what its errors mean.
+//! - `v3`: list by pages, watch, resume. `grpc`, `messages`: its calls. `status`: what its errors mean.
 //! - `v2`: list, long polls, resume. `http`: its requests. `tree`: its documents.
 //! - `pools`: the pools, of either.
 //! - `tell`: what becomes of it.
@@ -14,7 +14,9 @@ mod fake;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+mod grpc;
 mod http;
+mod messages;
 mod pools;
 mod settings;
 mod status;

@@ -4,12 +4,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, SortOrder, SortTarget};
-
 use super::error::{Ended, EtcdError};
 use super::follow::{Store, Visit};
+use super::grpc::Client;
 use super::http::Line;
-use super::status::MESSAGE_LIMIT;
+use super::messages::{ASCEND, RangeRequest};
 use super::tell::Teller;
 use super::{Keys, Pace, tree, v3};
 use crate::clock;
@@ -108,16 +107,17 @@ impl Listed for V3 {
     }
 
     async fn list(&self, client: &mut Client, pace: Pace) -> Result<(Vec<Entry>, usize), Ended> {
-        let mut kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
-        let options = GetOptions::new()
-            .with_prefix()
-            .with_sort(SortTarget::Key, SortOrder::Ascend)
-            .with_limit(MOST as i64);
-        let page = v3::get(&mut kv, OF_V3.into(), options, pace).await?;
-        let all = usize::try_from(page.count()).unwrap_or_default();
-        let left = all.saturating_sub(page.kvs().len());
-        let entries = page.kvs().iter();
-        let entries = entries.map(|entry| (entry.key().to_vec(), entry.value().to_vec()));
+        let asks = RangeRequest {
+            key: OF_V3.into(),
+            range_end: v3::after(OF_V3),
+            limit: MOST as i64,
+            sort_order: ASCEND,
+            ..RangeRequest::default()
+        };
+        let page = v3::get(client, asks, pace).await?;
+        let all = usize::try_from(page.count).unwrap_or_default();
+        let left = all.saturating_sub(page.kvs.len());
+        let entries = page.kvs.into_iter().map(|entry| (entry.key, entry.value));
         Ok((entries.collect(), left))
     }
 }

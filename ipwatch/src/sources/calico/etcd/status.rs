@@ -1,7 +1,6 @@
 //! What an error of the v3 API means.
 
-use etcd_client::Error;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::error::EtcdError;
 use crate::sources::errors::{chain, cut};
@@ -14,14 +13,7 @@ const NO_LEADER: &str = "no leader";
 const COMPACTED: &str = "required revision has been compacted";
 const FUTURE: &str = "required revision is a future revision";
 
-pub(super) fn why(what: &'static str, error: &Error) -> EtcdError {
-    let status = match error {
-        Error::GRpcStatus(status) => status,
-        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
-            return EtcdError::Setting(cut(&error.to_string()));
-        }
-        _ => return EtcdError::Broken { what, why: cut(&error.to_string()) },
-    };
+pub(super) fn why(what: &'static str, status: &Status) -> EtcdError {
     // What broke on the way has a source; what etcd said itself has none.
     if let Some(source) = std::error::Error::source(status) {
         return EtcdError::Broken { what, why: chain(source) };

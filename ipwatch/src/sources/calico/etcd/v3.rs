@@ -7,10 +7,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use etcd_client::{
-    Channel, Client, ConnectOptions, GetOptions, GetResponse, KvClient, ResponseHeader, SortOrder,
-    SortTarget, WatchOptions, WatchResponse, WatchStream,
-};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tonic::Code;
@@ -18,7 +14,11 @@ use tonic::transport::Endpoint;
 
 use super::error::{Ended, EtcdError};
 use super::follow::{self, Visit};
-use super::status::{MESSAGE_LIMIT, said, why};
+use super::grpc::{Client, Watches};
+use super::messages::{
+    ASCEND, RangeRequest, RangeResponse, ResponseHeader, WatchCreateRequest, WatchResponse,
+};
+use super::status::said;
 use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
@@ -74,8 +74,7 @@ impl follow::Store for Store {
         visit: &Visit,
         teller: &mut Teller<K>,
     ) -> Result<Told, Ended> {
-        let kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
-        list(kv, visit.pace, teller).await
+        list(client, visit.pace, teller).await
     }
 
     async fn watch<K: Keys>(
@@ -110,22 +109,13 @@ pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
         let channel = endpoint.connect_with_connector(connector).await;
         let channel =
             channel.map_err(|error| EtcdError::Broken { what: CONNECT, why: chain(&error) })?;
-        let mut options = ConnectOptions::new().with_require_leader(true);
-        if let Some(user) = &visit.user {
-            options = options.with_user(&user.name, &user.password);
-        }
-        let client = Client::from_channel(Channel::Tonic(channel), Some(options)).await;
-        client.map_err(|error| why(CONNECT, &error))
+        Client::new(CONNECT, channel, visit.user.as_ref()).await
     })
     .await
 }
 
 /// Everything, page by page, as it was at one moment.
-async fn list<K: Keys>(
-    mut kv: KvClient,
-    pace: Pace,
-    teller: &mut Teller<K>,
-) -> Result<Told, Ended> {
+async fn list<K: Keys>(client: &Client, pace: Pace, teller: &mut Teller<K>) -> Result<Told, Ended> {
     let began = clock::now();
     teller.began(began).await?;
     let mut of: Option<Told> = None;
@@ -134,12 +124,15 @@ async fn list<K: Keys>(
         let end = after(prefix);
         let (mut from, mut limit) = (prefix.as_bytes().to_vec(), PAGE);
         loop {
-            let mut options = GetOptions::new().with_range(end.clone()).with_limit(limit);
-            options = options.with_sort(SortTarget::Key, SortOrder::Ascend);
-            if let Some(told) = &of {
-                options = options.with_revision(told.from[0] - 1);
-            }
-            let page = match get(&mut kv, from.clone(), options, pace).await {
+            let asks = RangeRequest {
+                key: from.clone(),
+                range_end: end.clone(),
+                limit,
+                revision: of.map_or(0, |told| told.from[0] - 1),
+                sort_order: ASCEND,
+                keys_only: false,
+            };
+            let page = match get(client, asks, pace).await {
                 Err(EtcdError::TooLarge { .. }) if limit > SMALL_PAGE => {
                     limit = SMALL_PAGE;
                     continue;
@@ -147,21 +140,21 @@ async fn list<K: Keys>(
                 page => page?,
             };
             if of.is_none() {
-                of = Some(first(page.header())?);
+                of = Some(first(page.header.as_ref())?);
             }
             let mut taken = 0;
-            for entry in page.kvs() {
-                bytes = bytes.saturating_add(entry.key().len() + entry.value().len());
-                if bytes > LIST_LIMIT || !teller.listed(entry.key(), entry.value(), began).await? {
+            for entry in &page.kvs {
+                bytes = bytes.saturating_add(entry.key.len() + entry.value.len());
+                if bytes > LIST_LIMIT || !teller.listed(&entry.key, &entry.value, began).await? {
                     break;
                 }
                 taken += 1;
             }
-            let all = u64::try_from(page.count()).unwrap_or_default();
-            match page.kvs().last() {
-                Some(last) if taken == page.kvs().len() && page.more() => {
+            let all = u64::try_from(page.count).unwrap_or_default();
+            match page.kvs.last() {
+                Some(last) if taken == page.kvs.len() && page.more => {
                     // The first key behind it.
-                    from = [last.key(), b"\0"].concat();
+                    from = [last.key.as_slice(), b"\0"].concat();
                 }
                 _ => {
                     // `count` is of all that were asked for, whatever the page's limit.
@@ -177,25 +170,23 @@ async fn list<K: Keys>(
 }
 
 pub(super) async fn get(
-    kv: &mut KvClient,
-    key: Vec<u8>,
-    options: GetOptions,
+    client: &Client,
+    asks: RangeRequest,
     pace: Pace,
-) -> Result<GetResponse, EtcdError> {
-    let answer = async { kv.get(key, Some(options)).await.map_err(|error| why(LIST, &error)) };
-    within(LIST, pace.list, answer).await
+) -> Result<RangeResponse, EtcdError> {
+    within(LIST, pace.list, client.range(LIST, asks)).await
 }
 
 /// What all pages are to be of.
 fn first(header: Option<&ResponseHeader>) -> Result<Told, EtcdError> {
-    let header = header.filter(|header| header.revision() > 0);
+    let header = header.filter(|header| header.revision > 0);
     let none = || EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
     let header = header.ok_or_else(none)?;
-    Ok(Told { cluster: header.cluster_id(), from: [header.revision() + 1; PREFIXES.len()] })
+    Ok(Told { cluster: header.cluster_id, from: [header.revision + 1; PREFIXES.len()] })
 }
 
 /// The first key behind all that begin with it.
-fn after(prefix: &str) -> Vec<u8> {
+pub(super) fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // A `/`, never 0xff.
     if let Some(last) = end.last_mut() {
@@ -228,7 +219,7 @@ impl Watch<'_> {
         loop {
             let message = tokio::select! {
                 biased;
-                message = stream.message() => message.map_err(|error| why(WATCH, &error))?,
+                message = stream.message(WATCH) => message?,
                 // Nothing more has come: what there was to say against it has been said.
                 () = std::future::ready(()), if well => {
                     teller.well(&self.visit.about).await?;
@@ -243,7 +234,7 @@ impl Watch<'_> {
                         return Err(EtcdError::Silent { what: WATCH, limit: pace.answer }.into());
                     }
                     let asked = clock::now();
-                    alive(client.kv_client(), pace).await?;
+                    alive(client, pace).await?;
                     lived = Some(asked);
                     (next, well) = (Instant::now() + jittered(pace.alive), true);
                     continue;
@@ -264,41 +255,41 @@ impl Watch<'_> {
         message: &WatchResponse,
         teller: &mut Teller<K>,
     ) -> Result<(), Ended> {
-        if message.compact_revision() > 0 {
+        if message.compact_revision > 0 {
             let why = "what was told last is too long ago (compacted)";
             return Err(EtcdError::Expired { what: WATCH, why }.into());
         }
-        if message.canceled() {
-            return Err(said(WATCH, Code::Unknown, message.cancel_reason()).into());
+        if message.canceled {
+            return Err(said(WATCH, Code::Unknown, &message.cancel_reason).into());
         }
         let told = &mut *self.told;
-        if message.header().is_some_and(|header| header.cluster_id() != told.cluster) {
+        if message.header.as_ref().is_some_and(|header| header.cluster_id != told.cluster) {
             let why = "it is another cluster than before";
             return Err(EtcdError::Expired { what: WATCH, why }.into());
         }
-        let revision = message.header().map_or(0, ResponseHeader::revision);
-        if message.created() && self.ids.len() < PREFIXES.len() {
+        let revision = message.header.as_ref().map_or(0, |header| header.revision);
+        if message.created && self.ids.len() < PREFIXES.len() {
             if revision + 1 < told.from[self.ids.len()] {
                 let why =
                     "the cluster was set back: what was told is of later than all that it has";
                 return Err(EtcdError::Expired { what: WATCH, why }.into());
             }
-            self.ids.push(message.watch_id());
+            self.ids.push(message.watch_id);
             return Ok(());
         }
-        let Some(one) = self.ids.iter().position(|id| *id == message.watch_id()) else {
+        let Some(one) = self.ids.iter().position(|id| *id == message.watch_id) else {
             return Ok(());
         };
-        for event in message.events() {
-            let Some(entry) = event.kv() else { continue };
-            // A deleted key has no version (`mvccpb.KeyValue`). `event_type()` would panic at a type that is new.
-            match entry.version() {
-                0 => teller.gone(entry.key()),
-                _ => teller.put(entry.key(), entry.value()),
+        for event in &message.events {
+            let Some(entry) = &event.kv else { continue };
+            // A deleted key has no version (`mvccpb.KeyValue`).
+            match entry.version {
+                0 => teller.gone(&entry.key),
+                _ => teller.put(&entry.key, &entry.value),
             }
-            told.from[one] = told.from[one].max(entry.mod_revision());
+            told.from[one] = told.from[one].max(entry.mod_revision);
         }
-        if message.events().is_empty() {
+        if message.events.is_empty() {
             // All until then has been told.
             told.from[one] = told.from[one].max(revision + 1);
         }
@@ -308,26 +299,19 @@ impl Watch<'_> {
 }
 
 /// One stream for all of them.
-async fn open(client: &Client, told: &Told) -> Result<WatchStream, EtcdError> {
-    let mut watches = client.watch_client().max_decoding_message_size(MESSAGE_LIMIT);
-    let options = |n: usize| {
-        WatchOptions::new()
-            .with_prefix()
-            .with_start_revision(told.from[n])
-            .with_progress_notify()
-            .with_fragment()
+async fn open(client: &Client, told: &Told) -> Result<Watches, EtcdError> {
+    let of = |(prefix, from): (&&str, &i64)| WatchCreateRequest {
+        key: prefix.as_bytes().to_vec(),
+        range_end: after(prefix),
+        start_revision: *from,
+        progress_notify: true,
+        fragment: true,
     };
-    let failed = |error| why(WATCH, &error);
-    let mut stream = watches.watch(PREFIXES[0], Some(options(0))).await.map_err(failed)?;
-    for (n, prefix) in PREFIXES.iter().enumerate().skip(1) {
-        stream.watch(*prefix, Some(options(n))).await.map_err(failed)?;
-    }
-    Ok(stream)
+    client.watch(WATCH, PREFIXES.iter().zip(&told.from).map(of).collect()).await
 }
 
 /// Asks for something small that needs a leader: a watch says nothing for hours, of a server that hangs too.
-async fn alive(mut kv: KvClient, pace: Pace) -> Result<(), EtcdError> {
-    let options = GetOptions::new().with_keys_only();
-    let answer = async { kv.get(SMALL, Some(options)).await.map_err(|error| why(ALIVE, &error)) };
-    within(ALIVE, pace.answer, answer).await.map(drop)
+async fn alive(client: &Client, pace: Pace) -> Result<(), EtcdError> {
+    let asks = RangeRequest { key: SMALL.into(), keys_only: true, ..RangeRequest::default() };
+    within(ALIVE, pace.answer, client.range(ALIVE, asks)).await.map(drop)
 }

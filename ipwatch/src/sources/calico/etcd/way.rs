@@ -3,13 +3,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::Uri;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -17,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use super::error::EtcdError;
 use super::settings::{Settings, Version};
 use crate::bounded;
+use crate::tls::{self, Wrong};
 
 /// No file that is read here is longer.
 const LIMIT: usize = 1 << 20;
@@ -115,7 +115,7 @@ impl Way {
             .collect::<Result<_, _>>()
             .map_err(|why| EtcdError::Setting(why.to_owned()))?;
         let tls = match endpoints.iter().any(|one| one.secure) {
-            true => Some(tls(settings)?),
+            true => Some(config(settings)?),
             false => None,
         };
         let user = settings.etcd_user_file.as_deref().map(user).transpose()?;
@@ -153,48 +153,36 @@ impl Dial {
     }
 }
 
-fn tls(settings: &Settings) -> Result<Arc<ClientConfig>, EtcdError> {
-    let wrong = |text: &str| EtcdError::Setting(format!("TLS: {text}"));
-    let mut roots = RootCertStore::empty();
-    match &settings.etcd_ca_file {
-        Some(path) => {
-            for one in certificates(path)? {
-                roots.add(one).map_err(|error| file(path, &error.to_string()))?;
-            }
-        }
-        None => {
-            // One that cannot be read does not make the others worth less.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
-        return Err(wrong("this system trusts no certificate: name one with calico.etcd_ca_file"));
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&error.to_string()))?
-        .with_root_certificates(roots);
-    let mut config = match (&settings.etcd_cert_file, &settings.etcd_key_file) {
+fn config(settings: &Settings) -> Result<Arc<ClientConfig>, EtcdError> {
+    let of = |path: &Option<PathBuf>, why: &str| match path {
+        Some(path) => file(path, why),
+        None => EtcdError::Setting(format!("TLS: {why}")),
+    };
+    let authorities = settings.etcd_ca_file.as_deref().map(certificates).transpose()?;
+    let identity = match (&settings.etcd_cert_file, &settings.etcd_key_file) {
         (Some(certificate), Some(key)) => {
-            let private = PrivateKeyDer::from_pem_slice(&read(key, LIMIT)?)
-                .map_err(|_| file(key, "it holds no private key in PEM"))?;
-            builder
-                .with_client_auth_cert(certificates(certificate)?, private)
-                .map_err(|error| file(key, &error.to_string()))?
+            let none = || file(key, "it holds no private key in PEM");
+            let key = tls::key(&read(key, LIMIT)?).ok_or_else(none)?;
+            Some((certificates(certificate)?, key))
         }
-        _ => builder.with_no_client_auth(),
+        _ => None,
     };
-    config.alpn_protocols = match settings.etcd_api {
-        Version::V3 => vec![b"h2".to_vec()],
-        Version::V2 => vec![b"http/1.1".to_vec()],
+    let agreed: &[u8] = match settings.etcd_api {
+        Version::V3 => b"h2",
+        Version::V2 => b"http/1.1",
     };
-    Ok(Arc::new(config))
+    tls::client(authorities, identity, &[agreed]).map_err(|wrong| match wrong {
+        Wrong::Authority(why) => of(&settings.etcd_ca_file, &why),
+        Wrong::Identity(why) => of(&settings.etcd_key_file, &why),
+        Wrong::Setup(why) => of(&None, &why),
+        Wrong::NoAuthority => {
+            of(&None, "this system trusts no certificate: name one with calico.etcd_ca_file")
+        }
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, EtcdError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path, LIMIT)?).collect();
-    let all = all.ok().filter(|all| !all.is_empty());
+    let all = tls::certificates(&read(path, LIMIT)?);
     all.ok_or_else(|| file(path, "it holds no certificate in PEM"))
 }
 

@@ -15,6 +15,7 @@ use tonic::server::Grpc;
 use tonic::{Response, Status};
 
 use super::messages::{Nothing, ObjectMeta, Pod, PodIp, PodSpec, PodStatus, Pods};
+use crate::testing::serve_grpc;
 
 #[derive(Clone)]
 pub(super) struct Kubelet(Arc<Mutex<State>>);
@@ -110,15 +111,13 @@ impl Kubelet {
     }
 
     async fn accept(self, listener: UnixListener) {
-        let incoming = futures_util::stream::unfold(listener, |listener| async {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let fake = self.clone();
             async move { Ok::<_, Infallible>(fake.answer(request).await) }
         });
-        let server = tonic::transport::Server::builder();
-        server.serve_with_incoming(service, incoming).await.unwrap();
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_grpc(stream, service.clone()));
+        }
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {

@@ -21,6 +21,7 @@ use super::messages::{
     PodSandboxNetworkStatus, PodSandboxStatus, PodSandboxStatusRequest, PodSandboxStatusResponse,
     SubscribeRequest, VersionResponse,
 };
+use crate::testing::serve_grpc;
 
 /// A runtime that speaks the CRI. Without services it offers `runtime.v1` and no events.
 #[derive(Clone)]
@@ -121,19 +122,15 @@ impl Cri {
     /// Serves on a socket.
     pub(in super::super) fn serve(&self, path: &Path) {
         let listener = UnixListener::bind(path).unwrap();
-        let incoming = futures_util::stream::unfold(listener, |listener| async {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
         let fake = self.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let fake = fake.clone();
             async move { Ok::<_, Infallible>(fake.answer(request).await) }
         });
         tokio::spawn(async move {
-            tonic::transport::Server::builder()
-                .serve_with_incoming(service, incoming)
-                .await
-                .unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve_grpc(stream, service.clone()));
+            }
         });
     }
 

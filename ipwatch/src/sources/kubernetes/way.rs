@@ -1,0 +1,121 @@
+//! The connection to the API server: TCP, with TLS or, to this node alone, without.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::Uri;
+use hyper::body::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tower::{BoxError, Service};
+
+use crate::tls::{self, Wrong};
+
+/// That a connection is kept for the next page of a list.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// Connections that are used again.
+pub(super) type Http = legacy::Client<Connector, Full<Bytes>>;
+
+/// Where the server is, whom it has to be, and who we are.
+pub(super) struct Way {
+    /// Without a `/` at its end.
+    pub(super) url: String,
+    /// By TLS.
+    pub(super) secure: bool,
+    /// What its certificate must be for.
+    pub(super) name: ServerName<'static>,
+    /// Who may vouch for it. `None`: whom the system trusts.
+    pub(super) authorities: Option<Vec<CertificateDer<'static>>>,
+    /// Our certificate and its key, in PEM.
+    pub(super) identity: Option<Vec<u8>>,
+    /// What is said with each request.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Way {
+    /// May read the system's files, so never on an async worker. `identity`: ours, if it is not the one that is known.
+    /// `Err`: what is wrong, without a word of any file.
+    pub(super) fn open(&self, identity: Option<&[u8]>) -> Result<Http, &'static str> {
+        let config = self.config(identity.or(self.identity.as_deref()))?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        // A watch is small lines that are to be seen at once.
+        tcp.set_nodelay(true);
+        let tls = self.secure.then(|| (TlsConnector::from(config), self.name.clone()));
+        Ok(legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(1)
+            .build(Connector { tcp, tls }))
+    }
+
+    fn config(&self, identity: Option<&[u8]>) -> Result<Arc<ClientConfig>, &'static str> {
+        let none = "TLS: the client certificate or its key is no PEM";
+        let identity = match identity {
+            Some(pem) => Some(tls::certificates(pem).zip(tls::key(pem)).ok_or(none)?),
+            None => None,
+        };
+        tls::client(self.authorities.clone(), identity, &[]).map_err(|wrong| match wrong {
+            Wrong::Identity(_) => "TLS: the client certificate and its key do not go together",
+            Wrong::Authority(_) | Wrong::NoAuthority => {
+                "TLS: no certificate authority is trusted, or one is no certificate: name one in the kubeconfig"
+            }
+            Wrong::Setup(_) => "TLS: it cannot be set up",
+        })
+    }
+}
+
+/// A connection.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+impl Connection for Box<dyn Io> {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+/// Connects.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tcp: HttpConnector,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Io>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, url: Uri) -> Self::Future {
+        let (connecting, tls) = (self.tcp.call(url), self.tls.clone());
+        Box::pin(async move {
+            let stream = connecting.await?.into_inner();
+            let stream: Box<dyn Io> = match tls {
+                Some((connector, name)) => {
+                    Box::new(connector.connect(name, stream).await.map_err(io::Error::other)?)
+                }
+                None => Box::new(stream),
+            };
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

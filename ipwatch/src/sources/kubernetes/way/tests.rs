@@ -1,0 +1,177 @@
+//! By TLS, as a kubeconfig says: whom to trust, which name the certificate must be for, and who we are.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::sources::kubernetes::{ApiError, Door};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A CA, and what it has signed.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &self.0).unwrap(), key)
+    }
+
+    /// A server for this name, which answers with what it was asked and whether its client has a certificate; with
+    /// `asks`, of clients that the CA knows.
+    async fn serve(&self, name: &str, asks: bool) -> SocketAddr {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let (certificate, key) = self.sign(name);
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+        let builder = match asks {
+            true => builder.with_client_cert_verifier(verifier.build().unwrap()),
+            false => builder.with_no_client_auth(),
+        };
+        let config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(stream) = acceptor.accept(stream).await else { continue };
+                let known = stream.get_ref().1.peer_certificates().is_some();
+                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                    let header = |name| {
+                        let value = request.headers().get(name).map(|one| one.to_str().unwrap());
+                        value.unwrap_or("-").to_owned()
+                    };
+                    let (user, token) = (header("impersonate-user"), header("authorization"));
+                    let text = format!("{} {known} {user} {token}", request.uri());
+                    async move { Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(text)))) }
+                });
+                let http = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        at
+    }
+
+    /// A cluster that is to be believed by this CA.
+    fn cluster(&self, server: &str, more: &str) -> String {
+        let ca = STANDARD.encode(self.0.pem());
+        format!("{{server: \"{server}\", certificate-authority-data: {ca}{more}}}")
+    }
+}
+
+/// What is answered to whoever comes by this kubeconfig.
+async fn asked(cluster: &str, user: &str) -> Result<String, ApiError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    let text = format!(
+        "current-context: here\ncontexts:\n- {{name: here, context: {{cluster: c, user: u}}}}\n\
+         clusters:\n- {{name: c, cluster: {cluster}}}\nusers:\n- {{name: u, user: {{{user}}}}}\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let api = Door::Person { path, context: None }.enter(PATIENCE).await?;
+    let body = api.get("it", "/api?limit=1", PATIENCE).await?;
+    Ok(String::from_utf8(body.whole(1 << 16, PATIENCE).await?).unwrap())
+}
+
+#[tokio::test]
+async fn a_certificate_must_be_for_the_name_that_is_asked_for() {
+    let authority = Authority::new();
+    let (ip, name) = (authority.serve("127.0.0.1", false), authority.serve("api.test", false));
+    let (ip, name) = (ip.await, name.await);
+    let at = |at: SocketAddr, path: &str| format!("https://{at}{path}");
+    // An IP, and a path in front of all others.
+    let told = asked(&authority.cluster(&at(ip, "/k8s/"), ""), "token: t, as: jane").await;
+    assert_eq!(told.unwrap(), "/k8s/api?limit=1 false jane Bearer t");
+    // Another name than where it is.
+    let error = asked(&authority.cluster(&at(name, ""), ""), "").await.unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
+    let named = authority.cluster(&at(name, ""), ", tls-server-name: api.test");
+    assert_eq!(asked(&named, "").await.unwrap(), "/api?limit=1 false - -");
+    let other = authority.cluster(&at(ip, ""), ", tls-server-name: api.test");
+    assert!(asked(&other, "").await.is_err());
+    // Whom nobody vouches for.
+    let stranger = Authority::new().cluster(&at(ip, ""), "");
+    let error = asked(&stranger, "").await.unwrap_err().to_string();
+    assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
+    let nobody = format!("{{server: \"{}\"}}", at(ip, ""));
+    assert!(asked(&nobody, "").await.is_err());
+}
+
+#[tokio::test]
+async fn our_own_certificate_is_shown() {
+    let authority = Authority::new();
+    let at = authority.serve("127.0.0.1", true).await;
+    let cluster = authority.cluster(&format!("https://{at}"), "");
+    assert!(asked(&cluster, "").await.is_err());
+    let (certificate, key) = authority.sign("me");
+    let (certificate, key) = (certificate.pem(), key.serialize_pem());
+    let data = |pem: &str| STANDARD.encode(pem);
+    let user =
+        format!("client-certificate-data: {}, client-key-data: {}", data(&certificate), data(&key));
+    assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
+    // Both in one file, as the kubelet keeps them.
+    let dir = tempfile::tempdir().unwrap();
+    let both = dir.path().join("both.pem");
+    std::fs::write(&both, format!("{certificate}{key}")).unwrap();
+    let user = format!("client-certificate: {both:?}, client-key: {both:?}");
+    assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
+}
+
+/// A program whose answers are those of `status`, one after the other: `{n}` is which it is.
+fn program(dir: &Path, status: &str) -> String {
+    let (script, count) = (dir.join("program"), dir.join("count"));
+    let answer = format!(
+        r#"{{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {status}}}"#
+    );
+    let text =
+        format!("echo >> {0}\nn=$(wc -l < {0})\ncat <<END\n{answer}\nEND\n", count.display());
+    std::fs::write(&script, text).unwrap();
+    format!(
+        "exec: {{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [{script:?}], interactiveMode: Never}}"
+    )
+}
+
+#[tokio::test]
+async fn a_program_gives_a_certificate_or_a_token_that_is_renewed() {
+    let authority = Authority::new();
+    let at = authority.serve("127.0.0.1", true).await;
+    let cluster = authority.cluster(&format!("https://{at}"), "");
+    let (certificate, key) = authority.sign("me");
+    let pem = |text: String| serde_json::to_string(&text).unwrap();
+    let (certificate, key) = (pem(certificate.pem()), pem(key.serialize_pem()));
+    let pair = format!(r#""clientCertificateData": {certificate}, "clientKeyData": {key}"#);
+    let dir = tempfile::tempdir().unwrap();
+    let user = program(dir.path(), &format!("{{{pair}}}"));
+    assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
+    // One that expires at once is asked again for the first request already.
+    let dir = tempfile::tempdir().unwrap();
+    let status =
+        format!(r#"{{{pair}, "token": "t$n", "expirationTimestamp": "2020-01-01T00:00:00Z"}}"#);
+    let user = program(dir.path(), &status);
+    assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - Bearer t2");
+}
