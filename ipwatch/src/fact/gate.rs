@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::names::{LONGEST_DEVICE, LONGEST_PATH, Name, harmless, stand_in};
 use super::{
-    Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Origin, Pod,
-    PodName, Process, Range, Reservation, Sandbox, Scope, What,
+    Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Monitor, Origin,
+    Pod, PodName, Process, Range, Reservation, RuntimeProcess, Sandbox, Scope, What,
 };
 
 /// Longest text that is for people alone: a line of a log, a state, a reason.
@@ -202,6 +202,10 @@ impl Check<'_> {
             What::SandboxGone { id, .. } | What::ContainerGone { id, .. } => {
                 kept(Name::ContainerId.fits(id))
             }
+            What::RuntimeProcesses { runtimes, monitors, complete } => {
+                *complete &= self.runtime_processes(origin, runtimes, monitors);
+                Kept
+            }
             What::Pod(pod) => self.api_pod(origin, pod),
             What::PodGone { uid } => kept(Name::PodUid.fits(uid)),
 
@@ -234,6 +238,31 @@ impl Check<'_> {
                 kept(self.fits(origin, Name::ContainerId, container_id))
             }
         }
+    }
+
+    /// Whether nothing was left out: a runtime without one of its directories is no longer known to own what lies there.
+    fn runtime_processes(
+        &mut self,
+        source: &str,
+        runtimes: &mut [RuntimeProcess],
+        monitors: &mut [Monitor],
+    ) -> bool {
+        let mut whole = true;
+        for paths in runtimes.iter_mut().flat_map(|one| [&mut one.sockets, &mut one.dirs]) {
+            paths.retain(|path| {
+                let fits = self.fits(source, Name::Path, path);
+                whole &= fits;
+                fits
+            });
+        }
+        for monitor in monitors {
+            // Without its container it may be anybody's, and so it owns more, not less.
+            self.maybe(source, Name::ContainerId, &mut monitor.container_id);
+            self.maybe(source, Name::Path, &mut monitor.dir);
+            // containerd names its namespaces by the same alphabet (`identifiers.Validate`).
+            self.maybe(source, Name::ContainerId, &mut monitor.namespace);
+        }
+        whole
     }
 
     fn link(&mut self, source: &str, link: &mut Link) {

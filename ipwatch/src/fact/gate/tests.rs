@@ -296,3 +296,38 @@ proptest! {
         prop_assert!(Name::Device.fits(&link.name), "{:?}", link.name);
     }
 }
+
+#[test]
+fn a_monitor_without_its_container_stays_and_a_runtime_without_a_directory_is_not_all() {
+    let runtime = |dir: &str| RuntimeProcess {
+        pid: 10,
+        engine: crate::fact::Engine::Containerd,
+        sockets: vec!["/run/containerd/containerd.sock".into()],
+        dirs: vec![dir.into()],
+        asked: false,
+        ignored: false,
+    };
+    let monitor = |id: &str| Monitor {
+        pid: 11,
+        engine: None,
+        dir: None,
+        namespace: Some("k8s.io".into()),
+        container_id: Some(id.into()),
+        children: vec![12],
+        ignored: false,
+    };
+    let told = |dir: &str, id: &str| What::RuntimeProcesses {
+        runtimes: vec![runtime(dir)],
+        monitors: vec![monitor(id)],
+        complete: true,
+    };
+    let fine = told("/run/containerd", "c1");
+    assert_eq!(admit(Origin::Procfs, [fine.clone()]), [fine]);
+    let kept = admit(Origin::Procfs, [told("run\0", HOSTILE)]);
+    let What::RuntimeProcesses { runtimes, monitors, complete } = &kept[0] else {
+        panic!("{kept:?}")
+    };
+    assert_eq!((runtimes[0].dirs.len(), monitors[0].children.len(), *complete), (0, 1, false));
+    assert_eq!(monitors[0].container_id, None);
+    assert!(kept.contains(&refused("procfs", Name::ContainerId, 1)), "{kept:?}");
+}
