@@ -211,9 +211,10 @@ kind: Other
 
     #[test]
     fn empty_lists_are_no_lists() {
-        let text = "current-context: a\nclusters: null\nusers:\ncontexts: ~\n";
-        assert_eq!(chosen(text, None).unwrap_err(), "it has no current context");
-        for text in ["", "x", "[]", "users: [{user: {}}]"] {
+        for text in ["current-context: a\nclusters: null\nusers:\ncontexts: ~\n", ""] {
+            assert_eq!(chosen(text, None).unwrap_err(), "it has no current context");
+        }
+        for text in ["x", "[]", "users: [{user: {}}]"] {
             assert_eq!(chosen(text, None).unwrap_err(), "it is no kubeconfig", "{text}");
         }
     }
