@@ -85,10 +85,12 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
     );
     let pid = keeper.0.id();
     let comm = || "sleep".to_owned();
-    // A mount namespace that another test makes meanwhile has a copy of every mount.
+    // A mount namespace that another test makes meanwhile has a copy of every mount, and a child that another test
+    // forks has a copy of every file, until it executes something.
     holders.retain(|holder| match holder {
         Holder::Mount { path: at, comm, .. } => at == path.to_str().unwrap() && comm.is_none(),
-        _ => true,
+        Holder::Fd { pid: of, .. } | Holder::Socket { pid: of, .. } => *of == pid,
+        Holder::Orphan { .. } => true,
     });
     holders.sort();
     let [Holder::Mount { mount_ns, comm: None, .. }, others @ ..] = &holders[..] else {
