@@ -97,9 +97,9 @@ impl Name {
                 let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
                 text.len() <= LONGEST_LABEL && is_word(text.as_bytes(), fine)
             }
-            Name::ContainerName | Name::Network => {
-                text.len() <= LONGEST_SUBDOMAIN && is_word(text.as_bytes(), is_of_cni)
-            }
+            Name::ContainerName => is_cni_word(text),
+            // Calico's first pools have no name, and go by what they hand out.
+            Name::Network => is_cni_word(text) || is_prefix(text),
             Name::Device => is_device(text) || is_stand_in(text),
             Name::Path => {
                 text.starts_with('/') && text.len() <= LONGEST_PATH && !text.contains('\0')
@@ -129,6 +129,18 @@ pub(super) fn harmless(ifname: &str) -> String {
     // FNV-1a, of 32 bits.
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     format!("odd-{:08x}", ifname.bytes().fold(0x811c_9dc5, step))
+}
+
+fn is_cni_word(text: &str) -> bool {
+    text.len() <= LONGEST_SUBDOMAIN && is_word(text.as_bytes(), is_of_cni)
+}
+
+/// An address and a length, as `10.0.0.0/16`.
+fn is_prefix(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    address.parse::<std::net::IpAddr>().is_ok()
+        && (1..=3).contains(&length.len())
+        && length.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether the kernel takes this for a device's name (`dev_valid_name`, net/core/dev.c), and CNI for an interface's
@@ -211,7 +223,14 @@ mod tests {
             (Name::ContainerName, &["POD", "nginx", "k8s_api_api-0_shop_1c0de3f2_0", "a"]),
             (
                 Name::Network,
-                &["cbr0", "k8s-pod-network", "10.0.0.0-27", "default-cni-network", "eni-0a1b"],
+                &[
+                    "cbr0",
+                    "k8s-pod-network",
+                    "10.0.0.0-27",
+                    "eni-0a1b",
+                    "192.0.2.0/24",
+                    "fd00::/64",
+                ],
             ),
             (
                 Name::Device,
@@ -269,6 +288,11 @@ mod tests {
             [".", "..", "a:b", "ifindex:", "ifindex:x", "ifindex:07", "ifindex:99999999999", "=a"]
         {
             assert!(!Name::Device.fits(text), "{text}");
+        }
+        for text in
+            ["10.0.0.0/;id", "/24", "10.0.0.0/2400", "10.0.0.0/+4", "a/24", "10.0.0.0/24/.."]
+        {
+            assert!(!Name::Network.fits(text), "{text}");
         }
         for text in ["Shop", "shop-", "a_b", "a.b"] {
             assert!(!Name::Namespace.fits(text), "{text}");

@@ -389,10 +389,11 @@ async fn whoever_reads_byte_by_byte_is_let_go() {
     let mut rig = Rig::start(Options { whole_timeout: Duration::from_millis(300), ..options() });
     let mut slow = visitor(&mut rig).await;
     let ended = async {
-        let mut byte = [0; 1024];
+        // Slower than the server waits, and fast enough to be done on a machine that is busy.
+        let mut part = [0; 4096];
         let mut read = 0;
         // Within its buffers it reads on; then comes the end, before that of the answer.
-        while let Ok(some @ 1..) = slow.read(&mut byte).await {
+        while let Ok(some @ 1..) = slow.read(&mut part).await {
             read += some;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
