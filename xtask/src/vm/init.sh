@@ -22,11 +22,10 @@ mount -t cgroup2 unified /sys/fs/cgroup/unified
 hostname vm
 ip link set lo up
 
-# IPWATCH_TEST_SLOW: an emulated CPU is some ten times slower, and what is tested is not optimised; the kernel's command
-# line may say more.
+# IPWATCH_TEST_SLOW: an emulated CPU is some ten times slower; the kernel's command line may say more.
 # IPWATCH_TEST_TRACING: this kernel takes probes on its functions. IPWATCH_TEST_OWN_MACHINE: nobody else needs
 # this machine's network.
-export IPWATCH_BIN=/bin/ipwatch IPWATCH_TEST_SLOW=${IPWATCH_TEST_SLOW:-8} IPWATCH_TEST_TRACING=1 CI=1
+export IPWATCH_BIN=/bin/ipwatch IPWATCH_TEST_SLOW=${IPWATCH_TEST_SLOW:-5} IPWATCH_TEST_TRACING=1 CI=1
 export IPWATCH_TEST_OWN_MACHINE=1 IPWATCH_TEST_CRI=/bin/ipwatch-test-cri IPWATCH_TEST_ROTEL=/bin/rotel
 
 code=0
