@@ -5,6 +5,7 @@ use support::harness::case;
 use support::pod::{Containerd, Pod};
 use support::poll::until;
 use support::proc::{View, tasks_in};
+use support::remedy::{Shell, change, changes};
 use support::{Lab, sys};
 
 use super::{GRACE, SLEEP, SOON, await_word, evidence, is_about, is_in, root_in, watching};
@@ -106,6 +107,12 @@ fn a_task_outlives_its_sandbox(lab: &Lab) {
     assert!(proof.contains("NotReady") && proof.contains(&pod.sandbox[..12]), "{proof}");
     assert!(proof.contains(&pod.pid.to_string()), "{proof}");
     assert_eq!(root_in(&daemon, pod.netns)["id"], finding["id"]);
+    // Its runtime has it still, and ends it by its own command.
+    let shell = Shell::new(lab);
+    shell.succeeds(&change(&finding, "crictl "));
+    let id = pod.sandbox.as_str();
+    assert_eq!(shell.said(), ["crictl", "stopp", id, "crictl", "rmp", id]);
+    assert!(!changes(&finding).iter().any(|command| command.contains("kill")), "{finding:#?}");
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
     daemon.await_resolved(&finding, SOON);
     containerd.stop(&pod);
@@ -130,8 +137,15 @@ fn a_task_outlives_a_sandbox_that_is_gone(lab: &Lab) {
     let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, is_in(pod.netns));
     is_about(&finding, &pod);
     assert_eq!(finding["holders"][0]["pid"], pod.pid, "{finding:#?}");
-    sys::kill(pod.pid, libc::SIGKILL).unwrap();
+    // It is the init of a pid namespace, which SIGTERM does nothing to.
+    let (shell, command) = (Shell::new(lab), change(&finding, &format!("kill -9 {}", pod.pid)));
+    shell.refuses(&command.replacen("{18}", "{18}9", 1));
+    assert!(View::leader(pod.pid).is_some(), "it was ended for another process");
+    shell.succeeds(&command);
     daemon.await_resolved(&finding, SOON);
+    // Once more: it is gone, or a zombie that nobody has taken notice of, to which no signal does anything.
+    let _ = shell.run(&command);
+    assert!(daemon.findings_in(pod.netns).iter().all(|one| one["code"] != finding["code"]));
     case(
         "runtime's state wiped, a container lives",
         "ip-held-by-dead-sandbox",
