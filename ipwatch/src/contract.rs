@@ -5,12 +5,14 @@
 //! `docs/contract/*.json` holds one example of each, which the tests read.
 
 mod cluster;
+mod step;
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::cluster::{Cluster, ClusterFinding, ClusterRange, ClusterStep};
+pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
+pub use self::step::{Run, Step};
 
 use crate::fact::{Mac, Name, SourceStatus};
 use crate::finding::Finding;

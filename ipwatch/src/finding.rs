@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract;
 use crate::fact::BootNs;
+use crate::remedy::{self, Text};
 
 /// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page
 /// in `docs/findings/` carry the same name.
@@ -259,9 +260,9 @@ pub struct Candidate {
     /// the same `observed` are one observation.
     pub observed: BootNs,
     /// What will break, one sentence.
-    pub impact: String,
-    /// What to do, the first line first.
-    pub remediation: Vec<String>,
+    pub impact: Text,
+    /// What to do, in this order.
+    pub remediation: Vec<remedy::Step>,
     /// Key of the candidate that this is a consequence of.
     pub caused_by: Option<(Code, String)>,
     /// It already stood when ipwatch first looked.
@@ -302,6 +303,9 @@ pub struct Finding {
     pub impact: String,
     /// What to do, the first line first.
     pub remediation: Vec<String>,
+    /// The same steps, each with its command as the words that it is made of. Absent in what older versions wrote.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<contract::Step>,
     /// It already stood when ipwatch first looked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,

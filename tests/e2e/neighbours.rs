@@ -111,7 +111,7 @@ fn two_answers_are_a_conflict_until_one_leaves(lab: &Lab) {
     println!("{FIGURE}a conflict fires {:?} after the first question", asked.elapsed());
     let text = proof(&finding);
     for part in
-        [a.mac("eth0"), b.mac("eth0"), format!("net:[{}]", a.inode), "pod shop/api-0".into()]
+        [a.mac("eth0"), b.mac("eth0"), format!("net:[{}]", a.inode), "pod \"shop/api-0\"".into()]
     {
         assert!(text.contains(&part), "{part} is not in\n{text}");
     }

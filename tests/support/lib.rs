@@ -53,6 +53,7 @@ pub mod poll;
 pub mod poorer;
 pub mod proc;
 pub mod prometheus;
+pub mod remedy;
 pub mod role;
 pub mod rtnl;
 pub mod sandbox;

@@ -55,6 +55,8 @@ pub enum Need {
     Macvlan,
     /// The same.
     Vxlan,
+    /// An `umount` that takes a mount namespace as an argument (`-N`, util-linux 2.35).
+    UmountN,
 }
 
 impl Need {
@@ -106,6 +108,7 @@ impl Need {
                 .then(|| "this kernel takes neither fentry nor kprobe".into()),
             Need::Macvlan => no_device("link low type macvlan mode bridge"),
             Need::Vxlan => no_device("type vxlan id 7 remote 100.64.0.1 dstport 4789"),
+            Need::UmountN => without_umount(),
         }
     }
 }
@@ -115,8 +118,15 @@ impl Need {
     /// kernels take probes on functions, have it.
     #[must_use]
     pub fn may_be_missing(self) -> bool {
-        self == Need::FreezerV1 && Need::Tracing.missing().is_some()
+        // busybox, which is in VMs of another machine, knows no namespaces.
+        self == Need::UmountN || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
     }
+}
+
+fn without_umount() -> Option<String> {
+    let help = std::process::Command::new("umount").arg("--help").output();
+    let knows = help.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains("--namespace"));
+    (!knows).then(|| "no umount that takes a mount namespace".into())
 }
 
 /// Says so when the kernel does not make such a device, in a netns that is gone at once.

@@ -13,13 +13,16 @@ use self::stage::{Pod, Stage};
 use crate::monitor::{Monitor, TemporaryDir};
 use crate::{build, interrupt, setup, shell};
 
-/// Short graces, so that nobody waits. What they are on a node, the README says.
+/// Short graces, so that nobody waits. What they are on a node, the README says. No runtime is asked: one that
+/// happens to run here never had these pods, and would deny them.
 const CONFIG: &str = r#"
 [stuck]
 grace = "1s"
 [holders]
 grace = "500ms"
 leak_age = "500ms"
+[runtime]
+sockets = []
 [cni]
 cache_dirs = ["CACHE"]
 [runtime]

@@ -22,8 +22,9 @@ use std::net::IpAddr;
 use self::living::Living;
 use super::remedy::Kubectl;
 use super::world::{Look, State};
-use crate::contract::{Cluster, ClusterFinding, ClusterRange, ClusterStep};
+use crate::contract::{self, Cluster, ClusterFinding, ClusterRange};
 use crate::finding::Severity;
+use crate::remedy::Step;
 
 /// Findings that are told.
 const MOST: usize = 10_000;
@@ -57,7 +58,7 @@ struct Candidate {
     nodes: Vec<String>,
     why: String,
     evidence: Vec<String>,
-    remediation: Vec<ClusterStep>,
+    remediation: Vec<Step>,
 }
 
 impl Candidate {
@@ -98,7 +99,7 @@ impl Candidate {
             nodes: self.nodes,
             why: self.why,
             evidence: self.evidence,
-            remediation: self.remediation,
+            remediation: self.remediation.iter().map(contract::Step::from).collect(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Step;
 use crate::finding::Severity;
 
 /// What no node alone can know: `cluster scan`.
@@ -89,18 +90,5 @@ pub struct ClusterFinding {
     pub evidence: Vec<String>,
     /// What to do, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub remediation: Vec<ClusterStep>,
-}
-
-/// One step on the way out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterStep {
-    /// What it is for.
-    pub what: String,
-    /// The command for a shell. Nothing in it but printable ASCII.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-    /// It changes something. All others only look.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub changes: bool,
+    pub remediation: Vec<Step>,
 }

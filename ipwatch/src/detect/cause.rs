@@ -3,7 +3,8 @@
 //! The functions named here are those that appear on the stacks of Linux 6.1 to 6.18. A stack that is not
 //! known is quoted, never guessed at.
 
-use crate::fact::{FileSystem, Look, Process};
+use crate::fact::{FileSystem, Look, Process, TaskKey};
+use crate::remedy::{Command, Step, Text, guard, text, value};
 
 /// Frames of the stack that are quoted.
 pub(super) const FRAMES: usize = 8;
@@ -95,88 +96,111 @@ impl<'a> Cause<'a> {
     }
 
     /// What it waits for, in one line.
-    pub(super) fn text(&self) -> Option<String> {
+    pub(super) fn text(&self) -> Option<Text> {
         Some(match self {
             Cause::Fuse(mounts) => match fuse_culprit(mounts) {
-                Some(fs) => format!(
+                Some(fs) => text!(
                     "it waits for a FUSE server: connection {}{} behind {}{}",
                     fs.minor,
-                    fs.waiting.map(|n| format!(" ({n} unanswered)")).unwrap_or_default(),
-                    fs.point,
-                    servers(fs),
+                    fs.waiting.map(|n| text!(" ({} unanswered)", n)).unwrap_or_default(),
+                    value(&fs.point),
+                    servers(fs)
                 ),
-                None => "it waits for a FUSE server".to_owned(),
+                None => text!("it waits for a FUSE server"),
             },
             Cause::Network { name, mounts } => {
-                format!("it waits for {} {name} server{}", article(name), at(mounts))
+                text!("it waits for {} {} server{}", article(name), *name, at(mounts))
             }
             Cause::FrozenFileSystem(mounts) => {
-                format!("it waits for a frozen file system to thaw{}", at(mounts))
+                text!("it waits for a frozen file system to thaw{}", at(mounts))
             }
-            Cause::Block(mounts) => format!("it waits for a block device{}", at(mounts)),
+            Cause::Block(mounts) => text!("it waits for a block device{}", at(mounts)),
             Cause::PidNamespace => {
-                "it ends its pid namespace and waits for the last task in it".to_owned()
+                text!("it ends its pid namespace and waits for the last task in it")
             }
-            Cause::CoreDump => "its core is being dumped".to_owned(),
-            Cause::Rtnl => "it waits for the kernel's network lock (rtnl)".to_owned(),
+            Cause::CoreDump => text!("its core is being dumped"),
+            Cause::Rtnl => text!("it waits for the kernel's network lock (rtnl)"),
             Cause::Other => return None,
         })
     }
 
-    /// What frees it: lines for a person, the first one first.
-    pub(super) fn way_out(&self, pid: u32) -> Vec<String> {
+    /// What frees it, in this order.
+    pub(super) fn way_out(&self, task: &TaskKey) -> Vec<Step> {
         match self {
-            Cause::Fuse(mounts) => fuse_way_out(mounts),
-            Cause::Network { name: "NFS", mounts } => {
-                let mut lines = vec![format!(
-                    "Bring the NFS server back{}: the process then exits by itself.",
-                    at(mounts)
-                )];
-                lines.extend(only(mounts).map(|fs| {
-                    format!(
-                        "If the server is gone for good: umount -N {pid} -f {} \
-                         fails its pending requests. umount -l frees nothing.",
-                        quoted(&fs.point)
-                    )
-                }));
-                lines.push(
-                    "If neither helps, the wait cannot be ended: drain and reboot the node."
-                        .to_owned(),
-                );
-                lines
-            }
+            Cause::Fuse(mounts) => fuse_way_out(mounts, task),
+            Cause::Network { name: "NFS", mounts } => nfs_way_out(mounts, task),
             Cause::Network { name, mounts } => vec![
-                format!("Bring the {name} server back{}.", at(mounts)),
-                "If it is gone for good: drain and reboot the node.".to_owned(),
+                Step::advice(text!("Bring the {} server back{}.", *name, at(mounts))),
+                Step::advice(text!("If it is gone for good, drain and reboot the node.")),
             ],
-            Cause::FrozenFileSystem(mounts) => {
-                let one = only(mounts).map_or("MOUNT".to_owned(), |fs| quoted(&fs.point));
-                vec![format!(
-                    "Thaw the one that is frozen (a snapshot may have been left half done): nsenter \
-                     --mount=/proc/{pid}/ns/mnt fsfreeze --unfreeze {one}"
-                )]
-            }
+            Cause::FrozenFileSystem(mounts) => frozen_way_out(mounts),
             Cause::Block(mounts) => vec![
-                format!(
-                    "Bring the device back{}; the kernel log says what is wrong: dmesg",
-                    at(mounts)
+                Step::look(
+                    text!("Bring the device back{}; the kernel log says what is wrong", at(mounts)),
+                    Command::new("dmesg"),
                 ),
-                "If it is lost for good: drain and reboot the node.".to_owned(),
+                Step::advice(text!("If it is lost for good, drain and reboot the node.")),
             ],
             Cause::PidNamespace => {
-                vec!["Free the task it waits for: that one is the cause.".to_owned()]
+                vec![Step::advice(text!("Free the task it waits for: that one is the cause."))]
             }
             Cause::CoreDump => {
-                vec!["Let the core dump end, or make room where it is written.".to_owned()]
+                vec![Step::advice(text!(
+                    "Let the core dump end, or make room where it is written."
+                ))]
             }
-            Cause::Rtnl => vec![
-                "Somebody else holds the network lock: find who is stuck in the kernel with \
-                 echo w > /proc/sysrq-trigger; dmesg"
-                    .to_owned(),
-            ],
-            Cause::Other => vec![format!("Find out what it waits for: cat /proc/{pid}/stack")],
+            Cause::Rtnl => vec![blocked_tasks(text!(
+                "Another task holds the network lock. The kernel log then lists the tasks that are blocked; find the one \
+                 that is not itself waiting for the lock"
+            ))],
+            Cause::Other => {
+                let TaskKey { pid, tid, .. } = *task;
+                let stack = Command::new("cat");
+                let stack = stack.word("/proc/{}/task/{}/stack", &[pid.into(), tid.into()]);
+                let same = guard::is_same_task(task);
+                vec![Step::look(text!("Find out what it waits for"), same.and(stack))]
+            }
         }
     }
+}
+
+/// Has the kernel list the tasks that are blocked. It writes to the kernel's log and changes nothing else.
+pub(super) fn blocked_tasks(what: Text) -> Step {
+    let list = Command::new("echo").own("w").to("/proc/sysrq-trigger", &[]);
+    Step::look(what, list.and(Command::new("dmesg")))
+}
+
+fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
+    let back = text!("Bring the NFS server back{}: the process then exits by itself.", at(mounts));
+    let mut steps = vec![Step::advice(back)];
+    steps.extend(only(mounts).map(|fs| {
+        // No helper (`umount.nfs` knows no `-N`), and no look at the path, which would hang.
+        let umount = Command::new("umount").owns(&["-i", "-c", "-f", "-N"]);
+        let umount = umount.number(task.pid).path(&fs.point);
+        let what = text!(
+            "If the server is gone for good, fail the requests that the process still waits for; what it had not \
+             written is lost (umount of util-linux 2.35 or newer)"
+        );
+        Step::change(what, guard::is_same_task(task).and(umount))
+    }));
+    let else_ = text!("If neither helps, the wait cannot be ended: drain and reboot the node.");
+    steps.push(Step::advice(else_));
+    steps
+}
+
+/// Only the node's own mount is thawed, and only by a person who has looked: nobody here knows whether a snapshot is
+/// being made.
+fn frozen_way_out(mounts: &[&FileSystem]) -> Vec<Step> {
+    let thaw = text!(
+        "Thaw it on the node, unless a snapshot is being made right now: fsfreeze --unfreeze with the mount point \
+         that the node has for it{}.",
+        at(mounts)
+    );
+    let look = only(mounts).filter(|fs| fs.source.starts_with("/dev/")).map(|fs| {
+        let find = Command::new("findmnt").word("--source={}", &[value(&fs.source)]);
+        Step::look(text!("See where the node has it mounted"), find)
+    });
+    look.into_iter().chain([Step::advice(thaw)]).collect()
 }
 
 /// The file system, if there is but one that it can be: no command is given for a guess.
@@ -202,72 +226,74 @@ fn fuse_culprit<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
     waiting.next().filter(|_| waiting.next().is_none())
 }
 
-fn fuse_way_out(mounts: &[&FileSystem]) -> Vec<String> {
-    let abort = |n: &str| format!("echo 1 > /sys/fs/fuse/connections/{n}/abort");
+fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
+    let mountpoint = text!(
+        "If /sys/fs/fuse/connections is empty, its control files are not mounted: mount -t fusectl fusectl \
+         /sys/fs/fuse/connections shows them."
+    );
     let Some(fs) = fuse_culprit(mounts) else {
-        let mut lines = vec![
-            "A FUSE server does not answer. Its connection is one with waiting requests: \
-             grep . /sys/fs/fuse/connections/*/waiting"
-                .to_owned(),
-        ];
-        let some = mounts.iter().map(|fs| format!("{} at {}", fs.minor, fs.point));
-        let some: Vec<String> = some.take(4).collect();
+        let waiting = Command::new("grep").owns(&["-r", "--include=waiting", "[1-9]"]);
+        let mut steps = vec![Step::look(
+            text!("A FUSE server does not answer. Its connection is one with waiting requests"),
+            waiting.own("/sys/fs/fuse/connections"),
+        )];
+        let some = mounts.iter().take(4);
+        let some = some.map(|fs| text!("{} at {}", fs.minor, value(&fs.point)));
+        let some = Text::join(some, ", ");
         if !some.is_empty() {
-            lines.push(format!("It can see these: {}.", some.join(", ")));
+            steps.push(Step::advice(text!("It can see these connections: {}.", some)));
         }
-        lines.push(format!("Bring the server back, or give its requests up: {}", abort("N")));
-        return lines;
+        steps.push(Step::advice(text!(
+            "Bring the server back, or give its requests up by writing 1 to the file abort beside that waiting."
+        )));
+        return [steps, vec![Step::advice(mountpoint)]].concat();
     };
     let server = match &fs.servers[..] {
-        [only] if fs.sure => format!("pid {} ({})", only.pid, only.comm),
-        [] => "its server".to_owned(),
-        some => format!("its server, which is {}", names(some, " or ")),
+        [only] if fs.sure => text!("pid {} ({})", only.pid, value(&only.comm)),
+        [] => text!("its server"),
+        some => text!("its server, which is {}", names(some, " or ")),
     };
+    let waits = Command::new("grep").owns(&["-q", "[1-9]"]);
+    let waits = waits.word("/sys/fs/fuse/connections/{}/waiting", &[fs.minor.into()]);
+    let abort = Command::new("echo").own("1");
+    let abort = abort.to("/sys/fs/fuse/connections/{}/abort", &[fs.minor.into()]);
     vec![
-        format!("Bring {server} back to answer for {}, or", fs.point),
-        format!(
-            "give its requests up, which ends every process that waits for it: {}",
-            abort(&fs.minor.to_string())
+        Step::advice(text!("Bring {} back to answer for {}, or", server, value(&fs.point))),
+        Step::change(
+            text!(
+                "give its requests up, which ends every process that waits for it and this mount for everybody"
+            ),
+            guard::is_same_task(task).and(waits).and(abort),
         ),
+        Step::advice(mountpoint),
     ]
 }
 
-fn servers(fs: &FileSystem) -> String {
+fn servers(fs: &FileSystem) -> Text {
     match &fs.servers[..] {
-        [] => String::new(),
-        some if fs.sure => format!(", which {} should answer", names(some, " and ")),
-        some => format!(", which one of {} should answer", names(some, ", ")),
+        [] => Text::default(),
+        some if fs.sure => text!(", which {} should answer", names(some, " and ")),
+        some => text!(", which one of {} should answer", names(some, ", ")),
     }
 }
 
-fn names(processes: &[Process], between: &str) -> String {
-    let one = |process: &Process| format!("pid {} ({})", process.pid, process.comm);
-    processes.iter().take(4).map(one).collect::<Vec<_>>().join(between)
+fn names(processes: &[Process], between: &'static str) -> Text {
+    let one = |process: &Process| text!("pid {} ({})", process.pid, value(&process.comm));
+    Text::join(processes.iter().take(4).map(one), between)
 }
 
 /// ` (SOURCE at POINT)`, for one mount or a few.
-fn at(mounts: &[&FileSystem]) -> String {
+fn at(mounts: &[&FileSystem]) -> Text {
     let one = |fs: &&FileSystem| match fs.source.as_str() {
-        "" => fs.point.clone(),
-        source => format!("{source} at {}", fs.point),
+        "" => text!("{}", value(&fs.point)),
+        source => text!("{} at {}", value(source), value(&fs.point)),
     };
-    match mounts.iter().take(3).map(one).collect::<Vec<_>>() {
-        none if none.is_empty() => String::new(),
-        some => format!(" ({})", some.join(", or ")),
-    }
+    let some = Text::join(mounts.iter().take(3).map(one), ", or ");
+    if some.is_empty() { some } else { text!(" ({})", some) }
 }
 
 fn article(name: &str) -> &'static str {
     if name.starts_with('N') { "an" } else { "a" }
-}
-
-/// A path as a shell takes it, for it was chosen by a container.
-pub(super) fn quoted(path: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+=,%".contains(c);
-    if !path.is_empty() && path.chars().all(plain) {
-        return path.to_owned();
-    }
-    format!("'{}'", path.replace('\'', r"'\''"))
 }
 
 fn is_local(fs: &str) -> bool {
@@ -295,6 +321,13 @@ mod tests {
         }
     }
 
+    const TASK: TaskKey = TaskKey { pid: 812, tid: 813, start: 4711 };
+
+    fn out(cause: &Cause<'_>) -> String {
+        let steps: Vec<String> = cause.way_out(&TASK).iter().map(Step::line).collect();
+        steps.join("\n")
+    }
+
     #[test]
     fn a_fuse_server_is_named_with_its_connection() {
         let mut fuse = mount("fuse.sshfs", "me@there:/", "/mnt/it's", 52);
@@ -304,11 +337,14 @@ mod tests {
         let idle = FileSystem { waiting: Some(0), ..mount("fuse.x", "x", "/mnt/x", 53) };
         let look = look(&["request_wait_answer", "__fuse_simple_request"], vec![idle, fuse]);
         let cause = Cause::of(&look);
-        let text = cause.text().unwrap();
-        assert!(text.contains("connection 52 (3 unanswered) behind /mnt/it's"), "{text}");
-        assert!(text.contains("pid 71 (sshfs) should answer"), "{text}");
-        let out = cause.way_out(812).join("\n");
-        assert!(out.contains("echo 1 > /sys/fs/fuse/connections/52/abort"), "{out}");
+        let text = cause.text().unwrap().to_string();
+        assert!(text.contains("connection 52 (3 unanswered) behind \"/mnt/it's\""), "{text}");
+        assert!(text.contains("pid 71 (\"sshfs\") should answer"), "{text}");
+        let out = out(&cause);
+        let abort = "grep -qE '[)] [A-Za-z] (-?[0-9]+ ){18}4711 ' /proc/812/task/813/stat && \
+                     grep -q '[1-9]' /sys/fs/fuse/connections/52/waiting && \
+                     echo 1 > /sys/fs/fuse/connections/52/abort";
+        assert!(out.contains(abort), "{out}");
     }
 
     #[test]
@@ -316,9 +352,9 @@ mod tests {
         let mounts = vec![mount("fuse", "a", "/a", 52), mount("fuse", "b", "/b", 53)];
         let look = look(&["request_wait_answer"], mounts);
         let cause = Cause::of(&look);
-        assert_eq!(cause.text().unwrap(), "it waits for a FUSE server");
-        let out = cause.way_out(812).join("\n");
-        assert!(out.contains("connections/N/abort") && out.contains("52 at /a"), "{out}");
+        assert_eq!(cause.text().unwrap().as_str(), "it waits for a FUSE server");
+        let out = out(&cause);
+        assert!(!out.contains("echo 1 >") && out.contains("52 at \"/a\""), "{out}");
     }
 
     #[test]
@@ -328,9 +364,11 @@ mod tests {
             ["folio_wait_bit_common", "nfs_wb_all", "nfs_file_flush", "filp_close", "do_exit"];
         let look = look(&stack, vec![nfs, mount("ext4", "/dev/sda1", "/", 1)]);
         let cause = Cause::of(&look);
-        assert!(cause.text().unwrap().contains("an NFS server (10.9.0.4:/data at /mnt/my data)"));
-        let out = cause.way_out(9).join("\n");
-        assert!(out.contains("umount -N 9 -f '/mnt/my data'"), "{out}");
+        let text = cause.text().unwrap().to_string();
+        assert!(text.contains("an NFS server (\"10.9.0.4:/data\" at \"/mnt/my data\")"), "{text}");
+        let out = out(&cause);
+        let fail = "/proc/812/task/813/stat && umount -i -c -f -N 812 '/mnt/my data'";
+        assert!(out.contains(fail), "{out}");
         assert!(out.contains("reboot"), "{out}");
     }
 
@@ -338,7 +376,7 @@ mod tests {
     fn each_known_stack_has_its_cause() {
         let is = |stack: &[&str], text: &str| {
             let look = look(stack, vec![mount("ext4", "/dev/sda1", "/", 1)]);
-            let told = Cause::of(&look).text().unwrap_or_default();
+            let told = Cause::of(&look).text().unwrap_or_default().to_string();
             assert!(told.contains(text) && told.is_empty() == text.is_empty(), "{stack:?}: {told}");
         };
         is(&["zap_pid_ns_processes", "do_exit"], "pid namespace");
@@ -351,12 +389,5 @@ mod tests {
         is(&[], "");
         let dumping = Look { core_dumping: true, ..Look::default() };
         assert_eq!(Cause::of(&dumping), Cause::CoreDump);
-    }
-
-    #[test]
-    fn a_hostile_path_stays_one_word_for_a_shell() {
-        assert_eq!(quoted("/a/b-c"), "/a/b-c");
-        assert_eq!(quoted("/a';reboot'"), r"'/a'\'';reboot'\'''");
-        assert_eq!(quoted("/a b$(x)"), "'/a b$(x)'");
     }
 }

@@ -9,6 +9,7 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{CallHistory, NodeMap, Policy, Word};
+use crate::remedy::{self, Command, Step, Text, said, text, value};
 
 /// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
 const LONG: u64 = 60_000_000_000;
@@ -32,16 +33,17 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
     let mut proof = Proof::new(map);
     let status = status.map_or("a signal".to_owned(), |status| format!("status {status}"));
     let text = format!(
-        "{plugin} DEL for {} failed {} times without a success between, the last with {status}",
-        words::short(id),
+        "{} DEL for {} failed {} times without a success between, the last with {status}",
+        said(plugin),
+        said(words::short(id)),
         went.failures
     );
     proof.tell("probe", last, text);
-    proof.tell("probe", first, "the first of them failed".to_owned());
+    proof.tell("probe", first, "the first of them failed");
     if let Some((command, text, at)) = &history.error {
-        proof.tell("runtime log", *at, format!("{}: {text}", command.as_str()));
+        proof.tell("runtime log", *at, format!("{}: {}", command.as_str(), said(text)));
     }
-    let what = format!("CNI DEL of {} fails again and again", words::short(id));
+    let what = text!("CNI DEL of {} fails again and again", value(words::short(id)));
     candidate(map, id, history.pod.as_ref(), proof, &what, (first, last))
 }
 
@@ -62,9 +64,10 @@ fn missing(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         let id = &entry.sandbox.id;
         let mut proof = Proof::new(map);
         proof.runtime(entry);
-        let text = format!("no DEL was run for {} since, and every run is seen", words::short(id));
+        let short = said(words::short(id));
+        let text = format!("no DEL was run for {short} since, and every run is seen");
         proof.tell("probe", dead, text);
-        let what = format!("CNI DEL of {} never came", words::short(id));
+        let what = text!("CNI DEL of {} never came", value(words::short(id)));
         candidate(map, id, entry.sandbox.pod.as_ref(), proof, &what, (dead, now))
     });
     found.collect()
@@ -79,19 +82,19 @@ fn candidate(
     id: &str,
     pod: Option<&crate::fact::PodName>,
     mut proof: Proof<'_>,
-    what: &str,
+    what: &Text,
     (since, observed): (BootNs, BootNs),
 ) -> Option<Candidate> {
     let reservation = map.reservations_for(id).next();
     if let Some(entry) = reservation {
-        let text = format!("{} reserves {} for it still: {}", entry.store, entry.ip, entry.key);
+        let text =
+            format!("{} reserves {} for it still: {}", entry.store, entry.ip, said(&entry.key));
         proof.tell(&entry.store, entry.told, text);
     }
     let netns = map.netns_of_sandbox(id);
     let (container, told) = map.sandbox_told(id).unwrap_or_default();
     let ip = reservation.map(|entry| entry.ip);
-    let kept =
-        ip.map_or_else(|| "its network stays".to_owned(), |ip| format!("{ip} stays reserved"));
+    let kept = ip.map_or_else(|| text!("its network stays"), |ip| text!("{} stays reserved", ip));
     Some(Candidate {
         code: Code::CniDelFailing,
         key: format!("{}/{id}", map.boot()?.boot_id),
@@ -116,17 +119,18 @@ fn candidate(
         evidence: proof.done(),
         since,
         observed,
-        impact: format!("{what}: {kept}, and the pod cannot be removed."),
-        remediation: vec![
-            "Read the plugin's own words: journalctl -u containerd -u kubelet -g 'failed (delete)'"
-                .to_owned(),
-            format!(
-                "When what it says is put right, have it repeated: crictl stopp {0} && crictl rmp {0}",
-                words::short(id)
-            ),
-            "Do not: remove the sandbox with force, nobody calls DEL for it any more".to_owned(),
-        ],
+        impact: text!("{}: {}, and the pod cannot be removed.", what, kept),
+        remediation: remediation(id),
         caused_by: None,
         preexisting: false,
     })
+}
+
+fn remediation(id: &str) -> Vec<Step> {
+    let log = ["-u", "containerd", "-u", "crio", "-u", "kubelet", "-g", "failed [(]delete[)]"];
+    vec![
+        Step::look(text!("Read what the plugin says"), Command::new("journalctl").owns(&log)),
+        remedy::remove_sandbox(text!("Once that is put right, have DEL run again"), id),
+        Step::never(&text!("remove the sandbox with force, nobody calls DEL for it any more")),
+    ]
 }

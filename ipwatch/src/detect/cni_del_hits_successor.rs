@@ -11,6 +11,7 @@ use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
 use crate::map::{LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word};
+use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
@@ -36,8 +37,9 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     let name = format!("{}/{}", del.pod.namespace, del.pod.name);
     let mut proof = Proof::new(map);
     let (old, new) = (words::short(&del.old), words::short(successor));
-    let plugin = del.plugin.rsplit('/').next().unwrap_or_default();
-    proof.tell("probe", del.began, format!("{plugin} DEL for sandbox {old} of {name} (CNI_ARGS)"));
+    let plugin = said(del.plugin.rsplit('/').next().unwrap_or_default());
+    let text = format!("{plugin} DEL for sandbox {} of {} (CNI_ARGS)", said(old), said(&name));
+    proof.tell("probe", del.began, text);
     if let Some(end) = del.ended {
         let status =
             end.status.map_or("by a signal".to_owned(), |status| format!("status {status}"));
@@ -54,6 +56,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         LostWhat::Reservation { ip, .. } | LostWhat::Address { ip, .. } => Some(ip),
         LostWhat::Endpoint { ip, .. } => ip,
     };
+    let remediation = remediation(del, told.as_ref());
     Some(Candidate {
         code: Code::CniDelHitsSuccessor,
         key: format!("{}/{}/{successor}", boot.boot_id, del.old),
@@ -78,23 +81,44 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         evidence: proof.done(),
         since: first.at,
         observed: now,
-        impact: format!(
-            "The DEL of old sandbox {old} took what the new sandbox {new} of {name} needs: the pod is \
-             unreachable, or its IP can be handed out again while it has it."
+        impact: text!(
+            "The DEL of old sandbox {} took what the new sandbox {} of pod {} needs: the pod is unreachable, or its IP \
+             can be handed out again while it has it.",
+            value(old),
+            value(new),
+            value(&name)
         ),
-        remediation: vec![
-            format!(
-                "Give the pod a new sandbox: kubectl delete pod -n {} {}",
-                super::cause::quoted(&del.pod.namespace),
-                super::cause::quoted(&del.pod.name)
-            ),
-            format!("Let the old sandbox be removed for good, else it is repeated: crictl rmp {old}"),
-            "If that fails with \"device or resource busy\": ipwatch explain mount-leak-blocks-removal".to_owned(),
-            "Do not: restart kubelet, it repeats the DEL of every sandbox that is not removed".to_owned(),
-        ],
+        remediation,
         caused_by: None,
         preexisting: false,
     })
+}
+
+/// The old sandbox first: while it is there, its DEL is repeated and takes the next one's network as well.
+fn remediation(del: &LateDel, told: Option<&contract::Pod>) -> Vec<Step> {
+    // Not the uid of the DEL: that is the old pod's.
+    let uid = told.and_then(|pod| pod.uid.as_deref());
+    vec![
+        Step::change(
+            text!(
+                "Remove the old sandbox, else its DEL is repeated (a sandbox that is Ready is refused)"
+            ),
+            Command::new("crictl").own("rmp").value(&del.old),
+        ),
+        Step::look(
+            text!("If that fails with \"device or resource busy\""),
+            Command::new("ipwatch").owns(&["explain", "mount-leak-blocks-removal"]),
+        ),
+        kubernetes::delete_pod(
+            text!("Then delete the pod, if it is still this one: its controller makes another"),
+            &del.pod.namespace,
+            &del.pod.name,
+            uid,
+        ),
+        Step::never(&text!(
+            "restart kubelet, it repeats the DEL of every sandbox that is not removed"
+        )),
+    ]
 }
 
 /// Whether what an earlier run found still holds: what it lost is in the evidence and nowhere else.
@@ -121,7 +145,7 @@ fn is_deleted(map: &NodeMap, sandbox: &str, now: BootNs) -> bool {
         || map.call_history(sandbox).is_some_and(|known| known.del.first.is_some())
 }
 
-/// A loss in words, and whose words they are. `is_still_lost` reads them.
+/// A loss in words, and whose words they are. `is_still_lost` reads them, and the key as it is.
 fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
     match what {
         LostWhat::Reservation { ip, store, key } => {

@@ -1,11 +1,11 @@
 //! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
 //! and is still there, though the sandbox is dead. The next pod that needs it waits.
 
-use super::cause::quoted;
 use super::words::{self, Proof};
-use crate::fact::{BootNs, Link, Parent};
+use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Netns, NodeMap, Policy, SandboxEntry};
+use crate::remedy::{Command, Step, Text, guard, said as quoted, text, value};
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let dead = map.dead_sandboxes();
@@ -36,35 +36,40 @@ fn candidate(
     }
     let boot = map.boot()?;
     let subject = words::subject(map, netns);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "a pod");
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
     let mut proof = Proof::new(map);
     proof.runtime(entry);
-    let driver =
-        parent.driver.as_deref().map(|name| format!(", driver {name}")).unwrap_or_default();
-    let device = format!("{} ({} {}{driver})", link.name, parent.bus, parent.address);
+    let driver = parent.driver.as_deref().map(|name| text!(", driver {}", value(name)));
+    let device = text!(
+        "{} ({} {}{})",
+        value(&link.name),
+        value(&parent.bus),
+        value(&parent.address),
+        driver.unwrap_or_default()
+    );
     let place = words::netns_text(netns);
-    proof.tell("netlink", seen, format!("{device} is in {place}"));
+    let named = parent.driver.as_deref().map(|name| format!(", driver {}", quoted(name)));
+    let text = format!(
+        "{} ({} {}{}) is in {place}",
+        quoted(&link.name),
+        quoted(&parent.bus),
+        quoted(&parent.address),
+        named.unwrap_or_default()
+    );
+    proof.tell("netlink", seen, text);
     let holders = map.holder_views(netns.id);
     Some(Candidate {
         code: Code::DeviceHeldByDeadSandbox,
         key: format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address),
         severity: Severity::Warning,
         evidence: proof.done(),
-        impact: format!(
-            "{device} is in what is left of {whose}: no other pod can be given it, and it does not come \
-             back to the node before that netns ends."
+        impact: text!(
+            "{} is in what is left of {}: no other pod can be given it, and it does not come back to the node before \
+             that netns ends.",
+            device,
+            whose
         ),
-        remediation: vec![
-            format!(
-                "Free the netns first: its holders are named here, and by ipwatch query netns {}",
-                netns.names.inode.unwrap_or_default()
-            ),
-            format!(
-                "To take the device out at once: nsenter --net={} ip link set dev {} netns 1",
-                quoted(&door(netns, &holders)),
-                quoted(&link.name),
-            ),
-        ],
+        remediation: remediation(netns, link),
         holders,
         subject,
         since,
@@ -74,10 +79,42 @@ fn candidate(
     })
 }
 
-/// A path that leads into the netns.
-fn door(netns: &Netns, holders: &[crate::contract::Holder]) -> String {
-    if let Some(task) = netns.tasks().next() {
-        return format!("/proc/{}/task/{}/ns/net", task.pid, task.tid);
+fn remediation(netns: &Netns, link: &Link) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some(inode) = netns.names.inode {
+        steps.push(Step::look(
+            text!("Free the netns first. What holds it"),
+            Command::new("ipwatch").owns(&["query", "netns"]).number(inode).owns(&["-o", "tree"]),
+        ));
     }
-    holders.iter().find_map(|holder| holder.mount_path.clone()).unwrap_or_else(|| "PATH".to_owned())
+    let what = text!("To take the device out at once; it comes back down and without addresses");
+    match out(netns, link) {
+        Some(out) => steps.push(Step::change(what, out)),
+        None => steps.push(Step::advice(
+            what.then(&Text::own(": ip link set DEVICE netns 1, run in that netns")),
+        )),
+    }
+    steps
+}
+
+/// Moves the device to the node's netns, with the node's own `ip`, through a task that is still there or a mount that
+/// is still this netns.
+fn out(netns: &Netns, link: &Link) -> Option<Command> {
+    let moves = |enter: Command| {
+        enter.owns(&["ip", "link", "set", "dev"]).value(&link.name).owns(&["netns", "1"])
+    };
+    let enter = Command::new("nsenter");
+    if let Some(task) = netns.tasks().next() {
+        let parts = [task.pid.into(), task.tid.into()];
+        let enter = enter.word("--net=/proc/{}/task/{}/ns/net", &parts);
+        return Some(guard::is_same_task(task).and(moves(enter)));
+    }
+    let inode = netns.names.inode?;
+    netns.holders().find_map(|holder| match holder {
+        Holder::Mount { path, pid: 1, .. } => {
+            let mounted = guard::is_mounted(1, inode, path)?;
+            Some(mounted.and(moves(enter.clone().word("--net={}", &[value(path)]))))
+        }
+        _ => None,
+    })
 }

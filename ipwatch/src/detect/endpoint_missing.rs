@@ -11,6 +11,7 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
+use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
 /// Endpoints of pods that are gone that are told one by one.
 const TOLD: usize = 64;
@@ -38,15 +39,17 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
     let in_api = is_in_api(missing);
     let name = format!("{}/{}", pod.namespace, pod.name);
     let impact = if in_api {
-        format!(
-            "Calico's annotations of {name} do not say what its sandbox has: a DEL has run for it, or another \
-             sandbox's ADD. Its IP can be handed out again while it has it."
+        text!(
+            "Calico's annotations of pod {} do not say what its sandbox has: a DEL has run for it, or another \
+             sandbox's ADD. Its IP can be handed out again while it has it.",
+            value(&name)
         )
     } else {
-        format!(
-            "Calico does not know {name} any more: its agent takes {} for nobody's and removes its route and its \
+        text!(
+            "Calico does not know pod {} any more: its agent takes {} for nobody's and removes its route and its \
              rules, so that the pod is unreachable.",
-            missing.device.name
+            value(&name),
+            value(&missing.device.name)
         )
     };
     Some(Candidate {
@@ -59,7 +62,7 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
         since: missing.since,
         observed,
         impact,
-        remediation: remediation(missing),
+        remediation: remediation(missing, sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref())),
         caused_by: None,
         preexisting: missing.lost.is_none() && missing.other.is_none(),
     })
@@ -72,15 +75,16 @@ fn is_in_api(missing: &MissingEndpoint<'_>) -> bool {
 
 fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> Vec<Evidence> {
     let MissingEndpoint { store, pod, netns, device, .. } = *missing;
-    let name = format!("{}/{}", pod.namespace, pod.name);
+    let name = said(&format!("{}/{}", pod.namespace, pod.name));
     let mut proof = Proof::new(map);
     if let Some((was, went)) = missing.lost {
-        let text = format!("the endpoint of {name} went: {}{}", was.endpoint.key, container(was));
+        let text =
+            format!("the endpoint of {name} went: {}{}", said(&was.endpoint.key), container(was));
         proof.tell(store, *went, text);
     }
     let text = match missing.other {
         Some(other) => {
-            let key = &other.endpoint.key;
+            let key = said(&other.endpoint.key);
             format!("the endpoint of {name} is another's: {key}{}", container(other))
         }
         None if is_in_api(missing) => {
@@ -90,7 +94,7 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
     };
     proof.tell(store, observed, text);
     proof.runtime(missing.sandbox);
-    let text = format!("{} leads to its netns, {}", device.name, words::netns_text(netns));
+    let text = format!("{} leads to its netns, {}", said(&device.name), words::netns_text(netns));
     proof.tell("netlink", observed, text);
     let ips = words::addresses(netns).join(", ");
     proof.tell("netlink", observed, format!("up there: {ips}"));
@@ -101,26 +105,43 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
     proof.done()
 }
 
-fn remediation(missing: &MissingEndpoint<'_>) -> Vec<String> {
-    let quoted = super::cause::quoted;
-    let (namespace, pod) = (quoted(&missing.pod.namespace), quoted(&missing.pod.name));
-    let device = quoted(&missing.device.name);
+fn calicoctl_get(namespace: &str) -> Command {
+    let get = Command::new("calicoctl").owns(&["get", "workloadendpoint"]);
+    get.word("--namespace={}", &[value(namespace)]).owns(&["-o", "wide"])
+}
+
+fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>) -> Vec<Step> {
+    let (namespace, pod) = (&*missing.pod.namespace, &*missing.pod.name);
+    let device = &*missing.device.name;
+    let ip = |words: &[&'static str]| Command::new("ip").owns(words).value(device);
     vec![
-        format!("See what the node still has: ip route show dev {device}; ip -d link show {device}"),
-        format!("See what Calico has: calicoctl get workloadendpoint -n {namespace} -o wide"),
-        format!("Give the pod a new sandbox: kubectl delete pod -n {namespace} {pod}"),
-        format!(
-            "Before that, let old sandboxes of this pod be removed for good, else their DEL is repeated: crictl \
-             pods --name {pod}; crictl rmp OLD"
+        Step::look(
+            text!("See what the node still has"),
+            ip(&["route", "show", "dev"]).and(ip(&["-d", "link", "show", "dev"])),
         ),
-        "Do not: restart calico-node, it makes no endpoint and removes the route if it is still there"
-            .to_owned(),
+        Step::look(text!("See what Calico has"), calicoctl_get(namespace)),
+        Step::look(
+            text!(
+                "Old sandboxes of this pod must be removed for good first, else their DEL is repeated. Those that are \
+                 NotReady are the old ones: crictl rmp and their id"
+            ),
+            Command::new("crictl").own("pods").word("--name={}", &[value(pod)]),
+        ),
+        kubernetes::delete_pod(
+            text!("Then delete the pod, if it is still this one: its controller makes another"),
+            namespace,
+            pod,
+            uid,
+        ),
+        Step::never(&text!(
+            "restart calico-node, it makes no endpoint and removes the route if it is still there"
+        )),
     ]
 }
 
 fn container(entry: &EndpointEntry) -> String {
     let id = entry.endpoint.container.as_deref().map(words::short);
-    id.map(|id| format!(", for container {id}")).unwrap_or_default()
+    id.map(|id| format!(", for container {}", said(id))).unwrap_or_default()
 }
 
 fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
@@ -130,19 +151,25 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         return None;
     }
     let name = format!("{}/{}", endpoint.namespace, endpoint.pod);
-    let id = words::short(stale.container);
     let mut proof = Proof::new(map);
-    let text = format!("an endpoint of {name}: {}{}", endpoint.key, container(stale.entry));
+    let text = format!(
+        "an endpoint of {}: {}{}",
+        said(&name),
+        said(&endpoint.key),
+        container(stale.entry)
+    );
     proof.tell(&endpoint.store, stale.entry.told, text);
     match map.sandbox(stale.container) {
         Some(entry) => proof.runtime(entry),
         None => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let text = format!("no runtime has {id}; asked: {}", runtimes.join(", "));
+            let asked = words::listed(runtimes);
+            let text =
+                format!("no runtime has {}; asked: {asked}", said(words::short(stale.container)));
             proof.tell("runtime", observed, text);
         }
     }
-    let device = endpoint.device.as_deref().unwrap_or("of it");
+    let device = endpoint.device.as_deref().map_or_else(|| "of it".to_owned(), said);
     proof.tell("netlink", observed, format!("no netns of it, and no device {device}"));
     let (container, pod) = map.sandbox_told(stale.container).unwrap_or_default();
     Some(Candidate {
@@ -169,17 +196,20 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         evidence: proof.done(),
         since: stale.from.min(observed),
         observed,
-        impact: format!(
-            "Calico keeps an endpoint for {name}, of which nothing is left on this node. Policies go on counting \
-             its IP."
+        impact: text!(
+            "Calico keeps an endpoint for pod {}, of which nothing is left on this node. Policies go on counting its IP.",
+            value(&name)
         ),
         remediation: vec![
-            format!("Ask once more whether it is gone: crictl inspectp {id} (must say: not found)"),
-            format!(
-                "If it is: calicoctl get workloadendpoint -n {} -o wide, and calicoctl delete workloadendpoint of \
-                 it",
-                super::cause::quoted(&endpoint.namespace)
+            Step::look(
+                text!("Ask once more whether it is gone: this must say not found"),
+                Command::new("crictl").own("inspectp").value(stale.container),
             ),
+            Step::look(text!("See what Calico has of it"), calicoctl_get(&endpoint.namespace)),
+            Step::advice(text!(
+                "If both say so, delete that one endpoint with calicoctl delete workloadendpoint: nothing guards that \
+                 against a pod that has the name by then."
+            )),
         ],
         caused_by: None,
         preexisting: false,

@@ -11,6 +11,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Fixed, Netns, NodeMap, Policy};
+use crate::remedy::{Command, Step, guard, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     let silent = map.silent(now).filter_map(|((id, ifindex, ip), silence)| {
@@ -52,7 +53,7 @@ fn missing(
     (ifindex, ip): (u32, IpAddr),
     fixed: &Fixed,
 ) -> Option<String> {
-    let device = words::device(pod, ifindex);
+    let device = words::device_said(pod, ifindex);
     let mac = fixed.mac;
     let Some(other) = fixed.other else {
         // It has been asked for since, and answered.
@@ -79,16 +80,18 @@ fn candidate(
 ) -> Option<Candidate> {
     let boot = map.boot()?;
     let device = words::device(pod, ifindex);
-    let text = format!("the default route of {} is via {ip} on {device}", words::netns_text(pod));
+    let of = words::netns_text(pod);
+    let text = format!("the default route of {of} is via {ip} on {}", said(&device));
     proof.tell("netlink", observed, text);
     if let Some(end) = map.other_end(pod.id, ifindex) {
         let mac = end.mac.map(|mac| format!(", {mac}")).unwrap_or_default();
         let state = if end.up { "up" } else { "down" };
-        let text = format!("the node's end of {device} is {} ({state}{mac})", end.name);
+        let text =
+            format!("the node's end of {} is {} ({state}{mac})", said(&device), said(&end.name));
         proof.tell("netlink", observed, text);
     }
     let subject: Subject = words::subject(map, pod);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "it");
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("it"));
     Some(Candidate {
         code: Code::GatewayNeighbourLost,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
@@ -97,20 +100,48 @@ fn candidate(
         evidence: proof.done(),
         since,
         observed,
-        impact: format!(
-            "{whose} reaches nothing beyond its own link: its default next hop {ip} does not answer."
+        impact: text!(
+            "{} reaches nothing beyond its own link: its default next hop {} does not answer.",
+            whose,
+            ip
         ),
-        remediation: vec![
-            "See it from inside: nsenter -t PID -n ip neigh; nsenter -t PID -n ip route".to_owned(),
-            "See the node's end: ip -d link; with Calico also cat /proc/sys/net/ipv4/conf/DEVICE/proxy_arp \
-             (1) and ip route show IP (there)"
-                .to_owned(),
-            "If the node's end or its route is gone, its CNI has taken it: delete the pod; its controller \
-             makes another"
-                .to_owned(),
-        ],
+        remediation: remediation(map, pod, ifindex, subject.ip),
         caused_by: None,
         preexisting: false,
         subject,
     })
+}
+
+fn remediation(map: &NodeMap, pod: &Netns, ifindex: u32, own: Option<IpAddr>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some(task) = pod.tasks().next() {
+        let enter = || {
+            let parts = [task.pid.into(), task.tid.into()];
+            Command::new("nsenter").word("--net=/proc/{}/task/{}/ns/net", &parts)
+        };
+        let neigh = guard::is_same_task(task).and(enter().owns(&["ip", "neigh"]));
+        let both = neigh.and(enter().owns(&["ip", "route"]));
+        steps.push(Step::look(text!("See the pod's side"), both));
+    }
+    match map.other_end(pod.id, ifindex) {
+        Some(end) => {
+            let link = Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&end.name);
+            steps.push(Step::look(text!("See the node's end"), link));
+            let proxy = Command::new("cat");
+            let proxy = proxy.place("/proc/sys/net/ipv4/conf/{}/proxy_arp", &[value(&end.name)]);
+            steps.push(Step::look(text!("With Calico this must print 1"), proxy));
+        }
+        None => steps.push(Step::look(
+            text!("See the node's end"),
+            Command::new("ip").owns(&["-d", "link"]),
+        )),
+    }
+    if let Some(own) = own {
+        let route = Command::new("ip").owns(&["route", "show"]).ip(own);
+        steps.push(Step::look(text!("With Calico the node must have this route"), route));
+    }
+    steps.push(Step::advice(text!(
+        "If the node's end or its route is gone, its CNI has taken it: delete the pod; its controller makes another."
+    )));
+    steps
 }

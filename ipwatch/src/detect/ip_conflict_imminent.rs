@@ -8,6 +8,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, Match, Netns, NodeMap, ReservationEntry};
+use crate::remedy::{self, Command, Step, kubernetes, said, text};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
@@ -28,19 +29,20 @@ fn candidate(
     let new = words::reserved_for(entry);
     let mut proof = Proof::new(map);
     let store = &*entry.store;
-    proof.tell(store, entry.first_seen, format!("{store} reserves {ip} for {new}: {}", entry.key));
+    proof.tell(
+        store,
+        entry.first_seen,
+        format!("{store} reserves {ip} for {new}: {}", said(&entry.key)),
+    );
     for release in map.releases_of(ip).filter(|release| release.was.store == entry.store) {
         let old = words::reserved_for(&release.was);
         proof.tell(store, release.at, format!("{store} let go of it before, reserved for {old}"));
     }
     let id = entry.container_id.as_deref().unwrap_or_default();
     for call in map.running_calls().filter(|call| call.call.container_id.as_deref() == Some(id)) {
-        let plugin = call.call.plugin.rsplit('/').next().unwrap_or_default();
-        let text = format!(
-            "{plugin} {} is under way for {}",
-            call.call.command.as_str(),
-            words::short(id)
-        );
+        let plugin = said(call.call.plugin.rsplit('/').next().unwrap_or_default());
+        let (command, id) = (call.call.command.as_str(), said(words::short(id)));
+        let text = format!("{plugin} {command} is under way for {id}");
         proof.tell("probe", call.began, text);
     }
     proof.holder(holder, now);
@@ -55,7 +57,8 @@ fn candidate(
     let mut subject = words::subject(map, holder);
     subject.ip = Some(ip);
     subject.network = Some(entry.network.to_string());
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "another netns");
+    let whose =
+        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
     let so_far = if second.is_some() {
         "Both have it now"
     } else {
@@ -69,29 +72,38 @@ fn candidate(
         evidence: proof.done(),
         since: entry.first_seen,
         observed: now,
-        impact: format!(
-            "{ip} was given to {new} while {whose} has it. {so_far}: traffic to either reaches one of them \
-             at random, or the new one fails with \"address already in use\"."
+        impact: text!(
+            "{} was given to {} while {} has it. {}: traffic to either reaches one of them at random, or the new one \
+             fails with \"address already in use\".",
+            ip,
+            &new,
+            whose,
+            so_far
         ),
-        remediation: remediation(&boot.node, entry, ip),
+        remediation: remediation(map, entry, ip),
         caused_by: None,
         preexisting: entry.preexisting,
         subject,
     })
 }
 
-fn remediation(node: &str, entry: &ReservationEntry, ip: std::net::IpAddr) -> Vec<String> {
-    let mut lines = vec![format!("Start no more pods here: kubectl cordon {node}")];
+fn remediation(map: &NodeMap, entry: &ReservationEntry, ip: std::net::IpAddr) -> Vec<Step> {
+    let node = map.boot().map_or("", |boot| &*boot.node);
+    let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node)];
+    let away = text!("Move the new pod away, if it is still this one");
+    let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
     if let Some(pod) = &entry.pod {
-        let (namespace, name) =
-            (super::cause::quoted(&pod.namespace), super::cause::quoted(&pod.name));
-        lines.push(format!("Move the new pod away: kubectl delete pod -n {namespace} {name}"));
+        let uid = pod.uid.clone().or_else(|| told?.uid);
+        steps.push(kubernetes::delete_pod(away, &pod.namespace, &pod.name, uid.as_deref()));
     } else if let Some(id) = &entry.container_id {
-        lines.push(format!("Move the new pod away: crictl stopp {}", words::short(id)));
+        steps.push(Step::change(away, Command::new("crictl").own("stopp").value(id)));
     }
-    lines.push(format!("End what held {ip} before: ipwatch query ip {ip} -o tree names it"));
-    lines.push(
-        "Do not: delete the reservation, the pod after next would get the IP as well".to_owned(),
-    );
-    lines
+    steps.push(Step::look(
+        text!("End what held {} before; its own finding says how", ip),
+        Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),
+    ));
+    steps.push(Step::never(&text!(
+        "delete the reservation, the pod after next would get the IP as well"
+    )));
+    steps
 }

@@ -10,6 +10,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Holding, Meeting, Netns, NodeMap, Policy};
+use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     map.duplicates().iter().filter_map(|one| candidate(map, one, now)).collect()
@@ -30,7 +31,8 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     let (link, shared) = (meeting(map, one.meeting), whose(&old, first));
     let mut proof = Proof::new(map);
     for (holding, netns, who) in [(one.first, first, &old), (one.second, second, &new)] {
-        let device = netns.link(holding.at.ifindex).map_or("a device", |link| &*link.name);
+        let device =
+            netns.link(holding.at.ifindex).map_or("a device".to_owned(), |link| said(&link.name));
         let came =
             if holding.seen_to_come { "came up" } else { "was up already when it was first read" };
         let text = format!("{ip} {came} on {device} of {}", whose(who, netns));
@@ -50,12 +52,16 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         evidence: proof.done(),
         since: one.first.since.max(one.second.since),
         observed: now,
-        impact: format!(
-            "{ip} is up in {shared} and in {}, which {order}; both are on {link}: who asks for it reaches \
-             either, and connections break as answers change.",
-            whose(&new, second)
+        impact: text!(
+            "{} is up in {} and in {}, which {}; both are on {}: who asks for it reaches either, and connections break \
+             as answers change.",
+            ip,
+            shared,
+            whose(&new, second),
+            order,
+            link
         ),
-        remediation: remediation(map, &new, ip),
+        remediation: remediation(map, &new, [first, second], ip),
         caused_by: None,
         // Where probes tell of addresses, what only a dump told of stood before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
@@ -67,51 +73,69 @@ fn subject(map: &NodeMap, netns: &Netns, ip: IpAddr) -> Subject {
     Subject { ip: Some(ip), ..words::subject(map, netns) }
 }
 
-fn whose(subject: &Subject, netns: &Netns) -> String {
-    let otherwise = if netns.host { "the host".to_owned() } else { words::netns_text(netns) };
-    words::owner(subject.pod.as_ref(), subject.container.as_ref(), &otherwise)
+fn whose(subject: &Subject, netns: &Netns) -> Text {
+    let otherwise = if netns.host { text!("the host") } else { words::netns_text(netns) };
+    words::owner(subject.pod.as_ref(), subject.container.as_ref(), otherwise)
 }
 
 /// What two share, in words.
-fn meeting(map: &NodeMap, meeting: Meeting) -> String {
+fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
     let place = |id| match map.netns(id) {
-        Some(netns) if netns.host => "the host".to_owned(),
+        Some(netns) if netns.host => text!("the host"),
         Some(netns) => words::netns_text(netns),
-        None => "a netns".to_owned(),
+        None => text!("a netns"),
     };
     match meeting {
-        Meeting::Router(netns) => format!("the router that is {}", place(netns)),
+        Meeting::Router(netns) => text!("the router that is {}", place(netns)),
         Meeting::Link(at) => {
-            let Some(netns) = map.netns(at.netns) else { return "one link".to_owned() };
+            let Some(netns) = map.netns(at.netns) else { return text!("one link") };
             let kind = netns.link(at.ifindex).and_then(|link| link.kind.as_deref());
             let kind = kind.map(|kind| format!("{kind} ")).unwrap_or_default();
-            format!("{kind}{} of {}", words::device(netns, at.ifindex), place(at.netns))
+            let device = format!("{kind}{}", words::device(netns, at.ifindex));
+            text!("{} of {}", value(&device), place(at.netns))
         }
     }
 }
 
-fn remediation(map: &NodeMap, new: &Subject, ip: IpAddr) -> Vec<String> {
-    let node = map.boot().map(|boot| boot.node.clone()).unwrap_or_default();
-    let pod = new.pod.as_ref().and_then(|pod| Some((pod.namespace.as_ref()?, pod.name.as_ref()?)));
-    let container = new.container.as_ref().and_then(|container| container.id.as_deref());
-    let away = match (pod, container) {
-        (Some((namespace, name)), _) => {
-            let (namespace, name) = (super::cause::quoted(namespace), super::cause::quoted(name));
-            format!("kubectl delete pod -n {namespace} {name}")
-        }
-        (None, Some(id)) => {
-            format!("crictl stopp {}, or docker stop {}", words::short(id), words::short(id))
-        }
-        (None, None) => "end it, or give it another IP".to_owned(),
-    };
+fn remediation(map: &NodeMap, new: &Subject, both: [&Netns; 2], ip: IpAddr) -> Vec<Step> {
+    let node = map.boot().map_or("", |boot| &*boot.node);
     vec![
-        format!("Start no more pods here: kubectl cordon {node}"),
-        format!("Move the newer one away: {away}"),
-        format!("See both and what they share: ipwatch query ip {ip} --reach"),
-        format!("Then end what held {ip} before, if its sandbox is dead: its own finding says how"),
-        format!(
-            "If both have it on purpose (anycast, a VIP): [addresses] shared = [\"{ip}\"] in ipwatch.toml"
+        remedy::cordon(text!("Start no more pods here"), node),
+        move_away(map, new, both),
+        Step::look(
+            text!("See both and what they share"),
+            Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
         ),
-        "Do not: take the address off one of them, its IPAM still counts on it there".to_owned(),
+        Step::advice(text!(
+            "Then end what held {} before, if its sandbox is dead: its own finding says how.",
+            ip
+        )),
+        Step::advice(text!(
+            "If both have it on purpose (anycast, a VIP): [addresses] shared = [\"{}\"] in ipwatch.toml.",
+            ip
+        )),
+        Step::never(&text!("take the address off one of them, its IPAM still counts on it there")),
     ]
+}
+
+/// Ends the newer one: a pod by its uid, a container only while both are still there.
+fn move_away(map: &NodeMap, new: &Subject, [first, second]: [&Netns; 2]) -> Step {
+    let what = text!("Move the newer one away, if it is still this one");
+    let pod =
+        new.pod.as_ref().and_then(|pod| Some((pod, pod.namespace.as_ref()?, pod.name.as_ref()?)));
+    if let Some((pod, namespace, name)) = pod {
+        return kubernetes::delete_pod(what, namespace, name, pod.uid.as_deref());
+    }
+    let both = words::still(map, first).zip(words::still(map, second));
+    let container = new.container.as_ref();
+    match (container.and_then(|one| one.id.as_deref()), both) {
+        (Some(id), Some((old, new))) => {
+            let stop = match container.and_then(|one| one.runtime.as_deref()) {
+                Some("docker") => Command::new("docker").own("stop"),
+                _ => Command::new("crictl").own("stopp"),
+            };
+            Step::change(what, old.and(new).and(stop.value(id)))
+        }
+        _ => Step::advice(text!("End the newer one, or give it another IP.")),
+    }
 }

@@ -8,7 +8,8 @@
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Netns, NodeMap, Policy, SandboxEntry, Word};
+use crate::map::{Netns, NodeMap, Policy, SandboxEntry, TaskEntry, Word};
+use crate::remedy::{self, Command, Step, guard, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let dead = map.dead_sandboxes().map(|(_, netns)| netns);
@@ -49,7 +50,8 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
     let ip = subject.ip?;
     let boot = map.boot()?;
     let owner = netns.owner()?;
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "the sandbox");
+    let whose =
+        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the sandbox"));
     let tasks: Vec<_> = map
         .holder_views(netns.id)
         .into_iter()
@@ -61,15 +63,17 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         key: format!("{}/{}/{}", boot.boot_id, netns.identity, owner.sandbox),
         severity: Severity::Warning,
         evidence: evidence(map, netns, &verdict, &pids),
-        impact: format!(
-            "{ip} stays up in what is left of {whose}, though {}. When the IPAM frees it, the next pod \
-             that is given {ip} shares it.",
+        impact: text!(
+            "{} stays up in what is left of {}, though {}. When the IPAM frees it, the next pod that is given {} shares it.",
+            ip,
+            whose,
             match verdict.entry {
                 Some(_) => "its runtime takes it for dead",
                 None => "every runtime that can have made it denies it",
-            }
+            },
+            ip
         ),
-        remediation: remediation(map, netns, &owner.sandbox, &pids),
+        remediation: remediation(map, netns, &owner.sandbox),
         holders: tasks,
         subject,
         since: verdict.since,
@@ -90,8 +94,8 @@ fn evidence(
         Some(entry) => proof.runtime(entry),
         None => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let id = netns.owner().map_or("", |owner| words::short(&owner.sandbox));
-            let text = format!("no runtime has sandbox {id}; asked: {}", runtimes.join(", "));
+            let id = said(netns.owner().map_or("", |owner| words::short(&owner.sandbox)));
+            let text = format!("no runtime has sandbox {id}; asked: {}", words::listed(runtimes));
             proof.tell("runtime", verdict.said, text);
         }
     }
@@ -106,43 +110,70 @@ fn evidence(
     proof.tell("procfs", verdict.said, text);
     let frozen = netns.tasks().filter_map(|key| map.task(key)?.look.as_ref());
     if frozen.into_iter().any(|entry| entry.look.frozen == Some(true)) {
-        proof.tell("procfs", verdict.said, "its cgroup is frozen".to_owned());
+        proof.tell("procfs", verdict.said, "its cgroup is frozen");
     }
     let ips = words::addresses(netns).join(", ");
     proof.tell("netlink", verdict.said, format!("still up: {ips}"));
     proof.done()
 }
 
-fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, pids: &[u32]) -> Vec<String> {
-    let node = map.boot().map_or("NODE", |boot| &*boot.node);
-    let mut lines =
-        vec![format!("Start no new pod here, it may be given this IP: kubectl cordon {node}")];
-    let frozen = netns
-        .tasks()
-        .filter_map(|key| map.task(key))
+/// Processes that are told one by one.
+const TOLD: usize = 8;
+
+fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str) -> Vec<Step> {
+    let node = map.boot().map_or("", |boot| &*boot.node);
+    let mut steps =
+        vec![remedy::cordon(text!("Start no new pod here, it may be given this IP"), node)];
+    let tasks = || netns.tasks().filter_map(|key| map.task(key));
+    let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
-    if let Some(task) = frozen {
-        let path = task.cgroup.as_deref().unwrap_or("PATH");
-        lines.push(format!(
-            "Thaw its cgroup, so that what was killed can end: echo 0 > \
-             /sys/fs/cgroup{path}/cgroup.freeze (v1: echo THAWED > freezer.state)"
-        ));
-    }
+    steps.extend(frozen.into_iter().flat_map(thaw));
     match map.word_on(sandbox) {
-        Word::Dead(entry) if entry.sandbox.runtime != "docker" => lines.push(format!(
-            "Let the runtime clean up: crictl stopp {0} && crictl rmp {0}",
-            words::short(sandbox)
+        // Refused for a container that was started again.
+        Word::Dead(entry) if entry.sandbox.runtime == "docker" => steps.push(Step::change(
+            text!("Let docker clean up (a container that runs is refused)"),
+            Command::new("docker").own("rm").value(sandbox),
         )),
         Word::Dead(_) => {
-            lines.push(format!("Let docker clean up: docker rm -f {}", words::short(sandbox)))
+            steps.push(remedy::remove_sandbox(text!("Let the runtime clean up"), sandbox));
+            steps.push(Step::advice(text!(
+                "If that hangs, a process in it does: ipwatch scan names it, and what it waits for."
+            )));
         }
-        _ => {}
+        // Nobody else ends them. SIGTERM does nothing to the init of a pid namespace that has no handler for it
+        // (`sig_task_ignored`, kernel/signal.c); SIGKILL from outside does. One that hangs on its way out ends by
+        // neither.
+        _ => {
+            let left =
+                tasks().filter(|task| task.key.is_leader() && task.leaving_since().is_none());
+            steps.extend(left.take(TOLD).map(end));
+        }
     }
-    let some: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
-    lines.push(format!(
-        "End what is left of it, for nobody watches over it: kill {}",
-        some.join(" ")
-    ));
-    lines.push("Do not: delete the reservation of this IP while it is up".to_owned());
-    lines
+    steps.push(Step::never(&text!("delete the reservation of this IP while it is up")));
+    steps
+}
+
+fn end(task: &TaskEntry) -> Step {
+    let kill = Command::new("kill").own("-9").number(task.key.pid);
+    let what = text!(
+        "End what is left of it, for nobody watches over it: pid {} ({})",
+        task.key.pid,
+        value(&task.comm)
+    );
+    Step::change(what, guard::is_same_task(&task.key).and(kill))
+}
+
+/// Only a cgroup that is frozen itself, and only while this very process is there.
+fn thaw(task: &TaskEntry) -> Vec<Step> {
+    let v1 = text!("On cgroup v1 the same is done by writing THAWED to its freezer.state.");
+    let what = text!("Thaw its cgroup, so that what was killed can end");
+    let Some(path) = task.cgroup.as_deref().filter(|path| path.starts_with('/')) else {
+        return vec![Step::advice(what)];
+    };
+    let path = path.trim_end_matches('/');
+    let frozen = Command::new("grep").owns(&["-qx", "1"]);
+    let frozen = frozen.word("/sys/fs/cgroup{}/cgroup.freeze", &[value(path)]);
+    let thaw = Command::new("echo").own("0").to("/sys/fs/cgroup{}/cgroup.freeze", &[value(path)]);
+    let command = guard::is_same_task(&task.key).and(frozen).and(thaw);
+    vec![Step::change(what, command), Step::advice(v1)]
 }

@@ -12,6 +12,7 @@ use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
 use crate::map::{DeletedPod, NodeMap, Policy};
+use crate::remedy::{self, Command, Step, said, text};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     map.deleted_pods(policy).filter_map(|deleted| candidate(map, now, &deleted)).collect()
@@ -23,7 +24,7 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
     let subject = words::subject(map, netns);
     let ip = subject.ip?;
     let boot = map.boot()?;
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "the pod");
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the pod"));
     let holders = map.resident_views(netns.id, now);
     let own = |holder: &&Holder| holder.mount_path.is_none() && holder.fd.is_none();
     let pids: Vec<u32> = holders.iter().filter(own).filter_map(|holder| holder.pid).collect();
@@ -32,14 +33,17 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
         key: format!("{}/{}/{}", boot.boot_id, netns.identity, sandbox.id),
         severity: Severity::Warning,
         evidence: evidence(map, deleted, said, &pids),
-        impact: format!(
-            "{ip} stays up in what is left of {whose}, which {}. An IPAM that goes by the API server \
-             frees it, and the next pod that is given {ip} shares it.",
+        impact: text!(
+            "{} stays up in what is left of {}, which {}. An IPAM that goes by the API server frees it, and the next \
+             pod that is given {} shares it.",
+            ip,
+            whose,
             if map.kubelet_tells() {
                 "the kubelet is not to run any more"
             } else {
                 "the API server has deleted"
-            }
+            },
+            ip
         ),
         remediation: remediation(map, deleted),
         holders,
@@ -75,7 +79,7 @@ fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32])
 fn verdict(deleted: &DeletedPod<'_>) -> String {
     let Some(entry) = deleted.entry else {
         let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
-        return format!("it has no pod with uid {} on this node", uid.unwrap_or_default());
+        return format!("it has no pod with uid {} on this node", said(uid.unwrap_or_default()));
     };
     let pod = &entry.pod;
     let how = match (pod.deletion.and_then(words::date), pod.grace) {
@@ -87,40 +91,54 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
         (Some(date), _) => format!("; it was to be gone by {date}"),
         (None, _) => ", which it was never asked to end: a forced deletion".to_owned(),
     };
-    let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
-    format!("pod {}/{} (uid {}) is deleted{phase}{how}", pod.namespace, pod.name, pod.uid)
+    let phase =
+        pod.phase.as_ref().map(|phase| format!(", {} before", said(phase))).unwrap_or_default();
+    let name = said(&format!("{}/{}", pod.namespace, pod.name));
+    format!("pod {name} (uid {}) is deleted{phase}{how}", said(&pod.uid))
 }
 
 /// What the kubelet says. Why the pod is gone it does not: a static pod's file may have been removed.
 fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     let Some(entry) = deleted.entry else {
         let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
-        return format!("it is to run no pod with uid {}", uid.unwrap_or_default());
+        return format!("it is to run no pod with uid {}", said(uid.unwrap_or_default()));
     };
     let pod = &entry.pod;
-    let phase = pod.phase.as_ref().map(|phase| format!(", {phase} before")).unwrap_or_default();
+    let phase =
+        pod.phase.as_ref().map(|phase| format!(", {} before", said(phase))).unwrap_or_default();
     let date = pod.deletion.and_then(words::date);
     let date = date.map(|date| format!("; it was to be gone by {date}")).unwrap_or_default();
-    let name = format!("{}/{} (uid {})", pod.namespace, pod.name, pod.uid);
+    let name = said(&format!("{}/{}", pod.namespace, pod.name));
+    let name = format!("{name} (uid {})", said(&pod.uid));
     format!("pod {name} is none of those any more that it is to run{phase}{date}")
 }
 
-fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<String> {
-    let node = map.boot().map_or("NODE", |boot| &*boot.node);
-    let id = words::short(&deleted.sandbox.sandbox.id);
-    let clean = if deleted.sandbox.sandbox.runtime == "docker" {
-        format!("docker stop {id}")
-    } else {
-        format!("crictl stopp {id} && crictl rmp {id}")
+fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<Step> {
+    let node = map.boot().map_or("", |boot| &*boot.node);
+    let id = &*deleted.sandbox.sandbox.id;
+    let what = text!("If it is not, end what is left of the pod as the kubelet would");
+    let clean = match (&*deleted.sandbox.sandbox.runtime, words::still(map, deleted.netns)) {
+        // A container of docker's may be started again.
+        ("docker", Some(still)) => {
+            Step::change(what, still.and(Command::new("docker").own("stop").value(id)))
+        }
+        ("docker", None) => Step::advice(what),
+        _ => remedy::remove_sandbox(what, id),
     };
+    let log = ["-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
     vec![
-        format!("Start no new pod here, it may be given this IP: kubectl cordon {node}"),
-        "See whether the kubelet is still at it, and what it waits for: journalctl -u kubelet | grep \
-         'KillPod\\|killPod\\|StopPodSandbox'"
-            .to_owned(),
-        format!("If it is not, end what is left of the pod as it would: {clean}"),
-        "If that hangs, a process in it does: ipwatch scan names it, and what it waits for".to_owned(),
-        "Do not: delete the reservation of this IP, or restart the IPAM's agent, while it is up"
-            .to_owned(),
+        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node),
+        Step::look(
+            text!("See whether the kubelet is still at it, and what it waits for"),
+            Command::new("journalctl").owns(&log),
+        ),
+        clean,
+        Step::look(
+            text!("If that hangs, a process in it does. This names it, and what it waits for"),
+            Command::new("ipwatch").own("scan"),
+        ),
+        Step::never(&text!(
+            "delete the reservation of this IP, or restart the IPAM's agent, while it is up"
+        )),
     ]
 }

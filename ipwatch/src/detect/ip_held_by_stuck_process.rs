@@ -6,12 +6,15 @@
 //! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
 //! it is thawed), and one whose core is being dumped, until that takes too long.
 
+use std::net::IpAddr;
+
 use super::cause::{Cause, FRAMES};
 use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Look, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
+use crate::remedy::{self, Step, Text, said, text};
 
 /// Without these nothing can be said, in either direction.
 pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
@@ -90,8 +93,8 @@ fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Cand
         evidence: evidence(map, threads, netns, kill),
         since,
         observed,
-        impact: impact(&ip.to_string(), pod.as_ref(), container.as_ref()),
-        remediation: remediation(threads, pid, &boot.node),
+        impact: impact(ip, pod.as_ref(), container.as_ref()),
+        remediation: remediation(threads, &boot.node),
         caused_by: None,
         preexisting: first.preexisting,
     })
@@ -135,7 +138,8 @@ fn evidence(
     } else if let (_, Some(pod)) = map.sandbox_of(netns.id)
         && let (Some(namespace), Some(name)) = (&pod.namespace, &pod.name)
     {
-        let text = format!("the CNI result cache names pod {namespace}/{name}");
+        let text =
+            format!("the CNI result cache names pod {}", said(&format!("{namespace}/{name}")));
         proof.tell("cni", newest, text);
     }
     proof.done()
@@ -162,21 +166,22 @@ fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
     for init in &look.waited_for_by {
         let text = format!(
             "pid {} ({}), its container's init, cannot end before it (zap_pid_ns_processes)",
-            init.pid, init.comm
+            init.pid,
+            said(&init.comm)
         );
         proof.tell("procfs", *at, text);
     }
     if let Some(cgroup) = &task.cgroup {
-        proof.tell("procfs", *at, format!("cgroup {cgroup}"));
+        proof.tell("procfs", *at, format!("cgroup {}", said(cgroup)));
     }
 }
 
 fn who(task: &TaskEntry) -> String {
     let TaskKey { pid, tid, .. } = task.key;
     if pid == tid {
-        format!("pid {pid} ({})", task.comm)
+        format!("pid {pid} ({})", said(&task.comm))
     } else {
-        format!("thread {tid} ({}) of pid {pid}", task.comm)
+        format!("thread {tid} ({}) of pid {pid}", said(&task.comm))
     }
 }
 
@@ -185,7 +190,7 @@ fn kill_text(kill: &Kill) -> String {
         if kill.group { "the process".to_owned() } else { format!("its thread {}", kill.tid) };
     match kill.by.pid {
         0 => format!("SIGKILL sent to {target} by the kernel"),
-        pid => format!("SIGKILL sent to {target} by pid {pid} ({})", kill.by.comm),
+        pid => format!("SIGKILL sent to {target} by pid {pid} ({})", said(&kill.by.comm)),
     }
 }
 
@@ -203,24 +208,28 @@ fn look_text(task: &TaskEntry, look: &Look) -> String {
     )
 }
 
-fn impact(ip: &str, pod: Option<&Pod>, container: Option<&Container>) -> String {
-    let owner = words::owner(pod, container, "the process");
-    format!(
-        "{ip} stays up for as long as {owner} cannot exit. If the IPAM frees it meanwhile, the next \
-         pod that is given {ip} fails with \"address already in use\" or shares it."
+fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
+    let owner = words::owner(pod, container, text!("the process"));
+    text!(
+        "{} stays up for as long as {} cannot exit. If the IPAM frees it meanwhile, the next pod that is given {} fails \
+         with \"address already in use\" or shares it.",
+        ip,
+        owner,
+        ip
     )
 }
 
 /// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as
 /// NOW, FIX and DON'T.
-fn remediation(threads: &[(&TaskEntry, &LookEntry)], pid: u32, node: &str) -> Vec<String> {
-    let mut lines =
-        vec![format!("Start no new pod here, it may be given this IP: kubectl cordon {node}")];
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str) -> Vec<Step> {
+    let mut steps =
+        vec![remedy::cordon(text!("Start no new pod here, it may be given this IP"), node)];
     // The most telling of its threads: one whose cause is known, if there is one.
-    let mut causes = threads.iter().map(|(_, entry)| Cause::of(&entry.look));
-    let cause = causes.find(|cause| *cause != Cause::Other).unwrap_or(Cause::Other);
-    lines.extend(cause.way_out(pid));
-    lines.push("Do not: kill -9, it is pending already or comes too late".to_owned());
-    lines.push("Do not: force-delete the pod, that frees its IP for the next one".to_owned());
-    lines
+    let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
+    let known = causes.find(|(_, cause)| *cause != Cause::Other);
+    let first = threads.first().map(|(task, _)| (&task.key, Cause::Other));
+    steps.extend(known.or(first).into_iter().flat_map(|(key, cause)| cause.way_out(key)));
+    steps.push(Step::never(&text!("kill -9, it is pending already or comes too late")));
+    steps.push(Step::never(&text!("force-delete the pod, that frees its IP for the next one")));
+    steps
 }

@@ -7,6 +7,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, NodeMap};
+use crate::remedy::{self, Command, Step, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
@@ -24,7 +25,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     match &dispute.grounds {
         Grounds::Released(release) => {
             let whose = words::reserved_for(&release.was);
-            let key = &release.was.key;
+            let key = said(&release.was.key);
             proof.tell(
                 store,
                 release.at,
@@ -33,7 +34,8 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         }
         _ => {
             let text = format!(
-                "{store} has no reservation of {ip} in network {network}, whose range it is of"
+                "{store} has no reservation of {ip} in network {}, whose range it is of",
+                said(network)
             );
             proof.tell(store, dispute.since, text);
         }
@@ -43,7 +45,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
             "{} reserves it for {}: {}",
             entry.store,
             words::reserved_for(entry),
-            entry.key
+            said(&entry.key)
         );
         proof.tell(&entry.store, entry.first_seen, text);
     }
@@ -52,7 +54,8 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     let mut subject = words::subject(map, holder);
     subject.ip = Some(ip);
     subject.network = Some(network.to_owned());
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "another netns");
+    let whose =
+        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
     Some(Candidate {
         code: Code::IpReleasedButHeld,
         key: format!("{}/{}/{ip}", boot.boot_id, holder.identity),
@@ -61,9 +64,12 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         evidence: proof.done(),
         since: dispute.since,
         observed: now,
-        impact: format!(
-            "{ip} is free in {store} and still up in {whose}: the next pod here that is given it shares it, \
-             or fails with \"address already in use\"."
+        impact: text!(
+            "{} is free in {} and still up in {}: the next pod here that is given it shares it, or fails with \
+             \"address already in use\".",
+            ip,
+            value(store),
+            whose
         ),
         remediation: remediation(&boot.node, store, ip),
         caused_by: None,
@@ -74,13 +80,17 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     })
 }
 
-fn remediation(node: &str, store: &str, ip: std::net::IpAddr) -> Vec<String> {
+fn remediation(node: &str, store: &str, ip: std::net::IpAddr) -> Vec<Step> {
     vec![
-        format!("Start no new pod here, it may be given this IP: kubectl cordon {node}"),
-        format!(
-            "End what holds it: ipwatch query ip {ip} -o tree names it; its own finding says how"
+        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node),
+        Step::look(
+            text!("End what holds it; its own finding says how. This names it"),
+            Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),
         ),
-        format!("Then see that it is free: ipwatch check {ip}"),
-        format!("Do not: restart {store} or its agent, that frees nothing in the kernel"),
+        Step::look(text!("Then see that it is free"), Command::new("ipwatch").own("check").ip(ip)),
+        Step::never(&text!(
+            "restart {} or its agent, that frees nothing in the kernel",
+            value(store)
+        )),
     ]
 }

@@ -6,6 +6,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
+use crate::remedy::{self, Command, Step, Text, said, text, value};
 
 /// Owners that are listed.
 const LISTED: usize = 24;
@@ -40,17 +41,17 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         now,
         format!(
             "{}: {used} of {usable} taken, {} of them leaked, {free} free; range {text}",
-            range.network,
+            said(&range.network),
             leaked.len()
         ),
     );
-    proof.tell(store, entry.told, format!("configured in {}", range.path));
+    proof.tell(store, entry.told, format!("configured in {}", said(&range.path)));
     if let Some(minutes) = left.map(|left| left / 60_000_000_000) {
         proof.tell(store, now, format!("as in the last minutes, nothing is left in {minutes} min"));
     }
     for other in others.iter().take(NAMED) {
         let Usage { used, usable, .. } = other.usage();
-        proof.tell(store, now, format!("{}: {used} of {usable} taken", other.range.network));
+        proof.tell(store, now, format!("{}: {used} of {usable} taken", said(&other.range.network)));
     }
     tell_owners(map, entry, &leaked, &mut proof, now);
     Some(Candidate {
@@ -89,26 +90,32 @@ fn is_v4(entry: &RangeEntry) -> bool {
     entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4())
 }
 
-fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> String {
+fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     let (kind, error) = if entry.is_by_blocks() {
         let version = if is_v4(entry) { 4 } else { 6 };
-        ("pool", format!("Assigned 0 out of 1 requested IPv{version} addresses"))
+        ("pool", text!("Assigned 0 out of 1 requested IPv{} addresses", version))
+    } else if &*entry.range.store == "whereabouts" {
+        ("network", text!("Could not allocate IP in range"))
     } else {
-        ("network", "no IP addresses available in range set".to_owned())
+        ("network", text!("no IP addresses available in range set"))
     };
     let then = match others {
-        0 => format!("Then ADD fails: {error}."),
-        n => format!(
-            "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {error}.",
+        0 => text!("Then ADD fails: {}.", error),
+        n => text!(
+            "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {}.",
             words::count(n, "other pool"),
             if n == 1 { "has" } else { "have" },
+            error
         ),
     };
-    format!(
-        "Room for {} more {} in {kind} {}, for {freed} if the leaks were freed. {then}",
+    text!(
+        "Room for {} more {} in {} {}, for {} if the leaks were freed. {}",
         words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
         if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
-        entry.range.network
+        kind,
+        value(&entry.range.network),
+        freed,
+        then
     )
 }
 
@@ -129,8 +136,8 @@ fn tell_owners(
         let mark = if leaked.contains(entry.ip) { "leaked, " } else { "" };
         let pod = entry.container_id.as_deref().and_then(|id| map.pod_of(id));
         let whose = match pod {
-            Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),
-            None => words::reserved_for(entry),
+            Some(pod) => format!("pod {}", said(&format!("{}/{}", pod.namespace, pod.name))),
+            None => words::reserved_for(entry).to_string(),
         };
         proof.tell(&entry.store, now, format!("{}: {mark}{whose}", entry.ip));
     }
@@ -143,46 +150,53 @@ fn tell_owners(
     }
 }
 
-fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) -> Vec<String> {
-    let node = map.boot().map_or("NODE", |boot| &*boot.node);
-    let network = super::cause::quoted(&entry.range.network);
-    let mut lines = vec![if others > 0 {
-        "See which pools are for which nodes and namespaces: calicoctl get ippool -o wide"
-            .to_owned()
+fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) -> Vec<Step> {
+    let node = map.boot().map_or("", |boot| &*boot.node);
+    let network = &*entry.range.network;
+    let calicoctl = |words| Command::new("calicoctl").owns(words);
+    let mut steps = vec![if others > 0 {
+        Step::look(
+            text!("See which pools are for which nodes and namespaces"),
+            calicoctl(&["get", "ippool", "-o", "wide"]),
+        )
     } else if entry.is_of_the_cluster() {
         let what = if entry.is_by_blocks() { "pool" } else { "network" };
-        format!("Start no new pod in {what} {network}, on any node")
+        Step::advice(text!("Start no new pod in {} {}, on any node.", what, value(network)))
     } else {
-        format!("Start no new pod here: kubectl cordon {node}")
+        remedy::cordon(text!("Start no new pod here"), node)
     }];
     if leaked == 0 && entry.is_of_the_cluster() {
-        lines.push(
-            "Leaks of other nodes are unknown here: for each allocation, is its pod still there, with this IP?"
-                .to_owned(),
-        );
+        steps.push(Step::look(
+            text!(
+                "Leaks of other nodes are unknown here: for each allocation, is its pod still there, with this IP? \
+                 This compares them"
+            ),
+            Command::new("ipwatch").owns(&["cluster", "scan"]),
+        ));
         if entry.is_by_blocks() {
-            lines.push(
-                "See what Calico takes for leaked: calicoctl ipam check --show-problem-ips"
-                    .to_owned(),
-            );
-            lines.push(
-                "Where nothing is leaked: add a pool (calicoctl apply), or run fewer pods"
-                    .to_owned(),
-            );
+            steps.push(Step::look(
+                text!("See what Calico takes for leaked"),
+                calicoctl(&["ipam", "check", "--show-problem-ips"]),
+            ));
+            steps.push(Step::advice(text!(
+                "Where nothing is leaked, add a pool (calicoctl apply), or run fewer pods."
+            )));
         }
     } else if leaked > 0 {
-        lines.push(format!(
-            "Free the {}: ipwatch query ipam {network} lists them, the finding of each says how",
-            words::count(leaked, "leak")
+        steps.push(Step::look(
+            text!(
+                "Free the {}: the finding of each says how. This lists them",
+                words::count(leaked, "leak")
+            ),
+            Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
         ));
     } else {
-        lines.push(
-            "Nothing is leaked: run fewer pods here (kubelet's maxPods), or give the node a larger range"
-                .to_owned(),
-        );
+        steps.push(Step::advice(text!(
+            "Nothing is leaked: run fewer pods here (kubelet's maxPods), or give the node a larger range."
+        )));
     }
-    lines.push(
-        "Do not: delete reservation files by a loop, most of them are of living pods".to_owned(),
-    );
-    lines
+    steps.push(Step::never(&text!(
+        "delete reservation files by a loop, most of them are of living pods"
+    )));
+    steps
 }

@@ -11,6 +11,7 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
+use crate::remedy::{Command, Part, Step, host_local, kubernetes, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
@@ -62,7 +63,7 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
     let room =
         map.ranges().find(|range| range.is_of(entry) && range.contains(entry.ip)).map(|range| {
             let usage = range.usage();
-            format!(" {} of {} are left there.", usage.free, usage.usable)
+            text!(" {} of {} are left there.", usage.free, usage.usable)
         });
     Some(Candidate {
         code: Code::IpamReservationLeaked,
@@ -73,10 +74,10 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
         evidence: evidence(map, leak, observed),
         since: entry.bereft.unwrap_or(leak.from).min(observed),
         observed,
-        impact: format!(
+        impact: text!(
             "{} is reserved in {} for a container that is gone: no pod can have it any more.{}",
             entry.ip,
-            entry.network,
+            value(&entry.network),
             room.unwrap_or_default()
         ),
         remediation: remediation(leak, id),
@@ -102,23 +103,27 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
     let age = entry.since.and_then(words::date);
     let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
     let whose = words::reserved_for(entry);
-    let text = format!("{} reserves {} for {whose}{age}: {}", entry.store, entry.ip, entry.key);
+    let text =
+        format!("{} reserves {} for {whose}{age}: {}", entry.store, entry.ip, said(&entry.key));
     proof.tell(&entry.store, entry.told, text);
     match map.word_on(id) {
         Word::Gone(sandbox) => proof.runtime(sandbox),
         Word::Denied(_) => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let text =
-                format!("no runtime has {}; asked: {}", words::short(id), runtimes.join(", "));
+            let text = format!(
+                "no runtime has {}; asked: {}",
+                said(words::short(id)),
+                words::listed(runtimes)
+            );
             proof.tell("runtime", observed, text);
         }
         Word::NobodyToAsk => {
-            proof.tell("runtime", observed, "no runtime is there to ask".to_owned());
+            proof.tell("runtime", observed, "no runtime is there to ask");
         }
         _ => {}
     }
     if let Some(bereft) = entry.bereft {
-        proof.tell("netlink", bereft, "its netns has ended".to_owned());
+        proof.tell("netlink", bereft, "its netns has ended");
     } else {
         proof.tell("netlink", observed, format!("no netns of this node has {}", entry.ip));
     }
@@ -126,15 +131,11 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
     match (leak.cause, history) {
         (LeakCause::BeforeBoot, _) => {
             let text = "it was written before the last boot, which ended every container";
-            proof.tell(&entry.store, entry.told, text.to_owned());
+            proof.tell(&entry.store, entry.told, text);
         }
         (LeakCause::DelNeverCalled, _) => {
             let since = map.calls_seen_since().unwrap_or_default();
-            proof.tell(
-                "probe",
-                since,
-                "DEL was never run for it: every run is seen since then".to_owned(),
-            );
+            proof.tell("probe", since, "DEL was never run for it: every run is seen since then");
         }
         _ => {}
     }
@@ -146,72 +147,97 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
 
 fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
     if let Some(add) = history.add.last {
-        let path =
-            history.netns_path.as_deref().map(|path| format!(" in {path}")).unwrap_or_default();
+        let path = history
+            .netns_path
+            .as_deref()
+            .map(|path| format!(" in {}", said(path)))
+            .unwrap_or_default();
         proof.tell("probe", add, format!("ADD was run for it{path}"));
     }
     proof.dels(history);
 }
 
-fn remediation(leak: &Leak<'_>, id: &str) -> Vec<String> {
+fn remediation(leak: &Leak<'_>, id: &str) -> Vec<Step> {
     let entry = leak.entry;
-    let id = words::short(id);
-    let mut lines = vec![format!(
-        "Ask once more whether it is free: ipwatch check {} && crictl inspectp {id} (must say: not found)",
-        entry.ip
-    )];
-    if &*entry.store == "host-local" {
-        let dir = entry.key.rsplit_once('/').map_or("", |(dir, _)| dir);
-        let (dir, key) = (super::cause::quoted(dir), super::cause::quoted(&entry.key));
-        lines.push(format!(
-            "Free it under the plugin's own lock, if the file still names that container: flock {dir}/lock \
-             sh -c 'head -n 1 \"$1\" | grep -q \"^$2\" && rm \"$1\"' sh {key} {id}"
-        ));
-    } else if let Some(edit) = whereabouts(entry) {
-        lines.extend(edit);
-    } else if &*entry.store == "calico" {
-        lines.push(format!(
-            "See whose Calico says it is, then free it: calicoctl ipam show --ip={ip} && calicoctl ipam release \
-             --ip={ip}",
-            ip = entry.ip
-        ));
-    } else {
-        lines.push(format!(
-            "Let {} give it back: its own garbage collection, or CNI DEL",
-            entry.store
-        ));
-    }
-    lines.push(
-        "Do not: run one of the loops that ask docker ps for the last word of each file: it is eth0, and \
-         they delete the reservations of living pods"
-            .to_owned(),
-    );
-    lines
+    // Not `ipwatch check`: it says no to an IP that is reserved, as this one is.
+    let mut steps = vec![
+        Step::look(
+            text!("Ask once more whether anybody has the IP: this must name nobody"),
+            Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip),
+        ),
+        Step::look(
+            text!("Ask the runtime for the container: this must say not found"),
+            Command::new("crictl").own("inspectp").value(id),
+        ),
+    ];
+    steps.extend(free(entry, id));
+    steps.push(Step::never(&text!(
+        "run one of the loops that ask docker ps for the last word of each file: it is eth0, and they delete the \
+         reservations of living pods"
+    )));
+    steps
 }
 
-/// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's, and
-/// from the list of all pools.
-fn whereabouts(entry: &ReservationEntry) -> Option<[String; 2]> {
+/// How each store lets go of one reservation, and of no other.
+fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
+    let host_local = || host_local::free(&entry.key, id).filter(|_| &*entry.store == "host-local");
+    if let Some(free) = host_local() {
+        let what =
+            text!("Free it under the plugin's own lock, if the file still names that container");
+        return vec![Step::change(what, free)];
+    }
+    if let Some(steps) = whereabouts(entry) {
+        return steps;
+    }
+    if &*entry.store == "calico" {
+        let show = Command::new("calicoctl").owns(&["ipam", "show"]);
+        return vec![
+            Step::look(
+                text!("See whose Calico says it is"),
+                show.word("--ip={}", &[entry.ip.into()]),
+            ),
+            Step::advice(text!(
+                "calico-kube-controllers frees it by itself; by hand calicoctl ipam release does, and nothing guards \
+                 that against a pod that is given the IP meanwhile."
+            )),
+        ];
+    }
+    vec![Step::advice(text!(
+        "Let {} give it back: its own garbage collection, or CNI DEL.",
+        value(&entry.store)
+    ))]
+}
+
+/// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's. Its
+/// overlapping reservation is not known on the node: `cluster scan` knows which object it is.
+fn whereabouts(entry: &ReservationEntry) -> Option<Vec<Step>> {
     let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == "whereabouts")?;
     let (namespace, rest) = key.split_once('/')?;
     let (pool, offset) = rest.rsplit_once('/')?;
-    let allocation = format!("/spec/allocations/{offset}");
-    let patch = serde_json::json!([
-        {"op": "test", "path": format!("{allocation}/id"), "value": entry.container_id.as_deref()},
-        {"op": "remove", "path": allocation},
-    ]);
-    let quoted = super::cause::quoted;
-    let (namespace, patch) = (quoted(namespace), quoted(&patch.to_string()));
-    let ip = entry.ip.to_string().replace(':', "-");
-    Some([
-        format!(
-            "Free offset {offset} of the pool: kubectl -n {namespace} patch ippools.whereabouts.cni.cncf.io {} \
-             --type json -p {patch}",
-            quoted(pool)
+    let digits = !offset.is_empty() && offset.bytes().all(|byte| byte.is_ascii_digit());
+    let podref = entry.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let allocation = kubernetes::Allocation {
+        namespace,
+        pool,
+        range: None,
+        offset,
+        id: entry.container_id.as_deref().filter(|_| digits)?,
+        podref: podref.as_deref(),
+    };
+    let remove = kubernetes::remove_allocation(kubernetes::kubectl(&[]), &allocation);
+    let offset = Part::Plain(offset.to_owned());
+    Some(vec![
+        Step::change(
+            text!("Free offset {} of the pool, if it is still that container's", offset),
+            remove,
         ),
-        format!(
-            "And {ip} in the list of all pools, where it is (in a named network NAME-{ip}): kubectl -n \
-             {namespace} delete overlappingrangeipreservations.whereabouts.cni.cncf.io {ip}"
+        Step::look(
+            text!(
+                "Its overlapping reservation keeps {} from being handed out until it is deleted too. This names it, \
+                 with the command that deletes it if it is still the same",
+                entry.ip
+            ),
+            Command::new("ipwatch").owns(&["cluster", "scan"]),
         ),
     ])
 }

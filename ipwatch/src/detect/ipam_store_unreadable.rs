@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use super::cause::quoted;
 use super::words::Proof;
 use crate::fact::{BootNs, Unreadable};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{NodeMap, Policy, UnreadableEntry, WRITING};
+use crate::remedy::{Command, Step, host_local, said, text, value};
 
 /// Files that are told one by one.
 const TOLD: usize = 64;
@@ -20,10 +20,10 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
 fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     let file = &entry.file;
     let mut proof = Proof::new(map);
-    proof.tell(&file.store, entry.told, format!("{}: {}", file.path, file.reason));
+    proof.tell(&file.store, entry.told, format!("{}: {}", said(&file.path), file.reason));
     let impact = match &file.effect {
-        Some(effect) => format!("{} says nothing: {effect}.", file.path),
-        None => format!("{} says nothing: which IPs it reserves is unknown.", file.path),
+        Some(effect) => text!("{} says nothing: {}.", value(&file.path), value(effect)),
+        None => text!("{} says nothing: which IPs it reserves is unknown.", value(&file.path)),
     };
     Candidate {
         code: Code::IpamStoreUnreadable,
@@ -43,66 +43,95 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
 
 /// What to do depends on whose file it is: most of them are of living pods, and an agent's database is not to
 /// be taken from under it.
-fn remediation(file: &Unreadable) -> Vec<String> {
-    let path = quoted(&file.path);
-    let mut lines = vec![format!("Look at it: ls -l {path}; head -c 200 {path} | od -c | head")];
-    let (dir, name) = file.path.rsplit_once('/').unwrap_or_default();
+fn remediation(file: &Unreadable) -> Vec<Step> {
+    let path = &*file.path;
+    let mut steps = vec![Step::look(
+        text!("Look at it"),
+        Command::new("ls").own("-l").path(path).and(begin(path)),
+    )];
+    let (_, name) = path.rsplit_once('/').unwrap_or_default();
     let agent = match &*file.store {
         "host-local" => {
             match name.parse::<IpAddr>() {
-                Ok(ip) => lines.extend(reserved(file, ip, dir, &path)),
-                Err(_) => lines.push(format!(
-                    "Put it right, or have it written anew by what wrote it (the network's DaemonSet, flanneld, \
-                     your configuration management): {path}"
-                )),
+                Ok(ip) => steps.extend(reserved(file, ip)),
+                Err(_) => steps.push(Step::advice(text!(
+                    "Put it right, or have it written anew by what wrote it (the network's DaemonSet, flanneld, your \
+                     configuration management)."
+                ))),
             }
-            return lines;
+            return steps;
         }
         "cni" => {
-            lines.push(format!(
-                "Wait until its pod is to go and DEL fails on it (crictl pods must not say Ready for the container \
-                 in its name), then move it away, so that DEL can run without it: mv {path} /root/"
-            ));
-            lines.push(
-                "Do not: remove the whole directory, the others are of living pods".to_owned(),
-            );
-            return lines;
+            steps.extend(cached(file));
+            return steps;
         }
-        "libnetwork" => "dockerd",
-        "netavark" => "podman",
-        "terway" => "Terway's daemon",
-        "aws-vpc-cni" => "the aws-node pod",
-        "cilium" => "the cilium agent",
-        store => store,
+        "libnetwork" => text!("dockerd"),
+        "netavark" => text!("podman"),
+        "terway" => text!("Terway's daemon"),
+        "aws-vpc-cni" => text!("the aws-node pod"),
+        "cilium" => text!("the cilium agent"),
+        store => text!("{}", value(store)),
     };
-    lines.push(format!(
-        "Ask its owner, which has it in memory and writes it anew: the log of {agent}; where that says that it \
-         cannot read it, drain the node, restart {agent}, and restore the file where it still does not start"
-    ));
-    lines.push(format!(
-        "Do not: remove or edit {path} while pods run here, it is all that {agent} knows"
-    ));
-    lines
+    steps.push(Step::advice(text!(
+        "Ask its owner, which has it in memory and writes it anew: the log of {}; where that says that it cannot read \
+         it, drain the node, restart {}, and restore the file where it still does not start.",
+        &agent,
+        &agent
+    )));
+    steps.push(Step::never(&text!(
+        "remove or edit {} while pods run here, it is all that {} knows",
+        value(path),
+        agent
+    )));
+    steps
 }
 
+/// The first bytes of a file, so that a terminal takes no harm.
+fn begin(path: &str) -> Command {
+    Command::new("od").owns(&["-c", "-N", "200"]).path(path)
+}
+
+/// Of the result cache only what is empty is moved, and only while it is.
+fn cached(file: &Unreadable) -> Vec<Step> {
+    let wait = text!(
+        "Wait until its pod is to go and DEL fails on it (crictl pods must not say Ready for the container in its name)"
+    );
+    let step = if file.reason.contains("empty") {
+        let aside = Command::new("sh").owns(&["-c", ASIDE, "sh"]).path(&file.path);
+        Step::change(
+            wait.then(&text!(", then move it away, so that DEL can run without it")),
+            aside,
+        )
+    } else {
+        Step::advice(
+            wait.then(&text!(", then move that one file away, so that DEL can run without it.")),
+        )
+    };
+    let never = text!("remove the whole directory, the others are of living pods");
+    vec![step, Step::never(&never)]
+}
+
+/// Moves `$1` to root's home if it is an empty file, and nothing there has its name.
+const ASIDE: &str = "[ -f \"$1\" ] && [ ! -s \"$1\" ] && mv -n -- \"$1\" /root/";
+
 /// Of a reserved IP: only what is empty names nobody.
-fn reserved(file: &Unreadable, ip: IpAddr, dir: &str, path: &str) -> Vec<String> {
-    if !file.reason.contains("empty") {
+fn reserved(file: &Unreadable, ip: IpAddr) -> Vec<Step> {
+    let ask = Command::new("ipwatch").owns(&["query", "ip"]).ip(ip);
+    let free = host_local::free_empty(&file.path).filter(|_| file.reason.contains("empty"));
+    let Some(free) = free else {
         return vec![
-            format!("Find out whose it is, it may be a living pod's: ipwatch check {ip}"),
-            format!(
-                "Do not: remove {path} while anybody has {ip}, the next ADD hands it out again"
-            ),
+            Step::look(text!("Find out whose it is, it may be a living pod's"), ask),
+            Step::never(&text!(
+                "remove {} while anybody has {}, the next ADD hands it out again",
+                value(&file.path),
+                ip
+            )),
         ];
-    }
-    let dir = quoted(dir);
+    };
     vec![
-        format!("Ask whether anybody has the IP: ipwatch check {ip} (nobody may have it)"),
-        format!(
-            "Then free it under the plugin's own lock, if it is empty still: flock {dir}/lock \
-             sh -c 'test -s \"$1\" || rm \"$1\"' sh {path}"
-        ),
-        "Do not: remove the whole directory, the others are of living pods".to_owned(),
+        Step::look(text!("Ask whether anybody has the IP: this must name nobody"), ask),
+        Step::change(text!("Then free it under the plugin's own lock, if it is still empty"), free),
+        Step::never(&text!("remove the whole directory, the others are of living pods")),
     ]
 }
 
@@ -112,16 +141,20 @@ mod tests {
 
     fn text(store: &str, path: &str, reason: &str) -> String {
         let (store, path, reason) = (store.into(), path.into(), reason.into());
-        remediation(&Unreadable { store, path, reason, effect: None, takes: None }).join("\n")
+        remediation(&Unreadable { store, path, reason, effect: None, takes: None })
+            .iter()
+            .map(Step::line)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     #[test]
     fn only_what_is_empty_is_removed_and_under_the_lock() {
         let path = "/var/lib/cni/networks/cbr0/10.0.0.5";
         let empty = text("host-local", path, "it is empty");
-        let [check, free] = ["ipwatch check 10.0.0.5", "flock /var/lib/cni/networks/cbr0/lock"];
+        let [check, free] = ["ipwatch query ip 10.0.0.5", "flock /var/lib/cni/networks/cbr0/lock"];
         assert!(empty.find(check).unwrap() < empty.find(free).unwrap(), "{empty}");
-        assert!(empty.contains("test -s"), "{empty}");
+        assert!(empty.contains("[ ! -s \"$1\" ]"), "{empty}");
         let removes = |text: &str| {
             let advice = text.lines().filter(|line| !line.starts_with("Do not"));
             advice.into_iter().any(|line| line.contains("rm ") || line.contains("mv "))

@@ -13,6 +13,7 @@ use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::cgroup::attribution;
 use crate::map::{Leftover, NodeMap, Policy};
+use crate::remedy::{Step, Text, said, text, value};
 
 /// Mounts that are listed one by one.
 const LISTED: usize = 8;
@@ -37,28 +38,30 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     let holder = mount.processes.first();
     let agent = agent(map, mount);
     let who = match (holder, &agent) {
-        (Some(process), Some(agent)) => format!("{agent} (pid {}, {})", process.pid, process.comm),
-        (Some(process), None) => format!("pid {} ({})", process.pid, process.comm),
-        (None, _) => format!("mnt:[{}]", mount.mount_ns),
+        (Some(process), Some(agent)) => {
+            text!("{} (pid {}, {})", agent, process.pid, value(&process.comm))
+        }
+        (Some(process), None) => text!("pid {} ({})", process.pid, value(&process.comm)),
+        (None, _) => text!("mnt:[{}]", mount.mount_ns),
     };
-    let pid = holder.map_or(0, |process| process.pid);
     let mut proof = Proof::new(map);
     if let Some(entry) = map.sandbox(dead) {
         proof.runtime(entry);
     } else if let Some(entry) = map.container(dead) {
         let word = if entry.gone.is_some() { "not there any more" } else { &entry.container.word };
-        let text = format!("container {} is {word}", words::short(dead));
+        let text = format!("container {} is {}", said(words::short(dead)), said(word));
         proof.tell(&entry.container.runtime, entry.dead.unwrap_or(entry.told), text);
     }
     for found in mounts.iter().take(LISTED) {
-        let of = words::short(&found.mount.container_id);
+        let of = said(words::short(&found.mount.container_id));
+        let (fs_type, path) = (said(&found.mount.fs_type), said(&found.mount.path));
         let text = format!(
-            "{} of container {of} is mounted at {} in mnt:[{}]",
-            found.mount.fs_type, found.mount.path, found.mount.mount_ns
+            "{fs_type} of container {of} is mounted at {path} in mnt:[{}]",
+            found.mount.mount_ns
         );
         proof.tell("procfs", found.seen, text);
     }
-    let processes = mount.processes.iter().map(|p| format!("{} ({})", p.pid, p.comm));
+    let processes = mount.processes.iter().map(|p| format!("{} ({})", p.pid, said(&p.comm)));
     let processes: Vec<String> = processes.collect();
     let text = format!("in mnt:[{}]: pid {}", mount.mount_ns, processes.join(", "));
     proof.tell("procfs", first.seen, text);
@@ -71,12 +74,13 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
         evidence: proof.done(),
         since: mounts.iter().map(|found| found.first_seen).min()?,
         observed: mounts.iter().map(|found| found.seen).min()?,
-        impact: format!(
-            "{} of dead containers stay mounted by {who}: their removal fails with \"device or resource \
-             busy\", and what they held (a netns file too) is not freed.",
+        impact: text!(
+            "{} of dead containers stay mounted by {}: their removal fails with \"device or resource busy\", and what \
+             they held (a netns file too) is not freed.",
             words::count(mounts.len(), "file system"),
+            who
         ),
-        remediation: remediation(&mounts, pid, agent.as_deref()),
+        remediation: remediation(&mounts, agent.as_ref()),
         caused_by: None,
         preexisting: false,
     })
@@ -111,13 +115,13 @@ fn dead_one(map: &NodeMap, id: &str) -> (Option<contract::Container>, Option<con
 }
 
 /// The pod or container whose processes see the mount.
-fn agent(map: &NodeMap, mount: &crate::fact::ContainerMount) -> Option<String> {
+fn agent(map: &NodeMap, mount: &crate::fact::ContainerMount) -> Option<Text> {
     let id = attribution(mount.cgroup.as_deref()?)?.container_id?;
     let (container, pod) = dead_one(map, &id);
     Some(words::owner(
         pod.as_ref(),
         container.as_ref(),
-        &format!("container {}", words::short(&id)),
+        text!("container {}", value(words::short(&id))),
     ))
 }
 
@@ -132,20 +136,31 @@ fn holder_view(found: &Leftover) -> contract::Holder {
     }
 }
 
-fn remediation(mounts: &[&Leftover], pid: u32, agent: Option<&str>) -> Vec<String> {
-    let mut lines: Vec<String> =
-        mounts.iter().take(LISTED).map(|found| words::unmount(pid, &found.mount.path)).collect();
+fn remediation(mounts: &[&Leftover], agent: Option<&Text>) -> Vec<Step> {
+    let mut steps: Vec<Step> = mounts.iter().take(LISTED).map(|found| unmount(found)).collect();
     if let Some(agent) = agent {
-        lines.push(format!("Or restart {agent}: its mounts go with it."));
+        steps.push(Step::advice(text!("Or restart {}: its mounts go with it.", agent)));
     }
-    lines.push(
-        "For good: give that agent's volume mountPropagation: HostToContainer, so that it sees what the \
-         node unmounts."
-            .to_owned(),
-    );
-    lines.push(
-        "Do not: remove the directory by hand, the mount behind it may be somebody's data"
-            .to_owned(),
-    );
-    lines
+    steps.push(Step::advice(text!(
+        "For good: give that agent's volume mountPropagation: HostToContainer, so that it sees what the node unmounts."
+    )));
+    steps.push(Step::never(&text!(
+        "remove the directory by hand, the mount behind it may be somebody's data"
+    )));
+    steps
+}
+
+fn unmount(found: &Leftover) -> Step {
+    let mount = &found.mount;
+    let pid = mount.processes.first().map_or(0, |process| process.pid);
+    match words::unmount(pid, mount.mount_ns, &mount.path) {
+        Some(unmount) => Step::change(
+            text!(
+                "Unmount {} where the agent sees it, and nowhere else (umount of util-linux 2.35 or newer)",
+                value(&mount.path)
+            ),
+            unmount,
+        ),
+        None => Step::advice(text!("Unmount {} in mnt:[{}].", value(&mount.path), mount.mount_ns)),
+    }
 }

@@ -8,6 +8,7 @@ use super::words::{self, Proof};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Conflict, ConflictGrounds, Netns, NetnsId, NodeMap, Party, Policy};
+use crate::remedy::{Command, Step, Text, text};
 
 /// Whose word it rests on.
 pub(super) const SOURCES: &[&str] = &["netlink", "neighbours"];
@@ -71,7 +72,7 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     subject.ip = Some(ip);
     let holders =
         pods.iter().flat_map(|pod| map.resident_views(pod.id, now).into_iter().take(HOLDERS));
-    let names: Vec<String> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
+    let names: Vec<Text> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
     let stands = group.iter().any(|one| one.stands);
     let heard = group.iter().map(|one| one.heard).max()?;
     let device = words::device(map.netns(first.netns)?, first.ifindex);
@@ -84,39 +85,52 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
         evidence: proof.done(),
         since: group.iter().map(|one| one.since).min()?,
         observed: if stands { now } else { heard },
-        impact: impact(first, &names),
-        remediation: vec![
-            format!("See both, and whose they are: ipwatch query neigh {ip} -o json"),
-            format!("Ask the link itself: arping -D -I {} -c 3 {ip}", super::cause::quoted(&device)),
-            "Take the IP from one of them: delete the pod that came later; its controller makes another"
-                .to_owned(),
-            "Do not: flush neighbour entries, the next answer brings it back".to_owned(),
-        ],
+        impact: impact(first, names),
+        remediation: remediation(ip, map.netns(first.netns)?.host.then_some(&*device)),
         caused_by: None,
         preexisting: false,
     })
 }
 
-fn impact(conflict: &Conflict, names: &[String]) -> String {
+fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {
     let ip = conflict.ip;
     match conflict.grounds {
-        ConflictGrounds::Dad => format!(
-            "{ip} is not usable where duplicate address detection gave it up, until it is removed and added \
-             again."
+        ConflictGrounds::Dad => text!(
+            "{} is not usable where duplicate address detection gave it up, until it is removed and added again.",
+            ip
         ),
-        _ => format!(
-            "Traffic to {ip} goes to {} by turns, as each neighbour last heard: connections break and \
-             requests reach the wrong one.",
-            names.join(" and ")
+        _ => text!(
+            "Traffic to {} goes to {} by turns, as each neighbour last heard: connections break and requests reach the \
+             wrong one.",
+            ip,
+            Text::join(names, " and ")
         ),
     }
+}
+
+/// `device`: the one of the node's own that heard it, if it is one of the node's.
+fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
+    let mut steps = vec![Step::look(
+        text!("See both, and whose they are"),
+        Command::new("ipwatch").owns(&["query", "neigh"]).ip(ip).owns(&["-o", "json"]),
+    )];
+    if let Some(device) = device.filter(|_| ip.is_ipv4()) {
+        let arping = Command::new("arping").owns(&["-D", "-c", "3", "-I"]).value(device).ip(ip);
+        steps.push(Step::look(text!("Ask the link itself"), arping));
+    }
+    steps.push(Step::advice(text!(
+        "Take the IP from one of them: delete the pod that came later; its controller makes another."
+    )));
+    steps.push(Step::never(&text!("flush neighbour entries, the next answer brings it back")));
+    steps
 }
 
 /// What one device heard.
 fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     let Some(entry) = map.netns(conflict.netns) else { return };
     let ip = conflict.ip;
-    let on = format!("{} of {}", words::device(entry, conflict.ifindex), words::netns_text(entry));
+    let device = words::device_said(entry, conflict.ifindex);
+    let on = format!("{device} of {}", words::netns_text(entry));
     for side in conflict.parties.iter().filter_map(|party| party.heard.as_ref()) {
         let mac = side.mac;
         let heard = [
@@ -146,8 +160,8 @@ fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     }
 }
 
-fn mac_text(mac: Option<Mac>) -> String {
-    mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string())
+fn mac_text(mac: Option<Mac>) -> Text {
+    mac.map_or_else(|| text!("unknown"), |mac| text!("{}", mac))
 }
 
 /// Where a MAC is.
@@ -155,12 +169,12 @@ fn whose(map: &NodeMap, party: &Party) -> String {
     let home = party.home.and_then(|home| Some((home, map.netns(home.netns)?)));
     let Some((home, entry)) = home else { return "not on this node".to_owned() };
     let (container, pod) = map.sandbox_of(entry.id);
-    let nobody = if entry.host { "the node itself" } else { "a netns of its own" };
+    let nobody = if entry.host { text!("the node itself") } else { text!("a netns of its own") };
     let owner = words::owner(pod.as_ref(), container.as_ref(), nobody);
     let has = if home.holds { "which has the IP" } else { "which does not have the IP" };
     format!(
         "{} of {} ({owner}), {has}",
-        words::device(entry, home.ifindex),
+        words::device_said(entry, home.ifindex),
         words::netns_text(entry)
     )
 }

@@ -7,6 +7,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Netns, NetnsId, NodeMap, Policy, Silence};
+use crate::remedy::{Command, Step, said, text, value};
 
 use std::net::IpAddr;
 
@@ -65,14 +66,13 @@ fn candidate(
     for (key, _) in pod.routable().filter(|(key, _)| key.local == ip) {
         let down = pod.link(key.ifindex).is_some_and(|link| !link.up);
         let state = if down { ", which is down" } else { "" };
-        let name = words::device(pod, key.ifindex);
+        let name = words::device_said(pod, key.ifindex);
         let text = format!("{ip} is on {name} of {}{state}", words::netns_text(pod));
         proof.tell("netlink", silence.changed, text);
     }
     let subject = Subject { ip: Some(ip), ..words::subject(map, pod) };
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "its netns");
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("its netns"));
     let traffic = silence.failures >= TRAFFIC;
-    let name = super::cause::quoted(&device);
     Some(Candidate {
         code: Code::NeighbourFailed,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
@@ -81,15 +81,23 @@ fn candidate(
         evidence: proof.done(),
         since: silence.since,
         observed: silence.changed,
-        impact: format!(
-            "The node cannot reach {ip}, which {whose} has: {device} asks for it and nobody answers. Its \
-             probes fail, and so does what comes from other nodes."
+        impact: text!(
+            "The node cannot reach {}, which {} has: {} asks for it and nobody answers. Its probes fail, and so does \
+             what comes from other nodes.",
+            ip,
+            whose,
+            value(&device)
         ),
         remediation: vec![
-            format!("See the entry and the route: ip neigh show {ip}; ip route get {ip}"),
-            format!("See whether the link is up at both ends: ip -d link show {name}"),
-            "If its end in the pod is down or gone: delete the pod; its controller makes another"
-                .to_owned(),
+            Step::look(text!("See the entry"), Command::new("ip").owns(&["neigh", "show"]).ip(ip)),
+            Step::look(text!("See the route"), Command::new("ip").owns(&["route", "get"]).ip(ip)),
+            Step::look(
+                text!("See whether the link is up at both ends"),
+                Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&device),
+            ),
+            Step::advice(text!(
+                "If its end in the pod is down or gone, delete the pod; its controller makes another."
+            )),
         ],
         caused_by: None,
         preexisting: false,
@@ -99,6 +107,7 @@ fn candidate(
 
 /// How often and since when an entry has had no answer.
 pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Silence) {
+    let device = said(device);
     if let Some(confirmed) = silence.confirmed {
         proof.tell("neighbours", confirmed, format!("{ip} last answered on {device}"));
     }

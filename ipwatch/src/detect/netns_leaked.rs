@@ -8,6 +8,7 @@ use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Netns, NodeMap, Policy, Word};
+use crate::remedy::{Command, Step, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
     map.taskless().filter_map(|netns| candidate(map, netns, policy)).collect()
@@ -33,18 +34,21 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
     let boot = map.boot()?;
     let subject = words::subject(map, netns);
     let holders = map.holder_views(netns.id);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), "a pod");
-    let what = subject.ip.map_or_else(|| "its devices".to_owned(), |ip| ip.to_string());
+    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
+    let what =
+        subject.ip.map_or_else(|| text!("What is left of its devices"), |ip| text!("{}", ip));
     Some(Candidate {
         code: Code::NetnsLeaked,
         key: format!("{}/{}", boot.boot_id, netns.identity),
         severity: Severity::Warning,
         evidence: evidence(map, netns, searched),
-        impact: format!(
-            "{what} stays up in a netns that {whose} has left behind. Its reservation leaks; once it is \
-             freed, the next pod that is given the IP shares it."
+        impact: text!(
+            "{} stays up in a netns that {} has left behind. Its reservation leaks; once it is freed, the next pod that \
+             is given the IP shares it.",
+            what,
+            whose
         ),
-        remediation: remediation(netns),
+        remediation: remediation(map, netns),
         holders,
         subject,
         since: netns.idle_since()?,
@@ -62,12 +66,12 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
         Some((_, Word::Gone(entry))) => proof.runtime(entry),
         Some((owner, Word::Denied(_))) => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let id = words::short(&owner.sandbox);
-            let text = format!("no runtime has sandbox {id}; asked: {}", runtimes.join(", "));
+            let id = said(words::short(&owner.sandbox));
+            let text = format!("no runtime has sandbox {id}; asked: {}", words::listed(runtimes));
             proof.tell("runtime", map.all_listed().unwrap_or(searched), text);
         }
         Some((owner, _)) => {
-            let id = words::short(&owner.sandbox);
+            let id = said(words::short(&owner.sandbox));
             proof.tell("runtime", searched, format!("no runtime is there to ask for sandbox {id}"));
         }
         None => {}
@@ -79,7 +83,7 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
     if netns.held_by_kernel() {
         let text = "no mount, fd or socket holds it: a reference within the kernel does, a TCP connection \
                     that it still closes, or an fd in flight between two processes";
-        proof.tell("procfs", searched, text.to_owned());
+        proof.tell("procfs", searched, text);
     }
     let ips = words::addresses(netns).join(", ");
     if !ips.is_empty() {
@@ -90,40 +94,58 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
 
 fn holder_text(holder: &Holder) -> String {
     match holder {
-        Holder::Mount { mount_ns, path, pid, comm, .. } => {
-            let comm = comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
-            format!("a bind mount at {path} in mnt:[{mount_ns}], the one of pid {pid}{comm}")
+        Holder::Mount { mount_ns, path, comm, .. } => {
+            let comm = comm.as_deref().map(|comm| format!(" ({})", said(comm))).unwrap_or_default();
+            let whose = holder.process().map(|pid| format!(", the one of pid {pid}{comm}"));
+            let whose = whose.unwrap_or_default();
+            format!("a bind mount at {} in mnt:[{mount_ns}]{whose}", said(path))
         }
-        Holder::Fd { pid, fd, comm } => format!("fd {fd} of pid {pid} ({comm})"),
-        Holder::Socket { pid, fd, comm } => format!("a socket, fd {fd} of pid {pid} ({comm})"),
+        Holder::Fd { pid, fd, comm } => format!("fd {fd} of pid {pid} ({})", said(comm)),
+        Holder::Socket { pid, fd, comm } => {
+            format!("a socket, fd {fd} of pid {pid} ({})", said(comm))
+        }
         Holder::Orphan { text } => format!("a socket that no process has any more: {text}"),
     }
 }
 
-fn remediation(netns: &Netns) -> Vec<String> {
-    let mut lines = Vec::new();
+fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
+    let mut steps = Vec::new();
     for holder in netns.holders().take(8) {
-        lines.push(match holder {
-            Holder::Mount { path, pid, .. } => words::unmount(*pid, path),
-            Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => {
-                format!("Restart pid {pid} ({comm}), which keeps fd {fd} open")
+        steps.push(match holder {
+            Holder::Mount { path, mount_ns, .. } => {
+                words::unmount_netns(netns, holder.process(), *mount_ns, path)
             }
-            Holder::Orphan { .. } => {
-                "Wait: the kernel gives the connection up by itself within minutes".to_owned()
-            }
+            Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => Step::advice(text!(
+                "Restart what pid {} ({}) belongs to: it keeps fd {} open.",
+                *pid,
+                value(comm),
+                *fd
+            )),
+            Holder::Orphan { .. } => Step::advice(text!(
+                "Wait: the kernel gives the connection up by itself within minutes."
+            )),
         });
     }
     if netns.held_by_kernel() {
-        lines.push(
-            "Find what the kernel still does there: network file systems that were mounted from it, then \
-             processes that pass fds to each other."
-                .to_owned(),
-        );
-        lines.push("If nothing is found, only a reboot frees it: drain the node first.".to_owned());
+        steps.push(Step::advice(text!(
+            "Find what the kernel still does there: network file systems that were mounted from it, then processes \
+             that pass fds to each other."
+        )));
+        steps.push(Step::advice(text!(
+            "If nothing is found, only a reboot frees it: drain the node first."
+        )));
     }
-    lines.push(
-        "Then release its reservation with the network's own CNI DEL, not by hand.".to_owned(),
-    );
-    lines.push("Do not: delete the reservation while the IP is still up".to_owned());
-    lines
+    let ips: Vec<_> = netns.routable().map(|(key, _)| key.local).collect();
+    let kept = ips.iter().find(|ip| map.reservations_of(**ip).next().is_some());
+    steps.push(match kept {
+        Some(ip) => Step::look(
+            text!("Then its reservation: when nobody has the IP any more, its own finding says how to free it"),
+            Command::new("ipwatch").owns(&["query", "ip"]).ip(*ip),
+        ),
+        None => Step::advice(text!(
+            "Then release its reservation with the network's own CNI DEL, not by hand."
+        )),
+    });
+    steps.push(Step::never(&text!("delete the reservation while the IP is still up")));
+    steps
 }

@@ -2,12 +2,13 @@
 //! net/core/net_namespace.c) makes no progress. The netns that died since wait behind it; they are queued,
 //! not leaked.
 
-use super::cause::FRAMES;
+use super::cause::{FRAMES, blocked_tasks};
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{NodeMap, Policy, Teardown};
+use crate::remedy::{Command, Step, Text, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
     map.teardown().and_then(|busy| candidate(map, busy, policy)).into_iter().collect()
@@ -34,7 +35,7 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
         proof.tell("procfs", busy.seen, format!("its stack: {}", frames.join(" < ")));
     }
     if let Some(message) = &worker.message {
-        proof.tell("kernel log", busy.seen, message.clone());
+        proof.tell("kernel log", busy.seen, said(message));
     }
     let mut dying: Vec<_> = map.dying().collect();
     dying.sort_by_key(|netns| netns.dying);
@@ -47,11 +48,8 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
     let first = dying.first();
     let queued = dying.len().saturating_sub(1);
     let waiting = match queued {
-        0 => String::new(),
-        n => format!(
-            " {} already waits behind it.",
-            words::count(n, "netns").replace("netnss", "netns")
-        ),
+        0 => Text::default(),
+        n => text!(" {} netns already wait behind it.", n),
     };
     Some(Candidate {
         code: Code::NetnsTeardownStuck,
@@ -72,9 +70,10 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
         evidence: proof.done(),
         since: busy.since,
         observed: busy.seen,
-        impact: format!(
-            "No netns of this node is taken down any more: their devices and addresses stay until the \
-             worker gets on.{waiting} New pods soon fail with devices that exist already."
+        impact: text!(
+            "No netns of this node is taken down any more: their devices and addresses stay until the worker gets \
+             on.{} New pods soon fail with devices that exist already.",
+            waiting
         ),
         remediation: remediation(worker),
         caused_by: None,
@@ -90,24 +89,29 @@ fn waits_for_lock(worker: &crate::fact::Cleanup) -> bool {
     worker.state == 'D' && top.is_some_and(|top| TAKES.contains(&top))
 }
 
-fn remediation(worker: &crate::fact::Cleanup) -> Vec<String> {
-    let mut lines = vec![format!("See what it waits for: cat /proc/{}/stack", worker.pid)];
+fn remediation(worker: &crate::fact::Cleanup) -> Vec<Step> {
+    // A worker of the kernel has its pid for as long as it is in there.
+    let path = |command: Command| command.word("/proc/{}/stack", &[worker.pid.into()]);
+    let at_it = path(Command::new("grep").owns(&["-q", "cleanup_net"]));
+    let mut steps =
+        vec![Step::look(text!("See what it waits for"), at_it.and(path(Command::new("cat"))))];
     let waits_in = |name: &str| worker.stack.iter().any(|frame| frame.contains(name));
     if let Some(message) = &worker.message {
-        lines.push(format!(
-            "A reference to a device was not given back ({message}): a bug of the kernel or of a module. \
-             Only a reboot frees it: drain the node first, and keep the message for a report."
-        ));
+        steps.push(Step::advice(text!(
+            "A reference to a device was not given back ({}): a bug of the kernel or of a module. Only a reboot frees \
+             it: drain the node first, and keep the message for a report.",
+            value(message)
+        )));
     } else if waits_in("rtnl_lock") || waits_for_lock(worker) {
-        lines.push(
-            "Somebody else holds a lock of the kernel's network (rtnl or pernet_ops_rwsem): find the task that is stuck in the kernel \
-             with echo w > /proc/sysrq-trigger; dmesg, and free that one."
-                .to_owned(),
-        );
+        steps.push(blocked_tasks(text!(
+            "Another task holds a lock of the kernel's network (rtnl or pernet_ops_rwsem). The kernel log then lists the \
+             tasks that are blocked; free the one that is stuck elsewhere"
+        )));
     } else {
-        lines
-            .push("If it does not get on within minutes: drain the node and reboot it.".to_owned());
+        steps.push(Step::advice(text!(
+            "If it does not get on within minutes, drain the node and reboot it."
+        )));
     }
-    lines.push("Do not: restart the runtime or the CNI, they only add to the queue".to_owned());
-    lines
+    steps.push(Step::never(&text!("restart the runtime or the CNI, they only add to the queue")));
+    steps
 }

@@ -1,12 +1,12 @@
 //! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
 //! why a range runs out; or none gets one, and then it is what follows when the range is empty.
 
-use super::cause::quoted;
 use super::words::{self, Proof};
 use crate::contract;
-use crate::fact::BootNs;
+use crate::fact::{BootNs, PodName};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Attempt, LOOP_WINDOW, Loop, NodeMap, Policy};
+use crate::remedy::{Command, Step, said, text, value};
 
 /// Sandboxes of one pod, made within the window, that are a loop. kubelet makes a second one when a
 /// runtime or a node restarts, and a third when that goes on for a while.
@@ -34,17 +34,19 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         let number = attempt.number.map(|n| format!(" (attempt {n})")).unwrap_or_default();
         let ips = ips_of(map, &attempt.sandbox);
         let ips = if ips.is_empty() { "no IP is known of it".to_owned() } else { ips.join(", ") };
-        let id = words::short(&attempt.sandbox);
+        let id = said(words::short(&attempt.sandbox));
         proof.tell(&pod.runtime, attempt.made, format!("sandbox {id}{number} was made: {ips}"));
     }
     let impact = if ips.is_empty() {
-        format!(
-            "{name} gets no sandbox that lasts, and no IP: if the range is empty, this is what follows."
+        text!(
+            "Pod {} gets no sandbox that lasts, and no IP: if the range is empty, this is what follows.",
+            value(&name)
         )
     } else {
-        format!(
-            "Each new sandbox of {name} takes an IP ({} so far). If its predecessors do not give theirs \
-             back, the range runs out.",
+        text!(
+            "Each new sandbox of pod {} takes an IP ({} so far). If its predecessors do not give theirs back, the \
+             range runs out.",
+            value(&name),
             ips.len()
         )
     };
@@ -55,29 +57,23 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         severity: Severity::Warning,
         subject: Subject {
             container,
-            pod: told.or_else(|| Some(contract::Pod {
-                namespace: Some(pod.pod.namespace.clone()),
-                name: Some(pod.pod.name.clone()),
-                uid: pod.pod.uid.clone(),
-                attempt: last.number,
-                state: None,
-            })),
+            pod: told.or_else(|| {
+                Some(contract::Pod {
+                    namespace: Some(pod.pod.namespace.clone()),
+                    name: Some(pod.pod.name.clone()),
+                    uid: pod.pod.uid.clone(),
+                    attempt: last.number,
+                    state: None,
+                })
+            }),
             ..Subject::default()
         },
         holders: Vec::new(),
         evidence: proof.done(),
         since: first.made,
         observed: map.last_listed(&pod.runtime)?,
-        impact: format!("{impact} One every {each} s."),
-        remediation: vec![
-            format!(
-                "kubectl describe pod -n {} {}: its events say why a sandbox fails",
-                quoted(&pod.pod.namespace),
-                quoted(&pod.pod.name)
-            ),
-            "The runtime's log says what the CNI plugin answered: journalctl -u containerd -g RunPodSandbox".to_owned(),
-            "Do not: delete the pod again and again, each new one takes another IP".to_owned(),
-        ],
+        impact: text!("{} One every {} s.", impact, each),
+        remediation: remediation(&pod.pod),
         caused_by: None,
         preexisting: false,
     })
@@ -87,4 +83,20 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
 fn ips_of(map: &NodeMap, sandbox: &str) -> Vec<String> {
     let told = map.sandbox(sandbox).map(|entry| entry.sandbox.ips.clone()).unwrap_or_default();
     told.iter().map(ToString::to_string).collect()
+}
+
+fn remediation(pod: &PodName) -> Vec<Step> {
+    let describe = Command::new("kubectl").owns(&["describe", "pod", "-n"]);
+    let log = ["-u", "containerd", "-u", "crio", "-g", "RunPodSandbox"];
+    vec![
+        Step::look(
+            text!("Its events say why a sandbox fails"),
+            describe.value(&pod.namespace).value(&pod.name),
+        ),
+        Step::look(
+            text!("The runtime's log says what the CNI plugin answered"),
+            Command::new("journalctl").owns(&log),
+        ),
+        Step::never(&text!("delete the pod again and again, each new one takes another IP")),
+    ]
 }

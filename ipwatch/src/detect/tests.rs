@@ -4,12 +4,13 @@
 //! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
 //! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
 //! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in
-//! `pools`, what a runtime may own that is not asked in `unasked`.
+//! `pools`, what a runtime may own that is not asked in `unasked`. All of it in hostile words in `hostile`.
 
 mod calls;
 mod dispute;
 mod duplicate;
 mod endpoints;
+mod hostile;
 mod ipam;
 mod leaks;
 mod neighbours;
@@ -39,13 +40,48 @@ const KEY: TaskKey = TaskKey { pid: 10, tid: 10, start: 100 };
 const PF_EXITING: u32 = 0x4;
 const SIGKILL: u64 = 1 << 8;
 
+/// The map of a case. What it is told can be written down, and told again in other words: see `hostile`.
+#[derive(Default)]
+struct Told(NodeMap);
+
+impl Told {
+    fn apply(&mut self, fact: &Fact) {
+        hostile::write(|| hostile::Line::Fact(Box::new(fact.clone())));
+        self.0.apply(fact);
+    }
+
+    fn agenda(&mut self, now: BootNs, policy: &Policy) -> crate::map::Agenda {
+        hostile::write(|| hostile::Line::Agenda(now, *policy));
+        self.0.agenda(now, policy)
+    }
+}
+
+impl std::ops::Deref for Told {
+    type Target = NodeMap;
+
+    fn deref(&self) -> &NodeMap {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Told {
+    fn deref_mut(&mut self) -> &mut NodeMap {
+        &mut self.0
+    }
+}
+
+fn detect(told: &Told, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+    hostile::write(|| hostile::Line::Detect(now, *policy));
+    super::detect(told, now, policy)
+}
+
 /// Facts at chosen times, in ms since the boot.
-struct Case(NodeMap);
+struct Case(Told);
 
 impl Case {
     /// A node whose sources answer, with nothing on it.
     fn bare() -> Self {
-        let mut case = Self(NodeMap::new(false));
+        let mut case = Self(Told::default());
         let boot = Boot {
             boot_id: "boot".into(),
             node: "node".into(),
@@ -102,6 +138,12 @@ impl Case {
     }
 }
 
+/// What to do, as lines.
+fn lines(found: &Candidate) -> String {
+    let lines: Vec<String> = found.remediation.iter().map(crate::remedy::Step::line).collect();
+    lines.join("\n")
+}
+
 fn task(key: TaskKey, netns: NetnsRef) -> Task {
     let comm = "java".into();
     Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None, idle: None }
@@ -138,7 +180,7 @@ fn one_that_hangs_past_its_grace_is_found_with_its_proof() {
     {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
-    assert!(found.remediation.iter().any(|line| line.contains("/sys/fs/fuse/connections/N/abort")));
+    assert!(lines(&found).contains("grep -r --include=waiting"), "{}", lines(&found));
 }
 
 #[test]

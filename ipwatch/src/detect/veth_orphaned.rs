@@ -8,9 +8,10 @@
 
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
-use crate::fact::{BootNs, Link};
+use crate::fact::{BootNs, Holder, Link};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{NodeMap, OrphanRoute, Policy, is_pods};
+use crate::map::{Netns, NodeMap, OrphanRoute, Policy, is_pods};
+use crate::remedy::{Command, Step, guard, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let host = map.host().and_then(|id| map.netns(id));
@@ -47,11 +48,13 @@ fn candidate(
     let mut proof = Proof::new(map);
     let text = format!(
         "{} (index {}) and its peer {} (index {}) are both on the node",
-        link.name, link.ifindex, other.name, other.ifindex
+        said(&link.name),
+        link.ifindex,
+        said(&other.name),
+        other.ifindex
     );
     proof.tell("netlink", observed, text);
     tell_pod(map, &mut proof, link, observed);
-    let name = super::cause::quoted(&link.name);
     Some(Candidate {
         code: Code::VethOrphaned,
         key: format!("{}/{}/{}", boot.boot_id, link.name, link.ifindex),
@@ -61,14 +64,11 @@ fn candidate(
         evidence: proof.done(),
         since,
         observed,
-        impact: format!(
+        impact: text!(
             "{} leads to no pod. It takes no IP; its name may be in a later pod's way.",
-            link.name
+            value(&link.name)
         ),
-        remediation: vec![
-            format!("See both ends: ip -d link show {name}"),
-            format!("If nobody made it on purpose: ip link del {name}"),
-        ],
+        remediation: of_pair(link, other),
         caused_by: None,
         preexisting: false,
     })
@@ -77,7 +77,11 @@ fn candidate(
 /// The pod that a device is named after.
 fn tell_pod(map: &NodeMap, proof: &mut Proof<'_>, link: &Link, observed: BootNs) {
     if let Some(pod) = map.named_after(&link.name) {
-        proof.tell("netlink", observed, format!("{} is the name of pod {pod}'s device", link.name));
+        proof.tell(
+            "netlink",
+            observed,
+            format!("{} is the name of pod {}'s device", said(&link.name), said(&pod.to_string())),
+        );
     }
 }
 
@@ -87,14 +91,14 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
     let (link, behind) = (host.link(route.ifindex)?, map.netns(route.netns)?);
     let ip = route.to.to;
     let mut proof = Proof::new(map);
-    let text = format!("the node's route to {ip}/{} is by {}", route.to.prefix_len, link.name);
+    let text =
+        format!("the node's route to {ip}/{} is by {}", route.to.prefix_len, said(&link.name));
     proof.tell("netlink", observed, text);
     let has = words::addresses(behind);
     let has = if has.is_empty() { "no address".to_owned() } else { has.join(", ") };
     let text = format!("{}, at its other end, has {has}", words::netns_text(behind));
     proof.tell("netlink", observed, text);
     tell_pod(map, &mut proof, link, observed);
-    let name = super::cause::quoted(&link.name);
     Some(Candidate {
         code: Code::VethOrphaned,
         key: format!("{}/{}/{}/{ip}", boot.boot_id, link.name, link.ifindex),
@@ -104,16 +108,77 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
         evidence: proof.done(),
         since: route.since,
         observed,
-        impact: format!(
-            "What is sent to {ip} goes to {}, where nobody has it. A later pod with this IP is not reached \
-             until its own route replaces this one.",
-            link.name
+        impact: text!(
+            "What is sent to {} goes to {}, where nobody has it. A later pod with this IP is not reached until its own \
+             route replaces this one.",
+            ip,
+            value(&link.name)
         ),
-        remediation: vec![
-            format!("See the routes of the device: ip route show dev {name}"),
-            format!("If the pod is not being set up: ip route del {ip} dev {name}"),
-        ],
+        remediation: of_orphan(route, link, behind),
         caused_by: None,
         preexisting: false,
+    })
+}
+
+/// The pair goes only while both of its ends are on the node, and nobody has plugged the other one in.
+fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
+    let ip = |words: &[&'static str]| Command::new("ip").owns(words).value(&link.name);
+    let peer = Command::new("grep").own("-qx").number(link.ifindex);
+    let peer = peer.place("/sys/class/net/{}/iflink", &[value(&other.name)]);
+    let free = Command::new("test").owns(&["!", "-e"]);
+    let free = free.place("/sys/class/net/{}/master", &[value(&other.name)]);
+    let both = guard::has_index(&link.name, link.ifindex)
+        .and(guard::has_index(&other.name, other.ifindex))
+        .and(peer)
+        .and(free);
+    vec![
+        Step::look(text!("See it"), ip(&["-d", "link", "show", "dev"])),
+        Step::change(
+            text!("If nobody made it on purpose, and both ends are still here and unplugged"),
+            both.and(ip(&["link", "del", "dev"])),
+        ),
+    ]
+}
+
+/// The route goes only while the device is the same, and what is behind it does not have the IP.
+fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
+    let show = Command::new("ip").owns(&["route", "show", "dev"]).value(&link.name);
+    let what = text!("If the pod is not being set up, and the netns behind it still lacks the IP");
+    let del = without(route, behind).map(|without| {
+        let (ip, len) = (route.to.to, route.to.prefix_len);
+        let del =
+            Command::new("ip").owns(&["route", "del"]).word("{}/{}", &[ip.into(), len.into()]);
+        let del = del.own("dev").value(&link.name);
+        guard::has_index(&link.name, link.ifindex).and(without).and(del)
+    });
+    vec![
+        Step::look(text!("See the routes of the device"), show),
+        match del {
+            Some(del) => Step::change(what, del),
+            None => Step::advice(text!(
+                "If the pod is not being set up, and what is behind the device does not have the IP: ip route del."
+            )),
+        },
+    ]
+}
+
+/// `$1` leads to a netns, and no address of it is `$2`. What could not be asked is no answer.
+const WITHOUT: &str = "a=$(nsenter --net=\"$1\" ip -o addr show to \"$2\") && [ -z \"$a\" ]";
+
+/// Succeeds if a netns does not have the IP: asked by the node's own `ip`, through a task that is still there or a
+/// mount that is still this netns.
+fn without(route: &OrphanRoute, behind: &Netns) -> Option<Command> {
+    let asks = Command::new("sh").owns(&["-c", WITHOUT, "sh"]);
+    if let Some(task) = behind.tasks().next() {
+        let asks = asks.word("/proc/{}/task/{}/ns/net", &[task.pid.into(), task.tid.into()]);
+        return Some(guard::is_same_task(task).and(asks.ip(route.to.to)));
+    }
+    let inode = behind.names.inode?;
+    behind.holders().find_map(|holder| match holder {
+        Holder::Mount { path, pid: 1, .. } => {
+            let mounted = guard::is_mounted(1, inode, path)?;
+            Some(mounted.and(asks.clone().path(path).ip(route.to.to)))
+        }
+        _ => None,
     })
 }

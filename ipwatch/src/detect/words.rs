@@ -1,10 +1,10 @@
 //! What several detectors say in the same way.
 
-use super::cause::quoted;
 use crate::contract::{Container, Holder, Pod};
-use crate::fact::BootNs;
+use crate::fact::{BootNs, Holder as Held};
 use crate::finding::{Evidence, Subject};
 use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
+use crate::remedy::{Command, Step, Text, guard, said, text, value};
 
 /// Addresses of a netns that are listed.
 const LISTED: usize = 8;
@@ -22,9 +22,9 @@ impl<'a> Proof<'a> {
         Self { map, items: Vec::new() }
     }
 
-    pub(super) fn tell(&mut self, source: &str, at: BootNs, text: String) {
+    pub(super) fn tell(&mut self, source: &str, at: BootNs, text: impl ToString) {
         let at = self.map.calendar().date(at);
-        self.items.push(Evidence { source: source.to_owned(), at, text });
+        self.items.push(Evidence { source: source.to_owned(), at, text: text.to_string() });
     }
 
     /// What its runtime says of a sandbox.
@@ -32,30 +32,23 @@ impl<'a> Proof<'a> {
         let sandbox = &entry.sandbox;
         let dead = entry.dead.unwrap_or(entry.told);
         let attempt = sandbox.attempt.map(|n| format!(", attempt {n}")).unwrap_or_default();
-        let id = short(&sandbox.id);
+        let (id, word) = (said(short(&sandbox.id)), said(&sandbox.word));
         let since = if entry.preexisting { " when first asked" } else { "" };
         match entry.gone {
             Some(gone) => self.tell(
                 &sandbox.runtime,
                 gone,
-                format!(
-                    "sandbox {id}{attempt} is not there any more; last it was {}",
-                    sandbox.word
-                ),
+                format!("sandbox {id}{attempt} is not there any more; last it was {word}"),
             ),
             None if entry.dead.is_some() => {
                 self.tell(
                     &sandbox.runtime,
                     dead,
-                    format!("sandbox {id}{attempt} is {}{since}", sandbox.word),
+                    format!("sandbox {id}{attempt} is {word}{since}"),
                 );
             }
             None => {
-                self.tell(
-                    &sandbox.runtime,
-                    entry.told,
-                    format!("sandbox {id}{attempt} is {}", sandbox.word),
-                );
+                self.tell(&sandbox.runtime, entry.told, format!("sandbox {id}{attempt} is {word}"));
             }
         }
     }
@@ -70,7 +63,7 @@ impl<'a> Proof<'a> {
             self.tell(
                 "procfs",
                 now,
-                format!("it is the netns of sandbox {}", short(&owner.sandbox)),
+                format!("it is the netns of sandbox {}", said(short(&owner.sandbox))),
             );
         }
         let pids: Vec<String> = netns.tasks().take(8).map(|task| task.pid.to_string()).collect();
@@ -100,7 +93,7 @@ impl<'a> Proof<'a> {
             self.tell("probe", ended, text);
         }
         if let Some((command, text, at)) = &history.error {
-            self.tell("runtime log", *at, format!("{}: {text}", command.as_str()));
+            self.tell("runtime log", *at, format!("{}: {}", command.as_str(), said(text)));
         }
     }
 
@@ -121,11 +114,11 @@ pub(super) fn subject(map: &NodeMap, netns: &Netns) -> Subject {
     }
 }
 
-pub(super) fn netns_text(netns: &Netns) -> String {
+pub(super) fn netns_text(netns: &Netns) -> Text {
     match (netns.names.inode, netns.names.cookie) {
-        (Some(inode), Some(cookie)) => format!("net:[{inode}] (cookie {cookie})"),
-        (Some(inode), None) => format!("net:[{inode}]"),
-        _ => netns.identity.to_string(),
+        (Some(inode), Some(cookie)) => text!("net:[{}] (cookie {})", inode, cookie),
+        (Some(inode), None) => text!("net:[{}]", inode),
+        _ => text!("netns {}", value(&netns.identity.to_string())),
     }
 }
 
@@ -134,9 +127,14 @@ pub(super) fn device(netns: &Netns, ifindex: u32) -> String {
     netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
 }
 
+/// A device in evidence.
+pub(super) fn device_said(netns: &Netns, ifindex: u32) -> String {
+    netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| said(&link.name))
+}
+
 /// Its addresses, each with its device; of many the first.
 pub(super) fn addresses(netns: &Netns) -> Vec<String> {
-    let text = |ifindex: u32| device(netns, ifindex);
+    let text = |ifindex: u32| device_said(netns, ifindex);
     let mut all = netns.routable();
     let first = all.by_ref().take(LISTED);
     let mut listed: Vec<String> = first
@@ -156,35 +154,75 @@ pub(super) fn bounded(mut holders: Vec<Holder>) -> Vec<Holder> {
 }
 
 /// The pod, else the container, else `otherwise`.
-pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise: &str) -> String {
+pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise: Text) -> Text {
     match (pod, container.and_then(|container| container.id.as_deref())) {
         (Some(Pod { namespace: Some(namespace), name: Some(name), .. }), _) => {
-            format!("pod {namespace}/{name}")
+            text!("pod {}", value(&format!("{namespace}/{name}")))
         }
-        (_, Some(id)) => format!("container {}", short(id)),
-        _ => otherwise.to_owned(),
+        (_, Some(id)) => text!("container {}", value(short(id))),
+        _ => otherwise,
     }
 }
 
-/// How to unmount a path in another mount namespace. `nsenter` runs the `umount` of that namespace's
-/// image, which may have none; `umount -N` (util-linux 2.35) brings its own.
-pub(super) fn unmount(pid: u32, path: &str) -> String {
-    let path = quoted(path);
-    format!(
-        "nsenter --mount=/proc/{pid}/ns/mnt umount {path} (or, where its image has no umount: \
-         umount -N {pid} {path})"
-    )
+/// What succeeds only while a netns is what it was: one of its tasks is still there, or, where it has none, it is
+/// still mounted on the node.
+pub(super) fn still(map: &NodeMap, netns: &Netns) -> Option<Command> {
+    if let Some(task) = netns.tasks().find(|key| map.task(key).is_some()) {
+        return Some(guard::is_same_task(task));
+    }
+    let inode = netns.names.inode?;
+    netns.holders().find_map(|holder| match holder {
+        Held::Mount { path, pid: 1, .. } => guard::is_mounted(1, inode, path),
+        _ => None,
+    })
+}
+
+/// Unmounts the file of a netns that nobody is in, where it is still that one.
+pub(super) fn unmount_netns(netns: &Netns, pid: Option<u32>, mount_ns: u64, path: &str) -> Step {
+    let command = || {
+        let (pid, inode) = (pid?, netns.names.inode?);
+        let mounted = guard::is_mounted(pid, inode, path)?;
+        let unmount = unmount(pid, mount_ns, path)?;
+        Some((pid, guard::is_unused(inode).and(mounted).and(unmount)))
+    };
+    match command() {
+        Some((1, command)) => {
+            let what = text!("Unmount it, if it is still this netns and nobody is in it");
+            Step::change(what, command)
+        }
+        Some((pid, command)) => {
+            let what = text!(
+                "Unmount it where pid {} sees it, if it is still this netns and nobody is in it (umount of util-linux \
+                 2.35 or newer)",
+                pid
+            );
+            Step::change(what, command)
+        }
+        None => Step::advice(text!("Unmount {} in mnt:[{}].", value(path), mount_ns)),
+    }
+}
+
+/// How to unmount a path in another mount namespace, by the node's own `umount` (`-N`, util-linux 2.35): nothing that
+/// a container has is run. `None`: nobody is known to be there.
+pub(super) fn unmount(pid: u32, mount_ns: u64, path: &str) -> Option<Command> {
+    match (pid, mount_ns) {
+        (1, _) => Some(Command::new("umount").path(path)),
+        (0, _) | (_, 0) => None,
+        _ => {
+            let unmount = Command::new("umount").own("-N").number(pid).path(path);
+            Some(guard::is_in_mount_ns(pid, mount_ns).and(unmount))
+        }
+    }
 }
 
 /// For whom a reservation is: the pod, else the container.
-pub(super) fn reserved_for(entry: &ReservationEntry) -> String {
-    match (&entry.pod, entry.container_id.as_deref()) {
-        (Some(pod), Some(id)) => {
-            format!("pod {}/{} (container {})", pod.namespace, pod.name, short(id))
-        }
-        (Some(pod), None) => format!("pod {}/{}", pod.namespace, pod.name),
-        (None, Some(id)) => format!("container {}", short(id)),
-        (None, None) => "nobody by name".to_owned(),
+pub(super) fn reserved_for(entry: &ReservationEntry) -> Text {
+    let pod = entry.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    match (&pod, entry.container_id.as_deref()) {
+        (Some(pod), Some(id)) => text!("pod {} (container {})", value(pod), value(short(id))),
+        (Some(pod), None) => text!("pod {}", value(pod)),
+        (None, Some(id)) => text!("container {}", value(short(id))),
+        (None, None) => text!("nobody by name"),
     }
 }
 
@@ -195,12 +233,18 @@ pub(super) fn date(wall: i64) -> Option<String> {
     (!date.is_empty()).then_some(date)
 }
 
-/// A container's id as runtimes show it.
+/// A container's id as runtimes show it, in words. A command has it whole.
 pub(super) fn short(id: &str) -> &str {
-    id.get(..12).unwrap_or(id)
+    let end = id.char_indices().nth(12).map_or(id.len(), |(at, _)| at);
+    &id[..end]
+}
+
+/// A few names, each as one value.
+pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(said).collect::<Vec<_>>().join(", ")
 }
 
 /// `word` with its count.
-pub(super) fn count(n: usize, word: &str) -> String {
-    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+pub(super) fn count(n: usize, word: &'static str) -> Text {
+    text!("{} {}{}", n, word, if n == 1 { "" } else { "s" })
 }

@@ -160,3 +160,19 @@ pub enum Holder {
         text: String,
     },
 }
+
+impl Holder {
+    /// The process to name for people, and to reach the netns by. Of a mount it is the one that it was seen
+    /// through, which says nothing where that is ourselves (in our own mount namespace no name is read, and the
+    /// node's first process stands for its namespace) or kthreadd.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        match self {
+            Self::Mount { pid: 1, .. } => Some(1),
+            Self::Mount { pid: 0 | 2, .. }
+            | Self::Mount { comm: None, .. }
+            | Self::Orphan { .. } => None,
+            Self::Mount { pid, .. } | Self::Fd { pid, .. } | Self::Socket { pid, .. } => Some(*pid),
+        }
+    }
+}

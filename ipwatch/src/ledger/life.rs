@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 use super::id::finding_id;
 use super::tenure::millis;
 use crate::clock::Calendar;
-use crate::contract::Holder;
+use crate::contract::{Holder, Step};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, ChangeKind, Code, Finding, Status};
+use crate::remedy;
 
 /// How many resolved findings stay in memory, the newest. The store keeps more.
 pub(super) const RESOLVED_KEPT: usize = 256;
@@ -251,8 +252,9 @@ impl Life {
             last_seen: calendar.date(candidate.observed),
             resolved_at: None,
             caused_by: cause,
-            impact: candidate.impact.clone(),
-            remediation: candidate.remediation.clone(),
+            impact: candidate.impact.to_string(),
+            remediation: lines(candidate),
+            steps: steps(candidate),
             preexisting: candidate.preexisting,
             acked: None,
         };
@@ -292,6 +294,7 @@ fn update(
     second_look: u64,
 ) -> Option<Change> {
     let finding = &mut record.finding;
+    let remediation = lines(candidate);
     let apart = candidate.observed.0.abs_diff(record.observed.0);
     // Answers may come closer together than they were asked for. Then what was seen twice must at least
     // stand for longer: nobody may ask a third time.
@@ -300,7 +303,7 @@ fn update(
     let changed = fires
         || finding.severity != candidate.severity
         || finding.subject != candidate.subject
-        || finding.remediation != candidate.remediation
+        || finding.remediation != remediation
         || finding.caused_by != cause
         || !same_holders(&finding.holders, &candidate.holders);
     if fires {
@@ -315,10 +318,21 @@ fn update(
     finding.subject.clone_from(&candidate.subject);
     finding.holders.clone_from(&candidate.holders);
     finding.evidence.clone_from(&candidate.evidence);
-    finding.remediation.clone_from(&candidate.remediation);
-    finding.impact.clone_from(&candidate.impact);
+    finding.remediation = remediation;
+    finding.steps = steps(candidate);
+    finding.impact = candidate.impact.to_string();
     finding.caused_by = cause;
     changed.then(|| Change::new(ChangeKind::Updated, finding.clone()))
+}
+
+/// What to do, a line each.
+fn lines(candidate: &Candidate) -> Vec<String> {
+    candidate.remediation.iter().map(remedy::Step::line).collect()
+}
+
+/// What to do, as the contract has it.
+fn steps(candidate: &Candidate) -> Vec<Step> {
+    candidate.remediation.iter().map(Step::from).collect()
 }
 
 /// Whether the same ones hold, in the same way, in the detector's order.

@@ -48,7 +48,7 @@ fn candidate(key: &str, observed: u64) -> Candidate {
         evidence: Vec::new(),
         since: BootNs(SECOND),
         observed: BootNs(observed),
-        impact: "it will break".to_owned(),
+        impact: crate::remedy::Text::own("it will break"),
         remediation: Vec::new(),
         caused_by: None,
         preexisting: false,

@@ -214,9 +214,9 @@ impl NodeMap {
 fn other_view(other: &Holder) -> contract::Holder {
     use contract::HolderKind;
     match other {
-        Holder::Mount { mount_ns, path, pid, comm, .. } => contract::Holder {
-            pid: Some(*pid),
-            comm: comm.clone(),
+        Holder::Mount { mount_ns, path, comm, .. } => contract::Holder {
+            pid: other.process(),
+            comm: comm.clone().filter(|_| other.process().is_some()),
             mount_path: Some(path.clone()),
             mount_ns: Some(*mount_ns),
             ..contract::Holder::of_kind(HolderKind::Mount)

@@ -304,6 +304,9 @@ impl Queue {
 fn size(finding: &Finding) -> usize {
     let evidence: usize = finding.evidence.iter().map(|item| item.text.len() + 96).sum();
     let advice: usize = finding.remediation.iter().map(|line| line.len() + 24).sum();
+    let steps = finding.steps.iter().flat_map(|step| &step.runs).flat_map(|run| &run.argv);
+    // Each word stands in the command as well.
+    let advice = advice + steps.map(|word| 2 * word.len() + 48).sum::<usize>();
     let holders = finding.holders.len() * std::mem::size_of::<crate::contract::Holder>();
     std::mem::size_of::<Change>() + 256 + evidence + advice + holders + finding.impact.len()
 }

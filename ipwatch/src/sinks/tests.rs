@@ -49,6 +49,7 @@ pub(crate) fn opened(id: &str) -> Change {
         caused_by: None,
         impact: "the IP cannot be used".to_owned(),
         remediation: vec!["bring back the NFS server".to_owned()],
+        steps: Vec::new(),
         preexisting: false,
         acked: None,
     };

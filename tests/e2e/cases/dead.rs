@@ -5,7 +5,8 @@ use support::fuse::Hung;
 use support::harness::case;
 use support::pod::{Containerd, Pod};
 use support::poll::until;
-use support::proc::tasks_in;
+use support::proc::{View, tasks_in};
+use support::remedy::{Shell, change, changes};
 use support::{Daemon, Lab, sys};
 
 use super::{GRACE, SLEEP, SOON, await_word, evidence, is_about, is_in, root_in, watching};
@@ -100,7 +101,8 @@ fn outlives<'a>(
     is_about(&finding, &pod);
     assert_eq!(finding["holders"][0]["pid"], pod.pid, "{finding:#?}");
     is_proven(&daemon, &pod, &finding);
-    sys::kill(pod.pid, libc::SIGKILL).unwrap();
+    // It may have been ended by what `is_proven` ran.
+    let _ = sys::kill(pod.pid, libc::SIGKILL);
     daemon.await_resolved(&finding, SOON);
     let holder = format!("pid {} (sleep), pod and sandbox", pod.pid);
     case(what, "ip-held-by-dead-sandbox", &holder, "yes, when it is killed");
@@ -119,6 +121,12 @@ fn a_task_outlives_its_sandbox(lab: &Lab) {
         assert!(proof.contains("NotReady") && proof.contains(&pod.sandbox[..12]), "{proof}");
         assert!(proof.contains(&pod.pid.to_string()), "{proof}");
         assert_eq!(root_in(daemon, pod.netns)["id"], finding["id"]);
+        // Its runtime has it still, and ends it by its own command.
+        let shell = Shell::new(lab);
+        shell.succeeds(&change(finding, "crictl "));
+        let id = pod.sandbox.as_str();
+        assert_eq!(shell.said(), ["crictl", "stopp", id, "crictl", "rmp", id]);
+        assert!(!changes(finding).iter().any(|command| command.contains("kill")), "{finding:#?}");
     };
     let what = "shim killed, its container lives";
     let (containerd, pod) = outlives(lab, what, lose, is_proven);
@@ -131,7 +139,18 @@ fn a_task_outlives_a_sandbox_that_is_gone(lab: &Lab) {
         containerd.wipe();
         containerd.restart_empty();
     };
-    let _ = outlives(lab, "runtime's state wiped, a container lives", lose, |_, _, _| {});
+    // It is the init of a pid namespace, which SIGTERM does nothing to.
+    let is_ended = |daemon: &Daemon, pod: &Pod, finding: &Value| {
+        let (shell, command) = (Shell::new(lab), change(finding, &format!("kill -9 {}", pod.pid)));
+        shell.refuses(&command.replacen("{18}", "{18}9", 1));
+        assert!(View::leader(pod.pid).is_some(), "it was ended for another process");
+        shell.succeeds(&command);
+        daemon.await_resolved(finding, SOON);
+        // Once more: it is gone, or a zombie that nobody has taken notice of, to which no signal does anything.
+        let _ = shell.run(&command);
+        assert!(daemon.findings_in(pod.netns).iter().all(|one| one["code"] != finding["code"]));
+    };
+    let _ = outlives(lab, "runtime's state wiped, a container lives", lose, is_ended);
 }
 
 /// The runtime takes it for alive, zombies hold no netns, and the name of the netns is its own: nothing

@@ -104,6 +104,11 @@ fn tools(root: &Path, source: &Source) -> Result<()> {
     }
     // busybox's knows no long options.
     source.program(root, &source.which("nsenter")?, "bin/nsenter")?;
+    // Nor does its umount know mount namespaces. Debian has this one in a package of its own, which is not in what is
+    // fetched for another machine.
+    if source.is_own() {
+        source.program(root, &source.which("umount")?, "bin/umount")?;
+    }
     fs::create_dir_all(root.join("usr/lib/cni"))?;
     for plugin in PLUGINS {
         let path = format!("usr/lib/cni/{plugin}");

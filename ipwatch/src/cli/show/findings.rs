@@ -170,7 +170,7 @@ mod tests {
             [
                 "SEV   ID    SUBJECT    FINDING                   HOLDER        AGE",
                 "WARN  k3f9  10.0.3.17  ip-held-by-stuck-process  pid 812 java  5m",
-                "      10.0.3.17 stays up for as long as pod shop/api-0 cannot exit. If the IPAM frees it \
+                "      10.0.3.17 stays up for as long as pod \"shop/api-0\" cannot exit. If the IPAM frees it \
                  meanwhile, the next pod that is given 10.0.3.17 fails with \"address already in use\" \
                  or shares it. · 2 consequences folded, critical (--all)",
             ]

@@ -13,6 +13,7 @@ use crate::contract::Document;
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::{Evidence, Finding, Status};
+use crate::remedy::NEVER;
 
 /// Longest piece of proof that is shown on a story's line.
 const TEXT_LENGTH: usize = 160;
@@ -74,7 +75,7 @@ impl Story<'_> {
         self.line("THEN", &finding.impact);
         self.consequences(&families.consequences(finding));
         if finding.status != Status::Resolved {
-            self.way_out(&finding.remediation);
+            self.way_out(finding);
         }
         self.proof(&evidence, whole);
         self.line("MORE", &format!("ipwatch explain {}", finding.code));
@@ -140,16 +141,29 @@ impl Story<'_> {
         format!("{short} {severity} {code}: {} (ipwatch explain {short})", title(finding))
     }
 
-    fn way_out(&mut self, lines: &[String]) {
+    /// What to do; each command on a line of its own, so that nothing else is pasted with it.
+    fn way_out(&mut self, finding: &Finding) {
         let mut last = "";
-        for (at, line) in lines.iter().enumerate() {
-            let (label, text) = match line.strip_prefix("Do not: ") {
+        let mut tell = |story: &mut Self, at: usize, what: &str, command: Option<&str>| {
+            let (label, text) = match what.strip_prefix(NEVER) {
                 Some(text) => ("DON'T", text),
-                None if at == 0 => ("NOW", line.as_str()),
-                None => ("FIX", line.as_str()),
+                None if at == 0 => ("NOW", what),
+                None => ("FIX", what),
             };
-            self.line(if label == last { "" } else { label }, text);
+            let colon = if command.is_some() { ":" } else { "" };
+            story.line(if label == last { "" } else { label }, &format!("{text}{colon}"));
+            if let Some(command) = command {
+                story.line("", &format!("  {command}"));
+            }
             last = label;
+        };
+        // What an older version wrote has its commands within the text.
+        if finding.steps.is_empty() {
+            let lines = finding.remediation.iter().enumerate();
+            lines.for_each(|(at, line)| tell(self, at, line, None));
+        }
+        for (at, step) in finding.steps.iter().enumerate() {
+            tell(self, at, &step.what, step.command.as_deref());
         }
     }
 
@@ -230,10 +244,12 @@ mod tests {
              (ipwatch explain p81c)\n",
             "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
              (ipwatch explain r7d2)\n",
-            "NOW    A FUSE server does not answer",
-            "FIX    Bring its server back",
-            "       Until then start no new pod here",
-            "DON'T  kill -9 (it is pending already)",
+            "NOW    Start no new pod here, it may be given this IP:\n         kubectl cordon node-17\n",
+            "FIX    Bring pid 71 (\"s3fs\") back to answer for \"/data\", or\n",
+            "       give its requests up",
+            "everybody:\n         grep -qE",
+            " && echo 1 > /sys/fs/fuse/connections/57/abort\n",
+            "DON'T  kill -9, it is pending already",
             "PROOF  7 items from 4 sources: cni, netlink, probe, procfs (--evidence shows them whole)\n",
             "MORE   ipwatch explain ip-held-by-stuck-process\n",
             "BUT    cni degraded: 1 of 23 results unreadable",

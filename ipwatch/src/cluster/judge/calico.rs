@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
-use crate::cluster::remedy::Word::{Own, Theirs};
-use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl, advice};
+use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl};
 use crate::cluster::world::{Block, CalicoAllocation, CalicoPool, Look, State};
-use crate::contract::{ClusterRange, ClusterStep};
+use crate::contract::ClusterRange;
 use crate::finding::Severity;
+use crate::remedy::{Step, text, value};
 
 const ORPHANED: &str = "ipam-block-orphaned";
 const HANDLE: &str = "ipam-handle-orphaned";
@@ -71,27 +71,29 @@ fn leaked(
     found.id = allocation.handle.clone();
     found.pods.push(format!("{namespace}/{name}"));
     found.nodes.extend(allocation.node.clone());
-    let show = format!("--ip={}", allocation.ip);
+    let show = kubectl.calicoctl().owns(&["ipam", "show"]);
+    let show = show.word("--ip={}", &[allocation.ip.into()]);
     found.remediation = vec![
         kubectl.get_global("look at the block", BLOCKS, &block.name),
         kubectl.users(allocation.ip),
         kubectl.machine(allocation.node.as_deref()),
-        kubectl.calicoctl("whose Calico takes it for", &[Own("ipam"), Own("show"), Own(&show)]),
+        Step::look(text!("whose Calico takes it for"), show),
         check(kubectl),
     ];
     if code == LEAKED {
-        found.remediation.push(advice(format!(
+        found.remediation.push(Step::advice(text!(
             "calico-kube-controllers frees it by itself; by hand `calicoctl ipam release` does, and nothing guards \
-             that: only while `ipam show` names handle {handle} still"
+             that: only while `ipam show` names handle {} still",
+            value(&handle)
         )));
     }
     Some(found)
 }
 
 /// What Calico's own tool takes for leaked.
-fn check(kubectl: &Kubectl) -> ClusterStep {
-    let words = [Own("ipam"), Own("check"), Own("--show-problem-ips")];
-    kubectl.calicoctl("look what Calico finds", &words)
+fn check(kubectl: &Kubectl) -> Step {
+    let check = kubectl.calicoctl().owns(&["ipam", "check", "--show-problem-ips"]);
+    Step::look(text!("look what Calico finds"), check)
 }
 
 /// Blocks that belong to nodes that are gone.
@@ -117,12 +119,17 @@ fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<C
         found.nodes.push(host.to_owned());
         found.remediation = vec![
             kubectl.get_global("look at the block", BLOCKS, &block.name),
-            kubectl.look("look that the node is gone", &[Own("get"), Own("node"), Theirs(host)]),
+            Step::look(
+                text!("look that the node is gone"),
+                kubectl.command(&["get", "node"]).value(host),
+            ),
             check(kubectl),
-            kubectl.look(
-                "calico-kube-controllers releases the blocks of nodes that are gone: look what keeps it from that \
-                 (of the operator, in namespace calico-system)",
-                &[Own("-n"), Own("kube-system"), Own("logs"), Own("deploy/calico-kube-controllers")],
+            Step::look(
+                text!(
+                    "calico-kube-controllers releases the blocks of nodes that are gone: look what keeps it from that \
+                     (of the operator, in namespace calico-system)"
+                ),
+                kubectl.command(&["-n", "kube-system", "logs", "deploy/calico-kube-controllers"]),
             ),
         ];
         all.push(found);
@@ -188,13 +195,13 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
             found.object = block.map(object);
             found.pods.push(pod.full_name());
             found.nodes.push(pod.node.clone());
-            let show = format!("--ip={ip}");
+            let show = kubectl.calicoctl().owns(&["ipam", "show"]);
             found.remediation = vec![
-                kubectl.calicoctl(
-                    "look what Calico says of it",
-                    &[Own("ipam"), Own("show"), Own(&show)],
+                Step::look(
+                    text!("look what Calico says of it"),
+                    show.word("--ip={}", &[(*ip).into()]),
                 ),
-                advice("start the pod anew before the IP is given to another".to_owned()),
+                Step::advice(text!("start the pod anew before the IP is given to another")),
             ];
             all.push(found);
         }

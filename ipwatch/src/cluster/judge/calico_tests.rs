@@ -57,7 +57,9 @@ fn calicos_own_tool_is_never_told_to_free() {
     let commands = || steps().filter_map(|step| step.command.as_deref());
     assert!(commands().all(|one| !one.contains("release") && !one.contains("delete")));
     assert!(commands().any(|one| one.ends_with("logs deploy/calico-kube-controllers")));
-    assert!(steps().any(|step| step.what.contains("names handle k8s-pod-network.gone-id still")));
+    assert!(
+        steps().any(|step| step.what.contains("names handle \"k8s-pod-network.gone-id\" still"))
+    );
     // One whose node does not answer may still run.
     let mut told = calico();
     told.nodes[0]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use super::living::Living;
 use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
-use crate::cluster::remedy::Word::{Own, Theirs};
 use crate::cluster::world::{Bounds, Look, Pod};
 use crate::finding::Severity;
+use crate::remedy::{Step, text};
 use crate::sources::kubernetes::whereabouts::Range;
 
 const DUPLICATE: &str = "ip-duplicate";
@@ -187,16 +187,13 @@ fn duplicate(
         found.evidence.push(format!("{} {going}", pod.full_name()));
     }
     for pod in pods {
-        let words = [Own("get"), Own("pod"), Own("-n"), Theirs(&pod.namespace), Theirs(&pod.name)];
-        let words = [&words[..], &[Own("-o"), Own("wide")]].concat();
-        found.remediation.push(kubectl.look("look at it", &words));
+        let get = kubectl.command(&["get", "pod", "-n"]).value(&pod.namespace).value(&pod.name);
+        found.remediation.push(Step::look(text!("look at it"), get.owns(&["-o", "wide"])));
     }
     if let Some(pod) = pods.first() {
-        let what = "ask each node who holds it there, and delete the pod that came second";
-        let (text, first) =
-            (ip.to_string(), [Own("-n"), Theirs(&pod.namespace), Theirs(&pod.name)]);
-        let words = [&first[..], &[Own("query"), Own("ip"), Own(&text)]].concat();
-        found.remediation.push(kubectl.plugin(what, &words));
+        let what = text!("ask each node who holds it there, and delete the pod that came second");
+        let plugin = kubectl.plugin().own("-n").value(&pod.namespace).value(&pod.name);
+        found.remediation.push(Step::look(what, plugin.owns(&["query", "ip"]).ip(ip)));
     }
     found
 }

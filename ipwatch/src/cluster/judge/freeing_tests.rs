@@ -6,6 +6,7 @@ use super::*;
 use crate::cluster::fixtures::{
     Told, calico, commands, crashed, line, lines, overlapping, pod, pool,
 };
+use crate::contract::Step;
 
 const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
 
@@ -25,7 +26,7 @@ fn unsaid(name: &str, node: &str, wanted: &str) -> Value {
 }
 
 /// The steps of what has leaked of an IP.
-fn steps(told: &Told, ip: &str) -> Vec<ClusterStep> {
+fn steps(told: &Told, ip: &str) -> Vec<Step> {
     let cluster = told.judged();
     let ours =
         |one: &&ClusterFinding| one.code == LEAKED && one.ip.is_some_and(|of| of.to_string() == ip);
@@ -35,11 +36,11 @@ fn steps(told: &Told, ip: &str) -> Vec<ClusterStep> {
 }
 
 /// Whether a runtime is asked before anything is freed; else it is freed without.
-fn is_asked_first(steps: &[ClusterStep]) -> bool {
-    let asks = |step: &ClusterStep| {
+fn is_asked_first(steps: &[Step]) -> bool {
+    let asks = |step: &Step| {
         step.command.as_deref().is_some_and(|command| command.starts_with("crictl inspectp "))
     };
-    let frees = |step: &ClusterStep| step.changes && step.command.is_some();
+    let frees = |step: &Step| step.changes && step.command.is_some();
     let asked = steps.iter().position(asks);
     let freed = steps.iter().position(frees).unwrap();
     assert_eq!(steps[freed].what.starts_with("only if none of them knows it: "), asked.is_some());
@@ -150,7 +151,7 @@ fn pods_that_wait_for_an_exhausted_pool_hide_no_leak() {
         let steps = steps(&told, ip);
         assert!(is_asked_first(&steps), "{steps:#?}");
         let asks = steps.iter().find(|step| step.command == Some(format!("crictl inspectp {id}")));
-        assert!(asks.unwrap().what.contains("node-1, node-2: where"), "{asks:#?}");
+        assert!(asks.unwrap().what.contains("\"node-1\", \"node-2\": where"), "{asks:#?}");
     }
 }
 
@@ -210,8 +211,7 @@ fn where_many_nodes_are_to_be_asked_a_command_names_them() {
     let mut told = crashed();
     let named = |told: &Told| {
         let steps = steps(told, "192.168.7.11");
-        let all =
-            |step: &&ClusterStep| step.command.as_deref() == Some("kubectl get pods -A -o wide");
+        let all = |step: &&Step| step.command.as_deref() == Some("kubectl get pods -A -o wide");
         steps.iter().filter(all).count()
     };
     for n in 0..5 {

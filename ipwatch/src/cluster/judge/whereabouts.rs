@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
-use crate::cluster::remedy::Word::Own;
-use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, advice, sandbox};
+use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, sandbox};
 use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
-use crate::contract::{ClusterRange, ClusterStep};
+use crate::contract::ClusterRange;
 use crate::fact::RangePart;
 use crate::finding::Severity;
+use crate::remedy::{Step, text, value};
 
 const DISAGREE: &str = "ipam-records-disagree";
 const SILENT: &str = "node-silent";
@@ -238,34 +238,34 @@ fn free(
     allocation: &Allocation,
     also: Option<&Overlapping>,
     holders: Option<&Holders<'_>>,
-    steps: &mut Vec<ClusterStep>,
+    steps: &mut Vec<Step>,
 ) {
     let names = names(allocation, also);
     if let Some(pod) = case.living.may_run(&names, allocation.ip) {
-        steps.push(advice(format!(
+        let name = pod.full_name();
+        steps.push(Step::advice(text!(
             "free nothing yet: {} is there still, and on node {} it may run; scan again when the pod is gone or the \
              node answers",
-            pod.full_name(),
-            pod.node
+            value(&name),
+            value(&pod.node)
         )));
         return;
     }
     let also = also.filter(|one| goes_with(one, allocation));
-    let mut freeing = case.kubectl.free(case.pool, allocation, also);
+    let first = if holders.is_some() { "only if none of them knows it: " } else { "" };
+    let freeing = case.kubectl.free(first, case.pool, allocation, also);
     if let Some(Holders { nodes, .. }) = holders {
         if nodes.len() > NAMED {
             steps.push(case.kubectl.pods("look where pods are that have no IP yet"));
         }
         let asking = sandbox(nodes, &allocation.id);
         if allocation.id.is_empty() || asking.command.is_none() {
-            steps.push(advice(
+            steps.push(Step::advice(text!(
                 "free nothing yet: a pod that is being made may have it, and its id is none that a runtime can be \
                  asked for; scan again when no pod waits for an IP"
-                    .to_owned(),
-            ));
+            )));
             return;
         }
-        freeing.what = format!("only if none of them knows it: {}", freeing.what);
         steps.push(asking);
     }
     steps.push(freeing);
@@ -413,8 +413,8 @@ fn without_entry(
         found.remediation.push(kubectl.get(what, OVERLAPPING, &one.namespace, &one.name));
         if found.code == LEAKED {
             let what = "look that no pool has an entry for it";
-            let words = [Own("get"), Own(POOLS), Own("-A"), Own("-o"), Own("yaml")];
-            found.remediation.push(kubectl.look(what, &words));
+            let pools = kubectl.command(&["get", POOLS, "-A", "-o", "yaml"]);
+            found.remediation.push(Step::look(text!("{}", what), pools));
             found.remediation.push(kubectl.machine(None));
             // Whose one is that names nobody, a pod may be about to say.
             let known = podref.is_some() || living.being_made.is_empty();
@@ -423,9 +423,9 @@ fn without_entry(
             } else {
                 None
             };
-            if command.is_some() {
-                let what = "delete it, if it is still the same".to_owned();
-                found.remediation.push(ClusterStep { what, command, changes: true });
+            if let Some(command) = command {
+                let what = text!("delete it, if it is still the same");
+                found.remediation.push(Step::change(what, command));
             }
         }
         all.push(found);

@@ -17,7 +17,7 @@ fn del_of_old(case: &mut Case, ms: u64) {
 }
 
 #[test]
-fn a_del_that_takes_the_new_sandboxs_address_is_told() {
+pub(super) fn a_del_that_takes_the_new_sandboxs_address_is_told() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
     assert_eq!(case.codes_at(1_001), [], "kubelet repeats it as a matter of course");
@@ -33,7 +33,7 @@ fn a_del_that_takes_the_new_sandboxs_address_is_told() {
 }
 
 #[test]
-fn a_del_that_takes_the_new_sandboxs_reservation_is_told() {
+pub(super) fn a_del_that_takes_the_new_sandboxs_reservation_is_told() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
     case.call_ended(1_020, 500, 0);
@@ -145,7 +145,7 @@ fn a_del_of_the_newest_sandbox_has_no_successor() {
 }
 
 #[test]
-fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
+pub(super) fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
     let mut case = Case::reserved();
     case.call(1_000, 500, CniCommand::Del, ID);
     case.call_ended(1_100, 500, 1);
@@ -179,7 +179,7 @@ fn two_at_once_of_which_one_fails_are_none() {
 }
 
 #[test]
-fn a_del_that_never_came_is_told_after_long() {
+pub(super) fn a_del_that_never_came_is_told_after_long() {
     let mut case = Case::reserved();
     case.list(1_000, not_ready());
     case.gone(1_100);
@@ -221,7 +221,7 @@ fn end(ifindex: u32, name: &str, peer: u32) -> What {
 }
 
 #[test]
-fn a_pair_with_both_ends_on_the_node_is_an_orphan_when_it_is_old() {
+pub(super) fn a_pair_with_both_ends_on_the_node_is_an_orphan_when_it_is_old() {
     let mut case = Case::pod();
     case.at(1_000, end(20, "veth1a2b3c4d", 21));
     case.at(1_000, end(21, "eth0", 20));

@@ -69,7 +69,7 @@ impl Case {
 }
 
 #[test]
-fn two_on_one_bridge_are_told_at_once() {
+pub(super) fn two_on_one_bridge_are_told_at_once() {
     let mut case = Case::on_one_bridge();
     case.has(1_000, 1, 9, 24);
     assert_eq!(case.found(), []);
@@ -80,11 +80,11 @@ fn two_on_one_bridge_are_told_at_once() {
     assert_eq!(found.subject.netns.unwrap().cookie, netns(2).cookie);
     let proof: Vec<String> = found.evidence.into_iter().map(|item| item.text).collect();
     let proof = proof.join("\n");
-    for part in ["net:[1001]", "net:[1002]", "bridge dev5 of the host", "came up on dev2"] {
+    for part in ["net:[1001]", "net:[1002]", "\"bridge dev5\" of the host", "came up on dev2"] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
     assert!(
-        found.impact.contains("net:[1002] (cookie 102), which came second"),
+        found.impact.as_str().contains("net:[1002] (cookie 102), which came second"),
         "{}",
         found.impact
     );
@@ -108,7 +108,7 @@ fn which_came_second_is_not_said_when_nobody_saw() {
         case.at(900, What::Ended { scope, began: BootNs(900 * MS), complete: true });
     }
     let [found] = case.twice().try_into().unwrap();
-    assert!(found.impact.contains("came at an unknown time"), "{}", found.impact);
+    assert!(found.impact.as_str().contains("came at an unknown time"), "{}", found.impact);
     let mut seen = Case::on_one_bridge();
     seen.has(500, 1, 9, 24);
     let scope = crate::fact::Scope::Addresses { netns: netns(2) };
@@ -231,13 +231,13 @@ fn route(last: u8, table: u32, ifindex: u32) -> What {
 }
 
 #[test]
-fn pairs_to_one_router_meet_there() {
+pub(super) fn pairs_to_one_router_meet_there() {
     let two = || Case::containers([(1, None), (2, None)]);
     let mut single = two();
     single.has(1_000, 1, 9, 32);
     single.has(1_001, 2, 9, 32);
     let [found] = single.twice().try_into().unwrap();
-    assert!(found.impact.contains("the router that is the host"), "{}", found.impact);
+    assert!(found.impact.as_str().contains("the router that is the host"), "{}", found.impact);
     let mut routed = two().both();
     assert_eq!(routed.found(), [], "no route says that it is one network");
     routed.at(3_000, route(8, 254, 101));
@@ -298,7 +298,7 @@ fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
 }
 
 #[test]
-fn it_follows_from_what_still_holds_the_ip() {
+pub(super) fn it_follows_from_what_still_holds_the_ip() {
     let mut case = Case::on_one_bridge();
     case.there(POD, veth(2, 103, Some(0)));
     case.there(HOST, Link { master: Some(5), ..veth(103, 2, POD.nsid) });
@@ -339,7 +339,7 @@ fn without_netlink_nothing_is_over() {
 }
 
 #[test]
-fn the_hosts_own_ip_counts() {
+pub(super) fn the_hosts_own_ip_counts() {
     let mut case = Case::on_one_bridge();
     case.has(1_000, 1, 9, 24);
     let key = AddressKey { ifindex: 5, local: ip(9), prefix_len: 24, peer: None };

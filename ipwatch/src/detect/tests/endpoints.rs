@@ -98,7 +98,7 @@ fn text(found: &Candidate) -> String {
 }
 
 #[test]
-fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
+pub(super) fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
     let mut case = Case::wired("calico");
     case.well(60_000, "it has one");
     case.at(100_000, gone("calico"));
@@ -125,7 +125,7 @@ fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
 }
 
 #[test]
-fn an_endpoint_that_names_another_container_is_not_its_own() {
+pub(super) fn an_endpoint_that_names_another_container_is_not_its_own() {
     let mut case = Case::wired("calico");
     case.at(100_000, What::Endpoint(endpoint("calico", "api-0", Some(OLD))));
     let [found] = case.settled(111_000).try_into().unwrap();
@@ -137,7 +137,7 @@ fn an_endpoint_that_names_another_container_is_not_its_own() {
 }
 
 #[test]
-fn what_the_api_server_says_of_a_pod_is_no_page() {
+pub(super) fn what_the_api_server_says_of_a_pod_is_no_page() {
     let pod = Pod {
         uid: UID.into(),
         namespace: "shop".into(),
@@ -301,7 +301,7 @@ fn only_a_datastore_of_ours_keeps_a_late_del_open() {
 }
 
 #[test]
-fn an_endpoint_whose_pod_is_gone_is_context() {
+pub(super) fn an_endpoint_whose_pod_is_gone_is_context() {
     let stale = Endpoint { device: None, ..endpoint("calico", "old-1", Some(OLD)) };
     let of = |cached: bool| {
         let mut case = Case::wired("calico");
@@ -405,7 +405,7 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
 /// R5: the DEL of an old sandbox is repeated, and takes the endpoint of the StatefulSet's new pod of that name and
 /// its IP, which the next pod is given.
 #[test]
-fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
+pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     let mut case = Case::wired("calico");
     let reservation = |id: Option<&str>, pod: &str| {
         What::Reservation(Reservation {
@@ -482,7 +482,7 @@ fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
 
 /// A handle of a dead pod, a tunnel, and a container that may be another node's.
 #[test]
-fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never() {
+pub(super) fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never() {
     let reservation = |ordinal: u8, container: Option<String>| {
         What::Reservation(Reservation {
             store: "calico".into(),
@@ -523,8 +523,9 @@ fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never() {
     let [found] = leaks(&mut case, 402_000).try_into().unwrap();
     assert_eq!(found.subject.ip, Some(super::ipam::ip(6)));
     assert!(text(&found).contains("calico reserves 10.0.0.6"), "{}", text(&found));
-    let out = found.remediation.join("\n");
-    assert!(out.contains("calicoctl ipam release --ip=10.0.0.6"), "{out}");
+    let out = lines(&found);
+    assert!(out.contains("calicoctl ipam show --ip=10.0.0.6"), "{out}");
+    assert!(!out.contains("release --ip"), "nothing guards that: {out}");
     case.source("calico", SourceStatus::Down);
     assert_eq!(leaks(&mut case, 403_000), [], "what a silent datastore said does not count");
 }

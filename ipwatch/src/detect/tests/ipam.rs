@@ -142,7 +142,7 @@ pub(super) fn text(found: &Candidate) -> String {
 }
 
 #[test]
-fn an_ip_that_is_freed_while_it_is_held_is_told_within_a_second() {
+pub(super) fn an_ip_that_is_freed_while_it_is_held_is_told_within_a_second() {
     let mut case = Case::reserved();
     assert_eq!(case.codes_at(1_000), []);
     case.release(2_000, 5);
@@ -196,7 +196,7 @@ fn where_calls_are_not_seen_a_release_has_more_time() {
 }
 
 #[test]
-fn after_a_restart_the_cache_tells_whose_network_it_is() {
+pub(super) fn after_a_restart_the_cache_tells_whose_network_it_is() {
     let mut case = Case::with_runtime();
     case.at(1, What::Sight(SEEN));
     case.source("host-local", SourceStatus::Active);
@@ -223,7 +223,7 @@ fn nobody_is_told_of_an_ip_that_no_store_is_known_to_have() {
 }
 
 #[test]
-fn a_taken_ip_that_is_handed_out_is_told_at_once() {
+pub(super) fn a_taken_ip_that_is_handed_out_is_told_at_once() {
     let mut case = Case::reserved();
     case.release(2_000, 5);
     case.call(9_000, 600, CniCommand::Add, NEW);

@@ -7,7 +7,7 @@ use crate::fact::{CniCall, CniCommand, Life, Reservation};
 use crate::finding::Severity;
 
 #[test]
-fn a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it() {
+pub(super) fn a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it() {
     let mut case = Case::reserved();
     case.list(1_000, not_ready());
     case.gone(1_500);
@@ -16,7 +16,7 @@ fn a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it() {
     case.list(32_100, other());
     let [found] = case.then(32_200).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::IpamReservationLeaked, Some(ip(5))));
-    assert!(found.remediation.iter().any(|line| line.contains("flock")));
+    assert!(found.remediation.iter().any(|line| line.line().contains("flock")));
     case.source("containerd", SourceStatus::Down);
     assert_eq!(case.codes_at(33_000), []);
     assert!(blind(&case.0, &Policy::default()).contains(&Code::IpamReservationLeaked));
@@ -41,7 +41,7 @@ fn a_container_that_its_runtime_still_has_leaks_nothing() {
 }
 
 #[test]
-fn a_reservation_that_no_runtime_knows_is_given_time() {
+pub(super) fn a_reservation_that_no_runtime_knows_is_given_time() {
     let mut case = Case::reserved();
     case.reserve(1_000, 9, NEW);
     case.list(200_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
@@ -101,7 +101,7 @@ fn without_a_runtime_only_what_cannot_be_otherwise_is_a_leak() {
 }
 
 #[test]
-fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
+pub(super) fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
     let mut case = alone();
     let boot = crate::fact::Boot {
         boot_id: "boot".into(),
@@ -158,7 +158,7 @@ fn a_warm_pool_is_no_leak() {
 }
 
 #[test]
-fn a_range_that_leaks_run_out_by_is_told_under_them() {
+pub(super) fn a_range_that_leaks_run_out_by_is_told_under_them() {
     let mut case = Case::reserved();
     case.range(13, 2, 6);
     assert_eq!(case.codes_at(14), [], "one of five");
@@ -171,8 +171,8 @@ fn a_range_that_leaks_run_out_by_is_told_under_them() {
     let found = case.then(302_100);
     let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
     assert_eq!(range.severity, Severity::Critical);
-    assert!(range.impact.starts_with("Room for 0 pods more"), "{}", range.impact);
-    assert!(range.impact.contains("for 2 if the leaks were freed"), "{}", range.impact);
+    assert!(range.impact.as_str().starts_with("Room for 0 pods more"), "{}", range.impact);
+    assert!(range.impact.as_str().contains("for 2 if the leaks were freed"), "{}", range.impact);
     let leaks: Vec<_> =
         found.iter().filter(|one| one.code == Code::IpamReservationLeaked).collect();
     assert_eq!(leaks.len(), 2);
@@ -183,7 +183,7 @@ fn a_range_that_leaks_run_out_by_is_told_under_them() {
 }
 
 #[test]
-fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
+pub(super) fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
     let mut case = Case::reserved();
     case.range(13, 2, 6);
     case.reserve(1_000, 2, NEW);

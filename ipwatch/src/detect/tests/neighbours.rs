@@ -122,7 +122,7 @@ fn proof(found: &Candidate) -> String {
 }
 
 #[test]
-fn a_refused_answer_is_a_conflict_and_both_are_named() {
+pub(super) fn a_refused_answer_is_a_conflict_and_both_are_named() {
     let mut wire = Wire::two();
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
@@ -252,7 +252,7 @@ fn two_answers_at_once_are_a_conflict() {
 }
 
 #[test]
-fn a_packet_for_an_ip_of_ours_is_a_conflict() {
+pub(super) fn a_packet_for_an_ip_of_ours_is_a_conflict() {
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
     wire.address(4, POD, IP);
@@ -386,7 +386,7 @@ fn many_that_hear_one_conflict_are_one_finding() {
 }
 
 #[test]
-fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes() {
+pub(super) fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes() {
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
     let ip: std::net::IpAddr = "fd00::5".parse().unwrap();

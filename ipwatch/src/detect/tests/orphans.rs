@@ -39,7 +39,7 @@ fn orphans(case: &mut Case, ms: u64) -> Vec<Candidate> {
 }
 
 #[test]
-fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
+pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
     let mut case = routed(DEVICE, true);
     assert_eq!(orphans(&mut case, 2 * AGE), [], "one IP is there, the other is translated to it");
     case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });

@@ -59,7 +59,7 @@ impl Case {
 }
 
 #[test]
-fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
+pub(super) fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
     let mut case = Case::with_api(vec![pod(UID)]);
     case.list(900, alive());
     case.none("it is there");
@@ -76,7 +76,7 @@ fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
     for part in [UID, "Running before", "a forced deletion", "is Ready", "pid 10", "10.0.0.5/24"] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
-    assert!(found.remediation.iter().any(|line| line.contains("crictl stopp 8f4c1b2a9d7e")));
+    assert!(found.remediation.iter().any(|line| line.line().contains("crictl stopp 8f4c1b2a9d7e")));
     case.list(52_000, alive());
     assert!(case.one().observed > found.observed, "a second look");
     case.at(53_000, What::NetnsGone { netns: POD });
@@ -84,7 +84,7 @@ fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
 }
 
 #[test]
-fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() {
+pub(super) fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() {
     let mut case = Case::with_runtime();
     case.source("kubernetes", SourceStatus::Disabled);
     case.source("kubelet", SourceStatus::Active);
@@ -94,12 +94,16 @@ fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() {
     case.pods(1_000, Vec::new());
     case.list(51_001, alive());
     let found = case.one();
-    assert!(found.impact.contains("which the kubelet is not to run any more"), "{}", found.impact);
+    assert!(
+        found.impact.as_str().contains("which the kubelet is not to run any more"),
+        "{}",
+        found.impact
+    );
     let first = &found.evidence[0];
     assert_eq!(first.source, "kubelet");
     assert!(first.text.contains("none of those any more"), "{}", first.text);
     let proof: String = found.evidence.iter().map(|item| &*item.text).collect();
-    assert!(!(proof + &found.impact).contains("API server has"), "it was not asked");
+    assert!(!(proof + found.impact.as_str()).contains("API server has"), "it was not asked");
     let is_blind =
         |case: &Case| super::blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeletedPod);
     case.source("kubelet", SourceStatus::Down);

@@ -63,7 +63,7 @@ fn exhausting(case: &mut Case, ms: u64) -> Vec<Candidate> {
 }
 
 #[test]
-fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known() {
+pub(super) fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known() {
     assert_eq!(exhausting(&mut full(10), 1_000), [], "there is enough");
     let mut case = full(15);
     let [found] = exhausting(&mut case, 1_000).try_into().unwrap();
@@ -79,8 +79,8 @@ fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known() {
     ] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
-    assert!(found.impact.contains("3 pods more in the cluster"), "{}", found.impact);
-    let lines = found.remediation.join("\n");
+    assert!(found.impact.as_str().contains("3 pods more in the cluster"), "{}", found.impact);
+    let lines = lines(&found);
     assert!(lines.contains("calicoctl ipam check") && !lines.contains("cordon"), "{lines}");
     case.at(1_001, block(0, Some(4)));
     let [found] = exhausting(&mut case, 1_002).try_into().unwrap();
@@ -105,7 +105,7 @@ fn pool(name: &str, first: u8, last: u8) -> What {
 }
 
 #[test]
-fn a_full_pool_beside_one_with_room_is_context() {
+pub(super) fn a_full_pool_beside_one_with_room_is_context() {
     let mut case = full(16);
     case.at(14, block(0, Some(4)));
     let [found] = exhausting(&mut case, 1_000).try_into().unwrap();
@@ -115,9 +115,13 @@ fn a_full_pool_beside_one_with_room_is_context() {
     let [found] = exhausting(&mut case, 1_002).try_into().unwrap();
     assert_eq!(found.severity, Severity::Info, "ADD goes over to the second");
     assert_eq!(found.subject.network.as_deref(), Some("default-ipv4-ippool"));
-    assert!(found.impact.contains("takes from 1 other pool that has room"), "{}", found.impact);
+    assert!(
+        found.impact.as_str().contains("takes from 1 other pool that has room"),
+        "{}",
+        found.impact
+    );
     assert!(found.evidence.iter().any(|item| item.text == "second: 1 of 64 taken"));
-    assert!(!found.remediation.join(" ").contains("Start no new pod"));
+    assert!(!lines(&found).contains("Start no new pod"));
     let severities = |case: &mut Case, ms| -> Vec<Severity> {
         exhausting(case, ms).into_iter().map(|found| found.severity).collect()
     };

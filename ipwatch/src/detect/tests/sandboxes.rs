@@ -88,7 +88,7 @@ pub(super) fn not_ready() -> Vec<What> {
 }
 
 #[test]
-fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
+pub(super) fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
     let mut case = Case::with_runtime();
     case.list(1_000, not_ready());
     case.list(30_000, not_ready());
@@ -102,7 +102,7 @@ fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
         (pod.name.as_deref(), pod.attempt, pod.state.as_deref()),
         (Some("api-0"), Some(1), Some("NotReady"))
     );
-    assert!(found.remediation.iter().any(|line| line.contains("crictl stopp 8f4c1b2a9d7e")));
+    assert!(found.remediation.iter().any(|line| line.line().contains("crictl stopp 8f4c1b2a9d7e")));
     case.list(32_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes(), [], "it lives after all");
 }
@@ -123,7 +123,7 @@ fn the_runtime_is_asked_again_before_anything_is_said() {
 }
 
 #[test]
-fn a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_tell_of_is_not() {
+pub(super) fn a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_tell_of_is_not() {
     let mut case = Case::with_runtime();
     case.list(1_000, Vec::new());
     case.source("containerd", SourceStatus::Down);
@@ -148,7 +148,7 @@ fn a_truncated_list_makes_nothing_gone() {
 }
 
 #[test]
-fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
+pub(super) fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses() {
     let denied = |cgroup: String| {
         let mut case = Case::pod();
         case.source("containerd", SourceStatus::Active);
@@ -253,7 +253,7 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
 }
 
 #[test]
-fn a_stuck_process_is_the_cause_of_what_follows_from_it() {
+pub(super) fn a_stuck_process_is_the_cause_of_what_follows_from_it() {
     let mut case = Case::with_runtime();
     case.killed(1_000);
     case.list(1_000, not_ready());
@@ -267,7 +267,7 @@ fn a_stuck_process_is_the_cause_of_what_follows_from_it() {
 }
 
 #[test]
-fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
+pub(super) fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
     let mut case = Case::with_runtime();
     let parent = |bus: &str| Parent {
         bus: bus.into(),
@@ -289,7 +289,7 @@ fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
 }
 
 #[test]
-fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it() {
+pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it() {
     let holders = [
         (vec![mount_of(PATH, 1, 1)], HolderKind::Mount),
         (vec![Holder::Fd { pid: 9, fd: 3, comm: "agent".into() }], HolderKind::Fd),
@@ -420,7 +420,7 @@ fn worker() -> Option<Cleanup> {
 }
 
 #[test]
-fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
+pub(super) fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
     let mut case = Case::pod();
     assert!(case.wants(20).contains(&Want::Cleanup), "one look at the start");
     case.at(30, What::Cleanup { worker: worker() });
@@ -473,7 +473,8 @@ fn container(life: Life, word: &str) -> What {
 }
 
 #[test]
-fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace() {
+pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace()
+ {
     let mut case = Case::with_runtime();
     let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
     case.list(1_000, vec![alive.clone(), container(Life::Alive, "Running")]);
@@ -489,7 +490,9 @@ fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_n
     let holder = &found.holders[0];
     assert_eq!((holder.pid, holder.mount_ns), (Some(40), Some(5)));
     assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
-    assert!(found.remediation[0].starts_with("nsenter --mount=/proc/40/ns/mnt umount /host/run/"));
+    let command = found.remediation[0].command.as_ref().unwrap().sh();
+    assert!(command.starts_with("readlink /proc/40/ns/mnt | grep -qxF 'mnt:["), "{command}");
+    assert!(command.contains("]' && umount -N 40 /host/run/"), "{command}");
     assert!(case.wants(32_700).contains(&search), "a second look");
     case.at(32_800, end());
     assert_eq!(case.codes(), [], "it was unmounted");
@@ -510,7 +513,7 @@ fn the_runtimes_own_mounts_are_no_leak() {
 }
 
 #[test]
-fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none() {
+pub(super) fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none() {
     let attempts = |uids: &[&str]| {
         let mut case = Case::with_runtime();
         for (n, uid) in uids.iter().enumerate() {
@@ -532,7 +535,7 @@ fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none() {
     };
     let found = attempts(&["u"; 6]);
     assert_eq!(found.len(), 1, "{found:#?}");
-    assert!(found[0].impact.contains("takes an IP"), "{}", found[0].impact);
+    assert!(found[0].impact.as_str().contains("takes an IP"), "{}", found[0].impact);
     assert_eq!(
         attempts(&["a", "b", "c", "d", "e", "f"]),
         [],

@@ -95,7 +95,7 @@ fn text(found: &Candidate) -> String {
 }
 
 #[test]
-fn a_pods_ip_that_failed_is_found_and_worse_when_it_is_tried_again() {
+pub(super) fn a_pods_ip_that_failed_is_found_and_worse_when_it_is_tried_again() {
     let mut case = calico();
     case.entry(5_000, HOST, CALI, IP, Some(A), REACHABLE);
     case.entry(9_000, HOST, CALI, IP, None, FAILED);
@@ -177,7 +177,7 @@ fn the_innocent_may_be_silent() {
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_is_lost() {
+pub(super) fn a_gateway_that_does_not_answer_is_lost() {
     let mut case = calico();
     case.not_silent(8_000, "an idle pod has no entry");
     case.entry(9_000, POD, 2, GATEWAY, None, FAILED);
@@ -196,7 +196,7 @@ fn a_gateway_that_does_not_answer_is_lost() {
 }
 
 #[test]
-fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right() {
+pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right() {
     let mut case = calico();
     case.entry(5_000, POD, 2, GATEWAY, Some(B), PERMANENT);
     let ip = Ipv4Addr::from(GATEWAY).into();

@@ -5,7 +5,7 @@ use super::*;
 use crate::fact::{Scope, Unreadable};
 
 #[test]
-fn a_file_that_stays_unreadable_is_told() {
+pub(super) fn a_file_that_stays_unreadable_is_told() {
     let mut case = Case::reserved();
     let file = Unreadable {
         store: "cni".into(),
@@ -20,7 +20,7 @@ fn a_file_that_stays_unreadable_is_told() {
     assert!(next <= BootNs(4_000 * MS), "{next:?}");
     let [found] = case.then(4_100).try_into().unwrap();
     assert_eq!(found.code, Code::IpamStoreUnreadable);
-    assert!(found.impact.contains("for ever"));
+    assert!(found.impact.as_str().contains("for ever"));
     case.at(5_000, What::StoreReadable { store: file.store, path: file.path });
     assert_eq!(case.codes_at(5_001), []);
 }

@@ -18,8 +18,8 @@ fn candidate(key: &str, observed: u64) -> Candidate {
         evidence: Vec::new(),
         since: BootNs(1),
         observed: BootNs(observed),
-        impact: String::new(),
-        remediation: vec!["reboot".to_owned()],
+        impact: remedy::Text::default(),
+        remediation: vec![remedy::Step::advice(remedy::Text::own("reboot"))],
         caused_by: None,
         preexisting: false,
     }
@@ -139,7 +139,7 @@ fn only_what_people_act_on_is_an_update() {
         base(),
         Candidate { evidence: vec![evidence.clone()], ..base() },
         Candidate { holders: vec![flicker], ..base() },
-        Candidate { impact: "worse".to_owned(), ..base() },
+        Candidate { impact: remedy::Text::own("worse"), ..base() },
         Candidate { since: BootNs(5), preexisting: true, ..base() },
     ] {
         assert_eq!(see(&mut life, 13, &[quiet]), []);
@@ -157,7 +157,7 @@ fn only_what_people_act_on_is_an_update() {
         Candidate { holders: vec![holder(813)], ..base() },
         Candidate { holders: vec![alive], ..base() },
         Candidate { holders: vec![holder(812), holder(813)], ..base() },
-        Candidate { remediation: vec!["wait".to_owned()], ..base() },
+        Candidate { remediation: vec![remedy::Step::advice(remedy::Text::own("wait"))], ..base() },
     ] {
         let changes = see(&mut life, 14, std::slice::from_ref(&news));
         assert_eq!(kinds(&changes), [(ChangeKind::Updated, Status::Firing)], "{news:?}");
@@ -171,7 +171,7 @@ fn evidence_is_refreshed_in_silence() {
     let mut life = Life::default();
     see(&mut life, 10, &[candidate("a", 9)]);
     see(&mut life, 11, &[candidate("a", 11)]);
-    let fresh = Candidate { impact: "now".to_owned(), ..candidate("a", 5_000_000_000) };
+    let fresh = Candidate { impact: remedy::Text::own("now"), ..candidate("a", 5_000_000_000) };
     assert_eq!(see(&mut life, 5_000_000_000, &[fresh]), []);
     let record = life.open().next().unwrap();
     assert_eq!(record.finding.impact, "now");

@@ -56,13 +56,7 @@ impl Proc {
     pub fn mounts(&self) -> io::Result<Vec<Fact>> {
         let root = Dir::open(&self.root)?;
         let mount_ns = root.dir("self")?.namespace("ns/mnt", "mnt")?;
-        let is_ours = |pid: &u32| {
-            root.dir(pid.to_string())
-                .and_then(|dir| dir.namespace("ns/mnt", "mnt"))
-                .is_ok_and(|theirs| theirs == mount_ns)
-        };
-        // A process that outlives the daemon, for whoever looks the path up later.
-        let pid = Some(1).filter(is_ours).unwrap_or_else(std::process::id);
+        let pid = self.first_of_ours(&root, mount_ns);
         let scope = Scope::Mounts { mount_ns };
         let began = clock::now();
         let mut facts = vec![Fact { at: began, ..fact(What::Began(scope.clone())) }];
@@ -74,6 +68,26 @@ impl Proc {
         })?;
         facts.push(fact(What::Ended { scope, began, complete }));
         Ok(facts)
+    }
+
+    /// The node's first process, if it is in our own mount namespace: it outlives the daemon, for whoever looks a path
+    /// up later. Else ourselves. Its link may not be asked for where it has capabilities that we lack; then the root
+    /// of its mounts tells, whose id no other mount namespace has (`mnt_alloc_id`, fs/namespace.c).
+    fn first_of_ours(&self, root: &Dir, mount_ns: u64) -> u32 {
+        let first = |process: &str| {
+            let mut id = None;
+            let path = self.root.join(process).join("mountinfo");
+            let read = mounts::lines(&path, |line| {
+                id = id.or_else(|| Mount::parse(line).map(|mount| mount.id));
+            });
+            read.ok().and(id)
+        };
+        let theirs = root.dir("1").and_then(|dir| dir.namespace("ns/mnt", "mnt"));
+        let ours = match theirs {
+            Ok(theirs) => theirs == mount_ns,
+            Err(_) => first("1").is_some_and(|id| first("self") == Some(id)),
+        };
+        if ours { 1 } else { std::process::id() }
     }
 
     /// Searches for what holds these netns: a fact for each holder, and for each netns one that says
@@ -113,6 +127,7 @@ impl Proc {
         let root = Dir::open(&self.root)?;
         let own = root.dir("self").and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
         let host = self.host_mount_ns();
+        let first = own.map(|own| self.first_of_ours(&root, own));
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
@@ -121,6 +136,10 @@ impl Proc {
             };
             if ids.insert(mount.id) {
                 let foreign = own != Some(place.mount_ns);
+                let place = match first.filter(|_| !foreign) {
+                    Some(pid) => Place { pid, ..place },
+                    None => place,
+                };
                 let process = foreign.then(|| root.dir(place.pid.to_string()).ok()).flatten();
                 let foreign = foreign
                     && host != Some(place.mount_ns)

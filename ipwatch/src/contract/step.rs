@@ -1,0 +1,48 @@
+//! The part of the contract that says what to do: in words, as a command for a shell, and as the words of that command.
+
+use serde::{Deserialize, Serialize};
+
+use crate::remedy;
+
+/// One step on the way out.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Step {
+    /// What it is for. What others chose stands in double quotes.
+    pub what: String,
+    /// The command for a shell. Nothing in it but printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The same command without a shell: what it runs, in this order. Empty where there is no command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Run>,
+    /// It changes something. All others only look.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changes: bool,
+}
+
+/// One program of a command. The next one runs only if it succeeded, or reads what it writes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Run {
+    /// The program and its words, each as it is.
+    pub argv: Vec<String>,
+    /// The file that its output goes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Its output goes to the next one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pipe: bool,
+}
+
+impl From<&remedy::Step> for Step {
+    fn from(step: &remedy::Step) -> Self {
+        let runs = step.command.iter().flat_map(remedy::Command::runs);
+        let run =
+            |run: &remedy::Run| Run { argv: run.argv.clone(), to: run.to.clone(), pipe: run.pipe };
+        Self {
+            what: step.what.to_string(),
+            command: step.command.as_ref().map(remedy::Command::sh),
+            runs: runs.map(run).collect(),
+            changes: step.changes,
+        }
+    }
+}

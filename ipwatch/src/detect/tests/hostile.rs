@@ -1,0 +1,471 @@
+//! The cases of the other files once more, with every name in them replaced by what a stranger may choose: whatever it
+//! is, a shell gets the words of the remedy as it was written, the value is one word or a part of one, no word becomes
+//! an option, and prose stays ours.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::Value;
+
+use super::sandboxes::sandbox;
+use super::*;
+use crate::fact::{FileSystem, Life, Process};
+use crate::remedy::shell::check;
+use crate::remedy::{Command, Step, Text};
+
+/// One line of what a case does to its map.
+#[derive(Debug, Clone)]
+pub(super) enum Line {
+    Fact(Box<Fact>),
+    Agenda(BootNs, Policy),
+    Detect(BootNs, Policy),
+}
+
+thread_local! {
+    static TAPE: RefCell<Option<Vec<Line>>> = const { RefCell::new(None) };
+}
+
+/// Writes a line down, if somebody wants it.
+pub(super) fn write(line: impl FnOnce() -> Line) {
+    TAPE.with_borrow_mut(|tape| {
+        if let Some(tape) = tape {
+            tape.push(line());
+        }
+    });
+}
+
+/// What a case does.
+fn taped(case: fn()) -> Vec<Line> {
+    TAPE.set(Some(Vec::new()));
+    case();
+    TAPE.take().unwrap_or_default()
+}
+
+const CASES: &[fn()] = &[
+    super::one_that_hangs_past_its_grace_is_found_with_its_proof,
+    super::a_core_dump_that_takes_too_long_is_a_cause,
+    super::threads_of_one_process_are_one_finding,
+    super::calls::a_del_that_takes_the_new_sandboxs_address_is_told,
+    super::calls::a_del_that_takes_the_new_sandboxs_reservation_is_told,
+    super::calls::a_del_that_fails_twice_while_its_ip_is_reserved_is_told,
+    super::calls::a_del_that_never_came_is_told_after_long,
+    super::calls::a_pair_with_both_ends_on_the_node_is_an_orphan_when_it_is_old,
+    super::duplicate::two_on_one_bridge_are_told_at_once,
+    super::duplicate::pairs_to_one_router_meet_there,
+    super::duplicate::it_follows_from_what_still_holds_the_ip,
+    super::duplicate::the_hosts_own_ip_counts,
+    super::endpoints::a_living_pod_whose_endpoint_went_is_found_with_its_proof,
+    super::endpoints::an_endpoint_that_names_another_container_is_not_its_own,
+    super::endpoints::what_the_api_server_says_of_a_pod_is_no_page,
+    super::endpoints::an_endpoint_whose_pod_is_gone_is_context,
+    super::endpoints::the_late_del_of_r5_is_found_with_all_that_follows_from_it,
+    super::endpoints::a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never,
+    super::ipam::an_ip_that_is_freed_while_it_is_held_is_told_within_a_second,
+    super::ipam::a_taken_ip_that_is_handed_out_is_told_at_once,
+    super::ipam::after_a_restart_the_cache_tells_whose_network_it_is,
+    super::leaks::a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it,
+    super::leaks::a_reservation_that_no_runtime_knows_is_given_time,
+    super::leaks::what_was_written_before_the_boot_is_a_leak_soon_after_it,
+    super::leaks::a_range_that_leaks_run_out_by_is_told_under_them,
+    super::leaks::a_range_that_is_low_stays_so_while_a_pod_comes_and_goes,
+    super::neighbours::a_refused_answer_is_a_conflict_and_both_are_named,
+    super::neighbours::a_packet_for_an_ip_of_ours_is_a_conflict,
+    super::neighbours::a_failed_duplicate_detection_is_a_conflict_until_the_address_goes,
+    super::orphans::a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod,
+    super::pods::a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours,
+    super::pods::where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated,
+    super::pools::a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known,
+    super::pools::a_full_pool_beside_one_with_room_is_context,
+    super::sandboxes::tasks_of_a_dead_sandbox_are_found_after_its_grace,
+    super::sandboxes::a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_tell_of_is_not,
+    super::sandboxes::a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_elses,
+    super::sandboxes::a_stuck_process_is_the_cause_of_what_follows_from_it,
+    super::sandboxes::a_device_of_the_node_in_a_dead_sandbox_is_found,
+    super::sandboxes::a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it,
+    super::sandboxes::a_worker_without_progress_is_found_and_one_that_gets_on_is_not,
+    super::sandboxes::mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace,
+    super::sandboxes::sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none,
+    super::silence::a_pods_ip_that_failed_is_found_and_worse_when_it_is_tried_again,
+    super::silence::a_gateway_that_does_not_answer_is_lost,
+    super::silence::a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right,
+    super::stores::a_file_that_stays_unreadable_is_told,
+    super::whereabouts::the_pool_of_a_node_that_crashed_is_full_and_two_of_it_can_be_had_back,
+    super::whereabouts::what_may_be_another_nodes_is_unknown,
+    fuse,
+    nfs,
+    frozen,
+    forgotten,
+    of_docker,
+];
+
+/// A pod that hangs in what its look shows.
+fn hangs(look: Look) {
+    let mut case = Case::pod();
+    case.killed(1_000);
+    case.at(1_001, What::TaskExiting { task: KEY });
+    case.look(6_100, look);
+    assert_eq!(detect(&case.0, BootNs(6_100 * MS), &Policy::default()).len(), 1);
+}
+
+fn mounted(fs_type: &str, source: &str) -> FileSystem {
+    FileSystem {
+        fs_type: fs_type.into(),
+        source: source.into(),
+        point: "/mnt/point".into(),
+        minor: 52,
+        waiting: Some(3),
+        servers: vec![Process { pid: 71, comm: "server".into() }],
+        sure: true,
+    }
+}
+
+fn fuse() {
+    hangs(Look { file_systems: vec![mounted("fuse.sshfs", "")], ..hanging() });
+}
+
+fn nfs() {
+    let file_systems = vec![mounted("nfs4", "source:/data")];
+    hangs(Look { stack: vec!["nfs_wb_all".into()], wchan: None, file_systems, ..hanging() });
+}
+
+fn frozen() {
+    let file_systems = vec![mounted("ext4", "/dev/source")];
+    hangs(Look { stack: vec!["sb_start_write".into()], wchan: None, file_systems, ..hanging() });
+}
+
+/// A sandbox that its runtime has forgotten, with a task that is frozen and one that is not.
+fn forgotten() {
+    let mut case = Case::with_runtime();
+    let alive = || vec![What::Sandbox(sandbox(Life::Alive, "Ready"))];
+    case.list(10, alive());
+    case.wants(10);
+    case.at(20, What::Cgroup { task: KEY, path: "/kubepods/podcgroup".into() });
+    case.look(
+        21,
+        Look {
+            frozen: Some(true),
+            flags: 0,
+            cgroup: Some("/kubepods/podcgroup".into()),
+            ..hanging()
+        },
+    );
+    for ms in [1_000, 40_000, 80_000, 120_000] {
+        case.list(ms, Vec::new());
+        case.wants(ms);
+    }
+    let found = detect(&case.0, BootNs(121_000 * MS), &Policy::default());
+    assert!(found.iter().any(|one| one.code == Code::IpHeldByDeadSandbox), "{found:#?}");
+}
+
+/// The same of a container of docker's that is dead.
+fn of_docker() {
+    let mut case = Case::with_runtime();
+    case.source("docker", SourceStatus::Active);
+    let told = |life, word| {
+        let mut told = sandbox(life, word);
+        told.runtime = "docker".into();
+        vec![What::Sandbox(told)]
+    };
+    for (ms, life) in
+        [(10, Life::Alive), (1_000, Life::Dead), (40_000, Life::Dead), (80_000, Life::Dead)]
+    {
+        let scope = crate::fact::Scope::Runtime { runtime: "docker".into() };
+        case.at(ms, What::Began(scope.clone()));
+        told(life, "exited").into_iter().for_each(|what| case.at(ms, what));
+        case.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
+        case.wants(ms);
+    }
+    detect(&case.0, BootNs(81_000 * MS), &Policy::default());
+}
+
+/// Fields that strangers fill, wherever they stand in a fact.
+const FOREIGN: &[&str] = &[
+    "comm",
+    "cgroup",
+    "path",
+    "point",
+    "source",
+    "container_id",
+    "id",
+    "sandbox",
+    "namespace",
+    "name",
+    "uid",
+    "network",
+    "ifname",
+    "key",
+    "netns_path",
+    "device",
+    "address",
+    "text",
+    "message",
+    "plugin",
+    "node",
+    "pod",
+    "container",
+    "driver",
+    "bus",
+    "word",
+    "effect",
+    "log_path",
+];
+
+/// Every name that a case has: whole fields, and the parts of paths.
+fn names(value: &Value, field: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            object.iter().for_each(|(field, value)| names(value, field, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| names(value, field, found)),
+        Value::String(text) if FOREIGN.contains(&field) => {
+            let parts = text.split('/').filter(|part| part.len() > 2);
+            found.extend(
+                parts.filter(|part| part.parse::<std::net::IpAddr>().is_err()).map(str::to_owned),
+            );
+        }
+        _ => {}
+    }
+}
+
+/// A fact in other words.
+fn reworded(value: &mut Value, field: &str, words: &BTreeMap<String, String>) {
+    match value {
+        Value::Object(object) => {
+            object.iter_mut().for_each(|(field, value)| reworded(value, field, words));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| reworded(value, field, words)),
+        Value::String(text) if FOREIGN.contains(&field) => *text = replaced(text, words),
+        _ => {}
+    }
+}
+
+/// Each part of a path, where it is one of these.
+fn replaced(text: &str, words: &BTreeMap<String, String>) -> String {
+    let parts = text.split('/').map(|part| words.get(part).map_or(part, String::as_str));
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// What a case finds.
+fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
+    let (mut map, mut found) = (NodeMap::new(false), Vec::new());
+    for line in tape {
+        match line {
+            Line::Fact(fact) => {
+                let mut value = serde_json::to_value(fact).unwrap();
+                let is_source = matches!(fact.what, What::Source(_));
+                if !is_source {
+                    reworded(&mut value, "", words);
+                }
+                // What no fact can be, no source tells.
+                let Ok(fact) = serde_json::from_value(value) else { continue };
+                map.apply(&fact);
+            }
+            Line::Agenda(now, policy) => drop(map.agenda(*now, policy)),
+            Line::Detect(now, policy) => found.extend(super::super::detect(&map, *now, policy)),
+        }
+    }
+    found
+}
+
+/// The words of a command, program by program, with the file that each writes to.
+type Shape = Vec<Vec<String>>;
+
+fn shape(step: &Step) -> Option<Shape> {
+    let command = step.command.as_ref()?;
+    let words = command.runs().iter().map(|run| run.argv.iter().chain(&run.to).cloned().collect());
+    Some(words.collect())
+}
+
+/// Prose without what it quotes.
+fn bare(text: &Text) -> String {
+    text.as_str().split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
+}
+
+/// What the steps of a finding look like with the names that were meant.
+#[derive(Default)]
+struct Templates {
+    codes: BTreeSet<Code>,
+    commands: BTreeMap<Code, Vec<Shape>>,
+}
+
+/// Whether `word` is `template` with values in the place of names, as they are or as JSON has them. A word of ours
+/// may have a name in it that is not meant, so each may also stay.
+fn is_of(word: &str, template: &str, words: &BTreeMap<String, String>) -> bool {
+    let Some(first) = template.chars().next() else { return word.is_empty() };
+    let in_json = |value: &str| {
+        let quoted = crate::remedy::command::ascii(&Value::from(value).to_string());
+        quoted[1..quoted.len() - 1].to_owned()
+    };
+    let replaced = words.iter().any(|(name, value)| {
+        template.strip_prefix(name.as_str()).is_some_and(|template| {
+            let rests = [word.strip_prefix(value.as_str()), word.strip_prefix(&*in_json(value))];
+            rests.into_iter().flatten().any(|word| is_of(word, template, words))
+        })
+    });
+    let rest = &template[first.len_utf8()..];
+    replaced || word.strip_prefix(first).is_some_and(|word| is_of(word, rest, words))
+}
+
+fn is_shaped(found: &Shape, template: &Shape, words: &BTreeMap<String, String>) -> bool {
+    found.len() == template.len()
+        && found.iter().zip(template).all(|(found, template)| {
+            found.len() == template.len()
+                && found.iter().zip(template).all(|(word, template)| {
+                    is_of(word, template, words)
+                        && (!word.starts_with('-') || template.starts_with('-'))
+                })
+        })
+}
+
+/// How a name is made worse.
+fn worse(name: &str, how: &str) -> String {
+    match how.split_once('\u{1}') {
+        Some((before, after)) => format!("{before}{name}{after}"),
+        None => format!("{name}{how}"),
+    }
+}
+
+/// Beginnings, a mark where the name stands, and ends.
+const WAYS: &[&str] = &[
+    "--\u{1}",
+    "-n \u{1}",
+    "\u{1};id>/tmp/x;#",
+    "'\u{1}'",
+    "\u{1}\" is safe. Now run: id",
+    "$(id)\u{1}",
+    "`id`\u{1}",
+    "\u{1}\nFIX id",
+    "\u{1b}[2J\u{1}",
+    "\u{202e}\u{1}",
+    "\u{1} && id",
+    "\u{1}|id",
+    ">\u{1}",
+    "é\u{1}",
+    "\u{1}\\",
+    "~\u{1}",
+    "\u{1}*",
+    "..",
+    "--all",
+    "",
+    "-",
+    "a=\u{1}",
+    "\u{1}\0",
+    "#\u{1}",
+    "!\u{1}",
+    "{\u{1},b}",
+    "%s\u{1}",
+];
+
+/// Each name is made worse alone in one of so many ways.
+const ALONE: usize = 9;
+
+struct Scene {
+    tape: Vec<Line>,
+    names: Vec<String>,
+}
+
+struct World {
+    scenes: Vec<Scene>,
+    templates: Templates,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut templates = Templates::default();
+        let mut scenes = Vec::new();
+        for case in CASES {
+            let tape = taped(*case);
+            for found in play(&tape, &BTreeMap::new()) {
+                for step in &found.remediation {
+                    templates.commands.entry(found.code).or_default().extend(shape(step));
+                }
+                templates.codes.insert(found.code);
+            }
+            let mut known = BTreeSet::new();
+            for line in &tape {
+                if let Line::Fact(fact) = line {
+                    names(&serde_json::to_value(fact).unwrap(), "", &mut known);
+                }
+            }
+            scenes.push(Scene { tape, names: known.into_iter().collect() });
+        }
+        for shapes in templates.commands.values_mut() {
+            shapes.sort();
+            shapes.dedup();
+        }
+        Self { scenes, templates }
+    }
+
+    /// Plays a case in other words and holds what is found against what was meant. Which commands had a stranger's
+    /// word in them, for a shell to read.
+    fn hold(&self, scene: &Scene, words: &BTreeMap<String, String>) -> Vec<(Code, Command)> {
+        let found = play(&scene.tape, words);
+        let mut told = Vec::new();
+        for one in &found {
+            let shapes = self.templates.commands.get(&one.code).map_or(&[][..], Vec::as_slice);
+            for step in &one.remediation {
+                is_ours(one.code, &step.what, words);
+                let Some(shape) = shape(step) else { continue };
+                let meant = shapes.iter().any(|template| is_shaped(&shape, template, words));
+                assert!(meant, "{}: {shape:#?}\nby {words:#?}\nof {shapes:#?}", one.code);
+                let foreign = step.command.iter().filter(|_| !shapes.contains(&shape));
+                told.extend(foreign.map(|command| (one.code, command.clone())));
+            }
+            is_ours(one.code, &one.impact, words);
+        }
+        told
+    }
+}
+
+/// What our own words never hold: a value with one of these in it is told from them.
+const TELLING: &str = "\"'$`|&<>#\\;~*!{}%";
+
+/// Outside of quotes nothing of a stranger's stands.
+fn is_ours(code: Code, text: &Text, words: &BTreeMap<String, String>) {
+    let bare = bare(text);
+    let odd = |c: char| TELLING.contains(c) || c.is_control() || !c.is_ascii();
+    let telling = |(_, value): &(&String, &String)| value.len() > 5 && value.contains(odd);
+    let said = words.iter().filter(telling).find(|(_, value)| bare.contains(value.as_str()));
+    assert_eq!(said, None, "{code}: {text}");
+}
+
+#[test]
+fn a_stranger_gets_one_word_and_no_option() {
+    let world = World::new();
+    let codes = &world.templates.codes;
+    assert_eq!(codes.len(), Code::ALL.len(), "every detector has a case: {codes:?}");
+    let mut told = Vec::new();
+    for scene in &world.scenes {
+        for (at, way) in WAYS.iter().enumerate() {
+            // All at once, and some alone: what is refused of one hides the others.
+            let all = scene.names.iter().map(|name| (name.clone(), worse(name, way))).collect();
+            let each = scene.names.iter().skip(at % ALONE).step_by(ALONE);
+            let each = each.map(|name| BTreeMap::from([(name.clone(), worse(name, way))]));
+            for words in each.chain([all]) {
+                told.extend(world.hold(scene, &words));
+            }
+        }
+    }
+    check(&told.iter().map(|(_, command)| command).collect::<Vec<_>>());
+    // It can fail: strangers' words do come into commands.
+    let codes: BTreeSet<Code> = told.iter().map(|(code, _)| *code).collect();
+    assert!(codes.len() >= 10 && told.len() > 200, "{} of {codes:?}", told.len());
+}
+
+#[test]
+fn any_text_is_one_word_and_no_option() {
+    let world = World::new();
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    let words = (0..world.scenes.len(), prop::collection::vec(".{0,24}|[ -~]{0,24}", 64));
+    let run = runner.run(&words, |(scene, values)| {
+        let scene = &world.scenes[scene];
+        let words = scene.names.iter().cloned().zip(values.iter().cycle().cloned()).collect();
+        let told = world.hold(scene, &words);
+        check(&told.iter().map(|(_, command)| command).collect::<Vec<_>>());
+        Ok(())
+    });
+    run.unwrap();
+}

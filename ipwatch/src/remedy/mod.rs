@@ -1,0 +1,97 @@
+//! Remedies as data: what a person is told to do, and the command for it. Pure, and below everything that tells one.
+//!
+//! Names, ids, paths and devices are chosen by others, and whoever reads a remedy pastes it into a root shell. So no
+//! text is ever put together from them here. Prose ([`Text`]) is made of our own constants and of quoted values; a
+//! [`Command`] is made of words, and each value is exactly one of them, or a part of one that we begin. Only a
+//! `&'static str` is our own: a foreign `String` does not fit where a constant is asked for. `sh` is written in one
+//! place, [`Command::sh`].
+//!
+//! A step that changes something changes nothing that is not still wrong: pasted alone, late, twice, or after another
+//! one failed. It has its precondition in the same command line, joined by `&&` (`guard`), in the same request
+//! ([`kubernetes`]), or under the lock of the store ([`host_local`]).
+
+pub(crate) mod command;
+#[cfg(test)]
+mod forms;
+pub(crate) mod guard;
+pub(crate) mod host_local;
+pub(crate) mod kubernetes;
+#[cfg(test)]
+pub(crate) mod shell;
+#[cfg(test)]
+mod tests;
+pub(crate) mod text;
+
+pub use command::{Command, Run};
+pub use text::{Part, Text};
+pub(crate) use text::{said, text, value};
+
+/// What a step that says what not to do begins with: `explain` shows it as DON'T.
+pub const NEVER: &str = "Do not: ";
+
+/// One thing to do, or to leave alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What it is for, in words.
+    pub what: Text,
+    /// The command, where there is one that can be typed.
+    pub command: Option<Command>,
+    /// The command changes something. All others only look.
+    pub changes: bool,
+}
+
+impl Step {
+    /// A step that is no command.
+    #[must_use]
+    pub fn advice(what: Text) -> Self {
+        Self { what, command: None, changes: false }
+    }
+
+    /// What must not be done.
+    #[must_use]
+    pub fn never(what: &Text) -> Self {
+        Self::advice(Text::own(NEVER).then(what))
+    }
+
+    /// A command that only looks.
+    #[must_use]
+    pub fn look(what: Text, command: Command) -> Self {
+        Self::with(what, command, false)
+    }
+
+    /// A command that changes something, and has its precondition in it.
+    #[must_use]
+    pub fn change(what: Text, command: Command) -> Self {
+        Self::with(what, command, true)
+    }
+
+    fn with(what: Text, command: Command, changes: bool) -> Self {
+        if command.is_typed() {
+            return Self { what, command: Some(command), changes };
+        }
+        let why = text!(" (no command: a name in it cannot be typed safely)");
+        Self { what: what.then(&why), command: None, changes: false }
+    }
+
+    /// The step in one line: the words, then the command.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match &self.command {
+            Some(command) => format!("{}: {}", self.what, command.sh()),
+            None => self.what.to_string(),
+        }
+    }
+}
+
+/// Keeps new pods away from the node. It takes nothing from anybody, and `kubectl uncordon` undoes it.
+#[must_use]
+pub fn cordon(what: Text, node: &str) -> Step {
+    Step::change(what, Command::new("kubectl").own("cordon").value(node))
+}
+
+/// Has the runtime end a sandbox that is over, and remove it. An id is never given to another one.
+#[must_use]
+pub fn remove_sandbox(what: Text, id: &str) -> Step {
+    let stop = Command::new("crictl").own("stopp").value(id);
+    Step::change(what, stop.and(Command::new("crictl").own("rmp").value(id)))
+}

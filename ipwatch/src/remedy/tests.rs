@@ -1,0 +1,185 @@
+//! Whatever a value is, a shell gets the words that were meant, and prose stays ours.
+
+use proptest::prelude::*;
+
+use super::shell::check;
+use super::*;
+use crate::fact::TaskKey;
+
+/// What has broken shells, options and sentences.
+pub(crate) const HOSTILE: &[&str] = &[
+    "",
+    "-",
+    "--all",
+    "-n",
+    "a b",
+    "a;id",
+    "a&&id",
+    "$(id)",
+    "`id`",
+    "a'b",
+    "a\"b",
+    "a\\",
+    "#a",
+    "~root",
+    "*",
+    "a\nb",
+    "a\tb",
+    "\u{1b}[2J",
+    "\u{202e}a",
+    "é;id>/tmp/x;#",
+    "!a",
+    "{a,b}",
+    ">x",
+    "<x",
+    "|id",
+    "a=b",
+    "%s",
+    "../../etc",
+    "/",
+    "a\0b",
+    "aaaaaaaaaaaé;id>x;#",
+    "x\" is safe. Now run: id",
+];
+
+/// Commands with this value in each place that a value can have.
+fn with(value: &str) -> Vec<Command> {
+    let part = || [Part::Value(value)];
+    let task = TaskKey { pid: 812, tid: 813, start: 4711 };
+    let path = format!("/run/{value}");
+    let one = kubernetes::Allocation {
+        namespace: value,
+        pool: value,
+        range: Some(value),
+        offset: "11",
+        id: value,
+        podref: Some(value),
+    };
+    let mut all = vec![
+        Command::new("kubectl").own("cordon").value(value),
+        Command::new("ls").path(&path),
+        Command::new("od").path(&path),
+        Command::new("crictl").word("--name={}", &part()),
+        Command::new("echo").own("1").to("/sys/fs/cgroup/{}/cgroup.freeze", &part()),
+        Command::new("printf").own("%s").json("", &serde_json::json!({ "a": value })),
+        guard::is_same_task(&task).and(Command::new("kill").own("-9").number(812_u32)),
+        guard::is_in_mount_ns(8, 4_026_531_841).and(Command::new("umount").path(&path)),
+        guard::has_index(value, 3),
+        guard::is_unused(4_026_531_841),
+        kubernetes::remove_allocation(kubernetes::kubectl(&[value.to_owned()]), &one),
+    ];
+    all.extend(guard::is_mounted(1, 4_026_531_841, &path));
+    all.extend(host_local::free(&path, value));
+    all.extend(host_local::free_empty(&path));
+    all.extend(kubernetes::delete_pod(Text::default(), value, value, Some(value)).command);
+    all
+}
+
+/// Every command that is told for these values is what was meant.
+#[track_caller]
+fn hold<'a>(values: impl IntoIterator<Item = &'a str>) -> usize {
+    let all: Vec<Command> = values.into_iter().flat_map(with).filter(Command::is_typed).collect();
+    check(&all.iter().collect::<Vec<_>>());
+    let options = ["-", "-n", "-c", "-9", "-f", "-qE", "-qx", "-qF", "-qxF"];
+    for word in all.iter().flat_map(Command::runs).flat_map(|run| &run.argv) {
+        let ours = options.contains(&&**word)
+            || ["--name=", "--type=json", "--patch=[", "--raw=/api/"]
+                .iter()
+                .any(|one| word.starts_with(one));
+        assert!(ours || !word.starts_with('-'), "{word:?}");
+    }
+    all.len()
+}
+
+#[test]
+fn a_value_is_one_word_and_no_option() {
+    let plain = hold(["web-0"]);
+    assert_eq!(plain, with("web-0").len(), "what is harmless is told");
+    assert!(hold(HOSTILE.iter().copied()) > HOSTILE.len());
+}
+
+#[test]
+fn what_cannot_be_typed_is_no_command() {
+    for value in ["a\nb", "\u{1b}[2J", "é", "-x", "", &"x".repeat(10_000)] {
+        let step = cordon(text!("Start no new pod here"), value);
+        assert_eq!(step.command, None, "{value:?}");
+        assert!(step.line().contains("cannot be typed"), "{}", step.line());
+    }
+    assert!(!Command::new("ls").path("x").is_typed(), "a path is absolute");
+    assert!(!Command::new("ls").path("/sys/../etc").is_typed(), "and leads where it says");
+    assert!(!guard::has_index("../x", 1).is_typed(), "a device is no path");
+    assert_eq!(guard::is_mounted(1, 1, "/a b"), None, "mountinfo writes that another way");
+}
+
+#[test]
+fn an_object_is_deleted_only_while_it_is_the_same() {
+    let step = kubernetes::delete_pod(text!("Delete it"), "shop", "web-0", Some("7f3a"));
+    assert_eq!(
+        step.command.unwrap().sh(),
+        "printf %s '{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\",\"preconditions\":{\"uid\":\"7f3a\"}}' | \
+         kubectl delete --raw=/api/v1/namespaces/shop/pods/web-0 -f -"
+    );
+    for (namespace, name, uid) in [
+        ("shop", "web-0", None),
+        ("shop", "web-0", Some("")),
+        ("shop", "--all", Some("7f3a")),
+        ("shop", "a?dryRun=", Some("7f3a")),
+        ("..", "web-0", Some("7f3a")),
+    ] {
+        let step = kubernetes::delete_pod(text!("Delete it"), namespace, name, uid);
+        assert_eq!(step.command, None, "{namespace} {name} {uid:?}");
+    }
+}
+
+#[test]
+fn a_start_time_is_compared_whatever_the_name_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let stat = dir.path().join("stat");
+    let fields = "0 1 1 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 4711 1 2";
+    let same = |comm: &str, start| {
+        std::fs::write(&stat, format!("812 ({comm}) S {fields}")).unwrap();
+        let task = TaskKey { pid: 812, tid: 812, start };
+        let command = guard::is_same_task(&task);
+        let [grep] = command.runs() else { panic!("{command:?}") };
+        let (words, _) = grep.argv[1..].split_at(2);
+        let status = std::process::Command::new("grep").args(words).arg(&stat).status();
+        status.unwrap().success()
+    };
+    for comm in ["java", "a b", ") S 1 1", "a\n) R 1 1", "(sd-pam)"] {
+        assert!(same(comm, 4711), "{comm:?}");
+        assert!(!same(comm, 471) && !same(comm, 47_110) && !same(comm, 1), "{comm:?}");
+    }
+}
+
+#[test]
+fn prose_quotes_what_is_not_ours() {
+    let told =
+        text!("pid {} ({}) at {}", 7_u32, value("x\" is safe. Now run: id"), value("/a\nFIX id"));
+    assert_eq!(told.as_str(), "pid 7 (\"x\\x22 is safe. Now run: id\") at \"/a\\x0aFIX id\"");
+    let long = text!("{}", value(&"é".repeat(500))).to_string();
+    assert!(long.chars().count() < 140 && long.ends_with("\" (cut)"), "{long}");
+    assert_eq!(said("/var/lib/x-1"), "/var/lib/x-1");
+    assert_eq!(said("a b"), "\"a b\"");
+    assert_eq!(said(""), "\"\"");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_value_is_one_word(values in prop::collection::vec(".{0,40}", 1..12)) {
+        hold(values.iter().map(String::as_str));
+    }
+
+    #[test]
+    fn any_ascii_is_one_word(values in prop::collection::vec("[ -~]{0,24}", 1..24)) {
+        hold(values.iter().map(String::as_str));
+    }
+
+    #[test]
+    fn no_value_ends_its_quotation(text in ".*") {
+        let told = text!("a {} b", value(&text)).to_string();
+        prop_assert_eq!(told.matches('"').count(), 2);
+        prop_assert!(!told.contains('\n'));
+    }
+}
