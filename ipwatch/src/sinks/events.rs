@@ -231,6 +231,13 @@ impl Shared {
         inner.failed(why)
     }
 
+    /// There is nowhere to tell it, until `again`: no trouble of the server's.
+    fn dropped(&self, job: &Job, again: Instant) {
+        let mut inner = self.lock();
+        inner.dropped += 1;
+        inner.settle(job, job.count, again);
+    }
+
     /// An attempt failed that is made again. Whether that is news.
     fn failed(&self, why: String) -> bool {
         self.lock().failed(why)

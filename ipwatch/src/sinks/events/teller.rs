@@ -64,6 +64,11 @@ impl Teller {
                 }
                 Err(error) => error,
             };
+            if is_of_no_namespace(&error) {
+                // Of a pod of another cluster, or of a namespace that has gone: the server takes all others.
+                self.shared.dropped(&job, self.again());
+                continue;
+            }
             if for_good(&error) {
                 let news = self.shared.refused(&job, error.to_string(), self.again());
                 report(&error, news, "dropped");
@@ -165,7 +170,12 @@ impl Teller {
     }
 }
 
-/// Whether the same would be refused again: no right, no such namespace, or one that is being deleted.
+/// Whether the server has not got the namespace that an Event is to be made in.
+fn is_of_no_namespace(error: &ApiError) -> bool {
+    matches!(error, ApiError::Refused { code: 404, .. })
+}
+
+/// Whether the same would be refused again: no right, or a namespace that is being deleted.
 fn for_good(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code: 400..=499, .. })
 }

@@ -214,6 +214,17 @@ async fn a_server_that_fails_is_asked_again_and_one_that_refuses_is_not() {
 }
 
 #[tokio::test]
+async fn a_pod_of_another_cluster_is_dropped_and_no_trouble() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, pace());
+    cluster.state().refusals = [404].into();
+    events.publish(&updated("a").finding);
+    counted(&events, |counters| counters.count.dropped == 1).await;
+    let (status, detail) = events.standing();
+    assert_eq!(status, SourceStatus::Active, "{detail}");
+}
+
+#[tokio::test]
 async fn a_storm_is_told_no_faster_than_it_may_and_its_rest_is_counted() {
     let (cluster, url) = Cluster::start().await;
     let (events, _dir) = run(&url, Pace { burst: 5, each: PATIENCE, ..pace() });
