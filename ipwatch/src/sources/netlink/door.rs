@@ -79,7 +79,16 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 /// spuriously too (a rename anywhere): hence the second and third try.
 fn mounted(pid: u32, path: &str) -> io::Result<OwnedFd> {
     const TRIES: usize = 3;
-    let root = open(format!("/proc/{pid}/root").as_ref(), OFlags::PATH | OFlags::DIRECTORY)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let root = open(format!("/proc/{pid}/root").as_ref(), flags);
+    // Where init has a capability that we lack, its root is closed to us (`cap_ptrace_access_check`). Ours is the same
+    // in its mount namespace, and in another one what is found there is no netns, or one that the caller tells apart.
+    let root = match root {
+        Err(error) if pid == 1 && error.kind() == io::ErrorKind::PermissionDenied => {
+            open("/".as_ref(), flags)?
+        }
+        root => root?,
+    };
     let resolve = ResolveFlags::CACHED
         | ResolveFlags::IN_ROOT
         | ResolveFlags::NO_SYMLINKS
