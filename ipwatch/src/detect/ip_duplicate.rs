@@ -41,7 +41,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         proof.calls_of(netns);
     }
     proof.tell("netlink", now, format!("they share {link}"));
-    let order = if one.second.seen_to_come { "came second" } else { "came at an unknown time" };
+    let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
     let mut holders = words::bounded(map.resident_views(first.id, now));
     holders.extend(words::bounded(map.resident_views(second.id, now)));
     Some(Candidate {
@@ -61,7 +61,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
             order,
             link
         ),
-        remediation: remediation(map, &new, [first, second], ip),
+        remediation: remediation(map, one, &new, [first, second]),
         caused_by: None,
         // Where probes tell of addresses, what only a dump told of stood before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
@@ -97,11 +97,12 @@ fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
     }
 }
 
-fn remediation(map: &NodeMap, new: &Subject, both: [&Netns; 2], ip: IpAddr) -> Vec<Step> {
+fn remediation(map: &NodeMap, one: &Duplicate, new: &Subject, both: [&Netns; 2]) -> Vec<Step> {
+    let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
     vec![
         remedy::cordon(text!("Start no more pods here"), node),
-        move_away(map, new, both),
+        if one.is_ordered() { move_away(map, new, both) } else { find_the_newer() },
         Step::look(
             text!("See both and what they share"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
@@ -116,6 +117,13 @@ fn remediation(map: &NodeMap, new: &Subject, both: [&Netns; 2], ip: IpAddr) -> V
         )),
         Step::never(&text!("take the address off one of them, its IPAM still counts on it there")),
     ]
+}
+
+/// Nobody ends a pod on a guess.
+fn find_the_newer() -> Step {
+    Step::advice(text!(
+        "Move the newer one away. Which one that is was not seen here: kubectl get pods and crictl pods show their ages."
+    ))
 }
 
 /// Ends the newer one: a pod by its uid, a container only while both are still there.

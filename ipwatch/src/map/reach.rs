@@ -72,6 +72,11 @@ impl Reachability {
         self.duplicates.take();
     }
 
+    /// What may tell who came first is known by now: whose a netns is, or when that was made.
+    pub(super) fn reordered(&mut self) {
+        self.duplicates.take();
+    }
+
     /// An address or a route has changed.
     pub(super) fn readdressed(&mut self) {
         self.duplicates.take();

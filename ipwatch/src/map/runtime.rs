@@ -163,6 +163,9 @@ impl NodeMap {
             sandbox: sandbox.clone(),
         };
         let fresh = known.is_none();
+        if known.is_none_or(|known| known.sandbox.created != sandbox.created) {
+            self.reach.reordered();
+        }
         if dead.is_some() {
             self.leftovers.suspect(&sandbox.id, entry.died());
         } else {
@@ -202,17 +205,27 @@ impl NodeMap {
     fn note_attempt(&mut self, sandbox: &Sandbox, at: BootNs) {
         let Some(pod) = &sandbox.pod else { return };
         // By the runtime's clock, where it tells: what stood before ipwatch is as old as it is.
-        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
-        let made =
-            match sandbox.created.map(|created| u64::try_from(created.saturating_sub(offset))) {
-                Some(Ok(made)) => BootNs(made).min(at),
-                // Of an earlier boot.
-                Some(Err(_)) => return,
-                None => at,
-            };
+        let made = match self.made_at(sandbox) {
+            Some(Ok(made)) => made.min(at),
+            // Of an earlier boot.
+            Some(Err(_)) => return,
+            None => at,
+        };
         if self.runtimes.is_known(pod, &sandbox.id) || sandbox.attempt.is_some_and(|n| n > 0) {
             self.runtimes.loops.note(pod, sandbox, made);
         }
+    }
+
+    /// When a runtime says that a sandbox was made; `Err`: before the boot.
+    fn made_at(&self, sandbox: &Sandbox) -> Option<Result<BootNs, std::num::TryFromIntError>> {
+        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
+        Some(u64::try_from(sandbox.created?.saturating_sub(offset)).map(BootNs))
+    }
+
+    /// When the sandbox of a netns was made, by its runtime's word. Nothing in the netns is older.
+    pub(super) fn sandbox_made(&self, netns: &Netns) -> Option<BootNs> {
+        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        self.made_at(&self.runtimes.sandbox(&owner.sandbox)?.sandbox)?.ok()
     }
 
     pub(super) fn sandbox_gone(&mut self, runtime: &str, id: &str, at: BootNs) {
@@ -261,6 +274,15 @@ impl NodeMap {
         self.leftovers.suspect(id, at);
     }
 
+    /// What is left of dead sandboxes may be frozen, which only a look tells.
+    fn look_at_the_dead(&mut self, at: BootNs) {
+        const EACH: usize = 8;
+        let left = self.dead_sandboxes().flat_map(|(_, netns)| netns.tasks().take(EACH).copied());
+        for task in left.collect::<Vec<_>>() {
+            self.agenda.doubt(task, at);
+        }
+    }
+
     /// A whole list of one runtime has ended: what it did not name is gone.
     pub(super) fn runtime_listed(&mut self, runtime: &str, began: BootNs) {
         let listed = self.runtimes.listed.entry(runtime.to_owned()).or_default();
@@ -292,6 +314,7 @@ impl NodeMap {
         for id in containers {
             self.container_gone(runtime, &id, began);
         }
+        self.look_at_the_dead(began);
         self.forget_the_gone(began);
     }
 

@@ -1,9 +1,12 @@
 //! One IP in two netns: told where they meet, and nowhere else.
 
 use super::ipam::{NEW, ip};
+use super::sandboxes::{mount_of, sandbox};
 use super::*;
 use crate::contract::Prefix;
-use crate::fact::{Claim, ClaimKind, Hop, LinkDetail, Mac, Route, RouteKey, Vlans};
+use crate::fact::{
+    Claim, ClaimKind, Hop, Life, LinkDetail, Mac, PodName, Route, RouteKey, Sandbox, Vlans,
+};
 use crate::finding::Severity;
 
 /// The netns of container `n`. The host calls it 10 + n, and its end of its pair is 100 + n.
@@ -116,6 +119,42 @@ fn which_came_second_is_not_said_when_nobody_saw() {
     seen.has(900, 2, 9, 24);
     let [found] = seen.twice().try_into().unwrap();
     assert_eq!(found.subject.netns.unwrap().cookie, netns(1).cookie, "it was seen to come");
+}
+
+/// A quick pod's address is read before it is told of: when its sandbox was made says that it came later.
+#[test]
+fn the_newer_one_is_ended_only_where_it_is_known() {
+    let told = |created: Option<i64>| {
+        let mut case = Case::on_one_bridge();
+        case.has(500, 1, 9, 24);
+        let path = "/run/netns/cni-2";
+        case.at(800, What::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
+        case.at(810, What::Began(crate::fact::Scope::Addresses { netns: netns(2) }));
+        case.has(810, 2, 9, 24);
+        assert_eq!(case.twice().len(), 1, "its sandbox is not known yet");
+        let (id, netns_path) = ("b".repeat(64), Some(path.to_owned()));
+        let pod = Some(PodName {
+            namespace: "shop".into(),
+            name: "web-4".into(),
+            uid: Some("u-2".into()),
+        });
+        let made =
+            Sandbox { id, pod, created, netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
+        case.at(850, What::Sandbox(made));
+        case.wants(901);
+        let [found] = case.twice().try_into().unwrap();
+        let ends =
+            found.remediation.iter().any(|step| step.line().contains("kubectl delete --raw"));
+        (found.subject.netns.unwrap().cookie, ends, found.impact.to_string())
+    };
+    let wall = |ms: i64| Some(ms * 1_000_000);
+    let (second, ends, said) = told(wall(700));
+    assert_eq!((second, ends), (netns(2).cookie, true), "{said}");
+    assert!(said.contains("which came second"), "{said}");
+    for created in [None, wall(400)] {
+        let (_, ends, said) = told(created);
+        assert!(!ends && said.contains("came at an unknown time"), "{created:?}: {said}");
+    }
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct Holding {
     pub since: BootNs,
     /// It was seen to come then; else it may have been there for long.
     pub seen_to_come: bool,
+    /// It came then or later: when it was seen to come, else when its sandbox was made, else 0.
+    pub not_before: BootNs,
 }
 
 /// Two who have one IP and meet.
@@ -39,6 +41,14 @@ pub struct Duplicate {
     pub second: Holding,
     /// By what.
     pub meeting: Meeting,
+}
+
+impl Duplicate {
+    /// Whether the second one surely came later.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.first.since <= self.second.not_before
+    }
 }
 
 /// One of an IP's holders, and where it is in the plan.
@@ -130,10 +140,11 @@ fn candidate(
     let dev = plan.find(at)?;
     let AddressEntry { since, seen_to_come, .. } = *known;
     // What was read in a dump may be older than that.
-    let came = if seen_to_come { since } else { BootNs::default() };
+    let made = || map.sandbox_made(netns).unwrap_or_default().min(since);
+    let not_before = if seen_to_come { since } else { made() };
     Some(Candidate {
-        holding: Holding { at, since, seen_to_come },
-        rank: (came, rank(&netns.identity)),
+        holding: Holding { at, since, seen_to_come, not_before },
+        rank: (not_before, rank(&netns.identity)),
         dev,
         island: plan.devs[dev].island(),
         port: router::port(map, plan, dev),

@@ -134,3 +134,30 @@ fn whoever_has_the_pid_may_have_been_on_his_way() {
         feed.wants(1);
     }
 }
+
+/// The next pod is given the IP of one that hangs, and nothing but that is known of its netns yet.
+#[test]
+fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
+    feed.tell(What::Task(task(INIT, PODS)));
+    feed.tell(sandbox());
+    feed.tell(What::Address { netns: PODS, address: address(5) });
+    feed.tell(What::Attachment(Attachment {
+        container_id: ID.into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: Some(PATH.into()),
+        ips: vec![(ip(5), 24)],
+        made: None,
+        pod: Some(PodName { namespace: "shop".into(), name: "ptp-0".into(), uid: None }),
+    }));
+    feed.wants(1);
+    assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
+    let next = full(9, 90, 5);
+    feed.tell(What::Address { netns: next, address: address(5) });
+    feed.wants(2);
+    assert_eq!(owner(&feed, &next), None);
+    let id = feed.map.find(&next).unwrap();
+    assert_eq!(feed.map.sandbox_of(id), (None, None));
+}
