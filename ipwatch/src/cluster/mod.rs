@@ -13,6 +13,8 @@ mod example;
 mod fixtures;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
+#[cfg(test)]
+mod hostile;
 mod judge;
 mod objects;
 mod prefix;

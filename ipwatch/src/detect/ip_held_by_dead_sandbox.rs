@@ -127,7 +127,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str) -> Vec<Step> {
     let tasks = || netns.tasks().filter_map(|key| map.task(key));
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
-    steps.extend(frozen.into_iter().flat_map(thaw));
+    steps.extend(frozen.map(thaw));
     match map.word_on(sandbox) {
         // Refused for a container that was started again.
         Word::Dead(entry) if entry.sandbox.runtime == "docker" => steps.push(Step::change(
@@ -163,17 +163,17 @@ fn end(task: &TaskEntry) -> Step {
     Step::change(what, guard::is_same_task(&task.key).and(kill))
 }
 
-/// Only a cgroup that is frozen itself, and only while this very process is there.
-fn thaw(task: &TaskEntry) -> Vec<Step> {
-    let v1 = text!("On cgroup v1 the same is done by writing THAWED to its freezer.state.");
+/// By the file that froze it, while that still does, and only while this very process is there.
+fn thaw(task: &TaskEntry) -> Step {
     let what = text!("Thaw its cgroup, so that what was killed can end");
-    let Some(path) = task.cgroup.as_deref().filter(|path| path.starts_with('/')) else {
-        return vec![Step::advice(what)];
+    let Some(file) = task.look.as_ref().and_then(|entry| entry.look.frozen_by.as_deref()) else {
+        return Step::advice(what.then(&text!(
+            ": 0 into its cgroup.freeze, or on cgroup v1 THAWED into its freezer.state."
+        )));
     };
-    let path = path.trim_end_matches('/');
-    let frozen = Command::new("grep").owns(&["-qx", "1"]);
-    let frozen = frozen.word("/sys/fs/cgroup{}/cgroup.freeze", &[value(path)]);
-    let thaw = Command::new("echo").own("0").to("/sys/fs/cgroup{}/cgroup.freeze", &[value(path)]);
-    let command = guard::is_same_task(&task.key).and(frozen).and(thaw);
-    vec![Step::change(what, command), Step::advice(v1)]
+    let (frozen, thawed) =
+        if file.ends_with("/freezer.state") { ("FROZEN|FREEZING", "THAWED") } else { ("1", "0") };
+    let still = Command::new("grep").owns(&["-qxE", frozen]).path(file);
+    let thaw = Command::new("echo").own(thawed).into_file(file);
+    Step::change(what, guard::is_same_task(&task.key).and(still).and(thaw))
 }

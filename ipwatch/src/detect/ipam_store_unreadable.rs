@@ -91,16 +91,18 @@ fn begin(path: &str) -> Command {
     Command::new("od").owns(&["-c", "-N", "200"]).path(path)
 }
 
-/// Of the result cache only what is empty is moved, and only while it is.
+/// Of the result cache only what is empty is removed, and only while it is: nothing is in it that anybody could miss.
 fn cached(file: &Unreadable) -> Vec<Step> {
     let wait = text!(
         "Wait until its pod is to go and DEL fails on it (crictl pods must not say Ready for the container in its name)"
     );
     let step = if file.reason.contains("empty") {
-        let aside = Command::new("sh").owns(&["-c", ASIDE, "sh"]).path(&file.path);
+        let remove = Command::new("sh").owns(&["-c", host_local::FREE_EMPTY, "sh"]);
         Step::change(
-            wait.then(&text!(", then move it away, so that DEL can run without it")),
-            aside,
+            wait.then(&text!(
+                ", then remove it, if it is still empty, so that DEL can run without it"
+            )),
+            remove.path(&file.path),
         )
     } else {
         Step::advice(
@@ -110,9 +112,6 @@ fn cached(file: &Unreadable) -> Vec<Step> {
     let never = text!("remove the whole directory, the others are of living pods");
     vec![step, Step::never(&never)]
 }
-
-/// Moves `$1` to root's home if it is an empty file, and nothing there has its name.
-const ASIDE: &str = "[ -f \"$1\" ] && [ ! -s \"$1\" ] && mv -n -- \"$1\" /root/";
 
 /// Of a reserved IP: only what is empty names nobody.
 fn reserved(file: &Unreadable, ip: IpAddr) -> Vec<Step> {

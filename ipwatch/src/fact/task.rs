@@ -89,6 +89,10 @@ pub struct Look {
     /// not be read, so it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<bool>,
+    /// The control file by which that was asked for, of this cgroup or the nearest one above it: a v2
+    /// `cgroup.freeze` that says 1, or a v1 `freezer.state`. Absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_by: Option<String>,
     /// Its cgroup path, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,

@@ -104,6 +104,16 @@ impl Command {
         self
     }
 
+    /// Sends its output to a file: absolute, or it makes no command.
+    #[must_use]
+    pub(crate) fn into_file(mut self, path: &str) -> Self {
+        self.typed &= path.starts_with('/') && can_be_typed(path) && !climbs(path);
+        if let Some(run) = self.runs.last_mut() {
+            run.to = Some(path.to_owned());
+        }
+        self
+    }
+
     /// JSON as a word, after a beginning of ours. What is not ASCII in it is escaped as JSON has it.
     #[must_use]
     pub(crate) fn json(self, own: &'static str, json: &serde_json::Value) -> Self {

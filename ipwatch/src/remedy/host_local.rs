@@ -6,7 +6,7 @@ use super::command::Command;
 /// `$1` is a file whose first line is the container `$2`: host-local ends that line with `\r\n`.
 const FREE: &str = "[ \"$(head -n 1 -- \"$1\" | tr -d \"\\r\")\" = \"$2\" ] && rm -- \"$1\"";
 /// `$1` is an empty file.
-const FREE_EMPTY: &str = "[ -f \"$1\" ] && [ ! -s \"$1\" ] && rm -- \"$1\"";
+pub(crate) const FREE_EMPTY: &str = "[ -f \"$1\" ] && [ ! -s \"$1\" ] && rm -- \"$1\"";
 
 /// Removes a reservation that still names this container.
 #[must_use]

@@ -15,6 +15,8 @@ pub(crate) mod command;
 mod forms;
 pub(crate) mod guard;
 pub(crate) mod host_local;
+#[cfg(test)]
+pub(crate) mod hostile;
 pub(crate) mod kubernetes;
 #[cfg(test)]
 pub(crate) mod shell;

@@ -12,16 +12,21 @@ const SAYS: &str = "{ command printf '%s\\0' run NAME \"$@\" >&3; }";
 /// What a shell runs for each of these commands, in the order in which it comes to it: the parts of a pipe run at
 /// once, so they are sorted.
 pub(crate) fn parsed(commands: &[&Command]) -> Vec<Vec<Vec<String>>> {
-    let runs = || commands.iter().flat_map(|command| command.runs());
-    let programs: BTreeSet<&str> = runs().map(|run| &*run.argv[0]).collect();
+    let runs = commands.iter().flat_map(|command| command.runs());
+    // A redirection is a word here: nothing is written.
+    let lines: Vec<String> = commands.iter().map(|command| command.written(" to: ")).collect();
+    parsed_lines(&runs.map(|run| &*run.argv[0]).collect(), &lines)
+}
+
+/// The same of command lines that run these programs alone.
+pub(crate) fn parsed_lines(programs: &BTreeSet<&str>, lines: &[String]) -> Vec<Vec<Vec<String>>> {
     let mut script = String::from("PATH=/nonexistent\n");
-    for program in &programs {
+    for program in programs {
         assert!(program.bytes().all(|byte| byte.is_ascii_lowercase()), "{program}");
         script.push_str(&format!("{program}() {}\n", SAYS.replace("NAME", program)));
     }
-    for command in commands {
-        // A redirection is a word here: nothing is written.
-        script.push_str(&command.written(" to: "));
+    for line in lines {
+        script.push_str(line);
         script.push_str("\ncommand printf 'end\\0' >&3\n");
     }
     let file = tempfile(&script);

@@ -13,7 +13,7 @@ pub(super) const LONGEST_NAME: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JsonError {
     /// It is empty, or cut off.
-    #[error("torn: {0} bytes")]
+    #[error("torn: {}", if *.0 == 0 { "it is empty".to_owned() } else { format!("{} bytes", .0) })]
     Torn(usize),
     /// It is no JSON, or of another shape.
     // Where, but never what: the text of a JSON error can quote the file.

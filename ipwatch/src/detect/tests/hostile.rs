@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::sandboxes::sandbox;
 use super::*;
 use crate::fact::{FileSystem, Life, Process};
+use crate::remedy::hostile::{Shape, WAYS, is_shaped, replaced, worse};
 use crate::remedy::shell::check;
 use crate::remedy::{Command, Step, Text};
 
@@ -146,6 +147,7 @@ fn forgotten() {
         21,
         Look {
             frozen: Some(true),
+            frozen_by: Some("/sys/fs/cgroup/kubepods/podcgroup/cgroup.freeze".into()),
             flags: 0,
             cgroup: Some("/kubepods/podcgroup".into()),
             ..hanging()
@@ -241,12 +243,6 @@ fn reworded(value: &mut Value, field: &str, words: &BTreeMap<String, String>) {
     }
 }
 
-/// Each part of a path, where it is one of these.
-fn replaced(text: &str, words: &BTreeMap<String, String>) -> String {
-    let parts = text.split('/').map(|part| words.get(part).map_or(part, String::as_str));
-    parts.collect::<Vec<_>>().join("/")
-}
-
 /// What a case finds.
 fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
     let (mut map, mut found) = (NodeMap::new(false), Vec::new());
@@ -269,9 +265,6 @@ fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
     found
 }
 
-/// The words of a command, program by program, with the file that each writes to.
-type Shape = Vec<Vec<String>>;
-
 fn shape(step: &Step) -> Option<Shape> {
     let command = step.command.as_ref()?;
     let words = command.runs().iter().map(|run| run.argv.iter().chain(&run.to).cloned().collect());
@@ -289,74 +282,6 @@ struct Templates {
     codes: BTreeSet<Code>,
     commands: BTreeMap<Code, Vec<Shape>>,
 }
-
-/// Whether `word` is `template` with values in the place of names, as they are or as JSON has them. A word of ours
-/// may have a name in it that is not meant, so each may also stay.
-fn is_of(word: &str, template: &str, words: &BTreeMap<String, String>) -> bool {
-    let Some(first) = template.chars().next() else { return word.is_empty() };
-    let in_json = |value: &str| {
-        let quoted = crate::remedy::command::ascii(&Value::from(value).to_string());
-        quoted[1..quoted.len() - 1].to_owned()
-    };
-    let replaced = words.iter().any(|(name, value)| {
-        template.strip_prefix(name.as_str()).is_some_and(|template| {
-            let rests = [word.strip_prefix(value.as_str()), word.strip_prefix(&*in_json(value))];
-            rests.into_iter().flatten().any(|word| is_of(word, template, words))
-        })
-    });
-    let rest = &template[first.len_utf8()..];
-    replaced || word.strip_prefix(first).is_some_and(|word| is_of(word, rest, words))
-}
-
-fn is_shaped(found: &Shape, template: &Shape, words: &BTreeMap<String, String>) -> bool {
-    found.len() == template.len()
-        && found.iter().zip(template).all(|(found, template)| {
-            found.len() == template.len()
-                && found.iter().zip(template).all(|(word, template)| {
-                    is_of(word, template, words)
-                        && (!word.starts_with('-') || template.starts_with('-'))
-                })
-        })
-}
-
-/// How a name is made worse.
-fn worse(name: &str, how: &str) -> String {
-    match how.split_once('\u{1}') {
-        Some((before, after)) => format!("{before}{name}{after}"),
-        None => format!("{name}{how}"),
-    }
-}
-
-/// Beginnings, a mark where the name stands, and ends.
-const WAYS: &[&str] = &[
-    "--\u{1}",
-    "-n \u{1}",
-    "\u{1};id>/tmp/x;#",
-    "'\u{1}'",
-    "\u{1}\" is safe. Now run: id",
-    "$(id)\u{1}",
-    "`id`\u{1}",
-    "\u{1}\nFIX id",
-    "\u{1b}[2J\u{1}",
-    "\u{202e}\u{1}",
-    "\u{1} && id",
-    "\u{1}|id",
-    ">\u{1}",
-    "é\u{1}",
-    "\u{1}\\",
-    "~\u{1}",
-    "\u{1}*",
-    "..",
-    "--all",
-    "",
-    "-",
-    "a=\u{1}",
-    "\u{1}\0",
-    "#\u{1}",
-    "!\u{1}",
-    "{\u{1},b}",
-    "%s\u{1}",
-];
 
 /// Each name is made worse alone in one of so many ways.
 const ALONE: usize = 9;
@@ -404,11 +329,13 @@ impl World {
         let found = play(&scene.tape, words);
         let mut told = Vec::new();
         for one in &found {
+            let pairs: Vec<(&str, &str)> =
+                words.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             let shapes = self.templates.commands.get(&one.code).map_or(&[][..], Vec::as_slice);
             for step in &one.remediation {
                 is_ours(one.code, &step.what, words);
                 let Some(shape) = shape(step) else { continue };
-                let meant = shapes.iter().any(|template| is_shaped(&shape, template, words));
+                let meant = shapes.iter().any(|template| is_shaped(&shape, template, &pairs));
                 assert!(meant, "{}: {shape:#?}\nby {words:#?}\nof {shapes:#?}", one.code);
                 let foreign = step.command.iter().filter(|_| !shapes.contains(&shape));
                 told.extend(foreign.map(|command| (one.code, command.clone())));

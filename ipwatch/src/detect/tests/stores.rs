@@ -10,7 +10,7 @@ pub(super) fn a_file_that_stays_unreadable_is_told() {
     let file = Unreadable {
         store: "cni".into(),
         path: "/var/lib/cni/results/x".into(),
-        reason: "torn: 0 bytes".into(),
+        reason: "torn: it is empty".into(),
         effect: Some("kubelet tries KillPodSandbox for ever".into()),
         takes: None,
     };

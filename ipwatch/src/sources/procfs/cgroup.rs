@@ -70,6 +70,22 @@ impl Proc {
             _ => None,
         }
     }
+
+    /// The control file that freezes the cgroups in `lines`: of the innermost one that was itself asked to.
+    pub(super) fn frozen_by(&self, lines: &str) -> Option<String> {
+        let freezer = hierarchies(lines)
+            .find(|line| line.controllers.split(',').any(|name| name == "freezer"));
+        let unified = hierarchies(lines).find(Hierarchy::is_unified);
+        // `freezer.self_freezing` says what was asked for, without what a parent was
+        // (`freezer_self_freezing_read`, legacy_freezer.c).
+        let v1 = freezer.and_then(|line| {
+            asked(self.freezers.v1.as_deref()?, line.path, "freezer.self_freezing")
+        });
+        let v2 = || asked(self.freezers.v2.as_deref()?, unified?.path, "cgroup.freeze");
+        let file = v1.map(|dir| dir.join("freezer.state"));
+        let file = file.or_else(|| v2().map(|dir| dir.join("cgroup.freeze")))?;
+        file.into_os_string().into_string().ok()
+    }
 }
 
 /// One line of `/proc/PID/cgroup`: `ID:CONTROLLERS:PATH`.
@@ -148,6 +164,17 @@ fn ancestors(
         }
     }
     told
+}
+
+/// Of `path` below `mount` and its parents the innermost whose `file` says 1.
+fn asked(mount: &Path, path: &str, file: &str) -> Option<PathBuf> {
+    if path.ends_with(" (deleted)") || path.split('/').any(|part| part == "..") {
+        return None;
+    }
+    let below = Path::new(path.strip_prefix('/')?);
+    let parts = below.ancestors().filter(|part| !part.as_os_str().is_empty());
+    let says = |dir: &PathBuf| Dir::open(dir).and_then(|dir| dir.text(file));
+    parts.map(|part| mount.join(part)).find(|dir| says(dir).is_ok_and(|text| text.trim() == "1"))
 }
 
 #[cfg(test)]

@@ -83,6 +83,10 @@ impl Proc {
             shared_pending: signals.process,
             core_dumping: signals.core_dumping,
             frozen,
+            frozen_by: groups
+                .as_deref()
+                .filter(|_| frozen == Some(true))
+                .and_then(|lines| self.frozen_by(lines)),
             cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
             // Last of the reads: it waits for exec_update_lock, which an execve holds for a moment
             // (`lock_trace`, fs/proc/base.c). Nothing else here waits for anything of the task's.

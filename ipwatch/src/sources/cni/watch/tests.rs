@@ -144,7 +144,7 @@ fn a_torn_file_is_reported_and_read_when_it_is_whole() {
         };
         assert!(seen.iter().any(|what| told(what, "results/link") && told(what, "2 files")));
         fs::remove_file(following.path("results/link")).unwrap();
-        following.until(&mut seen, |what| told(what, "results/torn: torn: 0 bytes")).await;
+        following.until(&mut seen, |what| told(what, "results/torn: torn: it is empty")).await;
         following.put("results/torn", &sample("late", "10.0.0.3/24"));
         following.until(&mut seen, |what| attached(what, "late")).await;
         let last = seen.iter().rev().find_map(status);

@@ -38,7 +38,7 @@ fn what_is_no_checkpoint() {
         error(r#"{"version": "vpc-cni-ipam/2", "allocations": []}"#).contains("\"vpc-cni-ipam/2\"")
     );
     assert!(error(r#"{"allocations": []}"#).contains("no version"));
-    assert!(error("").contains("torn: 0 bytes"));
+    assert!(error("").contains("torn: it is empty"));
     assert!(error(&VALID[..VALID.len() / 2]).contains("torn"));
     assert!(error("[]").contains("not understood"));
     let quoted = error(r#"{"version": "vpc-cni-ipam/1", "allocations": [{"ipv4": ["canary"]}]}"#);

@@ -42,7 +42,7 @@ fn an_endpoint_without_a_pod() {
 #[test]
 fn what_is_no_endpoint() {
     let error = |text: &str| parse(text.as_bytes(), "").unwrap_err();
-    assert!(error("").contains("torn: 0 bytes"));
+    assert!(error("").contains("torn: it is empty"));
     assert!(error(&ENDPOINT[..40]).contains("torn"));
     assert!(error("{}").contains("names no endpoint"));
     assert!(!error(r#"{"ID": "canary"}"#).contains("canary"));

@@ -48,6 +48,28 @@ fn frozen_by_v2_or_being_frozen() {
 }
 
 #[test]
+fn what_froze_it_is_the_nearest_that_was_asked_itself() {
+    let tree = Tree::new();
+    let file = |path: &str, text: &str| tree.file(path, text);
+    let of = |lines: &str| tree.proc().frozen_by(lines);
+    file("freezer/pod/freezer.self_freezing", "0\n");
+    file("freezer/pod/a/freezer.self_freezing", "0\n");
+    file("unified/pod/cgroup.freeze", "0\n");
+    file("unified/pod/a/cgroup.freeze", "0\n");
+    let both = "5:freezer:/pod/a\n0::/pod/a\n";
+    assert_eq!(of(both), None);
+    file("unified/pod/cgroup.freeze", "1\n");
+    let told = |told: Option<String>, end: &str| told.is_some_and(|path| path.ends_with(end));
+    assert!(told(of(both), "unified/pod/cgroup.freeze"));
+    file("unified/pod/a/cgroup.freeze", "1\n");
+    assert!(told(of("0::/pod/a\n"), "unified/pod/a/cgroup.freeze"));
+    file("freezer/pod/freezer.self_freezing", "1\n");
+    assert!(told(of(both), "freezer/pod/freezer.state"));
+    assert_eq!(of("0::/pod/../a\n"), None);
+    assert_eq!(of("0::/pod/a (deleted)\n"), None);
+}
+
+#[test]
 fn a_freezer_that_is_not_mounted_may_freeze() {
     let tree = Tree::new();
     let mut proc = tree.proc();

@@ -1,0 +1,203 @@
+//! Clusters whose objects have names that strangers chose: whatever these are, a shell gets the words of the remedy as
+//! it was written, each value is one word or a part of one, and no word becomes an option.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+
+use super::fixtures::{Told, calico, crashed, node, pod};
+use crate::contract::{Cluster, Step};
+use crate::remedy::hostile::{Shape, WAYS, is_shaped, replaced, worse};
+use crate::remedy::shell::parsed_lines;
+
+/// Clusters in which every remedy is told.
+fn scenes() -> Vec<Told> {
+    let mut gone = crashed();
+    gone.nodes.remove(0);
+    let mut making = crashed();
+    making.pods.push(json!({
+        "metadata": {"namespace": "shop", "name": "new-0", "uid": "uid-new-0"},
+        "spec": {"nodeName": "node-2"}, "status": {"phase": "Pending"},
+    }));
+    let mut twice = crashed();
+    twice.nodes.push(node("node-3"));
+    twice.pods.push(pod("web-9", "node-3", "10.0.1.2", &["192.168.7.12"]));
+    let mut astray = crashed();
+    astray.pools.clear();
+    vec![crashed(), gone, making, twice, astray, calico()]
+}
+
+/// Fields that strangers fill.
+const FOREIGN: &[&str] = &[
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "id",
+    "podref",
+    "nodeName",
+    "affinity",
+    "handle_id",
+    "handleID",
+    "pod",
+    "node",
+];
+
+/// Does something with each text that a stranger chose, without what stands before a node's name in an affinity.
+fn each(value: &mut Value, field: &str, then: &mut dyn FnMut(&mut String)) {
+    match value {
+        Value::Object(object) => {
+            object.iter_mut().for_each(|(field, value)| each(value, field, then));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| each(value, field, then)),
+        Value::String(text) if FOREIGN.contains(&field) => match text.strip_prefix("host:") {
+            Some(node) => {
+                let mut node = node.to_owned();
+                then(&mut node);
+                *text = format!("host:{node}");
+            }
+            None => then(text),
+        },
+        _ => {}
+    }
+}
+
+fn each_of(told: &mut Told, mut then: impl FnMut(&mut String)) {
+    let Told { pools, overlapping, networks, blocks, handles, calico_pools, nodes, pods } = told;
+    let all = [pools, overlapping, networks, blocks, handles, calico_pools, nodes, pods];
+    for object in all.into_iter().flatten() {
+        each(object, "", &mut then);
+    }
+}
+
+fn names(told: &Told) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    each_of(&mut told.clone(), |text| {
+        let parts = text.split('/').filter(|part| part.parse::<std::net::IpAddr>().is_err());
+        found.extend(parts.filter(|part| !part.is_empty()).map(str::to_owned));
+    });
+    found.into_iter().collect()
+}
+
+fn steps(cluster: &Cluster) -> impl Iterator<Item = &Step> {
+    cluster.findings.iter().flat_map(|one| &one.remediation)
+}
+
+fn words_of(step: &Step) -> Shape {
+    assert!(step.runs.iter().all(|run| run.to.is_none()), "nothing is written: {step:?}");
+    step.runs.iter().map(|run| run.argv.clone()).collect()
+}
+
+/// Its words, whatever the IPs in them: which one it is about is not asked here.
+fn shape(step: &Step) -> Shape {
+    let words = |words: &Vec<String>| words.iter().map(|word| any_ip(word)).collect();
+    words_of(step).iter().map(words).collect()
+}
+
+fn any_ip(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let ips: BTreeSet<&str> = text.split(|c| !is_part(c)).collect();
+    let ips = ips.into_iter().rev().filter(|part| part.parse::<std::net::Ipv4Addr>().is_ok());
+    let text = ips.fold(text.to_owned(), |text, ip| text.replace(ip, "IP"));
+    // The place of an IP in its pool.
+    let Some((before, after)) = text.split_once("/allocations/") else { return text };
+    let after = after.split("/allocations/").map(|part| part.trim_start_matches(char::is_numeric));
+    format!("{before}/allocations/{}", after.collect::<Vec<_>>().join("/allocations/"))
+}
+
+/// What makes a harmless name another one.
+const OTHER: [&str; 2] = ["-other", "other-"];
+
+/// The commands with the names that were meant: also where one of them is another one, so that things do
+/// not belong together any more.
+fn templates(scenes: &[Told]) -> BTreeSet<Shape> {
+    let mut all = BTreeSet::new();
+    for scene in scenes {
+        let [after, before] = OTHER;
+        let other = |name: &String| (name.clone(), format!("{name}{after}"));
+        let another = |name: &String| (name.clone(), format!("{before}{name}"));
+        let names = names(scene);
+        let every = names.iter().map(other).collect();
+        let one = names.iter().map(other).chain(names.iter().map(another));
+        let one = one.map(|pair| BTreeMap::from([pair]));
+        for words in one.chain([every, BTreeMap::new()]) {
+            for step in steps(&reworded(scene, &words).judged()) {
+                let mut shape = shape(step);
+                for word in shape.iter_mut().flatten() {
+                    *word = word.replace(after, "").replace(before, "");
+                }
+                all.insert(shape);
+            }
+        }
+    }
+    all
+}
+
+fn reworded(scene: &Told, words: &BTreeMap<String, String>) -> Told {
+    let mut told = scene.clone();
+    each_of(&mut told, |text| *text = replaced(text, words));
+    told
+}
+
+/// Judges a cluster in other words. How many commands had a stranger's word in them.
+fn hold(scene: &Told, words: &BTreeMap<String, String>, templates: &BTreeSet<Shape>) -> usize {
+    let cluster = reworded(scene, words).judged();
+    let meant: Vec<(String, String)> =
+        words.iter().map(|(name, value)| (any_ip(name), any_ip(value))).collect();
+    let meant: Vec<(&str, &str)> =
+        meant.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let foreign: Vec<&Step> = steps(&cluster)
+        .filter(|step| {
+            let shape = shape(step);
+            let meant = templates.iter().any(|template| is_shaped(&shape, template, &meant));
+            assert!(meant || shape.is_empty(), "{shape:#?}\nby {words:#?}\nof {templates:#?}");
+            !templates.contains(&shape)
+        })
+        .collect();
+    let programs = foreign.iter().flat_map(|step| &step.runs).map(|run| run.argv[0].as_str());
+    let lines: Vec<String> = foreign.iter().filter_map(|step| step.command.clone()).collect();
+    let parsed = parsed_lines(&programs.collect(), &lines);
+    assert_eq!(parsed.len(), lines.len());
+    for (step, parsed) in foreign.iter().filter(|step| step.command.is_some()).zip(parsed) {
+        let mut meant = words_of(step);
+        meant.sort();
+        assert_eq!(parsed, meant, "{:?}", step.command);
+    }
+    lines.len()
+}
+
+#[test]
+fn a_strangers_object_gives_one_word_and_no_option() {
+    let scenes = scenes();
+    let templates = templates(&scenes);
+    let mut told = 0;
+    for scene in &scenes {
+        let names = names(scene);
+        for way in WAYS {
+            let all = names.iter().map(|name| (name.clone(), worse(name, way))).collect();
+            let alone = |name: &String| BTreeMap::from([(name.clone(), worse(name, way))]);
+            for words in names.iter().map(alone).chain([all]) {
+                told += hold(scene, &words, &templates);
+            }
+        }
+    }
+    // It can fail: strangers' words do come into commands.
+    assert!(templates.len() >= 10 && told > 200, "{told} of {templates:#?}");
+}
+
+#[test]
+fn any_object_gives_one_word_and_no_option() {
+    let scenes = scenes();
+    let templates = templates(&scenes);
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let words = (0..scenes.len(), prop::collection::vec(".{0,24}|[ -~]{0,24}", 32));
+    let run = TestRunner::new(config).run(&words, |(scene, values)| {
+        let scene = &scenes[scene];
+        let words = names(scene).into_iter().zip(values.iter().cycle().cloned()).collect();
+        hold(scene, &words, &templates);
+        Ok(())
+    });
+    run.unwrap();
+}
