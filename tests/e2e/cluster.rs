@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use support::kubernetes::{Api, ControlPlane};
 use support::poll::until;
-use support::{Lab, daemon, helm};
+use support::{Lab, daemon, helm, remedy};
 
 support::tests! {
     a_crashed_nodes_allocations_are_found_and_freed needs [ApiServer, Helm],
@@ -151,6 +151,7 @@ fn ips(document: &Value, code: &str) -> Vec<String> {
 fn shell(lab: &Lab, command: &str) -> Output {
     let kubectl = helm::kubectl_dir();
     let path = format!("{}:{}:/usr/bin:/bin", lab.dir().display(), kubectl.display());
+    remedy::ran(command);
     Command::new("sh")
         .args(["-c", command])
         .env("PATH", path)
@@ -160,10 +161,19 @@ fn shell(lab: &Lab, command: &str) -> Output {
 }
 
 fn changes(document: &Value) -> Vec<String> {
+    commands(document, true)
+}
+
+fn looks(document: &Value) -> Vec<String> {
+    commands(document, false)
+}
+
+fn commands(document: &Value, changes: bool) -> Vec<String> {
     let findings = document["cluster"]["findings"].as_array().expect("findings").iter();
+    let findings = findings.inspect(|finding| remedy::printed(finding));
     let steps = findings.flat_map(|one| one["remediation"].as_array().into_iter().flatten());
-    let ours = steps.filter(|step| step["changes"] == true);
-    ours.map(|step| step["command"].as_str().expect("a command").to_owned()).collect()
+    let ours = steps.filter(|step| step["changes"].as_bool().unwrap_or_default() == changes);
+    ours.filter_map(|step| step["command"].as_str().map(str::to_owned)).collect()
 }
 
 fn offsets(api: &Api) -> Vec<String> {
@@ -222,6 +232,13 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     // One of the two is given to a living pod meanwhile: its command must not take it away.
     let admin = control.admin_config();
     let told = document(&admin);
+    // What looks, with the rights of whoever is to free them, shows what there is.
+    for command in looks(&told).iter().filter(|command| !command.starts_with("crictl ")) {
+        let out = shell(lab, command);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.is_empty(), "{command}: {said}");
+    }
+
     let commands = changes(&told);
     assert_eq!(commands.len(), 2, "{commands:#?}");
     let pool = format!("{POOLS}/{POOL}");

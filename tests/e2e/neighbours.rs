@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::harness::FIGURE;
+use support::remedy::Shell;
 use support::sandbox::Sandbox;
 use support::{Config, Daemon, Lab, Netns, daemon, eventually};
 
@@ -125,6 +126,8 @@ fn two_answers_are_a_conflict_until_one_leaves(lab: &Lab) {
     let entry = entries.iter().find(|entry| of(entry)).expect("the entry");
     assert_eq!(entry["conflict"].as_array().map(Vec::len), Some(2), "{entry:#?}");
     assert_eq!(entry["holders"].as_array().map(Vec::len), Some(2), "{entry:#?}");
+    let shell = Shell::new(lab).within(&node.netns);
+    [&finding, root].into_iter().for_each(|finding| shell.looks(finding));
     b.ip(&format!("addr del {} dev eth0", lab.cidr(5)));
     daemon.await_resolved(&finding, SOON);
 }
@@ -210,6 +213,7 @@ fn a_pod_that_does_not_answer_is_found(lab: &Lab) {
     });
     assert_eq!(finding["severity"], "warning", "somebody tries again and again: {finding:#?}");
     assert_eq!(finding["subject"]["pod"]["name"], "api-0");
+    Shell::new(lab).within(&node.netns).looks(&finding);
     set(&pod, "ipv4/conf/all/arp_ignore", "0");
     eventually("it is over", 40, || {
         ask(&node.netns, ip);
@@ -236,6 +240,7 @@ fn a_gateway_that_does_not_answer_is_lost(lab: &Lab) {
     });
     let text = proof(&finding);
     assert!(text.contains(&format!("via {} on eth0", lab.ip(1))), "{text}");
+    Shell::new(lab).within(&node.netns).looks(&finding);
     set(&node.netns, "ipv4/conf/all/arp_ignore", "0");
     eventually("it is over", 40, || {
         ask(&pod, elsewhere);

@@ -4,11 +4,16 @@
 //! `kubectl`, `crictl` and `calicoctl` are stand-ins here that write their words down: see `support::remedy`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use support::cgroup::Freezer;
+use support::fake_cri::FakeCri;
 use support::fuse::Hung;
 use support::network::{self, Container, Network};
 use support::remedy::{Shell, change, changes, looks};
@@ -23,8 +28,14 @@ support::tests! {
     an_empty_reservation_is_freed_while_it_is_empty needs [Cni],
     // Of several connections that hang none is blamed: no other may be there.
     a_hung_connection_is_aborted_and_no_other needs [Fuse] @ Alone,
+    of_two_connections_that_hang_neither_is_aborted needs [Fuse] @ Alone,
     a_pair_goes_while_both_of_its_ends_are_here,
     a_strangers_words_stay_a_value needs [Fuse] @ Alone,
+    a_frozen_cgroup_is_thawed_while_it_is_frozen needs [FakeCri, FreezerV2],
+    a_frozen_cgroup_of_v1_is_thawed_while_it_is_frozen needs [FakeCri, FreezerV1],
+    an_empty_cached_result_is_removed_while_it_is_empty,
+    a_pods_name_is_no_option needs [FakeCri],
+    a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods,
     what_looks_changes_nothing,
 }
 
@@ -86,11 +97,24 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     assert!(kept, "another netns was unmounted");
 }
 
+/// In a mount namespace of its own the container has a program of its own under this name.
+fn replace_umount(lab: &Lab, agent: u32) -> std::path::PathBuf {
+    let (trap, proof) = (lab.dir().join("umount"), lab.dir().join("trapped"));
+    fs::write(&trap, format!("#!/bin/sh\ntouch '{}'\n", proof.display())).unwrap();
+    fs::set_permissions(&trap, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut nsenter = Command::new("nsenter");
+    nsenter.arg(format!("--mount=/proc/{agent}/ns/mnt")).args(["mount", "--bind"]);
+    let done = nsenter.arg(&trap).arg(fs::canonicalize("/usr/bin/umount").unwrap()).status();
+    assert!(done.unwrap().success());
+    proof
+}
+
 fn a_mount_elsewhere_is_unmounted_there_by_our_own_umount(lab: &Lab) {
     let (netns, shell) = (with_address(lab, "old"), Shell::new(lab));
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
     let agent = Helper::new(Role::Agent).comm("agent").start();
     let bystander = Helper::new(Role::Agent).comm("bystander").start();
+    let trapped = replace_umount(lab, agent.pid());
     let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
     netns.unmount();
     let finding = leaked(lab, &daemon, &netns);
@@ -107,6 +131,7 @@ fn a_mount_elsewhere_is_unmounted_there_by_our_own_umount(lab: &Lab) {
     shell.refuses(&command);
     shell.succeeds(&change(&finding, &of(bystander.pid())));
     daemon.await_resolved(&finding, SOON);
+    assert!(!trapped.exists(), "a program of the container's was run");
     agent.end();
     bystander.end();
 }
@@ -134,6 +159,7 @@ fn a_leaked_reservation_is_freed_and_no_other(lab: &Lab) {
     let daemon = Daemon::start(lab, &of_networks(lab));
     let mine = |finding: &Value| finding["subject"]["ip"] == ip.as_str();
     let finding = daemon.await_firing("ipam-reservation-leaked", SOON, mine);
+    shell.looks(&finding);
     let command = change(&finding, "flock ");
     let written = fs::read(&file).unwrap();
     // It is another container's by now; the same with an id that only begins alike.
@@ -183,6 +209,7 @@ fn an_empty_reservation_is_freed_while_it_is_empty(lab: &Lab) {
     let path = file.to_str().unwrap();
     let mine = |finding: &Value| finding["steps"].to_string().contains(path);
     let finding = daemon.await_firing("ipam-store-unreadable", SOON, mine);
+    shell.looks(&finding);
     let command = change(&finding, "flock ");
     fs::write(&file, format!("{}\r\neth0", Container::new(lab, 2).id)).unwrap();
     shell.refuses(&command);
@@ -240,6 +267,30 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     shell.refuses(&command);
 }
 
+/// Which of them it is a person has to find out.
+fn of_two_connections_that_hang_neither_is_aborted(lab: &Lab) {
+    let mut all = ["one", "two"].map(|name| Hung::mount_at(lab, name));
+    let (_fusectl, shell) = (Fusectl::new(), Shell::new(lab));
+    let netns = ["one", "two"].map(|hint| Netns::new(lab, hint));
+    let daemon = Daemon::start(lab, &config());
+    let mut stuck = Vec::new();
+    for (n, (netns, hung)) in (7..).zip(netns.iter().zip(&mut all)) {
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(n), "eth0");
+        let mut helper = stuck::start(How::Kill, netns, hung);
+        stuck::hang(How::Kill, &mut helper);
+        stuck.push(helper);
+    }
+    let code = "ip-held-by-stuck-process";
+    let finding = daemon.await_firing(code, SOON, |finding| {
+        is_in(netns[0].inode)(finding) && finding["steps"].to_string().contains("waiting requests")
+    });
+    assert!(!changes(&finding).iter().any(|command| command.contains("abort")), "{finding:#?}");
+    shell.looks(&finding);
+    all.iter_mut().for_each(Hung::release);
+    daemon.await_resolved(&finding, SOON);
+}
+
 /// A pair of devices in the host's netns. They bear no address.
 struct Pair(String);
 
@@ -258,6 +309,7 @@ fn a_pair_goes_while_both_of_its_ends_are_here(lab: &Lab) {
     let is_there = || Path::new(&format!("/sys/class/net/{name}")).exists();
     let mine = |finding: &Value| finding["steps"].to_string().contains(&name);
     let finding = daemon.await_firing("veth-orphaned", SOON, mine);
+    shell.looks(&finding);
     let command = change(&finding, "ip link del ");
     // The pod is being set up after all.
     support::netns::ip(&format!("link set {} netns {}", pair.0, pod.name()));
@@ -292,6 +344,152 @@ fn a_strangers_words_stay_a_value(lab: &Lab) {
     }
     assert!(!proof.exists() && !lab.dir().join("shell/proof").exists(), "it ran: {finding:#?}");
     daemon.await_resolved(&finding, SOON);
+}
+
+fn a_frozen_cgroup_is_thawed_while_it_is_frozen(lab: &Lab) {
+    thaws(lab, true);
+}
+
+fn a_frozen_cgroup_of_v1_is_thawed_while_it_is_frozen(lab: &Lab) {
+    thaws(lab, false);
+}
+
+/// Whoever may make cgroups chooses their names: this one is a command.
+fn thaws(lab: &Lab, v2: bool) {
+    let group = Freezer::named(lab, v2, "x;id>proof;$(id>proof);#");
+    let (netns, shell) = (with_address(lab, "frozen"), Shell::new(lab));
+    let (runtime, pod) = (FakeCri::start(lab), Sandbox::make(lab, &netns, &lab.cidr(7), ""));
+    runtime.has_pod(&pod, "READY");
+    let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()).cri(runtime.socket()));
+    daemon.await_source("containerd");
+    let helper = Helper::new(Role::Park).inside(&netns).within(&pod).start();
+    let known = |address: Value| address["pod"]["state"] == "Ready";
+    support::poll::until("the pod is known as Ready", 30, || {
+        daemon.ip_in(lab.ip(7), netns.inode).is_some_and(known)
+    });
+    group.freeze(helper.pid());
+    if !v2 {
+        // What is frozen by v1 is not ended by it.
+        helper.signal(libc::SIGKILL);
+    }
+    runtime.has_pod(&pod, "NOTREADY");
+    let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, |finding| {
+        is_in(netns.inode)(finding) && finding["steps"].to_string().contains("cgroup.freeze\"")
+            || finding["steps"].to_string().contains("freezer.state\"")
+    });
+    let command = change(&finding, if v2 { "cgroup.freeze" } else { "freezer.state" });
+    shell.refuses(&command.replacen("{18}", "{18}9", 1));
+    assert!(group.is_frozen(), "it was thawed for another process");
+    shell.looks(&finding);
+    shell.succeeds(&command);
+    support::poll::until("it is thawed", 10, || !group.is_frozen());
+    shell.refuses(&command);
+    for command in changes(&finding) {
+        let _ = shell.run(&command);
+    }
+    assert!(!lab.dir().join("shell/proof").exists(), "it ran: {finding:#?}");
+    helper.end();
+    daemon.await_resolved(&finding, SOON);
+}
+
+fn an_empty_cached_result_is_removed_while_it_is_empty(lab: &Lab) {
+    let (cache, shell) = (lab.subdir("cache"), Shell::new(lab));
+    let daemon = Daemon::start(lab, &config().cache_dir(&cache));
+    let file = cache.join("net-0123456789-eth0");
+    fs::write(&file, "").unwrap();
+    let path = file.to_str().unwrap();
+    let mine = |finding: &Value| finding["steps"].to_string().contains(path);
+    let finding = daemon.await_firing("ipam-store-unreadable", SOON, mine);
+    shell.looks(&finding);
+    let command = change(&finding, "rm ");
+    fs::write(&file, "{}").unwrap();
+    shell.refuses(&command);
+    assert!(file.exists(), "it had something to say by then");
+    fs::write(&file, "").unwrap();
+    shell.succeeds(&command);
+    assert!(!file.exists());
+    daemon.await_resolved(&finding, SOON);
+    shell.refuses(&command);
+}
+
+/// A runtime has whatever name it was given; a command has none that is an option.
+fn a_pods_name_is_no_option(lab: &Lab) {
+    let (node, runtime) = (Netns::new(lab, "node"), FakeCri::start(lab));
+    node.ip("link add bri0 type bridge");
+    node.ip("link set bri0 up");
+    let uid = |n: u8| format!("{n:08x}-0000-4000-8000-00000000000{n}");
+    let pods: Vec<(Netns, Sandbox)> = (0..2)
+        .map(|n| {
+            let netns = Netns::new(lab, &format!("pod{n}"));
+            node.veth_to(&format!("port{n}"), &netns, "eth0");
+            node.ip(&format!("link set port{n} master bri0"));
+            netns.add_address(&lab.cidr(5), "eth0");
+            let name = ["web-0", "--all"][usize::from(n)];
+            let paper = Sandbox::make_as(lab, &netns, &lab.cidr(5), "", (name, &uid(n)));
+            (netns, paper)
+        })
+        .collect();
+    let lines: Vec<String> = pods.iter().map(|(_, pod)| FakeCri::lines(pod, "READY")).collect();
+    runtime.has(&lines.concat());
+    let daemon = Daemon::start(lab, &config().cache_dir(pods[0].1.cache()).cri(runtime.socket()));
+    daemon.await_source("containerd");
+    let ip = lab.ip(5).to_string();
+    let finding =
+        daemon.await_firing("ip-duplicate", SOON, |finding| finding["subject"]["ip"] == ip);
+    std::thread::sleep(Duration::from_secs(6));
+    for finding in daemon.findings().iter().chain([&finding]) {
+        let words = finding["steps"].as_array().into_iter().flatten();
+        let words = words.flat_map(|step| step["runs"].as_array().into_iter().flatten());
+        let mut words = words.flat_map(|run| run["argv"].as_array().into_iter().flatten());
+        assert!(words.all(|word| word != "--all"), "{finding:#?}");
+    }
+    let shell = Shell::new(lab);
+    shell.looks(&finding);
+    // It is a container's, for nobody knows its pod, and ended while both are there.
+    let command = change(&finding, "crictl stopp ");
+    shell.succeeds(&command);
+    assert_eq!(shell.said()[..2], ["crictl", "stopp"]);
+    let document = daemon.document(&["doctor"]).expect("doctor answers");
+    let refused = document["refused"].as_array().cloned().unwrap_or_default();
+    assert!(refused.iter().any(|entry| entry["name"] == "pod-name"), "{refused:#?}");
+    pods[0].0.unmount();
+    shell.refuses(&command);
+    assert_eq!(shell.said(), Vec::<String>::new(), "one of the two is gone");
+}
+
+/// In a mount namespace of their own anybody may mount their netns where a pod's is.
+fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
+    let netns = with_address(lab, "pod");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
+    let owned = |address: &Value| address["pod"]["name"] == pod.name.as_str();
+    support::poll::until("the pod's own netns is known", 10, || {
+        daemon.ip_in(lab.ip(7), netns.inode).is_some_and(|address| owned(&address))
+    });
+    let path = netns.path().display();
+    let script = format!(
+        "mount -t tmpfs none /run/netns && touch '{path}' && mount --bind /proc/self/ns/net '{path}' && \
+         ip link add d0 type bridge && ip addr add {} dev d0 && echo ready && exec sleep 1000",
+        lab.cidr(9)
+    );
+    let mut forged = Command::new("/usr/bin/unshare");
+    forged.args(["--user", "--map-root-user", "--mount", "--net", "sh", "-c", &script]);
+    forged.uid(65534).gid(65534).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut forged = forged.spawn().expect("start unshare");
+    let mut said = String::new();
+    BufReader::new(forged.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "ready\n", "a user may have namespaces here");
+    let inode = fs::metadata(format!("/proc/{}/ns/net", forged.id())).unwrap().ino();
+    daemon.await_ip(lab.ip(9), inode);
+    // Every netns is looked at again meanwhile, with what is mounted where.
+    let until = std::time::Instant::now() + Duration::from_secs(12);
+    while std::time::Instant::now() < until {
+        let address = daemon.ip_in(lab.ip(9), inode).expect("it is still there");
+        assert!(address["pod"].is_null(), "{address:#?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    forged.kill().unwrap();
+    forged.wait().unwrap();
 }
 
 /// All that only looks, in any order and twice: everything is as it was.

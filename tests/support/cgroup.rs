@@ -105,10 +105,21 @@ impl Freezer {
         Self::make(&v2().expect("a v2 hierarchy"), lab, true)
     }
 
+    /// A group in v1 or v2 with this in its name.
+    #[must_use]
+    pub fn named(lab: &Lab, v2: bool, name: &str) -> Self {
+        let root = if v2 { self::v2().expect("a v2 hierarchy") } else { v1_freezer(lab) };
+        Self::make_as(&root, lab, v2, name)
+    }
+
     fn make(root: &Path, lab: &Lab, v2: bool) -> Self {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let dir = root.join(format!("{}-freezer{serial}", lab.tag()));
+        Self::make_as(root, lab, v2, &format!("freezer{serial}"))
+    }
+
+    fn make_as(root: &Path, lab: &Lab, v2: bool, name: &str) -> Self {
+        let dir = root.join(format!("{}-{name}", lab.tag()));
         fs::create_dir_all(&dir).expect("make a cgroup");
         Self { dir, v2 }
     }
@@ -120,7 +131,9 @@ impl Freezer {
         until("the cgroup is frozen", 10, || self.is_frozen());
     }
 
-    fn is_frozen(&self) -> bool {
+    /// Whether the kernel says that it is frozen.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
         if self.v2 {
             let events = fs::read_to_string(self.dir.join("cgroup.events")).unwrap_or_default();
             events.lines().any(|line| line == "frozen 1")

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
 use crate::unit::{self, Cage};
-use crate::{Config, Lab, sys};
+use crate::{Config, Lab, remedy, sys};
 
 /// The binary under test: `IPWATCH_BIN`, else the one cargo built beside this.
 #[must_use]
@@ -203,7 +203,12 @@ impl Daemon {
     pub fn list(&self, key: &str, args: &[&str]) -> Vec<Value> {
         let Some(mut document) = self.document(args) else { return Vec::new() };
         match document[key].take() {
-            Value::Array(list) => list,
+            Value::Array(list) => {
+                if key == "findings" {
+                    list.iter().for_each(remedy::printed);
+                }
+                list
+            }
             other => panic!("ipwatch {args:?}: {key} is {other}"),
         }
     }

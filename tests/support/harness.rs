@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::TAG_VARIABLE;
 use crate::shared::{self, Shared, Stay};
-use crate::{Lab, Need, lead, patience, role, sweep, sys, table};
+use crate::{Lab, Need, lead, patience, remedy, role, sweep, sys, table};
 
 /// What begins a line that is shown although its test passed.
 pub const FIGURE: &str = "FIGURE ";
@@ -120,6 +120,8 @@ struct Count {
     cases: Vec<String>,
     /// What the tests that measure leads said of them, also those that failed.
     leads: lead::Table,
+    /// The commands of findings, also of tests that failed.
+    commands: remedy::Forms,
 }
 
 struct Options {
@@ -171,7 +173,8 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
     if wanted.iter().any(|test| test.needs.contains(&Need::Runc)) {
         crate::netns::share_names();
     }
-    run_all(&wanted.repeat(options.repeat), options.jobs)
+    let whole = options.filters.is_empty() && options.marked.is_empty();
+    run_all(&wanted.repeat(options.repeat), options.jobs, whole)
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -234,7 +237,8 @@ fn run_one(all: &[Test], name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
+/// Runs them; where they are the whole, every command of a finding must have been run by one of them.
+fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         eprintln!("these tests make network namespaces: run them as root");
         return ExitCode::from(2);
@@ -274,12 +278,17 @@ fn run_all(tests: &[Test], jobs: usize) -> ExitCode {
     let rows = count.cases.iter().map(|row| row.split('\t').map(str::to_owned).collect());
     table::print(CELLS, rows.collect());
     count.leads.print();
+    let all_ran = count.commands.print() || !whole;
     for test in &count.failed {
         println!("failed: {}", short(test));
     }
-    println!("{} passed, {} failed, {} skipped", count.passed, count.failed.len(), count.skipped);
-    let whole = count.failed.is_empty() && !INTERRUPTED.load(Ordering::Relaxed);
-    ExitCode::from(u8::from(!whole))
+    if !all_ran {
+        println!("failed: every command of a finding is run by a test");
+    }
+    let failed = count.failed.len() + usize::from(!all_ran);
+    println!("{} passed, {failed} failed, {} skipped", count.passed, count.skipped);
+    let good = failed == 0 && !INTERRUPTED.load(Ordering::Relaxed);
+    ExitCode::from(u8::from(!good))
 }
 
 /// The second chance of what failed. Where much failed there is nothing unsteady about it.
@@ -294,6 +303,7 @@ fn try_again(count: &mut Count, shared: &Shared) {
                 count.passed += 1;
                 count.cases.extend(cases(&log));
                 count.leads.read(&log);
+                count.commands.read(short(&test), &log);
                 println!("unsteady: {} failed and then passed by itself", short(&test));
             }
             Outcome::Skipped(why) | Outcome::Failed { why, .. } => {
@@ -320,6 +330,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
             }
             count.cases.extend(cases(figures));
             count.leads.read(figures);
+            count.commands.read(name, figures);
         }
         Outcome::Skipped(why) => {
             count.skipped += 1;
@@ -328,6 +339,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
         Outcome::Failed { took, why, log } => {
             count.failed.push(*test);
             count.leads.read(log);
+            count.commands.read(name, log);
             let took = took.as_secs_f32();
             println!(
                 "FAILED  {number:>2}/{of} {name} ({took:.1} s): {why}\n---- {name}\n{}\n----",

@@ -2,24 +2,38 @@
 //!
 //! `ipwatch` is the binary under test, asked by the lab's daemon. `kubectl`, `crictl` and `calicoctl`, which no lab has,
 //! are stand-ins that write their arguments down and succeed: what these tests show of them is which words they get.
+//! Where there is a containerd, `crictl` has it do what it is told ([`Shell::with_runtime`]); where there is an API
+//! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
+//!
+//! Every form of command that a finding of a test carries is to be run by some test: the harness counts both
+//! ([`Forms`]), and a whole run in which one was not run has failed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-use crate::{Lab, daemon};
+use crate::{Lab, Netns, daemon, helm, pod};
 
 /// Programs that are not here.
 const STAND_INS: [&str; 3] = ["kubectl", "crictl", "calicoctl"];
+
+/// What begins a line about a form of command that a finding has, and about one that was run.
+const PRINTED: &str = "PRINTED ";
+const RAN: &str = "RAN ";
 
 /// A root shell of a lab.
 #[derive(Debug)]
 pub struct Shell {
     bin: PathBuf,
     said: PathBuf,
+    /// The node's, where that is a netns of the lab's.
+    netns: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Shell {
@@ -27,18 +41,69 @@ impl Shell {
     #[must_use]
     pub fn new(lab: &Lab) -> Self {
         let (bin, said) = (lab.subdir("shell"), lab.dir().join("said"));
-        let script = |name: &str, text: &str| {
-            let path = bin.join(name);
-            fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("write a program");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it one");
-        };
-        for name in STAND_INS {
-            script(name, &format!("printf '%s\\n' {name} \"$@\" >>'{}'", said.display()));
+        let shell = Self { bin, said, netns: None, kubeconfig: None };
+        let missing = ["journalctl", "arping"].into_iter().filter(|name| !is_installed(name));
+        for name in STAND_INS.into_iter().chain(missing) {
+            let noted = shell.noted(name);
+            shell.program(name, &noted);
         }
         let (binary, socket) = (daemon::binary(), lab.dir().join("ipwatch.sock"));
         let ask = format!("exec '{}' --socket '{}' \"$@\"", binary.display(), socket.display());
-        script("ipwatch", &ask);
-        Self { bin, said }
+        shell.program("ipwatch", &ask);
+        shell
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        let path = self.bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("write a program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it one");
+    }
+
+    /// Writes down with which words it was called.
+    fn noted(&self, name: &str) -> String {
+        format!("printf '%s\\n' {name} \"$@\" >>'{}'", self.said.display())
+    }
+
+    /// The same whose `crictl` has this runtime do it.
+    #[must_use]
+    pub fn with_runtime(self, socket: &Path) -> Self {
+        let (noted, client) = (self.noted("crictl"), pod::client());
+        let client = format!("'{}' '{}'", client.display(), socket.display());
+        let does = format!(
+            "{noted}\ncase $1 in\nstopp) exec {client} stop \"$2\" ;;\nrmp) exec {client} remove \"$2\" ;;\n\
+             inspectp) {client} list | grep -F -- \"$2\" ;;\n*) exec {client} list ;;\nesac"
+        );
+        self.program("crictl", &does);
+        self
+    }
+
+    /// The same whose `docker` asks this dockerd, by its API: no lab needs docker's own client.
+    #[must_use]
+    pub fn with_docker(self, socket: &Path) -> Self {
+        let noted = self.noted("docker");
+        let ask =
+            format!("curl --silent --fail --max-time 50 --unix-socket '{}' -X", socket.display());
+        let does = format!(
+            "{noted}\ncase $1 in\nrm) exec {ask} DELETE \"http://d/containers/$2\" ;;\n\
+             stop) exec {ask} POST \"http://d/containers/$2/stop\" ;;\nesac\nexit 1"
+        );
+        self.program("docker", &does);
+        self
+    }
+
+    /// The same on a node that is this netns.
+    #[must_use]
+    pub fn within(self, netns: &Netns) -> Self {
+        Self { netns: Some(netns.path().to_owned()), ..self }
+    }
+
+    /// The same with a real `kubectl`, which asks as this kubeconfig says.
+    #[must_use]
+    pub fn with_kubectl(mut self, config: &Path) -> Self {
+        self.kubeconfig = Some(config.to_owned());
+        let (noted, real) = (self.noted("kubectl"), helm::kubectl_dir().join("kubectl"));
+        self.program("kubectl", &format!("{noted}\nexec '{}' \"$@\"", real.display()));
+        self
     }
 
     /// Runs a command as it was printed.
@@ -46,9 +111,30 @@ impl Shell {
     pub fn run(&self, command: &str) -> Output {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", self.bin.display());
-        let mut sh = Command::new("sh");
-        sh.args(["-c", command]).env("PATH", path).current_dir(&self.bin);
+        let mut sh = Command::new("timeout");
+        sh.arg("60");
+        if let Some(netns) = &self.netns {
+            sh.arg("nsenter").arg(format!("--net={}", netns.display()));
+        }
+        sh.args(["sh", "-c", command]).env("PATH", path).current_dir(&self.bin);
+        sh.envs(self.kubeconfig.as_ref().map(|config| ("KUBECONFIG", config)));
+        ran(command);
         sh.output().expect("run sh")
+    }
+
+    /// Runs what only looks. Each command is one that its program understands.
+    #[track_caller]
+    pub fn looks(&self, finding: &Value) {
+        for command in looks(finding) {
+            let out = self.run(&command);
+            let said = String::from_utf8_lossy(&out.stderr).to_lowercase();
+            let known =
+                !["usage", "unknown", "unrecognized", "invalid option", "not found", "syntax"]
+                    .iter()
+                    .any(|word| said.contains(word));
+            let started = !matches!(out.status.code(), None | Some(124..=127));
+            assert!(known && started, "{command}: {out:?}");
+        }
     }
 
     /// Runs it: it says that it did what it was to do.
@@ -74,6 +160,139 @@ impl Shell {
     }
 }
 
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+/// Commands of findings that this test has seen, each with its form.
+static SEEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// Notes the commands of a finding, for the table at the end.
+pub fn printed(finding: &Value) {
+    let steps = ["steps", "remediation"].map(|key| finding[key].as_array());
+    for step in steps.into_iter().flatten().flatten() {
+        let (Some(command), form) = (step["command"].as_str(), form(step)) else { continue };
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.values().any(|known| *known == form) {
+            println!("{PRINTED}{}\t{form}", finding["code"].as_str().unwrap_or_default());
+        }
+        seen.insert(command.to_owned(), form);
+    }
+}
+
+/// Notes that a command was run, as it was printed.
+pub fn ran(command: &str) {
+    let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(form) = seen.get(command) {
+        println!("{RAN}{form}");
+    }
+}
+
+/// What programs are told to do, in the commands of findings.
+const VERBS: [&str; 38] = [
+    "addr",
+    "check",
+    "cluster",
+    "cordon",
+    "del",
+    "delete",
+    "describe",
+    "dev",
+    "explain",
+    "get",
+    "inspectp",
+    "ip",
+    "ipam",
+    "ipwatch",
+    "link",
+    "neigh",
+    "netns",
+    "patch",
+    "pod",
+    "pods",
+    "query",
+    "release",
+    "rm",
+    "rmp",
+    "route",
+    "scan",
+    "set",
+    "sh",
+    "show",
+    "stop",
+    "stopp",
+    "workloadendpoint",
+    "cleanup_net",
+    "tree",
+    "json",
+    "1",
+    "0",
+    "w",
+];
+
+/// A command without its values: programs, options, and what they are told to do.
+fn form(step: &Value) -> String {
+    let mut out = String::new();
+    let runs = step["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (at, run) in runs.iter().enumerate() {
+        let words = run["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let words: Vec<&str> = words.enumerate().map(|(n, word)| shape(n, word)).collect();
+        out.push_str(&words.join(" "));
+        if let Some((_, name)) = run["to"].as_str().and_then(|to| to.rsplit_once('/')) {
+            out.push_str(&format!(" > {name}"));
+        }
+        if at + 1 < runs.len() {
+            out.push_str(if run["pipe"] == true { " | " } else { " && " });
+        }
+    }
+    out
+}
+
+/// A word of a command if it can only be ours, of an option its name.
+fn shape(at: usize, word: &str) -> &str {
+    let script = word.contains("$1");
+    if at == 0 || script || VERBS.contains(&word) || word.ends_with(".whereabouts.cni.cncf.io") {
+        return word;
+    }
+    if word.starts_with('-') { word.split_inclusive('=').next().unwrap_or(word) } else { "_" }
+}
+
+/// The forms of commands that findings of a run had, and those that were run.
+#[derive(Debug, Default)]
+pub(crate) struct Forms {
+    /// With a test and a code that has it.
+    printed: BTreeMap<String, String>,
+    ran: BTreeSet<String>,
+}
+
+impl Forms {
+    /// Adds what a test printed.
+    pub(crate) fn read(&mut self, test: &str, log: &str) {
+        for line in log.lines() {
+            if let Some(form) = line.strip_prefix(RAN) {
+                self.ran.insert(form.to_owned());
+            } else if let Some((code, form)) =
+                line.strip_prefix(PRINTED).and_then(|line| line.split_once('\t'))
+            {
+                self.printed.entry(form.to_owned()).or_insert_with(|| format!("{code} of {test}"));
+            }
+        }
+    }
+
+    /// Prints how many there are, and which no test ran. Whether all were run.
+    pub(crate) fn print(&self) -> bool {
+        let left = self.printed.iter().filter(|(form, _)| !self.ran.contains(*form));
+        let left: Vec<_> = left.collect();
+        if !self.printed.is_empty() {
+            let (all, ran) = (self.printed.len(), self.printed.len() - left.len());
+            println!("commands of findings: {all} forms, of which {ran} were run by a test");
+        }
+        left.iter().for_each(|(form, whose)| println!("never run: {form} ({whose})"));
+        left.is_empty()
+    }
+}
+
 /// The commands of a finding that change something.
 #[must_use]
 pub fn changes(finding: &Value) -> Vec<String> {
@@ -87,6 +306,7 @@ pub fn looks(finding: &Value) -> Vec<String> {
 }
 
 fn commands(finding: &Value, changes: bool) -> Vec<String> {
+    printed(finding);
     let steps = finding["steps"].as_array().expect("steps").iter();
     let of = steps.filter(|step| step["changes"].as_bool().unwrap_or_default() == changes);
     of.filter_map(|step| step["command"].as_str().map(str::to_owned)).collect()

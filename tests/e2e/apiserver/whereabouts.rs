@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use support::kubernetes::{ControlPlane, stores};
 use support::pod::{Containerd, PodSandbox};
 use support::poll::until;
+use support::remedy::{Shell, change};
 use support::{Daemon, Lab};
 
 use crate::lead::exhaustion::{EXHAUSTING, network_of};
@@ -79,6 +80,9 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     for said in ["5 of 5 taken, 2 of them leaked, 0 free", "for 2 if the leaks were freed"] {
         assert!(text.contains(said), "{said}: {full:#?}");
     }
+    let shell = Shell::new(lab).with_kubectl(&control.admin_config());
+    shell.looks(&full);
+    let mut leaks = Vec::new();
     for (pod, offset, reference) in [(&dead[0], 10, None), (&dead[1], 12, Some("shop/db-1"))] {
         let leak = daemon.await_firing(LEAKED, SOON, |finding| {
             is_about(&ip(offset))(finding) && is_of(&network)(finding)
@@ -93,6 +97,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
         }
         assert!(reference.is_none_or(|pod| evidence(&leak).contains(pod)), "{leak:#?}");
         assert!(evidence(&full).contains(&format!("{}: leaked", ip(offset))), "{full:#?}");
+        leaks.push((leak, offset));
     }
     // Of the others nothing is said, neither of the living one nor of those that only other nodes know.
     let whose = |finding: &Value| finding["subject"]["ip"].as_str().map(str::to_owned);
@@ -100,6 +105,34 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let told: BTreeSet<String> = of_pool.filter_map(|finding| whose(&finding)).collect();
     assert_eq!(told, BTreeSet::from([ip(10), ip(12)]));
     assert_ne!(network, network_of(&containerd));
+    for (leak, offset) in leaks {
+        frees(&shell, &control, &network, &leak, offset);
+    }
+}
+
+/// The printed command frees the allocation, if it is still the one that leaked.
+fn frees(shell: &Shell, control: &ControlPlane, pool: &str, leak: &Value, offset: u8) {
+    shell.looks(leak);
+    let command = change(leak, "kubectl patch ");
+    let path = format!("{}/{pool}", stores::POOLS);
+    let (key, object) = (offset.to_string(), control.api().get(&path).expect("the pool"));
+    let mine = object["spec"]["allocations"][&key].clone();
+    assert!(mine.is_object(), "{object:#?}");
+    let set = |one: &Value| {
+        let mut object = control.api().get(&path).expect("the pool");
+        object["spec"]["allocations"][&key] = one.clone();
+        control.api().ask("PUT", &path, Some(&object)).expect("write the pool");
+    };
+    let has =
+        || control.api().get(&path).expect("the pool")["spec"]["allocations"].get(&key).is_some();
+    // A living pod is given it meanwhile.
+    set(&json!({ "id": "new", "podref": "shop/new-0" }));
+    shell.refuses(&command);
+    assert!(has(), "a living pod's IP was freed");
+    set(&mine);
+    shell.succeeds(&command);
+    assert!(!has());
+    shell.refuses(&command);
 }
 
 /// What a schema lets through, and what it keeps out.

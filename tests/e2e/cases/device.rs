@@ -7,6 +7,7 @@ use serde_json::Value;
 use support::fake_cri::FakeCri;
 use support::harness::case;
 use support::netns::ip;
+use support::remedy::{Shell, change};
 use support::{Daemon, Lab, Netns, Sandbox};
 
 use super::{SOON, config, is_in, only_holder};
@@ -56,14 +57,18 @@ fn a_nic_stays_in_a_dead_sandbox(lab: &Lab) {
     assert!(proof.contains(&nic) && proof.contains("virtio"), "{proof}");
     assert!(names(&finding, &address), "{address}: {proof}");
 
-    netns.ip(&format!("link set {nic} netns 1"));
+    let shell = Shell::new(lab);
+    shell.looks(&finding);
+    let command = change(&finding, "nsenter ");
+    shell.succeeds(&command);
+    shell.refuses(&command);
     assert!(Path::new("/sys/class/net").join(&nic).exists(), "it is back");
     daemon.await_resolved(&finding, SOON);
     case(
         "a NIC in the netns of a dead sandbox (mock runtime)",
         CODE,
         &format!("{nic} ({address}), bind mount"),
-        "yes, when it is taken back",
+        "yes, by the printed command",
     );
 }
 

@@ -6,6 +6,7 @@ use support::fuse::Hung;
 use support::harness::case;
 use support::poll::until;
 use support::proc::View;
+use support::remedy::{Shell, change};
 use support::{Daemon, Lab, sys};
 
 use super::{SLEEP, SOON, config, evidence, is_in, root_in};
@@ -69,6 +70,12 @@ fn a_process_outlives_a_container_of_docker(lab: &Lab) {
     assert_eq!(subject["container"]["runtime"], "docker", "{finding:#?}");
     assert_eq!(finding["holders"][0]["pid"], container.pid, "{finding:#?}");
     assert!(evidence(&finding).contains("exited"), "{finding:#?}");
+    let shell = Shell::new(lab).with_docker(&dockerd.socket());
+    shell.looks(&finding);
+    let remove = change(&finding, "docker rm ");
+    shell.succeeds(&remove);
+    assert_eq!(dockerd.state_of(&container.id), None, "docker has it no more");
+    shell.refuses(&remove);
     sys::kill(container.pid, libc::SIGKILL).unwrap();
     daemon.await_resolved(&finding, SOON);
     case(

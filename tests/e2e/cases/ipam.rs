@@ -10,6 +10,7 @@ use support::fake_cri::FakeCri;
 use support::harness::case;
 use support::network::{self, Container, Network};
 use support::pod::Containerd;
+use support::remedy::{Shell, change};
 use support::role::{Helper, Role};
 use support::{Daemon, Lab, Netns};
 
@@ -95,6 +96,7 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
     assert_eq!(finding["severity"], "warning", "{finding:#?}");
     assert_eq!(finding["subject"]["pod"]["name"], pod.name.as_str(), "{finding:#?}");
     assert!(evidence(&finding).contains("bridge"), "{finding:#?}");
+    Shell::new(lab).looks(&finding);
     containerd.fail_del(false);
     containerd.stop(&pod);
     daemon.await_resolved(&finding, SOON);
@@ -140,6 +142,10 @@ fn a_late_del_takes_the_successors_network(lab: &Lab) {
     assert_eq!(finding["severity"], "critical", "{finding:#?}");
     assert_eq!(finding["subject"]["container"]["id"], *new.id, "whom it hits: {finding:#?}");
     assert!(evidence(&finding).contains(&old.id[..12]), "whose it was: {finding:#?}");
+    let shell = Shell::new(lab);
+    shell.looks(&finding);
+    shell.succeeds(&change(&finding, "crictl rmp "));
+    assert_eq!(shell.said()[..2], ["crictl", "rmp"]);
     runtime.has(&FakeCri::line(&old, "NOTREADY"));
     daemon.await_resolved(&finding, SOON);
     case(

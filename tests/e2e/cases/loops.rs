@@ -3,6 +3,7 @@
 use support::Lab;
 use support::harness::case;
 use support::pod::Containerd;
+use support::remedy::Shell;
 
 use super::{SOON, watching};
 
@@ -41,6 +42,7 @@ fn a_sandbox_that_is_made_again_and_again_is_a_loop(lab: &Lab) {
     assert!(known >= 5, "{proof}");
     assert!(all.iter().all(|pod| proof.contains(&pod.sandbox[..12])), "{proof}");
     assert!(finding["impact"].as_str().unwrap().contains("IP"), "says what it costs: {finding:#?}");
+    Shell::new(lab).looks(&finding);
     let open = daemon.findings();
     for other in &others {
         let about = |f: &&serde_json::Value| f["subject"]["pod"]["uid"] == other.uid.as_str();

@@ -3,6 +3,7 @@
 use support::Lab;
 use support::harness::case;
 use support::pod::Containerd;
+use support::remedy::{Shell, changes};
 use support::role::{Helper, Role};
 
 use super::{SLEEP, SOON, await_word, watching};
@@ -41,13 +42,22 @@ fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
     assert!(remedies.contains(&format!("umount -N {} ", agent.pid())), "{remedies}");
     let container = finding["subject"]["container"]["id"].as_str().unwrap_or_default();
     assert!([&pod.sandbox, &pod.container].contains(&&container.to_owned()), "{finding:#?}");
-    agent.end();
+    // Pasted, it is gone from the agent's mount namespace, while the agent lives.
+    let shell = Shell::new(lab);
+    shell.looks(&finding);
+    let unmounts = changes(&finding);
+    assert!(!unmounts.is_empty(), "{finding:#?}");
+    for command in unmounts {
+        shell.succeeds(&command);
+        shell.refuses(&command);
+    }
     daemon.await_resolved(&finding, 90);
+    agent.end();
     containerd.stop(&pod);
     case(
         "an agent copied all mounts, then the pod died",
         "mount-leak-blocks-removal",
         "path, mount namespace, pid",
-        "yes, when the agent ends",
+        "yes, by the printed umount",
     );
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::harness::case;
+use support::remedy::Shell;
 use support::{Daemon, Lab, Netns, eventually, patience, rtnl};
 
 use super::{GRACE, SOON, config, evidence};
@@ -42,6 +43,7 @@ fn a_teardown_that_hangs_while_it_is_watched(lab: &Lab) {
     let finding = daemon.await_firing(CODE, SOON, |_| true);
     assert_eq!(finding["severity"], "info", "{finding:#?}");
     let pid = names_the_worker(&finding);
+    Shell::new(lab).looks(&finding);
     let leaked: Vec<Value> =
         daemon.findings().into_iter().filter(|f| f["code"] == "netns-leaked").collect();
     assert!(leaked.is_empty(), "what waits is queued, not leaked: {leaked:#?}");

@@ -5,6 +5,7 @@ use support::Lab;
 use support::lead::Failure;
 use support::pod::PodSandbox;
 use support::poll::until;
+use support::remedy::{Shell, change};
 
 use super::Deleted;
 use crate::lead::duplicate::{DUPLICATE, RELEASED, orphan};
@@ -40,6 +41,23 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
     // Kubernetes has nothing to say of it: the pod is Ready.
     let warnings = events.of("web-4").into_iter().filter(|(_, event)| event["type"] != "Normal");
     assert_eq!(warnings.count(), 0, "{:#?}", events.of("web-4"));
-    daemon.await_firing(DUPLICATE, SOON, is_about(&pod.ip));
+    // As soon as the runtime has said when its sandbox was made, the newer one is known.
+    let duplicate = daemon.await_firing(DUPLICATE, SOON, |finding| {
+        is_about(&pod.ip)(finding) && finding["subject"]["pod"]["name"] == "web-4"
+    });
+    for (_, word) in told.findings() {
+        let older = word["code"] == DUPLICATE && word["steps"].to_string().contains("/pods/db-0");
+        assert!(!older, "the older one is to be deleted: {word:#?}");
+    }
+    // The printed command deletes the newer pod, and none that has its name later.
+    let shell = Shell::new(lab).with_kubectl(&node.control.admin_config());
+    shell.looks(&duplicate);
+    let command = change(&duplicate, "kubectl delete --raw=");
+    shell.refuses(&command.replace("\"uid\":\"", "\"uid\":\"0"));
+    let is_deleted =
+        || node.pod("web-4").is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
+    assert!(!is_deleted(), "another one was deleted");
+    shell.succeeds(&command);
+    assert!(is_deleted(), "{command}");
     deleted.hung.release();
 }

@@ -4,6 +4,7 @@ use support::kubernetes::Node;
 use support::lead::Told;
 use support::pod::PodSandbox;
 use support::poll::until;
+use support::remedy::Shell;
 use support::{Daemon, Lab};
 
 use super::watching;
@@ -44,6 +45,7 @@ fn a_silent_api_server_deletes_no_pod(lab: &Lab) {
     node.crash_kubelet();
     node.force_delete("web-0");
     told.await_firing(CODE, SOON, is_about(&pods[0].ip));
+    Shell::new(lab).looks(&daemon.await_firing(CODE, SOON, is_about(&pods[0].ip)));
     daemon.await_ip(&pods[1].ip, pods[1].netns);
     let other = daemon.findings_in(pods[1].netns);
     assert!(other.iter().all(|finding| finding["code"] != CODE), "{other:#?}");

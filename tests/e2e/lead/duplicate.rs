@@ -7,6 +7,7 @@ use support::harness::FIGURE;
 use support::lead::{Failure, Told};
 use support::pod::{Containerd, Pod, Setup, Slow};
 use support::poll::until;
+use support::remedy::{Shell, changes};
 use support::{Lab, sys};
 
 use super::{Eyes, SOON, await_ready, is_about, names, small, watching};
@@ -89,6 +90,14 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
         !duplicate["caused_by"].is_null(),
         "it follows from the one that hangs: {duplicate:#?}"
     );
+    // What is told to do about each can be done. The newer pod is ended by its runtime.
+    let shell = Shell::new(lab).with_runtime(containerd.socket());
+    let released = daemon.await_firing(RELEASED, SOON, is_about(&pod.ip));
+    [&released, &imminent, &duplicate].into_iter().for_each(|finding| shell.looks(finding));
+    for command in changes(&imminent).iter().filter(|command| command.contains("crictl stopp ")) {
+        shell.succeeds(command);
+        assert!(!support::proc::is_alive(second.pause), "its sandbox goes on");
+    }
     hung.release();
     daemon.await_resolved(&duplicate, SOON);
 }

@@ -15,6 +15,8 @@ pub const NETWORKS: &str = include_str!("../../fixtures/crds/net-attach-def.yaml
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/whereabouts.yaml");
 /// Where Whereabouts keeps everything.
 const NAMESPACE: &str = "kube-system";
+/// Its pools there.
+pub const POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools";
 
 /// Has the API server know Whereabouts' objects, and the daemon read them.
 pub fn whereabouts(control: &ControlPlane) {
@@ -30,12 +32,11 @@ pub fn whereabouts_as(control: &ControlPlane, pools: &str) {
 
 /// A pool.
 pub fn pool(control: &ControlPlane, name: &str, spec: &Value) -> Result<Value, String> {
-    let path = format!("/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/{NAMESPACE}/ippools");
     let pool = json!({
         "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
         "metadata": { "name": name }, "spec": spec,
     });
-    control.api().ask("POST", &path, Some(&pool))
+    control.api().ask("POST", POOLS, Some(&pool))
 }
 
 /// A network whose IPs come from Whereabouts, by these words of its `ipam`.
