@@ -148,7 +148,7 @@ fn stuck_processes_look_as_documented(lab: &Lab) {
         let expected = match how {
             How::Exit | How::ThreadKill => ('S', false),
             How::Term => ('D', false),
-            How::Kill | How::KilledReader => ('D', true),
+            How::Kill | How::KilledReader | How::GroupExit => ('D', true),
         };
         assert_eq!((view.state, view.killed()), expected, "{how:?} {view:?}");
         running.push((how, helper));

@@ -11,6 +11,7 @@ use support::{Config, Daemon, Lab, Netns, Sandbox, eventually, patience};
 
 support::tests! {
     a_killed_reader_is_found needs [Fuse] @ Kernel Rung Container,
+    a_leader_that_hangs_after_a_threads_exit_group_is_found needs [Fuse] @ Kernel Rung,
     a_hang_in_exit_is_found needs [Fuse] @ Kernel Rung Container,
     a_hang_after_a_thread_directed_kill_is_found needs [Fuse] @ Kernel Rung Container,
     a_hang_after_sigterm_is_found needs [Fuse] @ Kernel Rung Container,
@@ -28,6 +29,8 @@ support::tests! {
 const GRACE: u32 = 2;
 /// Seconds between snapshots of the processes where no probe tells of them.
 const SNAPSHOTS: u32 = 5;
+/// Seconds between sweeps where they do.
+const SWEEP: u32 = 30;
 const CODE: &str = "ip-held-by-stuck-process";
 
 fn config() -> Config {
@@ -44,13 +47,22 @@ fn with_address(lab: &Lab, hint: &str) -> Netns {
 
 /// Waits until the finding about this netns fires.
 fn await_finding(daemon: &Daemon, netns: &Netns) -> Value {
-    eventually("the finding fires", GRACE + 10, || {
+    await_finding_within(daemon, netns, GRACE + 10)
+}
+
+fn await_finding_within(daemon: &Daemon, netns: &Netns, seconds: u32) -> Value {
+    eventually("the finding fires", seconds, || {
         daemon.findings_in(netns.inode).into_iter().find(|finding| finding["status"] == "firing")
     })
 }
 
 fn a_killed_reader_is_found(lab: &Lab) {
     is_found(lab, How::KilledReader);
+}
+
+/// No probe tells of it: nothing is sent to the leader, and it does not exit.
+fn a_leader_that_hangs_after_a_threads_exit_group_is_found(lab: &Lab) {
+    is_found(lab, How::GroupExit);
 }
 
 fn a_hang_in_exit_is_found(lab: &Lab) {
@@ -82,7 +94,7 @@ fn is_found(lab: &Lab, how: How) {
     // very millisecond of its start.
     std::thread::sleep(std::time::Duration::from_millis(300) * support::patience());
     let view = stuck::hang(how, &mut helper);
-    let finding = await_finding(&daemon, &netns);
+    let finding = await_finding_within(&daemon, &netns, GRACE + unseen(how) + 10);
     assert_eq!(finding["code"], CODE);
     assert_eq!(finding["severity"], "warning");
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string());
@@ -92,13 +104,17 @@ fn is_found(lab: &Lab, how: How) {
     assert_eq!(holder["state"], view.state.to_string(), "{finding}");
     proof_is_complete(&finding, how);
     names_the_pod(&finding, &pod);
-    in_time(&finding);
+    in_time(&finding, unseen(how));
     let address = daemon.ip_in(lab.ip(7), netns.inode).expect("still held");
     assert_eq!(address["findings"], Value::from(vec![finding["id"].clone()]));
 }
 
 fn comm(how: How) -> &'static str {
-    if how == How::KilledReader { "t-reader" } else { "t-opener" }
+    match how {
+        How::KilledReader => "t-reader",
+        How::GroupExit => "t-hung-leader",
+        _ => "t-opener",
+    }
 }
 
 fn names_the_pod(finding: &Value, pod: &Sandbox) {
@@ -124,7 +140,7 @@ fn proof_is_complete(finding: &Value, how: How) {
     if how.exits() {
         wanted.extend(["(PF_EXITING)", "do_exit"]);
     }
-    if matches!(how, How::KilledReader | How::Kill) {
+    if matches!(how, How::KilledReader | How::GroupExit | How::Kill) {
         wanted.push("0000000000000100"); // SIGKILL in a mask of pending signals
     }
     for part in wanted {
@@ -139,14 +155,22 @@ fn proof_is_complete(finding: &Value, how: How) {
 }
 
 /// Named within 2 s after its grace, by the daemon's own clock.
-fn in_time(finding: &Value) {
+fn in_time(finding: &Value, unseen: u32) {
     let time = |key: &str| finding[key].as_str().unwrap().parse::<Timestamp>().unwrap();
     let took = time("firing_at").duration_since(time("since")).as_secs_f64();
     println!("named {took:.2} s after it began to hang; its grace is {GRACE} s");
     assert!(took >= f64::from(GRACE), "not before its grace");
-    // Without probes it may be a whole period of the snapshots before the hang is seen.
-    let unseen = if support::daemon::probes() == "off" { SNAPSHOTS } else { 0 };
     assert!(took < f64::from(GRACE + unseen + 2 * patience()), "in time");
+}
+
+/// How long nothing may tell of it: without probes a period of the snapshots, and of what no probe tells one of the
+/// sweeps.
+fn unseen(how: How) -> u32 {
+    match how {
+        _ if support::daemon::probes() == "off" => SNAPSHOTS,
+        How::GroupExit => SWEEP,
+        _ => 0,
+    }
 }
 
 fn one_that_hung_before_the_start_is_found(lab: &Lab) {

@@ -84,6 +84,8 @@ roles! {
     Crowd = "crowd" => crowd,
     /// Reads the file named by its last argument.
     Reader = "reader" => reader,
+    /// Reads that file, and has another of its threads end the process when told, with `exit`.
+    HungLeader = "hung-leader" => hung_leader,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
     /// Waits for a child as after vfork.
@@ -421,6 +423,15 @@ fn reader(args: &[String]) {
     let mut file = open(args);
     ready();
     let _ = file.read(&mut [0; 16]);
+}
+
+fn hung_leader(args: &[String]) {
+    std::thread::spawn(|| {
+        while listen().is_some_and(|line| line != "exit") {}
+        // exit_group(): what a JVM's and a Go program's end is, by whichever thread.
+        sys::exit_now(0);
+    });
+    reader(args);
 }
 
 fn opener(args: &[String]) {

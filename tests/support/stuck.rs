@@ -10,6 +10,8 @@ use crate::{Lab, Netns, sys};
 pub enum How {
     /// Reads, and is killed with SIGKILL meanwhile.
     KilledReader,
+    /// Reads, and another of its threads calls `exit_group()` meanwhile: no signal is sent, by nobody.
+    GroupExit,
     /// Hangs in `exit(0)`, closing its file.
     Exit,
     /// Hangs in the exit that a thread-directed SIGKILL brought, as `cgroup.kill` sends it.
@@ -22,7 +24,8 @@ pub enum How {
 
 impl How {
     /// All of them.
-    pub const ALL: [How; 5] = [How::KilledReader, How::Exit, How::ThreadKill, How::Term, How::Kill];
+    pub const ALL: [How; 6] =
+        [How::KilledReader, How::GroupExit, How::Exit, How::ThreadKill, How::Term, How::Kill];
 
     /// The last signal it was sent was SIGKILL.
     #[must_use]
@@ -33,7 +36,12 @@ impl How {
     /// The task shows `PF_EXITING`; the reader does not get that far.
     #[must_use]
     pub fn exits(self) -> bool {
-        self != How::KilledReader
+        !self.reads()
+    }
+
+    /// It hangs in a read, not in its exit.
+    fn reads(self) -> bool {
+        matches!(self, How::KilledReader | How::GroupExit)
     }
 }
 
@@ -89,9 +97,13 @@ pub fn start_as<'a>(
     more: impl FnOnce(Helper<'a>) -> Helper<'a>,
 ) -> Running {
     let file = hung.file();
-    let role = if how == How::KilledReader { Role::Reader } else { Role::Opener };
+    let role = match how {
+        How::KilledReader => Role::Reader,
+        How::GroupExit => Role::HungLeader,
+        _ => Role::Opener,
+    };
     let helper = more(Helper::new(role).inside(netns)).arg(&file).start();
-    if how == How::KilledReader {
+    if how.reads() {
         hung.await_read();
     }
     helper
@@ -101,7 +113,7 @@ pub fn start_as<'a>(
 pub fn hang(how: How, helper: &mut Running) -> View {
     match how {
         How::KilledReader | How::Kill => helper.signal(libc::SIGKILL),
-        How::Exit => helper.tell("exit"),
+        How::Exit | How::GroupExit => helper.tell("exit"),
         How::ThreadKill => {
             sys::tgkill(helper.pid(), helper.pid(), libc::SIGKILL).expect("signal a thread");
         }

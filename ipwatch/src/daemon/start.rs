@@ -21,6 +21,8 @@ use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Between two sweeps of the tasks where probes see them move.
+const SWEEP_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// Between two snapshots of the tasks where no probe sees them move (1 ms for 1,000 tasks).
 const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
 /// The same without BPF, from `/proc` (8 ms for 1,000 tasks).
@@ -106,6 +108,9 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     desk.snapshot();
     if polls {
         tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
+    }
+    if sight == Sight::Everything && loaded.sees_joins {
+        tokio::spawn(sweep(desk.clone()));
     }
     let calls = Calls::new(&config.cni.logs, emit);
     let first = vec![first, stores];
@@ -310,6 +315,16 @@ fn watch_mounts(desk: &Desk) {
             tracing::warn!("the mount table cannot be watched: {error}");
         }
     });
+}
+
+/// Looks at all tasks every now and then although probes tell of them: events are hints, and of some deaths there is
+/// none. A leader that hangs while another of its threads calls exit_group() is sent no signal and does not exit
+/// (`zap_other_threads`, kernel/signal.c).
+async fn sweep(desk: Desk) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        desk.tasks();
+    }
 }
 
 /// Looks every now and then at what nothing pushes on this kernel.
