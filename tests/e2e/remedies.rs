@@ -253,7 +253,9 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     let mut helper = stuck::start(How::Kill, &netns, &mut hung);
     stuck::hang(How::Kill, &mut helper);
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(netns.inode));
-    let command = change(&finding, "/abort");
+    let (command, cordon) = (change(&finding, "/abort"), change(&finding, "kubectl cordon "));
+    shell.succeeds(&cordon);
+    assert_eq!(shell.said()[..2], ["kubectl", "cordon"]);
     let hangs = || Path::new(&format!("/proc/{}/ns/net", helper.pid())).read_link().is_ok();
     // The pid is another process's by now.
     let (check, rest) = command.split_once(" && ").unwrap();
@@ -265,6 +267,9 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     support::poll::until("it ends", 10, || !hangs());
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
+    // It is over, and so no node is taken out of service for it.
+    shell.refuses(&cordon);
+    assert_eq!(shell.said(), Vec::<String>::new());
 }
 
 /// Which of them it is a person has to find out.
@@ -415,24 +420,29 @@ fn an_empty_cached_result_is_removed_while_it_is_empty(lab: &Lab) {
 /// A runtime has whatever name it was given; a command has none that is an option.
 fn a_pods_name_is_no_option(lab: &Lab) {
     let (node, runtime) = (Netns::new(lab, "node"), FakeCri::start(lab));
+    let config = config().cache_dir(&lab.subdir("cni")).cri(runtime.socket());
+    let daemon = Daemon::start(lab, &config);
+    daemon.await_source("containerd");
     node.ip("link add bri0 type bridge");
     node.ip("link set bri0 up");
-    let uid = |n: u8| format!("{n:08x}-0000-4000-8000-00000000000{n}");
-    let pods: Vec<(Netns, Sandbox)> = (0..2)
-        .map(|n| {
-            let netns = Netns::new(lab, &format!("pod{n}"));
-            node.veth_to(&format!("port{n}"), &netns, "eth0");
-            node.ip(&format!("link set port{n} master bri0"));
-            netns.add_address(&lab.cidr(5), "eth0");
-            let name = ["web-0", "--all"][usize::from(n)];
-            let paper = Sandbox::make_as(lab, &netns, &lab.cidr(5), "", (name, &uid(n)));
-            (netns, paper)
-        })
-        .collect();
-    let lines: Vec<String> = pods.iter().map(|(_, pod)| FakeCri::lines(pod, "READY")).collect();
-    runtime.has(&lines.concat());
-    let daemon = Daemon::start(lab, &config().cache_dir(pods[0].1.cache()).cri(runtime.socket()));
-    daemon.await_source("containerd");
+    let mut pods: Vec<(Netns, Sandbox)> = Vec::new();
+    for (n, name) in ["web-0", "--all"].into_iter().enumerate() {
+        let netns = Netns::new(lab, &format!("pod{n}"));
+        node.veth_to(&format!("port{n}"), &netns, "eth0");
+        node.ip(&format!("link set port{n} master bri0"));
+        let uid = format!("{n:08x}-0000-4000-8000-00000000000{n}");
+        let paper = Sandbox::make_as(lab, &netns, &lab.cidr(5), "", (name, &uid));
+        pods.push((netns, paper));
+        let lines = pods.iter().map(|(_, pod)| FakeCri::lines(pod, "READY"));
+        runtime.has(&lines.collect::<String>());
+        // An address that is seen to come: which of the two is the newer one is known then.
+        let (netns, _) = &pods[n];
+        netns.add_address(&lab.cidr(6), "eth0");
+        daemon.await_ip(lab.ip(6), netns.inode);
+        netns.ip(&format!("addr del {} dev eth0", lab.cidr(6)));
+        netns.add_address(&lab.cidr(5), "eth0");
+        daemon.await_ip(lab.ip(5), netns.inode);
+    }
     let ip = lab.ip(5).to_string();
     let finding =
         daemon.await_firing("ip-duplicate", SOON, |finding| finding["subject"]["ip"] == ip);
@@ -440,6 +450,8 @@ fn a_pods_name_is_no_option(lab: &Lab) {
     for finding in daemon.findings().iter().chain([&finding]) {
         let words = finding["steps"].as_array().into_iter().flatten();
         let words = words.flat_map(|step| step["runs"].as_array().into_iter().flatten());
+        // One of our own takes it.
+        let words = words.filter(|run| run["argv"][0] != "ipwatch");
         let mut words = words.flat_map(|run| run["argv"].as_array().into_iter().flatten());
         assert!(words.all(|word| word != "--all"), "{finding:#?}");
     }

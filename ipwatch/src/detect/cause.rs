@@ -227,11 +227,11 @@ fn fuse_culprit<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
 }
 
 fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
-    let mountpoint = text!(
-        "If /sys/fs/fuse/connections is empty, its control files are not mounted: mount -t fusectl fusectl \
-         /sys/fs/fuse/connections shows them."
-    );
     let Some(fs) = fuse_culprit(mounts) else {
+        let mountpoint = text!(
+            "If /sys/fs/fuse/connections is empty, its control files are not mounted: mount -t fusectl fusectl \
+             /sys/fs/fuse/connections shows them."
+        );
         let waiting = Command::new("grep").owns(&["-r", "--include=waiting", "[1-9]"]);
         let mut steps = vec![Step::look(
             text!("A FUSE server does not answer. Its connection is one with waiting requests"),
@@ -253,19 +253,28 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         [] => text!("its server"),
         some => text!("its server, which is {}", names(some, " or ")),
     };
+    let back = Step::advice(text!("Bring {} back to answer for {}, or", server, value(&fs.point)));
+    // Its control files are not mounted, or not where this can see them.
+    if fs.waiting.is_none() {
+        let what = text!(
+            "give its requests up, which ends every process that waits for it and this mount for everybody: write 1 to \
+             {}/abort of its control files (mount -t fusectl fusectl /sys/fs/fuse/connections, where they are not).",
+            fs.minor
+        );
+        return vec![back, Step::advice(what)];
+    }
     let waits = Command::new("grep").owns(&["-q", "[1-9]"]);
     let waits = waits.word("/sys/fs/fuse/connections/{}/waiting", &[fs.minor.into()]);
     let abort = Command::new("echo").own("1");
     let abort = abort.to("/sys/fs/fuse/connections/{}/abort", &[fs.minor.into()]);
     vec![
-        Step::advice(text!("Bring {} back to answer for {}, or", server, value(&fs.point))),
+        back,
         Step::change(
             text!(
                 "give its requests up, which ends every process that waits for it and this mount for everybody"
             ),
             guard::is_same_task(task).and(waits).and(abort),
         ),
-        Step::advice(mountpoint),
     ]
 }
 
@@ -309,6 +318,10 @@ mod tests {
         Look { stack, file_systems, ..Look::default() }
     }
 
+    fn look_at(file_systems: Vec<FileSystem>) -> Look {
+        look(&["request_wait_answer"], file_systems)
+    }
+
     fn mount(fs_type: &str, source: &str, point: &str, minor: u32) -> FileSystem {
         FileSystem {
             fs_type: fs_type.into(),
@@ -345,6 +358,12 @@ mod tests {
                      grep -q '[1-9]' /sys/fs/fuse/connections/52/waiting && \
                      echo 1 > /sys/fs/fuse/connections/52/abort";
         assert!(out.contains(abort), "{out}");
+        // Control files that are not mounted are written by no command.
+        let unseen = FileSystem { waiting: None, ..mount("fuse.x", "x", "/mnt/x", 54) };
+        let look = look_at(vec![unseen]);
+        let steps = Cause::of(&look).way_out(&TASK);
+        assert!(steps.iter().all(|step| step.command.is_none()), "{steps:?}");
+        assert!(steps[1].line().contains("54/abort") && steps[1].line().contains("fusectl"));
     }
 
     #[test]

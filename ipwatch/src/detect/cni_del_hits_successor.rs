@@ -11,7 +11,9 @@ use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
 use crate::map::{LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word};
-use crate::remedy::{Command, Step, kubernetes, said, text, value};
+use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
+
+const CODE: &str = "cni-del-hits-successor";
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
@@ -56,7 +58,8 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         LostWhat::Reservation { ip, .. } | LostWhat::Address { ip, .. } => Some(ip),
         LostWhat::Endpoint { ip, .. } => ip,
     };
-    let remediation = remediation(del, told.as_ref());
+    let still = ip.map_or_else(|| guard::has_finding(CODE), guard::is_still_found);
+    let remediation = remediation(del, told.as_ref(), still);
     Some(Candidate {
         code: Code::CniDelHitsSuccessor,
         key: format!("{}/{}/{successor}", boot.boot_id, del.old),
@@ -95,7 +98,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
 }
 
 /// The old sandbox first: while it is there, its DEL is repeated and takes the next one's network as well.
-fn remediation(del: &LateDel, told: Option<&contract::Pod>) -> Vec<Step> {
+fn remediation(del: &LateDel, told: Option<&contract::Pod>, still: Command) -> Vec<Step> {
     // Not the uid of the DEL: that is the old pod's.
     let uid = told.and_then(|pod| pod.uid.as_deref());
     vec![
@@ -111,8 +114,8 @@ fn remediation(del: &LateDel, told: Option<&contract::Pod>) -> Vec<Step> {
         ),
         kubernetes::delete_pod(
             text!("Then delete the pod, if it is still this one: its controller makes another"),
-            &del.pod.namespace,
-            &del.pod.name,
+            still,
+            [&del.pod.namespace, &del.pod.name],
             uid,
         ),
         Step::never(&text!(

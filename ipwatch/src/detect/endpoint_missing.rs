@@ -11,7 +11,9 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
-use crate::remedy::{Command, Step, kubernetes, said, text, value};
+use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
+
+const CODE: &str = "endpoint-missing";
 
 /// Endpoints of pods that are gone that are told one by one.
 const TOLD: usize = 64;
@@ -52,17 +54,20 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
             value(&missing.device.name)
         )
     };
+    let uid = sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
+    let subject = words::subject(map, netns);
+    let still = subject.ip.map_or_else(|| guard::has_finding(CODE), guard::is_still_found);
     Some(Candidate {
         code: Code::EndpointMissing,
         key: format!("{}/{store}/{}", boot.boot_id, sandbox.id),
         severity: if in_api { Severity::Warning } else { Severity::Critical },
-        subject: words::subject(map, netns),
+        subject,
         holders: words::bounded(map.resident_views(netns.id, map.now())),
         evidence: evidence(map, missing, observed),
         since: missing.since,
         observed,
         impact,
-        remediation: remediation(missing, sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref())),
+        remediation: remediation(missing, uid, still),
         caused_by: None,
         preexisting: missing.lost.is_none() && missing.other.is_none(),
     })
@@ -110,7 +115,7 @@ fn calicoctl_get(namespace: &str) -> Command {
     get.word("--namespace={}", &[value(namespace)]).owns(&["-o", "wide"])
 }
 
-fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>) -> Vec<Step> {
+fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, still: Command) -> Vec<Step> {
     let (namespace, pod) = (&*missing.pod.namespace, &*missing.pod.name);
     let device = &*missing.device.name;
     let ip = |words: &[&'static str]| Command::new("ip").owns(words).value(device);
@@ -129,8 +134,8 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>) -> Vec<Step> {
         ),
         kubernetes::delete_pod(
             text!("Then delete the pod, if it is still this one: its controller makes another"),
-            namespace,
-            pod,
+            still,
+            [namespace, pod],
             uid,
         ),
         Step::never(&text!(

@@ -8,7 +8,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, Match, Netns, NodeMap, ReservationEntry};
-use crate::remedy::{self, Command, Step, kubernetes, said, text};
+use crate::remedy::{self, Command, Step, guard, kubernetes, said, text};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
@@ -89,14 +89,16 @@ fn candidate(
 
 fn remediation(map: &NodeMap, entry: &ReservationEntry, ip: std::net::IpAddr) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
-    let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node)];
+    let still = || guard::is_still_found(ip);
+    let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node, still())];
     let away = text!("Move the new pod away, if it is still this one");
     let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
     if let Some(pod) = &entry.pod {
         let uid = pod.uid.clone().or_else(|| told?.uid);
-        steps.push(kubernetes::delete_pod(away, &pod.namespace, &pod.name, uid.as_deref()));
+        let names = [&*pod.namespace, &*pod.name];
+        steps.push(kubernetes::delete_pod(away, still(), names, uid.as_deref()));
     } else if let Some(id) = &entry.container_id {
-        steps.push(Step::change(away, Command::new("crictl").own("stopp").value(id)));
+        steps.push(Step::change(away, still().and(Command::new("crictl").own("stopp").value(id))));
     }
     steps.push(Step::look(
         text!("End what held {} before; its own finding says how", ip),

@@ -10,7 +10,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Holding, Meeting, Netns, NodeMap, Policy};
-use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
+use crate::remedy::{self, Command, Step, Text, guard, kubernetes, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
     map.duplicates().iter().filter_map(|one| candidate(map, one, now)).collect()
@@ -101,8 +101,8 @@ fn remediation(map: &NodeMap, one: &Duplicate, new: &Subject, both: [&Netns; 2])
     let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
     vec![
-        remedy::cordon(text!("Start no more pods here"), node),
-        if one.is_ordered() { move_away(map, new, both) } else { find_the_newer() },
+        remedy::cordon(text!("Start no more pods here"), node, guard::is_still_found(ip)),
+        if one.is_ordered() { move_away(map, new, both, ip) } else { find_the_newer() },
         Step::look(
             text!("See both and what they share"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
@@ -127,12 +127,13 @@ fn find_the_newer() -> Step {
 }
 
 /// Ends the newer one: a pod by its uid, a container only while both are still there.
-fn move_away(map: &NodeMap, new: &Subject, [first, second]: [&Netns; 2]) -> Step {
+fn move_away(map: &NodeMap, new: &Subject, [first, second]: [&Netns; 2], ip: IpAddr) -> Step {
     let what = text!("Move the newer one away, if it is still this one");
     let pod =
         new.pod.as_ref().and_then(|pod| Some((pod, pod.namespace.as_ref()?, pod.name.as_ref()?)));
     if let Some((pod, namespace, name)) = pod {
-        return kubernetes::delete_pod(what, namespace, name, pod.uid.as_deref());
+        let names = [&**namespace, &**name];
+        return kubernetes::delete_pod(what, guard::is_still_found(ip), names, pod.uid.as_deref());
     }
     let both = words::still(map, first).zip(words::still(map, second));
     let container = new.container.as_ref();

@@ -5,6 +5,8 @@
 //! runtime ever told of counts only if a kubelet of this node made it: pods of a cluster inside a
 //! container are nobody's here.
 
+use std::net::IpAddr;
+
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
@@ -73,7 +75,7 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
             },
             ip
         ),
-        remediation: remediation(map, netns, &owner.sandbox),
+        remediation: remediation(map, netns, &owner.sandbox, ip),
         holders: tasks,
         subject,
         since: verdict.since,
@@ -120,10 +122,13 @@ fn evidence(
 /// Processes that are told one by one.
 const TOLD: usize = 8;
 
-fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str) -> Vec<Step> {
+fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, ip: IpAddr) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
-    let mut steps =
-        vec![remedy::cordon(text!("Start no new pod here, it may be given this IP"), node)];
+    let mut steps = vec![remedy::cordon(
+        text!("Start no new pod here, it may be given this IP"),
+        node,
+        guard::is_still_found(ip),
+    )];
     let tasks = || netns.tasks().filter_map(|key| map.task(key));
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));

@@ -7,12 +7,14 @@
 //! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
 //! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
 
+use std::net::IpAddr;
+
 use super::words::{self, Proof};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
 use crate::map::{DeletedPod, NodeMap, Policy};
-use crate::remedy::{self, Command, Step, said, text};
+use crate::remedy::{self, Command, Step, guard, said, text};
 
 pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     map.deleted_pods(policy).filter_map(|deleted| candidate(map, now, &deleted)).collect()
@@ -45,7 +47,7 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
             },
             ip
         ),
-        remediation: remediation(map, deleted),
+        remediation: remediation(map, deleted, ip),
         holders,
         subject,
         since: deleted.gone,
@@ -113,8 +115,9 @@ fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     format!("pod {name} is none of those any more that it is to run{phase}{date}")
 }
 
-fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<Step> {
+fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, ip: IpAddr) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
+    let what_first = text!("Start no new pod here, it may be given this IP");
     let id = &*deleted.sandbox.sandbox.id;
     let what = text!("If it is not, end what is left of the pod as the kubelet would");
     let clean = match (&*deleted.sandbox.sandbox.runtime, words::still(map, deleted.netns)) {
@@ -127,7 +130,7 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>) -> Vec<Step> {
     };
     let log = ["-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
     vec![
-        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node),
+        remedy::cordon(what_first, node, guard::is_still_found(ip)),
         Step::look(
             text!("See whether the kubelet is still at it, and what it waits for"),
             Command::new("journalctl").owns(&log),

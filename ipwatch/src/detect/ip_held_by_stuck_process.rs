@@ -14,7 +14,7 @@ use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Look, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
-use crate::remedy::{self, Step, Text, said, text};
+use crate::remedy::{self, Step, Text, guard, said, text};
 
 /// Without these nothing can be said, in either direction.
 pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
@@ -94,7 +94,7 @@ fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Cand
         since,
         observed,
         impact: impact(ip, pod.as_ref(), container.as_ref()),
-        remediation: remediation(threads, &boot.node),
+        remediation: remediation(threads, &boot.node, ip),
         caused_by: None,
         preexisting: first.preexisting,
     })
@@ -221,9 +221,12 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text 
 
 /// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as
 /// NOW, FIX and DON'T.
-fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str) -> Vec<Step> {
-    let mut steps =
-        vec![remedy::cordon(text!("Start no new pod here, it may be given this IP"), node)];
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, ip: IpAddr) -> Vec<Step> {
+    let mut steps = vec![remedy::cordon(
+        text!("Start no new pod here, it may be given this IP"),
+        node,
+        guard::is_still_found(ip),
+    )];
     // The most telling of its threads: one whose cause is known, if there is one.
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
     let known = causes.find(|(_, cause)| *cause != Cause::Other);

@@ -7,7 +7,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, NodeMap};
-use crate::remedy::{self, Command, Step, said, text, value};
+use crate::remedy::{self, Command, Step, guard, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
@@ -82,7 +82,11 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
 
 fn remediation(node: &str, store: &str, ip: std::net::IpAddr) -> Vec<Step> {
     vec![
-        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node),
+        remedy::cordon(
+            text!("Start no new pod here, it may be given this IP"),
+            node,
+            guard::is_still_found(ip),
+        ),
         Step::look(
             text!("End what holds it; its own finding says how. This names it"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),

@@ -6,7 +6,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
-use crate::remedy::{self, Command, Step, Text, said, text, value};
+use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 
 /// Owners that are listed.
 const LISTED: usize = 24;
@@ -163,7 +163,11 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) 
         let what = if entry.is_by_blocks() { "pool" } else { "network" };
         Step::advice(text!("Start no new pod in {} {}, on any node.", what, value(network)))
     } else {
-        remedy::cordon(text!("Start no new pod here"), node)
+        remedy::cordon(
+            text!("Start no new pod here"),
+            node,
+            guard::has_finding("ipam-range-exhausting"),
+        )
     }];
     if leaked == 0 && entry.is_of_the_cluster() {
         steps.push(Step::look(

@@ -3,6 +3,8 @@
 //! A pid is given to another process sooner or later, and the number of a namespace at once. So each is compared with
 //! what else was seen of it, right before it is used.
 
+use std::net::IpAddr;
+
 use super::command::Command;
 use super::text::value;
 use crate::fact::TaskKey;
@@ -10,6 +12,25 @@ use crate::fact::TaskKey;
 /// Succeeds if nothing has the netns whose link reads `$1`: no task, and no thread either.
 const UNUSED: &str = "x=$(ls -l /proc/[0-9]*/task/[0-9]*/ns/net 2>/dev/null); \
                       case $x in \"\"|*\"$1\"*) exit 1; esac";
+
+/// Something is still wrong with this IP, by the daemon's own word: without one, nothing is changed. What carries no
+/// other proof that it is not too late stands behind this.
+#[must_use]
+pub(crate) fn is_still_found(ip: IpAddr) -> Command {
+    open(Command::new("ipwatch").owns(&["query", "findings"]).ip(ip))
+}
+
+/// Something of this kind is still wrong.
+#[must_use]
+pub(crate) fn has_finding(code: &'static str) -> Command {
+    open(Command::new("ipwatch").owns(&["query", "findings", code]))
+}
+
+/// Consequences count too; what is resolved does not.
+fn open(query: Command) -> Command {
+    let grep = Command::new("grep").owns(&["-qE", "\"status\":\"(firing|pending)\""]);
+    query.owns(&["--all", "-o", "jsonl"]).pipe(grep)
+}
 
 /// This very thread is still there: the start time is field 22 of its stat (`do_task_stat`, fs/proc/array.c). The
 /// second field is its name, which holds anything, in 15 bytes: too few to look like what follows it.

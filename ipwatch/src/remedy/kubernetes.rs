@@ -74,13 +74,18 @@ pub(crate) fn delete(
     Some(said.pipe(kubectl.own("delete").word(path, &names).owns(&["-f", "-"])))
 }
 
-/// Deletes one pod, and none that has its name later.
+/// Deletes one pod, and none that has its name later, while something is `still` wrong.
 #[must_use]
-pub(crate) fn delete_pod(what: Text, namespace: &str, name: &str, uid: Option<&str>) -> Step {
+pub(crate) fn delete_pod(
+    what: Text,
+    still: Command,
+    [namespace, name]: [&str; 2],
+    uid: Option<&str>,
+) -> Step {
     const PATH: &str = "--raw=/api/v1/namespaces/{}/pods/{}";
     let kubectl = Command::new("kubectl");
     match uid.and_then(|uid| delete(kubectl, PATH, [namespace, name], uid, None)) {
-        Some(command) => Step::change(what, command),
+        Some(command) => Step::change(what, still.and(command)),
         None => Step::advice(what),
     }
 }

@@ -85,10 +85,11 @@ impl Step {
     }
 }
 
-/// Keeps new pods away from the node. It takes nothing from anybody, and `kubectl uncordon` undoes it.
+/// Keeps new pods away from the node while something is `still` wrong. It takes nothing from anybody, and
+/// `kubectl uncordon` undoes it.
 #[must_use]
-pub fn cordon(what: Text, node: &str) -> Step {
-    Step::change(what, Command::new("kubectl").own("cordon").value(node))
+pub(crate) fn cordon(what: Text, node: &str, still: Command) -> Step {
+    Step::change(what, still.and(Command::new("kubectl").own("cordon").value(node)))
 }
 
 /// Has the runtime end a sandbox that is over, and remove it. An id is never given to another one.

@@ -71,7 +71,9 @@ fn with(value: &str) -> Vec<Command> {
     all.extend(guard::is_mounted(1, 4_026_531_841, &path));
     all.extend(host_local::free(&path, value));
     all.extend(host_local::free_empty(&path));
-    all.extend(kubernetes::delete_pod(Text::default(), value, value, Some(value)).command);
+    let still = guard::has_finding("ip-duplicate");
+    let names = [value, value];
+    all.extend(kubernetes::delete_pod(Text::default(), still, names, Some(value)).command);
     all
 }
 
@@ -80,7 +82,7 @@ fn with(value: &str) -> Vec<Command> {
 fn hold<'a>(values: impl IntoIterator<Item = &'a str>) -> usize {
     let all: Vec<Command> = values.into_iter().flat_map(with).filter(Command::is_typed).collect();
     check(&all.iter().collect::<Vec<_>>());
-    let options = ["-", "-n", "-c", "-9", "-f", "-qE", "-qx", "-qF", "-qxF"];
+    let options = ["-", "-n", "-c", "-9", "-f", "-qE", "-qx", "-qF", "-qxF", "-o", "--all"];
     for word in all.iter().flat_map(Command::runs).flat_map(|run| &run.argv) {
         let ours = options.contains(&&**word)
             || ["--name=", "--type=json", "--patch=[", "--raw=/api/"]
@@ -101,7 +103,8 @@ fn a_value_is_one_word_and_no_option() {
 #[test]
 fn what_cannot_be_typed_is_no_command() {
     for value in ["a\nb", "\u{1b}[2J", "é", "-x", "", &"x".repeat(10_000)] {
-        let step = cordon(text!("Start no new pod here"), value);
+        let still = guard::has_finding("ip-duplicate");
+        let step = cordon(text!("Start no new pod here"), value, still);
         assert_eq!(step.command, None, "{value:?}");
         assert!(step.line().contains("cannot be typed"), "{}", step.line());
     }
@@ -113,10 +116,14 @@ fn what_cannot_be_typed_is_no_command() {
 
 #[test]
 fn an_object_is_deleted_only_while_it_is_the_same() {
-    let step = kubernetes::delete_pod(text!("Delete it"), "shop", "web-0", Some("7f3a"));
+    let delete = |namespace, name, uid| {
+        let still = guard::is_still_found("10.0.0.5".parse().unwrap());
+        kubernetes::delete_pod(text!("Delete it"), still, [namespace, name], uid)
+    };
     assert_eq!(
-        step.command.unwrap().sh(),
-        "printf %s '{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\",\"preconditions\":{\"uid\":\"7f3a\"}}' | \
+        delete("shop", "web-0", Some("7f3a")).command.unwrap().sh(),
+        "ipwatch query findings 10.0.0.5 --all -o jsonl | grep -qE '\"status\":\"(firing|pending)\"' && \
+         printf %s '{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\",\"preconditions\":{\"uid\":\"7f3a\"}}' | \
          kubectl delete --raw=/api/v1/namespaces/shop/pods/web-0 -f -"
     );
     for (namespace, name, uid) in [
@@ -126,8 +133,7 @@ fn an_object_is_deleted_only_while_it_is_the_same() {
         ("shop", "a?dryRun=", Some("7f3a")),
         ("..", "web-0", Some("7f3a")),
     ] {
-        let step = kubernetes::delete_pod(text!("Delete it"), namespace, name, uid);
-        assert_eq!(step.command, None, "{namespace} {name} {uid:?}");
+        assert_eq!(delete(namespace, name, uid).command, None, "{namespace} {name} {uid:?}");
     }
 }
 
