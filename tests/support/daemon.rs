@@ -203,12 +203,7 @@ impl Daemon {
     pub fn list(&self, key: &str, args: &[&str]) -> Vec<Value> {
         let Some(mut document) = self.document(args) else { return Vec::new() };
         match document[key].take() {
-            Value::Array(list) => {
-                if key == "findings" {
-                    list.iter().for_each(remedy::printed);
-                }
-                list
-            }
+            Value::Array(list) => list,
             other => panic!("ipwatch {args:?}: {key} is {other}"),
         }
     }
@@ -303,7 +298,9 @@ impl Daemon {
             found = seen.iter().find(firing).cloned();
             found.is_some()
         });
-        found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"))
+        let found = found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"));
+        remedy::printed(&found);
+        found
     }
 
     /// Waits until a finding is resolved, and returns it.

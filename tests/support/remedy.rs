@@ -25,6 +25,8 @@ const STAND_INS: [&str; 3] = ["kubectl", "crictl", "calicoctl"];
 /// What begins a line about a form of command that a finding has, and about one that was run.
 const PRINTED: &str = "PRINTED ";
 const RAN: &str = "RAN ";
+/// What such a command does, if it does not only look.
+const CHANGES: &str = "changes";
 
 /// A root shell of a lab.
 #[derive(Debug)]
@@ -168,14 +170,16 @@ fn is_installed(program: &str) -> bool {
 /// Commands of findings that this test has seen, each with its form.
 static SEEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// Notes the commands of a finding, for the table at the end.
+/// Notes the commands of a finding that a test is about, for the table at the end.
 pub fn printed(finding: &Value) {
     let steps = ["steps", "remediation"].map(|key| finding[key].as_array());
     for step in steps.into_iter().flatten().flatten() {
         let (Some(command), form) = (step["command"].as_str(), form(step)) else { continue };
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.values().any(|known| *known == form) {
-            println!("{PRINTED}{}\t{form}", finding["code"].as_str().unwrap_or_default());
+            let does = if step["changes"] == true { CHANGES } else { "looks" };
+            let code = finding["code"].as_str().unwrap_or_default();
+            println!("{PRINTED}{code}\t{does}\t{form}");
         }
         seen.insert(command.to_owned(), form);
     }
@@ -231,22 +235,32 @@ const VERBS: [&str; 38] = [
     "w",
 ];
 
-/// A command without its values: programs, options, and what they are told to do.
+/// A command without its values: programs, options, and what they are told to do. What only asks whether something is
+/// still as it was stands as `still`: by what that is told depends on what else is known.
 fn form(step: &Value) -> String {
-    let mut out = String::new();
+    let mut parts: Vec<String> = Vec::new();
     let runs = step["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut piped = String::new();
     for (at, run) in runs.iter().enumerate() {
         let words = run["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let words: Vec<&str> = words.enumerate().map(|(n, word)| shape(n, word)).collect();
-        out.push_str(&words.join(" "));
+        piped.push_str(&words.join(" "));
         if let Some((_, name)) = run["to"].as_str().and_then(|to| to.rsplit_once('/')) {
-            out.push_str(&format!(" > {name}"));
+            piped.push_str(&format!(" > {name}"));
         }
-        if at + 1 < runs.len() {
-            out.push_str(if run["pipe"] == true { " | " } else { " && " });
+        if run["pipe"] == true {
+            piped.push_str(" | ");
+            continue;
+        }
+        let asks =
+            at + 1 < runs.len() && (words.join(" ").contains("grep -q") || words[0] == "test");
+        let part = std::mem::take(&mut piped);
+        let part = if asks { "still".to_owned() } else { part };
+        if parts.last() != Some(&part) {
+            parts.push(part);
         }
     }
-    out
+    parts.join(" && ")
 }
 
 /// A word of a command if it can only be ours, of an option its name.
@@ -261,8 +275,8 @@ fn shape(at: usize, word: &str) -> &str {
 /// The forms of commands that findings of a run had, and those that were run.
 #[derive(Debug, Default)]
 pub(crate) struct Forms {
-    /// With a test and a code that has it.
-    printed: BTreeMap<String, String>,
+    /// With a test and a code that has it, and whether it changes something.
+    printed: BTreeMap<String, (String, bool)>,
     ran: BTreeSet<String>,
 }
 
@@ -272,15 +286,16 @@ impl Forms {
         for line in log.lines() {
             if let Some(form) = line.strip_prefix(RAN) {
                 self.ran.insert(form.to_owned());
-            } else if let Some((code, form)) =
-                line.strip_prefix(PRINTED).and_then(|line| line.split_once('\t'))
-            {
-                self.printed.entry(form.to_owned()).or_insert_with(|| format!("{code} of {test}"));
+            } else if let Some(line) = line.strip_prefix(PRINTED) {
+                let cells: Vec<&str> = line.splitn(3, '\t').collect();
+                let [code, does, form] = cells[..] else { continue };
+                let entry = self.printed.entry(form.to_owned());
+                entry.or_insert_with(|| (format!("{code} of {test}"), does == CHANGES));
             }
         }
     }
 
-    /// Prints how many there are, and which no test ran. Whether all were run.
+    /// Prints how many there are, and which no test ran. Whether all were run that change something.
     pub(crate) fn print(&self) -> bool {
         let left = self.printed.iter().filter(|(form, _)| !self.ran.contains(*form));
         let left: Vec<_> = left.collect();
@@ -288,8 +303,8 @@ impl Forms {
             let (all, ran) = (self.printed.len(), self.printed.len() - left.len());
             println!("commands of findings: {all} forms, of which {ran} were run by a test");
         }
-        left.iter().for_each(|(form, whose)| println!("never run: {form} ({whose})"));
-        left.is_empty()
+        left.iter().for_each(|(form, (whose, _))| println!("never run: {form} ({whose})"));
+        left.iter().all(|(_, (_, changes))| !changes)
     }
 }
 
