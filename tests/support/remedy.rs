@@ -113,12 +113,16 @@ impl Shell {
     pub fn run(&self, command: &str) -> Output {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", self.bin.display());
-        let mut sh = Command::new("timeout");
-        sh.arg("60");
-        if let Some(netns) = &self.netns {
-            sh.arg("nsenter").arg(format!("--net={}", netns.display()));
-        }
-        sh.args(["sh", "-c", command]).env("PATH", path).current_dir(&self.bin);
+        // Through no other program: busybox's prefer its own applets to what they are told to run.
+        let mut sh = match &self.netns {
+            Some(netns) => {
+                let mut nsenter = Command::new("nsenter");
+                nsenter.arg(format!("--net={}", netns.display())).arg("sh");
+                nsenter
+            }
+            None => Command::new("sh"),
+        };
+        sh.args(["-c", command]).env("PATH", path).current_dir(&self.bin);
         sh.envs(self.kubeconfig.as_ref().map(|config| ("KUBECONFIG", config)));
         ran(command);
         sh.output().expect("run sh")
