@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use support::kubernetes::stores::POOLS;
 use support::kubernetes::{Api, ControlPlane};
 use support::poll::until;
 use support::{Lab, daemon, helm, remedy};
@@ -20,7 +21,6 @@ const CRDS: [&str; 3] = [
     include_str!("../fixtures/crds/net-attach-def.yaml"),
 ];
 const RIGHTS: &str = include_str!("../../deploy/kubernetes/api/cluster-scan.yaml");
-const POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools";
 const OVERLAPPING: &str =
     "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/overlappingrangeipreservations";
 const NETWORKS: &str = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions";

@@ -21,6 +21,8 @@ use support::role::{Helper, Role};
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, Sandbox};
 
+use crate::cases::unasked::Forged;
+
 support::tests! {
     a_leaked_netns_is_unmounted_and_no_other,
     a_mount_elsewhere_is_unmounted_there_by_our_own_umount needs [UmountN] @ Alone,
@@ -378,11 +380,12 @@ fn thaws(lab: &Lab, v2: bool) {
         helper.signal(libc::SIGKILL);
     }
     runtime.has_pod(&pod, "NOTREADY");
+    let file = if v2 { "cgroup.freeze" } else { "freezer.state" };
     let finding = daemon.await_firing("ip-held-by-dead-sandbox", SOON, |finding| {
-        is_in(netns.inode)(finding) && finding["steps"].to_string().contains("cgroup.freeze\"")
-            || finding["steps"].to_string().contains("freezer.state\"")
+        let named = || changes(finding).iter().any(|command| command.contains(file));
+        is_in(netns.inode)(finding) && named()
     });
-    let command = change(&finding, if v2 { "cgroup.freeze" } else { "freezer.state" });
+    let command = change(&finding, file);
     shell.refuses(&command.replacen("{18}", "{18}9", 1));
     assert!(group.is_frozen(), "it was thawed for another process");
     shell.looks(&finding);
@@ -487,11 +490,11 @@ fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
     let mut forged = Command::new("/usr/bin/unshare");
     forged.args(["--user", "--map-root-user", "--mount", "--net", "sh", "-c", &script]);
     forged.uid(65534).gid(65534).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut forged = forged.spawn().expect("start unshare");
+    let mut forged = Forged(forged.spawn().expect("start unshare"));
     let mut said = String::new();
-    BufReader::new(forged.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    BufReader::new(forged.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "ready\n", "a user may have namespaces here");
-    let inode = fs::metadata(format!("/proc/{}/ns/net", forged.id())).unwrap().ino();
+    let inode = fs::metadata(format!("/proc/{}/ns/net", forged.0.id())).unwrap().ino();
     daemon.await_ip(lab.ip(9), inode);
     // Every netns is looked at again meanwhile, with what is mounted where.
     let until = std::time::Instant::now() + Duration::from_secs(12);
@@ -500,8 +503,6 @@ fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
         assert!(address["pod"].is_null(), "{address:#?}");
         std::thread::sleep(Duration::from_millis(500));
     }
-    forged.kill().unwrap();
-    forged.wait().unwrap();
 }
 
 /// All that only looks, in any order and twice: everything is as it was.

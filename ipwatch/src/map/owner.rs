@@ -268,7 +268,7 @@ impl NodeMap {
         for key in entry.addresses.keys() {
             self.ipam.touch(key.local);
         }
-        self.reach.reordered();
+        self.reach.readdressed();
         if let Some(owner) = owner {
             if owner.told == Told::Surely {
                 let others: Vec<NetnsId> = self.owners.netns_of(&owner.sandbox).collect();

@@ -72,12 +72,7 @@ impl Reachability {
         self.duplicates.take();
     }
 
-    /// What may tell who came first is known by now: whose a netns is, or when that was made.
-    pub(super) fn reordered(&mut self) {
-        self.duplicates.take();
-    }
-
-    /// An address or a route has changed.
+    /// An address or a route has changed, or what tells who came first: whose a netns is, and when that was made.
     pub(super) fn readdressed(&mut self) {
         self.duplicates.take();
     }

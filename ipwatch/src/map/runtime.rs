@@ -164,7 +164,7 @@ impl NodeMap {
         };
         let fresh = known.is_none();
         if known.is_none_or(|known| known.sandbox.created != sandbox.created) {
-            self.reach.reordered();
+            self.reach.readdressed();
         }
         if dead.is_some() {
             self.leftovers.suspect(&sandbox.id, entry.died());

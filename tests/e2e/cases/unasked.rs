@@ -92,7 +92,7 @@ fn a_living_pod_of_a_dockerd_that_is_not_asked(lab: &Lab) {
 }
 
 /// A process of uid 65534, ended when dropped.
-struct Forged(Child);
+pub(crate) struct Forged(pub(crate) Child);
 
 impl Drop for Forged {
     fn drop(&mut self) {
