@@ -483,18 +483,20 @@ fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
     });
     let path = netns.path().display();
     let script = format!(
-        "mount -t tmpfs none /run/netns && touch '{path}' && mount --bind /proc/self/ns/net '{path}' && \
-         ip link add d0 type bridge && ip addr add {} dev d0 && echo ready && exec sleep 1000",
+        "mount -t tmpfs none /run/netns && touch '{path}' && unshare --net sh -c 'mount --bind /proc/self/ns/net {path} && \
+         ip link add d0 type bridge && ip addr add {} dev d0' && echo ready && exec sleep 1000",
         lab.cidr(9)
     );
     let mut forged = Command::new("/usr/bin/unshare");
-    forged.args(["--user", "--map-root-user", "--mount", "--net", "sh", "-c", &script]);
+    forged.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
     forged.uid(65534).gid(65534).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut forged = Forged(forged.spawn().expect("start unshare"));
     let mut said = String::new();
     BufReader::new(forged.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "ready\n", "a user may have namespaces here");
-    let inode = fs::metadata(format!("/proc/{}/ns/net", forged.0.id())).unwrap().ino();
+    // Nothing but that mount holds it, so that its mounts are searched for.
+    let mounted = format!("/proc/{}/root{path}", forged.0.id());
+    let inode = fs::metadata(mounted).unwrap().ino();
     daemon.await_ip(lab.ip(9), inode);
     // Every netns is looked at again meanwhile, with what is mounted where.
     let until = std::time::Instant::now() + Duration::from_secs(12);
