@@ -5,8 +5,8 @@
 //! [`neighbour_links`] (what is found), [`remedies`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
-//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
-//! [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
+//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
+//! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
@@ -29,6 +29,7 @@ mod chart;
 mod cluster;
 mod cni_calls;
 mod container;
+mod differential;
 mod etcd;
 mod export;
 mod fixtures;
@@ -66,6 +67,7 @@ fn main() -> std::process::ExitCode {
         fixtures::TESTS,
         reproductions::TESTS,
         map::TESTS,
+        differential::TESTS,
         holders::TESTS,
         stuck::TESTS,
         remedies::TESTS,

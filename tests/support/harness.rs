@@ -413,8 +413,8 @@ fn spawn(
 
 /// Waits for a test; `Some` says why it failed.
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
-    // A long healthy run needs its time, and everything else is done long before.
-    let long = if is_long() { Duration::from_secs(180) } else { Duration::ZERO };
+    // A long healthy run needs its time, and one of random changes ten minutes; everything else is done long before.
+    let long = if is_long() { Duration::from_secs(720) } else { Duration::ZERO };
     let longer =
         long + Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
     let limit = Duration::from_secs(180) * patience() + longer;

@@ -5,8 +5,8 @@
 //! in the same order give the same map, which is what makes a recording a test.
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
-//!   `links`: devices, and what goes with them.
+//! - `netns`: what a dump may and may not overwrite. `graves`: what it must not bring back. `addresses`: what the
+//!   kernel takes for one. `links`: devices, and what goes with them.
 //!   `doubt`: what netlink says and no probe has told.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
@@ -30,6 +30,7 @@
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
+mod addresses;
 mod agenda;
 mod blocks;
 mod calls;
@@ -78,6 +79,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+pub use addresses::{AddressEntry, AddressId};
 pub use agenda::{Agenda, Policy};
 pub use calls::{CallEnd, CallEntry, CallHistory, Went};
 pub use claims::Side;
@@ -91,7 +93,7 @@ pub use leaks::{Leak, LeakCause, Leaked};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use neighbours::NeighbourEntry;
-pub use netns::{AddressEntry, LinkEntry, Netns};
+pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
 pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};

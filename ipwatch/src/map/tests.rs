@@ -1,6 +1,7 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
 //! out of order in `order`, random lives in `model`, links and routes in `wiring`, who meets whom in `reach`.
 
+mod addresses;
 mod blocks;
 mod calls;
 mod detail;

@@ -240,7 +240,8 @@ fn address_event(record: &AddressRecord) -> Option<What> {
         ifindex,
         local,
         prefix_len: record.prefix_len,
-        peer: (!peer.is_unspecified() && peer != local).then_some(peer),
+        // Of IPv6 it is the way to say that there is none.
+        peer: (peer != local && (local.is_ipv4() || !peer.is_unspecified())).then_some(peer),
     };
     Some(match record.header.kind {
         kind::IPV4_DOWN | kind::IPV6_DOWN | kind::IPV6_REMOVED => What::AddressGone { netns, key },
