@@ -1,11 +1,14 @@
 //! The attach ladder: each event stands on the highest rung that this place allows, and `doctor`
 //! says which, and why no higher.
 
+use std::process::Command;
+
 use serde_json::Value;
 use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 
 support::tests! {
     every_event_says_where_it_stands @ Kernel,
+    a_refusal_is_told_with_what_was_read @ Kernel,
     who_claims_an_ip_is_heard @ Kernel,
     the_socket_is_opened_as_the_configuration_says @ Kernel,
     without_bpf_the_rest_goes_on @ Kernel,
@@ -37,6 +40,40 @@ fn every_event_says_where_it_stands(lab: &Lab) {
         let used = |rung: &str| probes.iter().any(|probe| probe["rung"] == rung);
         assert!(!["tp_btf", "fentry", "kprobe"].into_iter().any(used), "{probes:?}");
     }
+}
+
+/// An option is named where the kernel's configuration says that it is not set, and nowhere else; and a lockdown is
+/// told.
+fn a_refusal_is_told_with_what_was_read(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let document = daemon.document(&["doctor"]).expect("a document");
+    let whys = document["probes"].as_array().unwrap().iter().filter_map(|one| one["why"].as_str());
+    let words = |why: &str| why.split([' ', ';']).map(str::to_owned).collect::<Vec<_>>();
+    for why in whys {
+        let words = words(why);
+        // What the ladder names whether it was read or not: probes that are off, BTF that is missing.
+        let refused = why.contains("refused") || why.contains("no kprobes");
+        for (at, option) in words.iter().enumerate().filter(|(_, word)| word.starts_with("CONFIG_"))
+        {
+            if !refused {
+                continue;
+            }
+            assert_eq!(words[at + 1..at + 5], ["is", "not", "set", "in"], "{why}");
+            let unpack = "case $1 in *.gz) zcat $1;; *) cat $1;; esac";
+            let read =
+                Command::new("sh").args(["-c", unpack, "sh", &words[at + 5]]).output().unwrap();
+            let text = String::from_utf8_lossy(&read.stdout).into_owned();
+            assert!(text.contains("CONFIG_BPF_SYSCALL=y"), "{why}");
+            let set = |line: &str| line.starts_with(&format!("{option}="));
+            assert!(!text.lines().any(set), "{why}");
+        }
+    }
+    let sources = document["sources"].as_array().unwrap();
+    let probes = sources.iter().find(|source| source["name"] == "probes").expect("told");
+    let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let told = probes["detail"].as_str().unwrap_or_default().contains("kernel lockdown");
+    let locked = lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]");
+    assert_eq!(told, locked && daemon::probes() != "off", "{lockdown} {probes}");
 }
 
 /// A node, where the daemon runs, and a pod that asks for it: the node hears the request, and where every
@@ -105,7 +142,7 @@ fn without_btf_the_rest_goes_on(lab: &Lab) {
 }
 
 /// The daemon says once that its probes are missing and what to do (`says`), and answers all the same.
-fn goes_on(lab: &Lab, command: std::process::Command, says: &[&str]) {
+fn goes_on(lab: &Lab, command: Command, says: &[&str]) {
     let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
     daemon.await_ready();
     let netns = Netns::new(lab, "n");

@@ -166,14 +166,15 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
     let mut probes = match Probes::load(&settings) {
         Ok(probes) => probes,
         Err(error) => {
-            tell_source(emit, "probes", SourceStatus::Down, error.to_string()).await?;
+            let detail = with_lockdown(error.to_string());
+            tell_source(emit, "probes", SourceStatus::Down, detail).await?;
             tell_arp(config, None, emit).await?;
             return Ok(without(Probes::unavailable_report(&error)));
         }
     };
     let (status, detail) = standing(&probes.report(), sight);
     emit.send(vec![daemon_fact(What::Sight(probes.sight()))]).await?;
-    tell_source(emit, "probes", status, detail).await?;
+    tell_source(emit, "probes", status, with_lockdown(detail)).await?;
     if sight == Sight::Everything {
         tell_arp(config, Some(&probes), emit).await?;
     }
@@ -225,6 +226,12 @@ fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
             format!("{lower} of {all} events on a lower rung: see `ipwatch doctor`"),
         ),
     }
+}
+
+/// A locked kernel is the reason for much, and known: nobody need guess.
+fn with_lockdown(detail: String) -> String {
+    let words = [Some(detail).filter(|detail| !detail.is_empty()), Probes::lockdown()];
+    words.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held

@@ -123,11 +123,11 @@ mod tests {
         assert!(events.starts_with("EVENT             RUNG     HOOK"), "{events}");
         assert!(events.contains("none     addrconf_dad_failure           missing"), "{events}");
         assert!(events.contains("fallback  [1]\n"), "{events}");
-        assert!(events.contains("\n\n[1] fentry refused: load fails with EPERM; needs CONFIG"));
+        assert!(events.contains("\n\n[1] fentry: load refused (EOPNOTSUPP): CONFIG_DYNAMIC"));
         assert!(events.contains("fallback  fentry and kprobe refused: EPERM\n"), "{events}");
         let wide = document(&sample, View { wide: true, ..plain(&sample) });
         assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
-        assert!(wide.contains("112    0     fentry refused: load fails"), "{wide}");
+        assert!(wide.contains("112    0     fentry: load refused"), "{wide}");
         assert!(wide.contains("71     1900  fentry and kprobe"), "{wide}");
     }
 

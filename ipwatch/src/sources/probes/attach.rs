@@ -1,5 +1,6 @@
 //! Loading and attaching single programs, and putting a kernel's refusal into words.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,9 +10,12 @@ use aya::programs::{
 };
 use aya::sys::SyscallError;
 use aya::{Btf, Ebpf};
+use rustix::thread::CapabilitySet;
 
 use super::Rung;
+use super::kernel::{Kernel, lockdown_word};
 use super::offsets::Offsets;
+use crate::escape::escape;
 use crate::sources::arp;
 
 /// How a program is attached, and to what.
@@ -62,15 +66,24 @@ enum Stage {
     Attach,
 }
 
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Load => "load",
+            Stage::Attach => "attach",
+        })
+    }
+}
+
 /// Why one way is not open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// The kernel has no such function, or has it under another name.
     #[error("this kernel has no {0}")]
     NoHook(&'static str),
-    /// The kernel has no kprobes that a program could be attached to.
-    #[error("this kernel has no kprobes: needs CONFIG_KPROBE_EVENTS")]
-    NoKprobes,
+    /// The kernel has no kprobes that a program could be attached to; what it was built without, if that was read.
+    #[error("this kernel has no kprobes{}", because(.0))]
+    NoKprobes(Option<String>),
     /// Anything else that it said.
     #[error("{0}")]
     Refused(String),
@@ -81,10 +94,8 @@ pub(super) struct Loader<'a> {
     ebpf: &'a mut Ebpf,
     btf: &'a Btf,
     offsets: &'a Offsets,
+    kernel: &'a Kernel,
     kprobes: bool,
-    /// What this kernel says to every fentry program. It is not asked again: the verifier would
-    /// look through each of them first.
-    no_fentry: Option<Refusal>,
     /// The socket that hears ARP, once it does.
     arp: Option<OwnedFd>,
 }
@@ -93,9 +104,14 @@ pub(super) struct Loader<'a> {
 const KPROBE_PMU: &str = "/sys/bus/event_source/devices/kprobe";
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(ebpf: &'a mut Ebpf, btf: &'a Btf, offsets: &'a Offsets) -> Self {
+    pub(super) fn new(
+        ebpf: &'a mut Ebpf,
+        btf: &'a Btf,
+        offsets: &'a Offsets,
+        kernel: &'a Kernel,
+    ) -> Self {
         let kprobes = Path::new(KPROBE_PMU).exists();
-        Self { ebpf, btf, offsets, kprobes, no_fentry: None, arp: None }
+        Self { ebpf, btf, offsets, kernel, kprobes, arp: None }
     }
 
     /// The socket that hears ARP, for as long as it is kept.
@@ -113,23 +129,16 @@ impl<'a> Loader<'a> {
         rung: Rung,
         programs: &[(&'static str, Attach)],
     ) -> Result<(), Refusal> {
-        match (rung, &self.no_fentry) {
-            (Rung::Fentry, Some(refusal)) => return Err(refusal.clone()),
-            (Rung::Kprobe, _) if !self.kprobes => return Err(Refusal::NoKprobes),
-            _ => {}
+        if rung == Rung::Kprobe && !self.kprobes {
+            return Err(Refusal::NoKprobes(self.kernel.lacks(rung)));
         }
         for (index, (name, attach)) in programs.iter().enumerate() {
             if let Err((stage, error)) = self.attach_one(name, *attach) {
                 for (name, attach) in &programs[..=index] {
                     self.unload(name, *attach);
                 }
-                let refusal = refusal(rung, attach.hook(), stage, &error);
+                let refusal = refusal(self.kernel, rung, attach.hook(), stage, &error);
                 tracing::debug!(program = name, %refusal, log = %verifier_log(&error), "refused");
-                // Tracepoint programs are of the same type and need the same capabilities, so that
-                // this is about trampolines as such. (Other errors are about one function.)
-                if (rung, stage, errno(&error)) == (Rung::Fentry, Stage::Load, Some(libc::EPERM)) {
-                    self.no_fentry = Some(refusal.clone());
-                }
                 return Err(refusal);
             }
         }
@@ -226,7 +235,7 @@ pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     None
 }
 
-/// The verifier's words; they go to the log only, for they run to hundreds of lines.
+/// The verifier's words: hundreds of lines for a log.
 fn verifier_log(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
@@ -234,37 +243,75 @@ fn verifier_log(error: &ProgramError) -> String {
     }
 }
 
-fn refusal(rung: Rung, hook: &'static str, stage: Stage, error: &ProgramError) -> Refusal {
+/// Longest line of the verifier's that is shown.
+const LONGEST_LINE: usize = 160;
+
+/// The line in which the verifier says what it does not take: the last, but for its account of the work that this was
+/// (`print_verification_stats`, kernel/bpf/verifier.c) and its map of the source.
+fn last_line(log: &str) -> Option<String> {
+    const ACCOUNT: [&str; 4] = ["processed ", "verification time ", "stack depth ", "; "];
+    let told = |line: &&str| !line.is_empty() && !ACCOUNT.iter().any(|word| line.starts_with(word));
+    let line = log.lines().rev().map(str::trim).find(told)?;
+    let mut line = escape(line).into_owned();
+    line.truncate(line.floor_char_boundary(LONGEST_LINE));
+    Some(line)
+}
+
+fn refusal(
+    kernel: &Kernel,
+    rung: Rung,
+    hook: &'static str,
+    stage: Stage,
+    error: &ProgramError,
+) -> Refusal {
     let code = errno(error);
     let absent = matches!(error, ProgramError::Btf(_))
         || (rung, stage, code) == (Rung::Kprobe, Stage::Attach, Some(libc::ENOENT));
     if absent {
         return Refusal::NoHook(hook);
     }
-    let stage_name = match stage {
-        Stage::Load => "load",
-        Stage::Attach => "attach",
+    let said = match error {
+        ProgramError::LoadError { verifier_log, .. } => last_line(&verifier_log.to_string()),
+        _ => None,
     };
     let Some(code) = code else {
-        return Refusal::Refused(format!("{stage_name} refused ({error})"));
+        return Refusal::Refused(format!("{stage} refused ({})", escape(&error.to_string())));
     };
-    let hint = hint(rung, stage, code).map(|hint| format!(": {hint}")).unwrap_or_default();
-    Refusal::Refused(format!("{stage_name} refused ({}){hint}", errno_name(code)))
+    Refusal::Refused(refused(kernel, rung, stage, code, said))
 }
 
-/// What is most likely missing. The other rungs tell a missing capability from a missing option:
-/// without the capability nothing loads at all, and `Probes::load` has said so.
-fn hint(rung: Rung, stage: Stage, code: i32) -> Option<&'static str> {
+/// The kernel's own word, and what is known to be missing.
+fn refused(kernel: &Kernel, rung: Rung, stage: Stage, code: i32, said: Option<String>) -> String {
+    let missing = missing(kernel, rung, stage, code);
+    let why: Vec<String> = said.into_iter().chain(missing).collect();
+    let why = because(&(!why.is_empty()).then(|| why.join("; ")));
+    format!("{stage} refused ({}){why}", errno_name(code))
+}
+
+fn because(why: &Option<String>) -> String {
+    why.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
+}
+
+/// What is missing, as far as it was read and not guessed. A kernel that is locked down to confidentiality refuses what
+/// reads its memory (`LOCKDOWN_BPF_READ_KERNEL`, `LOCKDOWN_KPROBES`): that says more than an option.
+fn missing(kernel: &Kernel, rung: Rung, stage: Stage, code: i32) -> Option<String> {
+    let lacks = |one| {
+        let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
+        held.is_ok_and(|held| !held.contains(one))
+    };
+    if let Some(level @ "confidentiality") = kernel.lockdown() {
+        return Some(lockdown_word(level));
+    }
     match (rung, stage, code) {
-        (Rung::Fentry, Stage::Load, libc::EPERM | libc::ENOTSUP | ENOTSUPP) => {
-            Some("needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS")
+        (Rung::Kprobe, Stage::Attach, libc::EPERM | libc::EACCES)
+            if lacks(CapabilitySet::PERFMON) && lacks(CapabilitySet::SYS_ADMIN) =>
+        {
+            Some("needs CAP_PERFMON".to_owned())
         }
-        (Rung::Kprobe, Stage::Attach, libc::EPERM | libc::EACCES) => {
-            Some("needs CAP_PERFMON, and no lockdown")
+        (Rung::Socket, Stage::Attach, libc::EPERM) if lacks(CapabilitySet::NET_RAW) => {
+            Some("needs CAP_NET_RAW".to_owned())
         }
-        (Rung::Socket, Stage::Attach, libc::EPERM) => Some("needs CAP_NET_RAW"),
-        (Rung::Snapshot, Stage::Load, libc::EINVAL) => Some("needs a kernel from 5.17 on"),
-        _ => None,
+        _ => kernel.lacks(rung),
     }
 }
 
@@ -294,22 +341,5 @@ fn errno_name(code: i32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use aya::sys::SyscallError;
-
-    #[test]
-    fn a_refusal_reads_as_a_person_would_say_it() {
-        let io_error = io::Error::from_raw_os_error(libc::EPERM);
-        let error = SyscallError { call: "bpf_raw_tracepoint_open", io_error }.into();
-        let text = refusal(Rung::TpBtf, "x", Stage::Attach, &error).to_string();
-        assert_eq!(text, "attach refused (EPERM)");
-        let io_error = io::Error::from_raw_os_error(ENOTSUPP);
-        let error = SyscallError { call: "bpf_prog_load", io_error }.into();
-        let text = refusal(Rung::Fentry, "x", Stage::Load, &error).to_string();
-        assert!(text.starts_with("load refused (ENOTSUPP): needs CONFIG_DYNAMIC_FTRACE"), "{text}");
-        let io_error = io::Error::from_raw_os_error(libc::ENOENT);
-        let error = SyscallError { call: "perf_event_open", io_error }.into();
-        assert_eq!(refusal(Rung::Kprobe, "x", Stage::Attach, &error), Refusal::NoHook("x"));
-    }
-}
+#[path = "attach_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 //! The kernel half is `ipwatch-ebpf`. What happens here, file by file:
 //! - `object`: the kernel half's committed bytes.
 //! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
-//! - `ladder`: which events there are and the ways to see each; `attach`: trying one.
+//! - `ladder`: which events there are and the ways to see each; `attach`: trying one; `kernel`: why it is refused.
 //! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
 //! - `ring`, `events`: records out of the ring buffer, and the facts they are.
 //! - `snapshot`: netns, tasks and files that are there already.
@@ -23,6 +23,7 @@ mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod host;
+mod kernel;
 mod ladder;
 mod log;
 mod object;
@@ -230,7 +231,8 @@ impl Probes {
         let mut ebpf = create(loader, object, &btf, &offsets, host, ring_bytes)?;
         let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
-        let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets);
+        let kernel = kernel::Kernel::default();
+        let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets, &kernel);
         let standings = ladder::climb(&mut loader, settings);
         let arp = loader.into_arp();
         drop(btf);
@@ -263,6 +265,12 @@ impl Probes {
             events: Some(Unstarted { rings, losses: sender }),
             plugin_dirs: Some(plugin_dirs),
         })
+    }
+
+    /// What of the kernel's state concerns every program: that it is locked down.
+    #[must_use]
+    pub fn lockdown() -> Option<String> {
+        kernel::Kernel::default().lockdown().map(kernel::lockdown_word)
     }
 
     /// Every event and how it is seen.
