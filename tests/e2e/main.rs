@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
-//! [`neighbour_links`] (what is found), [`remedies`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
+//! [`neighbour_links`] (what is found), [`remedies`] and [`demo`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
@@ -30,6 +30,7 @@ mod cluster;
 mod cni_calls;
 mod container;
 mod differential;
+mod demo;
 mod etcd;
 mod export;
 mod fixtures;
@@ -71,6 +72,7 @@ fn main() -> std::process::ExitCode {
         holders::TESTS,
         stuck::TESTS,
         remedies::TESTS,
+        demo::TESTS,
         never::TESTS,
         never_ipam::TESTS,
         never_pool::TESTS,

@@ -20,9 +20,16 @@ pub struct Config {
     otlp: Option<String>,
     otlp_lines: String,
     extra: String,
+    whole: Option<String>,
 }
 
 impl Config {
+    /// One that is exactly this text.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self { whole: Some(text.to_owned()), ..Self::default() }
+    }
+
     /// Grace before a holder counts as stuck, in seconds.
     #[must_use]
     pub fn grace(mut self, seconds: u32) -> Self {
@@ -114,6 +121,9 @@ impl Config {
     /// may go, so that one suite runs on every rung.
     #[must_use]
     pub fn text(&self) -> String {
+        if let Some(whole) = &self.whole {
+            return whole.clone();
+        }
         let mut text = String::new();
         let mut section = |name: &str, line: String| {
             let _ = writeln!(text, "[{name}]\n{line}");
