@@ -11,7 +11,7 @@
 //! - [`neighbours`]: updates of ARP and NDP entries.
 //! - [`claims`]: ARP that claims an IP; [`limit`]: how much of such is told.
 //! - [`calls`]: runs of CNI plugins.
-//! - [`snapshot`]: the walk of all netns, the task and file iterators.
+//! - [`snapshot`]: the walk of all netns, the task and file iterators; [`steps`]: long loops.
 //!
 //! Kernel memory is read in one way only, `read::at`: see there.
 
@@ -28,6 +28,7 @@ mod netns;
 mod offsets;
 mod read;
 mod snapshot;
+mod steps;
 mod tasks;
 
 /// Most helpers that read kernel memory are for GPL-compatible programs only. The text is one of

@@ -196,6 +196,19 @@ pub fn forbid_bpf() -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has `command` start its program without a limit of locked memory, where this process may set that.
+pub fn lock_memory(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt as _;
+
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let raise = || {
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        Ok(())
+    };
+    // SAFETY: between fork and exec it does one system call, and takes no lock and no memory.
+    unsafe { command.pre_exec(raise) };
+}
+
 /// Lets a command run with these capabilities (`CAP_BPF`) and no other, whatever root has.
 ///
 /// # Panics

@@ -117,14 +117,14 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     // An emulated CPU is slow, and how early a warning comes is measured there too.
     let shipped = phases.run("build: as it ships", || binaries.shipped())?;
     if wants("vm") {
-        for kernel in vm::KERNELS {
+        for kernel in vm::usual(wanted.long) {
             let name = format!("end to end on Linux {} (QEMU, emulated)", kernel.name);
             tally.add(&phases.run(&name, || vm::test(kernel, &shipped, &[], wanted.long)));
         }
     }
     // A quarter of an hour, for what changes seldom.
     if systemd {
-        let systemd = || vm::systemd::test(&vm::KERNELS, &shipped, &[]);
+        let systemd = || vm::systemd::test(&vm::UNDER_SYSTEMD, &shipped, &[]);
         tally.add(&phases.run("under systemd (QEMU, emulated)", systemd));
     }
     Ok(())

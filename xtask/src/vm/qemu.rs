@@ -50,7 +50,10 @@ pub(crate) fn boot(
     // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
     command.args([
         "-append",
-        &format!("{console} panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1"),
+        &format!(
+            "{console} panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1 {}",
+            kernel.words
+        ),
     ]);
     command.stdin(std::process::Stdio::null());
     let mut tally = Tally::default();

@@ -173,6 +173,7 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "device-moved",
         needs: &[need::DEVICE],
+        // Split in two in 5.12.
         rungs: &[
             way(
                 Rung::Fentry,
@@ -182,10 +183,24 @@ pub(super) const EVENTS: &[Event] = &[
                 ],
             ),
             way(
+                Rung::Fentry,
+                &[
+                    ("fe_move", Attach::Fentry("dev_change_net_namespace")),
+                    ("fx_move", Attach::Fexit("dev_change_net_namespace")),
+                ],
+            ),
+            way(
                 Rung::Kprobe,
                 &[
                     ("kp_move", Attach::Kprobe("__dev_change_net_namespace")),
                     ("kr_move", Attach::Kretprobe("__dev_change_net_namespace")),
+                ],
+            ),
+            way(
+                Rung::Kprobe,
+                &[
+                    ("kp_move", Attach::Kprobe("dev_change_net_namespace")),
+                    ("kr_move", Attach::Kretprobe("dev_change_net_namespace")),
                 ],
             ),
         ],

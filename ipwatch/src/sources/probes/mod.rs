@@ -26,6 +26,7 @@ mod host;
 mod kernel;
 mod ladder;
 mod log;
+mod memlock;
 mod object;
 mod offsets;
 mod plugin_file;
@@ -183,6 +184,11 @@ pub enum ProbesError {
         "bpf(2) is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (in a container, its seccomp profile must allow bpf too)"
     )]
     NotPermitted,
+    /// The limit that stands in the way.
+    #[error(
+        "bpf(2) is not permitted: RLIMIT_MEMLOCK is {} KiB, and before Linux 5.11 maps count against it: needs LimitMEMLOCK=infinity, or CAP_SYS_RESOURCE", .0 / 1024
+    )]
+    MemoryLimit(u64),
     /// Something else.
     #[error("the eBPF object cannot be loaded: {0}")]
     Load(String),
@@ -228,7 +234,12 @@ impl Probes {
         let (loader, offsets, btf) = understand(&types.bytes)?;
         drop(types);
         let ring_bytes = settings.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();
-        let mut ebpf = create(loader, object, &btf, &offsets, host, ring_bytes)?;
+        let memlock = memlock::raise();
+        let created = create(loader, object, &btf, &offsets, host, ring_bytes);
+        let mut ebpf = created.map_err(|error| match (error, memlock) {
+            (ProbesError::NotPermitted, Some(limit)) => ProbesError::MemoryLimit(limit),
+            (error, _) => error,
+        })?;
         let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
         let kernel = kernel::Kernel::default();
