@@ -35,6 +35,7 @@ mod fixtures;
 mod forged;
 mod healthy;
 mod holders;
+mod hung_reads;
 mod identity;
 mod ipam;
 mod ipam_bolt;
@@ -68,6 +69,7 @@ fn main() -> std::process::ExitCode {
         map::TESTS,
         holders::TESTS,
         stuck::TESTS,
+        hung_reads::TESTS,
         remedies::TESTS,
         never::TESTS,
         never_ipam::TESTS,
