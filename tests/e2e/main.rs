@@ -37,6 +37,7 @@ mod fixtures;
 mod forged;
 mod healthy;
 mod holders;
+mod hung_reads;
 mod identity;
 mod ipam;
 mod ipam_bolt;
@@ -71,6 +72,7 @@ fn main() -> std::process::ExitCode {
         differential::TESTS,
         holders::TESTS,
         stuck::TESTS,
+        hung_reads::TESTS,
         remedies::TESTS,
         demo::TESTS,
         never::TESTS,

@@ -88,6 +88,8 @@ roles! {
     HungLeader = "hung-leader" => hung_leader,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
+    /// Opens that file and becomes another program when told, with `exec`: what closes its file then.
+    Execer = "execer" => execer,
     /// Waits for a child as after vfork.
     Vfork = "vfork" => vfork,
     /// Dumps core, with one thread beside, when told.
@@ -440,6 +442,15 @@ fn opener(args: &[String]) {
     // Closing at exit is what hangs; returning here would close it before the exit.
     while listen().is_some_and(|line| line != "exit") {}
     sys::exit_now(0);
+}
+
+fn execer(args: &[String]) {
+    use std::os::unix::process::CommandExt as _;
+    let _open = open(args);
+    ready();
+    while listen().is_some_and(|line| line != "exec") {}
+    let error = Command::new("/proc/self/exe").env(ROLE, Role::Park.name()).exec();
+    panic!("exec: {error}");
 }
 
 fn vfork(_: &[String]) {

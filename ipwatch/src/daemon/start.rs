@@ -13,6 +13,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::reading::Readings;
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
@@ -87,9 +88,10 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let listener = Listener::open(host).context("cannot listen on netlink")?;
     let loaded = load_probes(config, sight, &emit).await?;
     tokio::spawn(listen(listener, emit.clone()));
-    watch_cni(config, &emit);
-    let stores = ipam::start(&config.ipam, &emit);
-    let (runtimes, first) = ask_runtimes(config, sight, &emit);
+    let readings = Readings::default();
+    watch_cni(config, &emit, &readings);
+    let stores = ipam::start(&config.ipam, &emit, &readings);
+    let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
     // Whoever looks once has no use for what only time tells.
     if sight == Sight::Everything {
         let mut cluster = config.kubernetes.clone();
@@ -102,7 +104,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
-    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes)
+    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, readings)
         .context("cannot start a thread")?;
     watch_mounts(&desk);
     desk.snapshot();
@@ -287,21 +289,26 @@ async fn listen(listener: Listener, emit: Emit) {
     }
 }
 
-fn watch_cni(config: &Config, emit: &Emit) {
-    let (dirs, out) = (config.cni.cache_dirs.clone(), emit.clone());
+fn watch_cni(config: &Config, emit: &Emit, readings: &Readings) {
+    let (dirs, out, readings) = (config.cni.cache_dirs.clone(), emit.clone(), readings.clone());
     tokio::spawn(async move {
-        if let Err(error) = cni::run(dirs, out.clone()).await {
+        if let Err(error) = cni::run(dirs, out.clone(), readings).await {
             let _ = tell_source(&out, "cni", SourceStatus::Down, error.to_string()).await;
         }
     });
 }
 
 /// Whoever looks once subscribes to nothing.
-fn ask_runtimes(config: &Config, sight: Sight, emit: &Emit) -> (Runtimes, First) {
+fn ask_runtimes(
+    config: &Config,
+    sight: Sight,
+    emit: &Emit,
+    readings: &Readings,
+) -> (Runtimes, First) {
     let sockets = config.runtime.sockets.clone();
     let ignore = config.runtime.ignore.clone();
     let settings = runtime::Settings { sockets, follow: sight == Sight::Everything, ignore };
-    runtime::start(settings, emit.clone())
+    runtime::start(settings, emit.clone(), readings.clone())
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.

@@ -36,7 +36,7 @@ pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
-pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
+pub use task::{Holder, Look, Presence, Sender, Task, TaskKey, Unanswered};
 
 /// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
 /// counting through a suspend.
@@ -390,6 +390,11 @@ pub enum What {
         group: bool,
         /// Who sent it; pid 0 is the kernel.
         by: Sender,
+    },
+    /// A file of a process does not answer, or does again: what is known of its tasks is to be looked at.
+    ProcessDoubted {
+        /// The process.
+        pid: u32,
     },
     /// A careful look at one task, for the evidence of a finding.
     Look {

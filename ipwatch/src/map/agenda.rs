@@ -286,6 +286,12 @@ impl Pending {
         self.to_plan.push((task, Some(at)));
     }
 
+    /// It is not on its way out after all.
+    pub(super) fn stays(&mut self, task: &TaskKey) {
+        self.plans.remove(task);
+        self.looks.cancel(task);
+    }
+
     pub(super) fn leader_left(&mut self, task: TaskKey, at: BootNs) {
         self.fresh_leavers.push((task, at));
     }

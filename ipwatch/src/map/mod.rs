@@ -277,6 +277,7 @@ impl NodeMap {
             What::Signalled { pid, tid, signal, group, by } => {
                 self.signalled(*pid, *tid, *signal, *group, by, at);
             }
+            What::ProcessDoubted { pid } => self.process_doubted(*pid, at),
             What::Look { task, look } => self.looked(*task, look, at),
             What::Cgroup { task, path } => self.set_cgroup(*task, path),
 

@@ -41,6 +41,8 @@ pub struct TaskEntry {
     pub state: Option<char>,
     /// The last careful look at it.
     pub look: Option<LookEntry>,
+    /// None of its files answers, since then.
+    pub silent: Option<BootNs>,
     touched: BootNs,
 }
 
@@ -69,13 +71,10 @@ pub struct Kill {
 }
 
 impl TaskEntry {
-    /// Since when it has been on its way out.
+    /// Since when it has been on its way out, or cannot be asked whether it is.
     #[must_use]
     pub fn leaving_since(&self) -> Option<BootNs> {
-        match (self.exiting, self.killed) {
-            (Some(exiting), Some(killed)) => Some(exiting.min(killed)),
-            (exiting, killed) => exiting.or(killed),
-        }
+        [self.exiting, self.killed, self.silent].into_iter().flatten().min()
     }
 
     /// A task that exits is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind
@@ -171,6 +170,7 @@ impl NodeMap {
             preexisting: first_snapshot && (task.exiting || task.killed),
             state: None,
             look: None,
+            silent: None,
             touched: at,
         });
         if entry.touched > at {
@@ -325,6 +325,15 @@ impl NodeMap {
         if entry.look.as_ref().is_some_and(|last| last.at > at) {
             return;
         }
+        if let Some(unanswered) = look.unanswered.as_ref().filter(|_| look.is_blank()) {
+            let since = unanswered.since;
+            return self.fell_silent(key, look, since, at);
+        }
+        // It answers again, and may not be on its way out at all.
+        if entry.silent.take().is_some() && entry.leaving_since().is_none() {
+            self.tasks.leaving.remove(&key);
+            self.agenda.stays(&key);
+        }
         // One that could not tell does not outrank one that could.
         if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
             self.agenda.looked(key, at);
@@ -341,6 +350,26 @@ impl NodeMap {
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);
         self.agenda.looked(key, at);
+    }
+
+    /// A look at a task of which nothing can be read: it outranks earlier ones, which are no longer how it is.
+    fn fell_silent(&mut self, key: TaskKey, look: &Look, since: BootNs, at: BootNs) {
+        let Some(entry) = self.tasks.entries.get_mut(&key) else { return };
+        entry.silent.get_or_insert(since);
+        entry.state = None;
+        let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
+        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.touched = entry.touched.max(at);
+        self.consider_leaving(key);
+        self.agenda.looked(key, at);
+    }
+
+    /// A file of a process does not answer, or does again.
+    pub(super) fn process_doubted(&mut self, pid: u32, at: BootNs) {
+        let keys: Vec<TaskKey> = self.tasks.of(pid).map(|entry| entry.key).collect();
+        for key in keys {
+            self.agenda.doubt(key, at);
+        }
     }
 
     pub(super) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
