@@ -74,11 +74,8 @@ pub(super) fn resolved(id: &str) -> Change {
     change
 }
 
-/// The name of every attribute that anything sends which carries all it can.
-pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
-    use super::{attributes, call, log_record, metrics, span, teardown, tenure};
-    use opentelemetry_proto::tonic::common::v1::KeyValue;
-
+/// A change that carries all it can.
+pub(super) fn full() -> Change {
     let mut change = resolved("a");
     let finding = &mut change.finding;
     (finding.preexisting, finding.caused_by) = (true, Some("b".to_owned()));
@@ -89,7 +86,15 @@ pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
     let container = finding.subject.container.as_mut().unwrap();
     (container.name, container.runtime) = (Some("web".to_owned()), Some("containerd".to_owned()));
     finding.subject.netns.as_mut().unwrap().path = Some("/run/netns/a".to_owned());
+    change
+}
 
+/// The name of every attribute that anything sends which carries all it can.
+pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
+    use super::{attributes, call, log_record, metrics, span, teardown, tenure};
+    use opentelemetry_proto::tonic::common::v1::KeyValue;
+
+    let change = full();
     let mut run = call::tests::run(7, None);
     run.error = Some("no IP".to_owned());
     run.entry.call.netns_path = Some("/run/netns/a".to_owned());

@@ -20,6 +20,7 @@ use crate::sinks::call::tests::run;
 use crate::sinks::tests::{node, opened, resolved, updated};
 use crate::testing::serve_grpc;
 
+mod golden;
 mod hostile;
 mod http;
 mod secure;
