@@ -53,7 +53,7 @@ fn tell_all(otlp: &Otlp) -> u64 {
         otlp.publish(change, &links());
     }
     for (finished, told) in [(Some(30), false), (None, true), (Some(30), true)] {
-        otlp.teardown(teardown::tests::teardown(finished, told));
+        otlp.teardown(&teardown::tests::teardown(finished, told));
     }
     let (mut fine, mut killed) = (run(9, None), run(10, None));
     fine.entry.ended.as_mut().unwrap().status = Some(0);
@@ -64,9 +64,9 @@ fn tell_all(otlp: &Otlp) -> u64 {
     explained.entry.call.netns_path = Some("/run/netns/a".into());
     let runs = [run(7, None), run(8, Some(7)), fine, killed, explained];
     let (calls, count) = (otlp.calls().unwrap(), runs.len());
-    runs.into_iter().for_each(|run| calls.publish(run));
-    otlp.tenure(tenure::tests::held(None));
-    otlp.tenure(tenure::tests::held(Some("2026-01-01T00:01:00.000Z")));
+    runs.iter().for_each(|run| calls.publish(run));
+    otlp.tenure(&tenure::tests::held(None));
+    otlp.tenure(&tenure::tests::held(Some("2026-01-01T00:01:00.000Z")));
     otlp.measure(metrics::tests::snapshot());
     (2 * changes.len() + 3 + count + 2 + 1) as u64
 }
