@@ -1,10 +1,11 @@
 //! How attributes are written: cleaned, cut, and the names of netns, container, pod and holders the same
 //! on every kind of span and log record. Pure.
 
-use opentelemetry_proto::tonic::common::v1::{
-    AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value::Value,
-};
-use opentelemetry_proto::tonic::resource::v1::Resource;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{SpanId, TraceId};
+use opentelemetry::{Array, InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::Resource;
 use sha2::{Digest, Sha256};
 
 use super::Node;
@@ -19,26 +20,30 @@ pub(super) const TEXT: usize = 4096;
 
 /// Who sends. What `OTEL_RESOURCE_ATTRIBUTES` says goes before our own word.
 pub(super) fn resource(node: &Node) -> Resource {
-    let own = [
-        text(names::SERVICE_NAME, "ipwatch"),
+    let said = node.resource.iter();
+    Resource::builder_empty()
+        .with_attributes(own(node))
+        .with_attributes(said.map(|(key, value)| KeyValue::new(key.clone(), clean(value))))
+        .build()
+}
+
+/// The place of an attribute among those of the resource: ours, then what else was said, in its order.
+pub(super) fn place(key: &str, node: &Node) -> (Option<usize>, Option<usize>) {
+    let said = node.resource.iter().position(|(said, _)| said == key);
+    (said, own(node).iter().position(|own| own.key.as_str() == key))
+}
+
+fn own(node: &Node) -> [KeyValue; 3] {
+    [
+        word(names::SERVICE_NAME, "ipwatch"),
         text(names::SERVICE_VERSION, &node.version),
         text(names::HOST_NAME, &node.name),
-    ];
-    let said = |name: &str| node.resource.iter().any(|(key, _)| key == name);
-    let mut attributes: Vec<KeyValue> = own.into_iter().filter(|own| !said(&own.key)).collect();
-    attributes.extend(
-        node.resource.iter().map(|(key, value)| attribute(key, Value::StringValue(clean(value)))),
-    );
-    Resource { attributes, ..Resource::default() }
+    ]
 }
 
 /// By what.
 pub(super) fn scope(node: &Node) -> InstrumentationScope {
-    InstrumentationScope {
-        name: "ipwatch".to_owned(),
-        version: node.version.clone(),
-        ..InstrumentationScope::default()
-    }
+    InstrumentationScope::builder("ipwatch").with_version(node.version.clone()).build()
 }
 
 pub(super) fn netns(netns: &Netns, out: &mut Vec<KeyValue>) {
@@ -101,29 +106,28 @@ fn holder(holder: &Holder) -> String {
     line
 }
 
-fn attribute(key: &str, value: Value) -> KeyValue {
-    let value = Some(AnyValue { value: Some(value) });
-    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+/// A word of ours, which needs no cleaning.
+pub(super) fn word(name: Name, value: &'static str) -> KeyValue {
+    KeyValue::new(name.as_str(), value)
 }
 
 pub(super) fn text(name: Name, value: &str) -> KeyValue {
-    attribute(name.as_str(), Value::StringValue(clean(value)))
+    KeyValue::new(name.as_str(), clean(value))
 }
 
 pub(super) fn flag(name: Name, value: bool) -> KeyValue {
-    attribute(name.as_str(), Value::BoolValue(value))
+    KeyValue::new(name.as_str(), value)
 }
 
 /// OTLP knows signed numbers only; a cookie beyond them is told in digits.
 pub(super) fn number(name: Name, value: u64) -> KeyValue {
-    let digits = || Value::StringValue(value.to_string());
-    attribute(name.as_str(), i64::try_from(value).map_or_else(|_| digits(), Value::IntValue))
+    let digits = |_| Value::from(value.to_string());
+    KeyValue::new(name.as_str(), i64::try_from(value).map_or_else(digits, Value::I64))
 }
 
 pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyValue {
-    let values =
-        items.map(|item| AnyValue { value: Some(Value::StringValue(clean(item))) }).collect();
-    attribute(name.as_str(), Value::ArrayValue(ArrayValue { values }))
+    let items = items.map(|item| clean(item).into()).collect();
+    KeyValue::new(name.as_str(), Value::Array(Array::String(items)))
 }
 
 /// Collectors print what they get: hostile text is made harmless here too, and cut.
@@ -136,13 +140,17 @@ pub(super) fn more(len: usize, most: usize) -> u32 {
 }
 
 /// A trace's id, made from names that are never reused.
-pub(super) fn trace_id(parts: &[&str]) -> Vec<u8> {
-    hash(parts)[..16].to_vec()
+pub(super) fn trace_id(parts: &[&str]) -> TraceId {
+    TraceId::from_bytes(beginning(hash(parts)))
 }
 
 /// A span's.
-pub(super) fn span_id(parts: &[&str]) -> Vec<u8> {
-    hash(parts)[..8].to_vec()
+pub(super) fn span_id(parts: &[&str]) -> SpanId {
+    SpanId::from_bytes(beginning(hash(parts)))
+}
+
+fn beginning<const N: usize>(hash: [u8; 32]) -> [u8; N] {
+    std::array::from_fn(|at| hash[at])
 }
 
 fn hash(parts: &[&str]) -> [u8; 32] {
@@ -161,4 +169,9 @@ pub(super) fn nanos(date: &str) -> u64 {
         .ok()
         .and_then(|stamp| u64::try_from(stamp.as_nanosecond()).ok())
         .unwrap_or(0)
+}
+
+/// The moment that [`nanos`] stands for.
+pub(super) fn moment(nanos: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)
 }

@@ -5,8 +5,8 @@
 //! - `journal`: the log.
 //! - `otlp`: the collector; `queue`: what waits for it.
 //! - `events`: Events of the cluster.
-//! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: what is sent. `names`, `attributes`: in
-//!   which words.
+//! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: what is sent, in the SDK's types where they can be
+//!   made. `names`, `attributes`: in which words. `wire`: the messages.
 
 mod attributes;
 pub mod call;
@@ -20,12 +20,13 @@ mod queue;
 mod span;
 pub mod teardown;
 pub mod tenure;
+mod wire;
 
 use crate::fact::SourceStatus;
 use crate::finding::{Change, Finding};
 use events::Events;
+pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
-pub use span::Link;
 
 /// Who sends the telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]

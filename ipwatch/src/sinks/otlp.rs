@@ -1,9 +1,8 @@
 //! Telemetry to an OpenTelemetry collector: traces, logs and metrics, over gRPC or HTTP.
 //!
-//! This drives the collector's own protocol, not the SDK's batch processor: that one drops what does not
-//! fit without a word, hides which spans a collector rejected, and blocks a current-thread runtime
-//! when it is shut down. Here one task for each signal sends batches in order, waits longer and longer
-//! while the collector is down, and everything ends up in one counter.
+//! One task for each signal sends batches in order, waits longer and longer while the collector is down, and counts
+//! every item as exported or dropped. The SDK's batch processors and exporter traits cannot: ARCHITECTURE.md,
+//! "Telemetry and the OpenTelemetry SDK", says why.
 //!
 //! - `config`: `[otlp]` and the `OTEL_*` variables; `route`: what they come to, checked.
 //! - `tls`, `dial`, `http`, `transport`: one request and its answer.
@@ -27,14 +26,14 @@ use self::config::CallChoice;
 use self::exporter::Exporter;
 pub use self::route::{Protocol, Settings, Signal};
 use self::transport::Transport;
-use super::Node;
-use super::call::Run;
+use super::call::{self, Run};
 use super::metrics::Snapshot;
 pub use super::queue::{Count, Counters, Kind};
 use super::queue::{Item, Queue};
-use super::span::{Link, Published};
-use super::teardown::Teardown;
-use super::tenure::Held;
+use super::teardown::{self, Teardown};
+use super::tenure::{self, Held};
+use super::wire::Origin;
+use super::{Link, Node, log_record, span};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::Change;
@@ -110,7 +109,7 @@ impl Otlp {
             let queue = Arc::<Queue>::default();
             let route = transport.route();
             let (signal, url) = (route.signal, route.target.url.clone());
-            let exporter = Exporter::new(transport, node.clone(), Arc::clone(&queue));
+            let exporter = Exporter::new(transport, Origin::new(node), Arc::clone(&queue));
             Pipe { signal, url, queue, task: tokio::spawn(exporter.run()) }
         };
         Ok(Self { pipes: transports?.into_iter().map(start).collect(), calls, tenures })
@@ -128,16 +127,15 @@ impl Otlp {
 
     /// Takes a change, and what it concerns. Never waits; drops the oldest one when there is no room.
     pub fn publish(&self, change: &Change, links: &[Link]) {
-        self.push(Signal::Traces, || {
-            let (change, links) = (change.clone(), links.to_vec());
-            Item::Finding(Box::new(Published { change, links }))
-        });
-        self.push(Signal::Logs, || Item::Log(Box::new(change.clone())));
+        let span = || Item::Span(Kind::Findings, Box::new(span::span(change, links)));
+        self.push(Signal::Traces, span);
+        self.push(Signal::Logs, || Item::Log(Box::new(log_record::record(change))));
     }
 
     /// Takes a teardown. Never waits.
-    pub fn teardown(&self, teardown: Teardown) {
-        self.push(Signal::Traces, || Item::Teardown(Box::new(teardown)));
+    pub fn teardown(&self, teardown: &Teardown) {
+        let span = || Item::Span(Kind::Teardowns, Box::new(teardown::span(teardown)));
+        self.push(Signal::Traces, span);
     }
 
     /// So many teardowns were lost before they got here.
@@ -148,8 +146,8 @@ impl Otlp {
     }
 
     /// Takes the beginning or the end of a tenure. Never waits.
-    pub fn tenure(&self, held: Held) {
-        self.push(Signal::Traces, || Item::Tenure(Box::new(held)));
+    pub fn tenure(&self, held: &Held) {
+        self.push(Signal::Traces, || Item::Span(Kind::Tenures, Box::new(tenure::span(held))));
     }
 
     /// Takes what is counted. Never waits.
@@ -246,8 +244,8 @@ impl Calls {
     }
 
     /// Puts a run into the queue. Never waits; drops the oldest one when there is no room.
-    pub fn publish(&self, run: Run) {
-        self.queue.push(Item::Call(Box::new(run)));
+    pub fn publish(&self, run: &Run) {
+        self.queue.push(Item::Span(Kind::Calls, Box::new(call::span(run))));
     }
 }
 

@@ -4,14 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use opentelemetry::{Array, KeyValue, Value};
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
+use opentelemetry_sdk::trace::SpanData;
+use prost::Message as _;
 use tokio::sync::Notify;
 
-use super::call::Run;
 use super::metrics::Snapshot;
-use super::span::Published;
-use super::teardown::Teardown;
-use super::tenure::Held;
-use crate::finding::{Change, Finding};
 
 /// How many of a kind may wait.
 const MOST: usize = 1024;
@@ -121,21 +120,16 @@ impl Count {
 /// One that waits.
 #[derive(Debug)]
 pub(super) enum Item {
-    Finding(Box<Published>),
-    Teardown(Box<Teardown>),
-    Call(Box<Run>),
-    Tenure(Box<Held>),
-    Log(Box<Change>),
+    /// A span, and which kind it is of.
+    Span(Kind, Box<SpanData>),
+    Log(Box<LogRecord>),
     Metrics(Arc<Snapshot>),
 }
 
 impl Item {
-    fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self {
-            Item::Finding(_) => Kind::Findings,
-            Item::Teardown(_) => Kind::Teardowns,
-            Item::Call(_) => Kind::Calls,
-            Item::Tenure(_) => Kind::Tenures,
+            Item::Span(kind, _) => *kind,
             Item::Log(_) => Kind::Logs,
             Item::Metrics(_) => Kind::Metrics,
         }
@@ -144,13 +138,11 @@ impl Item {
     /// About what it takes in memory.
     fn size(&self) -> usize {
         match self {
-            Item::Finding(published) => {
-                size(&published.change.finding) + published.links.len() * 128
+            Item::Span(_, span) => span_size(span),
+            // As long as the message, and with its keys and values in a block of memory each.
+            Item::Log(record) => {
+                size_of::<LogRecord>() + record.encoded_len() + record.attributes.len() * 128
             }
-            Item::Teardown(teardown) => teardown.size(),
-            Item::Call(run) => run.size(),
-            Item::Tenure(held) => held.size(),
-            Item::Log(change) => size(&change.finding),
             Item::Metrics(snapshot) => snapshot.size(),
         }
     }
@@ -300,15 +292,30 @@ impl Queue {
     }
 }
 
-/// About what a finding takes in memory: the struct and its longest texts.
-fn size(finding: &Finding) -> usize {
-    let evidence: usize = finding.evidence.iter().map(|item| item.text.len() + 96).sum();
-    let advice: usize = finding.remediation.iter().map(|line| line.len() + 24).sum();
-    let steps = finding.steps.iter().flat_map(|step| &step.runs).flat_map(|run| &run.argv);
-    // Each word stands in the command as well.
-    let advice = advice + steps.map(|word| 2 * word.len() + 48).sum::<usize>();
-    let holders = finding.holders.len() * std::mem::size_of::<crate::contract::Holder>();
-    std::mem::size_of::<Change>() + 256 + evidence + advice + holders + finding.impact.len()
+/// About what a span takes in memory. The keys are constants, and take none.
+fn span_size(span: &SpanData) -> usize {
+    let events = span.events.iter().map(|event| size_of_val(event) + pairs_size(&event.attributes));
+    let links = span.links.iter().map(|link| size_of_val(link) + pairs_size(&link.attributes));
+    let own = size_of::<SpanData>() + span.name.len() + pairs_size(&span.attributes);
+    own + events.sum::<usize>() + links.sum::<usize>() + status_size(span)
+}
+
+fn status_size(span: &SpanData) -> usize {
+    match &span.status {
+        opentelemetry::trace::Status::Error { description } => description.len(),
+        _ => 0,
+    }
+}
+
+fn pairs_size(pairs: &[KeyValue]) -> usize {
+    let text = |pair: &KeyValue| match &pair.value {
+        Value::String(text) => text.as_str().len(),
+        Value::Array(Array::String(texts)) => {
+            texts.iter().map(|text| size_of_val(text) + text.as_str().len()).sum()
+        }
+        _ => 0,
+    };
+    size_of_val(pairs) + pairs.iter().map(text).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -316,27 +323,28 @@ mod tests {
     use super::*;
     use crate::sinks::call::tests::run;
     use crate::sinks::tests::opened;
+    use crate::sinks::{call, names, span, tenure};
 
     fn finding(id: &str) -> Item {
-        Item::Finding(Box::new(Published { change: opened(id), links: Vec::new() }))
+        Item::Span(Kind::Findings, Box::new(span::span(&opened(id), &[])))
     }
 
     fn huge(id: &str, bytes: usize) -> Item {
-        let mut change = opened(id);
-        change.finding.impact = "x".repeat(bytes);
-        Item::Finding(Box::new(Published { change, links: Vec::new() }))
+        let mut span = span::span(&opened(id), &[]);
+        span.attributes.push(KeyValue::new("huge", "x".repeat(bytes)));
+        Item::Span(Kind::Findings, Box::new(span))
     }
 
     fn call() -> Item {
-        Item::Call(Box::new(run(7, None)))
+        Item::Span(Kind::Calls, Box::new(call::span(&run(7, None))))
     }
 
     /// The one that goes next.
     fn first(queue: &Queue) -> String {
-        match &queue.take(1)[..] {
-            [Item::Finding(published)] => published.change.finding.id.clone(),
-            other => panic!("{other:?}"),
-        }
+        let taken = queue.take(1);
+        let [Item::Span(Kind::Findings, span)] = &taken[..] else { panic!("{taken:?}") };
+        let named = |pair: &&KeyValue| pair.key.as_str() == names::FINDING_ID.as_str();
+        span.attributes.iter().find(named).unwrap().value.to_string()
     }
 
     #[test]
@@ -364,7 +372,8 @@ mod tests {
         let queue = Queue::default();
         // Small ones, so that it is their number that is too high.
         for n in 0..MOST + 3 {
-            queue.push(Item::Tenure(Box::new(crate::sinks::tenure::tests::held(None))));
+            let held = tenure::span(&tenure::tests::held(None));
+            queue.push(Item::Span(Kind::Tenures, Box::new(held)));
             if n < 5 {
                 queue.push(finding(&n.to_string()));
             }

@@ -3,14 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-
 use super::transport::{Payload, Refusal, Transport};
 use crate::escape::escape;
-use crate::sinks::queue::{Item, Queue};
-use crate::sinks::{Node, call, log_record, metrics, span, teardown, tenure};
+use crate::sinks::queue::{Item, Kind, Queue};
+use crate::sinks::wire::Origin;
 
 /// How many items one request carries.
 const BATCH: usize = 32;
@@ -19,15 +15,15 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 
 pub(super) struct Exporter {
     transport: Transport,
-    node: Node,
+    origin: Origin,
     queue: Arc<Queue>,
     /// It took the last batch in part only.
     rejecting: bool,
 }
 
 impl Exporter {
-    pub(super) fn new(transport: Transport, node: Node, queue: Arc<Queue>) -> Self {
-        Self { transport, node, queue, rejecting: false }
+    pub(super) fn new(transport: Transport, origin: Origin, queue: Arc<Queue>) -> Self {
+        Self { transport, origin, queue, rejecting: false }
     }
 
     /// Until the end is asked for and nothing is left.
@@ -35,7 +31,7 @@ impl Exporter {
         loop {
             let batch = self.queue.take(BATCH);
             if !batch.is_empty() {
-                self.deliver(&batch).await;
+                self.deliver(batch).await;
             } else if self.queue.is_ending() {
                 return;
             } else {
@@ -45,15 +41,16 @@ impl Exporter {
     }
 
     /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
-    async fn deliver(&mut self, batch: &[Item]) {
+    async fn deliver(&mut self, batch: Vec<Item>) {
         let count = batch.len() as u64;
+        let payload = payload(batch, &self.origin);
         let mut wait = BACKOFF.0;
         loop {
-            match self.transport.send(payload(batch, &self.node)).await {
+            match self.transport.send(&payload).await {
                 Ok(taken) => {
-                    let rejected = match batch.first() {
+                    let rejected = match payload {
                         // A snapshot has many points, and is one to us.
-                        Some(Item::Metrics(_)) => taken.rejected.min(1),
+                        Payload::Metrics(_) => taken.rejected.min(1),
                         _ => taken.rejected.min(count),
                     };
                     self.queue.settle(count - rejected, rejected);
@@ -118,26 +115,19 @@ impl Exporter {
 }
 
 /// A batch is of one kind, so that it goes into one request.
-fn payload(batch: &[Item], node: &Node) -> Payload {
-    let (mut spans, mut records, mut resource_metrics) = (Vec::new(), Vec::new(), Vec::new());
+fn payload(batch: Vec<Item>, origin: &Origin) -> Payload {
+    let kind = batch.first().map_or(Kind::Findings, Item::kind);
+    let (mut spans, mut records, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
     for item in batch {
         match item {
-            Item::Finding(published) => spans.push(span::span(published)),
-            Item::Teardown(teardown) => spans.push(teardown::span(teardown)),
-            Item::Call(run) => spans.push(call::span(run)),
-            Item::Tenure(held) => spans.push(tenure::span(held)),
-            Item::Log(change) => records.push(log_record::record(change)),
-            Item::Metrics(snapshot) => {
-                resource_metrics.extend(metrics::from_node(snapshot, node));
-            }
+            Item::Span(_, span) => spans.push(*span),
+            Item::Log(record) => records.push(*record),
+            Item::Metrics(snapshot) => snapshots.push(snapshot),
         }
     }
-    if !resource_metrics.is_empty() {
-        return Payload::Metrics(ExportMetricsServiceRequest { resource_metrics });
+    match kind {
+        Kind::Metrics => Payload::Metrics(origin.metrics(&snapshots)),
+        Kind::Logs => Payload::Logs(origin.logs(records)),
+        kind => Payload::Traces(origin.traces(kind, spans)),
     }
-    if !records.is_empty() {
-        let resource_logs = log_record::from_node(records, node);
-        return Payload::Logs(ExportLogsServiceRequest { resource_logs });
-    }
-    Payload::Traces(ExportTraceServiceRequest { resource_spans: span::from_node(spans, node) })
 }

@@ -55,8 +55,8 @@ impl Http {
         self.line = None;
     }
 
-    pub(super) async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
-        let body = Bytes::from(match &payload {
+    pub(super) async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
+        let body = Bytes::from(match payload {
             Payload::Traces(traces) => traces.encode_to_vec(),
             Payload::Logs(logs) => logs.encode_to_vec(),
             Payload::Metrics(metrics) => metrics.encode_to_vec(),
@@ -70,7 +70,7 @@ impl Http {
             }
         };
         if status.is_success() {
-            return Ok(taken(&payload, &body));
+            return Ok(taken(payload, &body));
         }
         Err(refusal(status))
     }

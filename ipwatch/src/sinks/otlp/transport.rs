@@ -80,7 +80,7 @@ impl Transport {
     }
 
     /// One attempt.
-    pub(super) async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
+    pub(super) async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
         let answer = async {
             match &mut self.way {
                 Way::Grpc(grpc) => grpc.send(payload).await,
@@ -129,13 +129,13 @@ impl Grpc {
         connected(&self.endpoint, &self.dial)
     }
 
-    async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
+    async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
         // Three generated clients that differ in types alone.
         macro_rules! export {
             ($client:ident, $message:expr, $rejected:ident) => {{
                 let client = $client::new(self.channel.clone());
                 let mut client = client.max_decoding_message_size(LONGEST_ANSWER);
-                let answer = client.export(self.request($message)).await;
+                let answer = client.export(self.request($message.clone())).await;
                 let partial = answer.map(|answer| answer.into_inner().partial_success);
                 partial.map(|some| some.map(|one| Taken::without(one.$rejected, one.error_message)))
             }};
