@@ -6,7 +6,7 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [systemd] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
 //! - `bench`: the figures that the design promises.
 //!
@@ -50,7 +50,7 @@ Usage: cargo xtask COMMAND
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [systemd] [6.1|6.12|6.1-arm64|6.12-arm64]... [-- FILTER...]
+  vm [systemd|shipped] [6.1|6.12|6.1-arm64|6.12-arm64]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU; systemd: booted by it
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package

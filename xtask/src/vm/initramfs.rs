@@ -50,7 +50,7 @@ pub(crate) fn make(
     }
     fs::write(root.join("init"), INIT)?;
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
-    fs::write(root.join("runs"), script(runs))?;
+    fs::write(root.join("runs"), script(runs, binaries.shipped))?;
     fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
     tools(&root, &Source { stock, sysroot: &kernel.sysroot })?;
@@ -81,8 +81,11 @@ pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> 
 }
 
 /// One call of `tests` (see `init.sh`) for each run.
-fn script(runs: &[Run]) -> String {
+fn script(runs: &[Run], shipped: bool) -> String {
     let mut text = String::new();
+    if shipped {
+        text.push_str("export IPWATCH_TEST_SHIPPED=1\n");
+    }
     for run in runs {
         let args: Vec<String> =
             run.args.iter().map(|arg| format!("'{}'", arg.replace('\'', r"'\''"))).collect();

@@ -70,14 +70,15 @@ impl Run {
     }
 }
 
-/// `cargo xtask vm [systemd] [KERNEL]… [-- FILTER…]`.
+/// `cargo xtask vm [systemd|shipped] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
     let (named, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
-    let (by_systemd, named) = match named {
-        ["systemd", named @ ..] => (true, named),
-        _ => (false, named),
+    let (how, named) = match named {
+        [how @ ("systemd" | "shipped"), named @ ..] => (*how, named),
+        _ => ("", named),
     };
+    let by_systemd = how == "systemd";
     let mut kernels = Vec::new();
     for name in named {
         match kernel::all().find(|kernel| kernel.name == *name) {
@@ -102,7 +103,7 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
             continue;
         }
         let mut binaries = build::for_machine(machine)?;
-        if machine == Machine::own()? {
+        if !how.is_empty() && machine == Machine::own()? {
             binaries = binaries.shipped()?;
         }
         if by_systemd {
