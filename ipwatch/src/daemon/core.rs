@@ -500,10 +500,11 @@ impl Core {
         }
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
         if beyond + claims > 0 {
-            let detail = format!(
+            let mut detail = format!(
                 "{beyond} links, addresses or routes are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
+            detail.extend(self.map.said_of_short());
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
