@@ -514,7 +514,7 @@ pub struct Tenure {
     /// Until when, RFC 3339; absent while it lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `unseen` (it was gone when the
+    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `not-kept`, `unseen` (it was gone when the
     /// daemon came back).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,

@@ -13,6 +13,7 @@ support::tests! {
     a_torn_down_netns_disappears @ Kernel Rung,
     an_address_on_loopback_alone_is_known @ Kernel Rung,
     a_moved_device_takes_its_addresses_along @ Kernel Rung,
+    a_device_that_is_moved_to_where_it_is_keeps_its_addresses @ Kernel Rung,
     a_peer_is_no_holder @ Kernel Rung,
     an_ipv6_address_whose_peer_changed_leaves_nothing @ Kernel Rung,
     bridges_and_macvlans_are_told @ Kernel Rung,
@@ -135,6 +136,19 @@ fn a_moved_device_takes_its_addresses_along(lab: &Lab) {
     to.ip("link set eth0 up");
     let address = daemon.await_ip(lab.ip(7), to.inode);
     assert_eq!(address["netns"]["cookie"].as_u64(), to.cookie);
+}
+
+/// The kernel says that such a move went well, and moves nothing: root of a container hides no IP that way.
+fn a_device_that_is_moved_to_where_it_is_keeps_its_addresses(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let netns = pod(lab, "stay");
+    netns.add_address(&lab.cidr(7), "eth0");
+    daemon.await_ip(lab.ip(7), netns.inode);
+    netns.ip(&format!("link set eth0 netns {}", netns.name()));
+    // Whatever was told of that is read when this is.
+    netns.add_address(&lab.cidr(8), "eth0");
+    daemon.await_ip(lab.ip(8), netns.inode);
+    assert!(daemon.ip_in(lab.ip(7), netns.inode).is_some(), "it is there still");
 }
 
 fn a_peer_is_no_holder(lab: &Lab) {

@@ -41,7 +41,9 @@ const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", 
 /// After a loss everything is read again, but not more often than this.
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
-const COUNT_EVERY: Duration = Duration::from_secs(60);
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// What is counted goes to the collector this often.
+const MEASURE_EVERY: Duration = Duration::from_secs(60);
 /// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
 const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
 /// How long a scan waits for the runtimes' second word, which a runtime that works gives within two seconds.
@@ -83,6 +85,8 @@ pub(super) struct Core {
     pruned: BootNs,
     /// When the events that programs missed were last counted, and how many there were.
     counted: (BootNs, Missed),
+    /// When what is counted last went to the collector.
+    measured: BootNs,
     pub(super) memory: Housekeeper,
     /// The longest that a turn may wait: the watchdog wants to see one.
     beat: Option<Duration>,
@@ -151,6 +155,7 @@ impl Core {
             next: None,
             pruned: started,
             counted: (started, Missed::default()),
+            measured: started,
             memory: Housekeeper::default(),
             beat: None,
         };
@@ -242,7 +247,7 @@ impl Core {
         self.resync.get_or_insert(soonest.max(clock::now()));
     }
 
-    /// Every minute: events that no program saw. Every hour: the past.
+    /// Every ten seconds: events that no program saw. Every hour: the past.
     fn keep_house(&mut self, now: BootNs) {
         self.memory.keep(now);
         let (counted, known) = self.counted;
@@ -254,6 +259,9 @@ impl Core {
                 let what = What::Lost { count, calls: missed.calls > known.calls };
                 self.apply(&[Fact { at: now, origin: Origin::Daemon, what }]);
             }
+        }
+        if now.since(self.measured) >= MEASURE_EVERY.as_nanos() as u64 {
+            self.measured = now;
             self.measure(now);
         }
         if now.since(self.pruned) >= PRUNE_EVERY.as_nanos() as u64 {
@@ -513,10 +521,11 @@ impl Core {
         }
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
         if beyond + claims > 0 {
-            let detail = format!(
+            let mut detail = format!(
                 "{beyond} links, addresses or routes are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
+            detail.extend(self.map.said_of_short());
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }

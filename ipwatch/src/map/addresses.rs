@@ -12,11 +12,6 @@ use super::graves::Grave;
 use super::netns::{Netns, is_routable};
 use super::{NetnsId, NodeMap};
 
-/// Addresses kept per netns. A node with IPVS has one for each service.
-const MAX_ADDRESSES: usize = 16_384;
-/// IPs kept of all netns together: whoever makes one netns can make many.
-const MAX_IN_ALL: usize = 262_144;
-
 /// What the kernel takes for one address of a netns (5.10 to 6.18).
 ///
 /// A device has an IPv6 address once, whatever its prefix and peer (`ipv6_chk_same_addr`, net/ipv6/addrconf.c). It
@@ -204,11 +199,11 @@ impl NodeMap {
     }
 
     fn insert_address(&mut self, id: NetnsId, key: AddressId, address: &Address, at: BootNs) {
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.addresses.len() >= MAX_ADDRESSES || self.by_ip.len() >= MAX_IN_ALL {
-            entry.more += 1;
+        if !self.make_room(id, at) {
+            self.not_kept(id);
             return;
         }
+        let Some(entry) = self.netns.get_mut(&id) else { return };
         let new = AddressEntry {
             prefix_len: address.key.prefix_len,
             scope: address.scope,
@@ -220,6 +215,7 @@ impl NodeMap {
         };
         let dad_failed = new.dad_failed();
         entry.addresses.insert(key, new);
+        self.recount(id);
         if dad_failed {
             self.claims.dad_failed(id, key.ifindex, key.local);
         }
@@ -263,18 +259,27 @@ impl NodeMap {
         ended_by: &'static str,
     ) {
         self.end_tenure(id, key, at, ended_by);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
+        if self.take_out(id, key) {
+            self.note_address_lost(id, key.local, ended_by, at);
+        }
+    }
+
+    /// Forgets an address. Whether its IP stands nowhere else in the netns.
+    pub(super) fn take_out(&mut self, id: NetnsId, key: &AddressId) -> bool {
+        let Some(entry) = self.netns.get_mut(&id) else { return false };
         if entry.addresses.remove(key).is_none() {
-            return;
+            return false;
         }
         self.reach.readdressed();
         // The same IP may stand on another device or with another prefix.
-        if entry.with_ip(key.local).next().is_none() {
+        let last = entry.with_ip(key.local).next().is_none();
+        self.recount(id);
+        if last {
             self.by_ip.remove(&(key.local, id));
             self.count_holders(key.local);
             self.ipam.touch(key.local);
-            self.note_address_lost(id, key.local, ended_by, at);
         }
+        last
     }
 
     pub(super) fn sweep_addresses(&mut self, netns: &NetnsRef, began: BootNs) {

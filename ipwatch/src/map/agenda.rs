@@ -335,6 +335,7 @@ impl NodeMap {
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
+        let short = self.reread_short(now);
         let doubts = self.settle_doubts(now);
         if self.agenda.host.take_if(|due| *due <= now).is_some() {
             wants.push(Want::Host);
@@ -366,6 +367,7 @@ impl NodeMap {
             self.teardowns.due(),
             calls,
             ipam,
+            short,
             doubts,
             claims,
             silence,

@@ -1,7 +1,7 @@
 //! Netlink's word on addresses against the probes'. Where probes tell of addresses netlink only repeats
 //! them, and its word neither makes nor ends one (`netns`). But a probe can miss: the kernel skips a program
-//! that runs on that CPU already (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, which is read once a
-//! minute. So what netlink says and no probe has confirmed after a while has the netns read anew.
+//! that runs on that CPU already (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, which is read every
+//! ten seconds. So what netlink says and no probe has confirmed after a while has the netns read anew.
 
 use std::collections::VecDeque;
 

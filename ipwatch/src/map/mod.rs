@@ -6,7 +6,7 @@
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: what a dump may and may not overwrite. `graves`: what it must not bring back. `addresses`: what the
-//!   kernel takes for one. `links`: devices, and what goes with them.
+//!   kernel takes for one; `shares`: how many are kept, and whose. `links`: devices, and what goes with them.
 //!   `doubt`: what netlink says and no probe has told.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
@@ -62,6 +62,7 @@ mod reach;
 mod refused;
 mod runtime;
 mod sandbox;
+mod shares;
 mod silence;
 mod strangers;
 mod task;
@@ -138,6 +139,7 @@ pub struct NodeMap {
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
     reach: reach::Reachability,
     graves: graves::Graves,
+    shares: shares::Shares,
     doubts: doubt::Doubts,
 
     tasks: task::Tasks,
@@ -500,10 +502,11 @@ impl NodeMap {
         self.tasks.kill(task)
     }
 
-    /// Links, addresses and routes that were beyond the bounds of their netns and are not kept.
+    /// Links, addresses and routes that were beyond the bounds of their netns, or of all, and are not kept.
     #[must_use]
     pub fn beyond_bounds(&self) -> u64 {
-        self.netns.values().map(|entry| entry.more + entry.wiring.beyond).sum()
+        let beyond = |entry: &Netns| entry.more + entry.unkept() + entry.wiring.beyond;
+        self.netns.values().map(beyond).sum()
     }
 
     /// One source's state.

@@ -12,6 +12,7 @@ use crate::fact::{BootNs, Holder, Link, NetnsRef, Scope, TaskKey};
 
 use super::addresses::{AddressEntry, AddressId};
 use super::neighbours::NeighbourEntry;
+use super::shares::Unkept;
 use super::wiring::Wiring;
 use super::{Identity, NetnsId, NodeMap, Owner};
 
@@ -36,8 +37,9 @@ pub struct Netns {
     pub(super) dumping: Option<BootNs>,
     /// The same of its neighbours.
     pub(super) dumping_neighbours: Option<BootNs>,
-    /// Links and addresses that were beyond the bounds.
+    /// Links that were beyond the bounds.
     pub(super) more: u64,
+    pub(super) unkept: Unkept,
     /// Its addresses have been told as tenures.
     pub(super) announced: bool,
     pub(super) touched: BootNs,
@@ -87,6 +89,7 @@ impl Netns {
             dumping: None,
             dumping_neighbours: None,
             more: 0,
+            unkept: Unkept::default(),
             announced: false,
             touched: at,
             links: BTreeMap::new(),
@@ -116,6 +119,7 @@ impl Netns {
         self.touched = self.touched.max(other.touched);
         self.dying = self.dying.or(other.dying);
         self.dumped |= other.dumped;
+        self.unkept.addresses += other.unkept.addresses;
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
@@ -313,6 +317,9 @@ impl NodeMap {
             Scope::Addresses { .. } => entry.dumping = Some(at),
             _ => entry.dumping_neighbours = Some(at),
         }
+        if matches!(scope, Scope::Addresses { .. }) {
+            self.unkept_of_dump(id, false);
+        }
     }
 
     pub(super) fn dump_ended(&mut self, netns: &NetnsRef, began: BootNs, complete: bool) {
@@ -327,6 +334,7 @@ impl NodeMap {
         entry.dumping = None;
         if complete {
             entry.dumped = true;
+            self.unkept_of_dump(id, true);
             self.agenda.adopted(id);
             self.announce(id);
         } else {

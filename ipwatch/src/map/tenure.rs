@@ -39,7 +39,7 @@ pub enum TenureEvent {
         key: String,
         /// When.
         at: BootNs,
-        /// `address-deleted`, `device-gone`, `netns-gone`.
+        /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,
     },
 }

@@ -427,31 +427,6 @@ fn a_snapshot_that_was_not_complete_only_raises_doubt() {
 }
 
 #[test]
-fn a_pod_cannot_fill_the_map() {
-    let mut feed = Feed::new(NONE);
-    let netns = full(7, 70, 3);
-    for n in 0..20_000u32 {
-        let local = Ipv4Addr::from_bits(0x0b00_0000 + n).into();
-        let key = AddressKey { local, ..key(1) };
-        feed.tell(What::Address { netns, address: Address { key, ..address(1) } });
-    }
-    assert_eq!(feed.map.sizes().1, 16_384);
-    assert_eq!(feed.map.beyond_bounds(), 20_000 - 16_384);
-}
-
-#[test]
-fn nor_can_many_netns() {
-    let mut feed = Feed::new(NONE);
-    for n in 0..262_144 + 8 {
-        let [a, b, c, d] = u32::to_be_bytes(0x0b00_0000 + n);
-        let key = AddressKey { local: Ipv4Addr::new(a, b, c, d).into(), ..key(1) };
-        let netns = full(7 + u64::from(n >> 13), 70 + (n >> 13), 3 + (n >> 13) as i32);
-        feed.tell(What::Address { netns, address: Address { key, ..address(1) } });
-    }
-    assert_eq!((feed.map.sizes().1, feed.map.beyond_bounds()), (262_144, 8));
-}
-
-#[test]
 fn what_was_exiting_before_the_start_has_been_so_since_it_last_ran() {
     let netns = NetnsRef { cookie: Some(9), inode: Some(90), nsid: None };
     let exiting = |pid| Task { exiting: true, idle: Some(600 * MS), ..task(pid, netns) };

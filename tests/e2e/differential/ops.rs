@@ -84,7 +84,7 @@ impl fmt::Display for Batch {
 
 const DEVICES: &[&str] = &[
     "lo", "eth0", "v0", "v1", "v2", "v3", "d0", "d1", "br0", "br1", "mv0", "mv1", "vrf0", "vl0",
-    "iv0",
+    "iv0", "nk0", "nk1",
 ];
 
 /// Per device and netns.
@@ -192,6 +192,7 @@ fn new_link(rng: &mut Rng, names: &[String]) -> String {
         3 => {
             format!("link add {} link {parent} type macvlan mode bridge", rng.one(&["mv0", "mv1"]))
         }
+        4 if rng.percent(40) => "link add nk0 type netkit".to_owned(),
         4 => format!("link add vl0 link {parent} type vlan id {}", 1 + rng.below(3)),
         5 => format!("link add iv0 link {parent} type ipvlan mode l2"),
         6 => format!("link add {device} type veth peer name {}", rng.one(&["v0", "v1"])),

@@ -86,8 +86,12 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         }
         kind::DEVICE_MOVED => {
             let record = whole::<MoveRecord>(bytes).ok_or(malformed)?;
-            let netns = netns_ref(&record.from);
-            say(What::LinkGone { netns, ifindex: record.from_ifindex });
+            let (netns, to) = (netns_ref(&record.from), netns_ref(&record.to));
+            // Into the netns where it is already the kernel moves nothing, and says that all went well
+            // (`__dev_change_net_namespace`, net/core/dev.c, 5.10 to 6.18): its addresses are there still.
+            if netns != to {
+                say(What::LinkGone { netns, ifindex: record.from_ifindex });
+            }
         }
         kind::NEIGHBOUR => {
             let record = whole::<NeighbourRecord>(bytes).ok_or(malformed)?;

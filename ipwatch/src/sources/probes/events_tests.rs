@@ -206,6 +206,13 @@ fn a_moved_device_leaves_the_netns_it_was_in() {
     assert_eq!(say(&bytes), [What::LinkGone { netns: netns(1, 2), ifindex: 9 }]);
 }
 
+#[test]
+fn a_device_that_is_moved_to_where_it_is_leaves_nothing() {
+    let indices = [9u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat();
+    let bytes = record(kind::DEVICE_MOVED, &[&netns_bytes(1, 2), &netns_bytes(1, 2), &indices]);
+    assert_eq!(say(&bytes), []);
+}
+
 const REACHABLE: u8 = 0x02;
 const STALE: u8 = 0x04;
 const FAILED: u8 = 0x20;
