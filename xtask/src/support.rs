@@ -33,14 +33,14 @@ const NOT_RUN: [(&str, &str, &str); 13] = [
     ("Amazon Linux 2023", "6.1, 6.12", "as on Debian's"),
     (
         "Bottlerocket",
-        "5.10, 5.15, 6.1, 6.12 by variant; lockdown=integrity",
-        "as on Debian's of that version; integrity takes nothing",
+        "5.10, 5.15, 6.1, 6.12 by variant; lockdown=integrity since 1.1",
+        "as on the nearest version below; as 6.12 under integrity shows, that takes nothing away",
     ),
     ("Container-Optimized OS", "5.10 to 6.6 by milestone", "as on the nearest version below"),
     (
         "Talos",
-        "6.1 to 6.12 by release; some with lockdown=confidentiality",
-        "without lockdown as on Debian's; with it as under confidentiality",
+        "6.1 and newer by release; Secure Boot images up to 1.13: lockdown=confidentiality",
+        "as on the nearest version below; those images: as on 6.12 under confidentiality",
     ),
     (
         "arm64, Debian 12",
