@@ -47,9 +47,14 @@ pub(crate) fn usual(long: bool) -> Vec<Stock> {
     KERNELS.into_iter().chain(LOCKED).chain(long.then_some(NEWEST)).collect()
 }
 
-/// All that a person can name.
-pub(crate) fn all() -> impl Iterator<Item = Stock> {
-    KERNELS.into_iter().chain(LOCKED).chain([NEWEST]).chain(ARM64)
+/// The one that a person names so.
+pub(crate) fn named(name: &str) -> Result<Stock> {
+    let all: Vec<Stock> = usual(true).into_iter().chain(ARM64).collect();
+    let found = all.iter().find(|kernel| kernel.name == name).copied();
+    found.with_context(|| {
+        let names: Vec<&str> = all.iter().map(|kernel| kernel.name).collect();
+        format!("no kernel {name:?}; there are {}", names.join(", "))
+    })
 }
 
 /// What the tests need beyond what is built in; virtio for the one NIC, and for the disks of the VMs that boot
@@ -126,7 +131,7 @@ impl Stock {
         let own = self.machine == Machine::own()?;
         Ok(Fetched {
             sysroot: if own { "/".into() } else { sysroot::fetch(self.machine, &apt)? },
-            image: dir.join("boot").join(format!("vmlinuz-{release}")),
+            image: image(&dir, release),
             modules: modules(&dir, release)?,
         })
     }
@@ -157,6 +162,12 @@ impl Stock {
     }
 }
 
+/// The bootable image; since Debian 14 it lies beside the modules.
+fn image(dir: &Path, release: &str) -> PathBuf {
+    let image = dir.join("boot").join(format!("vmlinuz-{release}"));
+    if image.exists() { image } else { dir.join("lib/modules").join(release).join("vmlinuz") }
+}
+
 /// What a package depends on.
 fn depends(apt: &Apt, package: &str) -> Vec<String> {
     let text = output(apt.command("apt-cache").args(["depends", package])).unwrap_or_default();
@@ -181,7 +192,9 @@ fn unpack(apt: &Apt, package: &str, dir: &Path) -> Result<()> {
     std::fs::create_dir_all(&part)?;
     // Since Debian 14 the package brings neither the image nor the modules.
     let parts = depends(apt, package).into_iter().filter(|name| {
-        ["linux-binary-", "linux-modules-"].iter().any(|begin| name.starts_with(begin))
+        ["linux-base-", "linux-binary-", "linux-modules-"]
+            .iter()
+            .any(|begin| name.starts_with(begin))
     });
     let packages: Vec<String> = [package.to_owned()].into_iter().chain(parts).collect();
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();

@@ -9,6 +9,7 @@ mod qemu;
 mod sysroot;
 pub(crate) mod systemd;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -20,7 +21,7 @@ use crate::{place, setup};
 
 use self::emulator::Emulator;
 use kernel::{ARM64, LOCKED};
-pub(crate) use kernel::{Stock, UNDER_SYSTEMD, usual};
+pub(crate) use kernel::{Stock, UNDER_SYSTEMD, named, usual};
 
 /// What is tried on another architecture: what differs there is where a probe finds its arguments, and what a
 /// task's, a device's and a netns' structs look like.
@@ -73,22 +74,13 @@ impl Run {
 /// `cargo xtask vm [systemd|shipped] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
-    let (named, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
-    let (how, named) = match named {
-        [how @ ("systemd" | "shipped"), named @ ..] => (*how, named),
-        _ => ("", named),
+    let (names, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
+    let (how, names) = match names {
+        [how @ ("systemd" | "shipped"), names @ ..] => (*how, names),
+        _ => ("", names),
     };
     let by_systemd = how == "systemd";
-    let mut kernels = Vec::new();
-    for name in named {
-        match kernel::all().find(|kernel| kernel.name == *name) {
-            Some(kernel) => kernels.push(kernel),
-            None => {
-                let names: Vec<&str> = kernel::all().map(|kernel| kernel.name).collect();
-                bail!("no kernel {name:?}; there are {}", names.join(", "))
-            }
-        }
-    }
+    let mut kernels = names.iter().map(|name| named(name)).collect::<Result<Vec<_>>>()?;
     if kernels.is_empty() {
         kernels = if by_systemd { UNDER_SYSTEMD.to_vec() } else { usual(false) };
     }
@@ -217,8 +209,30 @@ fn boot(
     binaries: &Binaries,
     runs: &[Run],
 ) -> Result<Option<Tally>> {
+    let image = image(kernel, fetched, binaries, &initramfs::script(runs, binaries.shipped))?;
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
+}
+
+/// The file system of a VM that does so.
+fn image(
+    kernel: Stock,
+    fetched: &kernel::Fetched,
+    binaries: &Binaries,
+    runs: &str,
+) -> Result<PathBuf> {
     let dir = place::target().join("vm").join(kernel.name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let image = initramfs::make(&dir, kernel, fetched, binaries, runs)?;
-    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
+    initramfs::make(&dir, kernel, fetched, binaries, runs)
+}
+
+/// What `doctor` says on a stock kernel, as JSON.
+pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
+    setup::packages(setup::VM)?;
+    let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
+    let image = image(kernel, &fetched, binaries, "support\n")?;
+    let mut said = None;
+    qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], |line| {
+        said = said.take().or(line.strip_prefix("ipwatch-support: ").map(str::to_owned));
+    })?;
+    said.with_context(|| format!("the daemon said nothing on Linux {}", kernel.name))
 }

@@ -30,6 +30,18 @@ pub(crate) fn boot(
     initramfs: &Path,
     disks: &[&Path],
 ) -> Result<Option<Tally>> {
+    boot_and_hear(emulator, kernel, image, initramfs, disks, |_| {})
+}
+
+/// The same, and hands every line on.
+pub(crate) fn boot_and_hear(
+    emulator: &Emulator,
+    kernel: Stock,
+    image: &Path,
+    initramfs: &Path,
+    disks: &[&Path],
+    mut hear: impl FnMut(&str),
+) -> Result<Option<Tally>> {
     let mut command = Command::new("timeout");
     // In this process's group: Ctrl-C ends the VM too.
     command.args(["--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
@@ -60,6 +72,7 @@ pub(crate) fn boot(
     let mut end = None;
     shell::lines_within(&mut command, SILENCE, |line| {
         println!("[{}] {line}", kernel.name);
+        hear(line);
         tally.read(line, &format!("{} ", kernel.name));
         if let Some(code) = line.strip_prefix(END) {
             end = Some(code == "0");
