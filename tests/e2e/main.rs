@@ -45,6 +45,7 @@ mod map;
 mod metrics;
 mod neighbour_links;
 mod neighbours;
+mod nested;
 mod never;
 mod never_ipam;
 mod never_pool;
@@ -70,6 +71,7 @@ fn main() -> std::process::ExitCode {
         holders::TESTS,
         stuck::TESTS,
         hung_reads::TESTS,
+        nested::TESTS,
         remedies::TESTS,
         never::TESTS,
         never_ipam::TESTS,
