@@ -75,6 +75,9 @@ pub mod kind {
     pub const COUNT: usize = 28;
 }
 
+/// Sender of a signal that does not show in the daemon's pid namespace.
+pub const OUTSIDE: u32 = u32::MAX;
+
 /// The offset global of a member that this kernel does not have.
 pub const MISSING: u32 = u32::MAX;
 

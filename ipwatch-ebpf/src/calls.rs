@@ -34,11 +34,10 @@ use crate::limit::{Window, may_tell};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, BPRM_INTERP, CRED_EFFECTIVE, CRED_UID, CRED_USER_NS, DENTRY_INODE,
     DENTRY_PARENT, FILE_DENTRY, INODE_MODE, INODE_NUMBER, INODE_SB, INODE_UID, MM_ENV_END,
-    MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_CRED,
-    TASK_EXIT_CODE, TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID,
-    TASK_THREAD_PID, USER_NS_LEVEL,
+    MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_CRED, TASK_EXIT_CODE,
+    TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID, USER_NS_LEVEL,
 };
-use crate::read::{Addr, at, field};
+use crate::read::{self, Addr, at, field};
 use crate::steps::{END, NEXT, steps};
 
 /// `include/linux/sched/signal.h`: the exit code is the whole group's.
@@ -123,9 +122,9 @@ fn scan() -> Option<&'static mut Scan> {
 #[inline(always)]
 fn begin(task: Addr, bprm: Addr) {
     // Of a container's own plugins nothing is taken: they are of a cluster within it, or a lie. Who runs
-    // the node's is in its pid namespace, the first (`struct pid`, include/linux/pid.h).
-    let of: Addr = field(task, &TASK_THREAD_PID);
-    if field::<u32>(of, &PID_LEVEL) != 0 {
+    // the node's is in its pid namespace, which is the daemon's own: the first, or that of a node which is itself a
+    // container.
+    if !read::is_beside_us(task) {
         return;
     }
     let Some(scan) = scan() else { return };
@@ -163,7 +162,7 @@ fn begin(task: Addr, bprm: Addr) {
     }
     let cred: Addr = field(task, &TASK_CRED);
     if !may_speak(cred) {
-        refuse(pid, field(cred, &CRED_UID));
+        refuse(read::pid(task), field(cred, &CRED_UID));
         return;
     }
     pod(scan);
@@ -175,8 +174,8 @@ fn begin(task: Addr, bprm: Addr) {
     scan.record.script = u32::from(field::<u64>(bprm, &BPRM_INTERP) != filename);
     let parent: Addr = field(task, &TASK_PARENT);
     scan.record.header = header::<CallRecord>(kind::CALL_BEGAN);
-    scan.record.pid = pid;
-    scan.record.parent = field(parent, &TASK_TGID);
+    scan.record.pid = read::pid(task);
+    scan.record.parent = read::pid(parent);
     scan.record.start = start;
     if RUNNING.insert(pid, start, 0).is_err() {
         // No room: its end will not be told.
@@ -451,7 +450,7 @@ fn tell_end(leader: Addr, signal: Addr, pid: u32, start: u64) {
     let code =
         if group { field(signal, &SIGNAL_EXIT_CODE) } else { field(leader, &TASK_EXIT_CODE) };
     let header = header::<CallEndRecord>(kind::CALL_ENDED);
-    let record = CallEndRecord { header, pid, code, start };
+    let record = CallEndRecord { header, pid: read::pid(leader), code, start };
     if emit_call(&record) {
         return;
     }

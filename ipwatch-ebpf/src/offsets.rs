@@ -23,7 +23,7 @@ offsets! {
     DEVICE_IP IN_DEVICE_LIST IFA4_NEXT
     SKB_HEAD SKB_MAC_HEADER SKB_NETWORK_HEADER SKB_DEV
     NEIGH_TABLE NEIGH_DEV NEIGH_HA NEIGH_STATE NEIGH_KEY TABLE_FAMILY
-    TASK_THREAD_PID PID_LEVEL TASK_MM MM_ENV_START MM_ENV_END BPRM_FILENAME BPRM_FILE FILE_DENTRY DENTRY_PARENT DENTRY_INODE
+    TASK_THREAD_PID PID_LEVEL PID_NUMBERS UPID_NS PID_NS_INODE TASK_MM MM_ENV_START MM_ENV_END BPRM_FILENAME BPRM_FILE FILE_DENTRY DENTRY_PARENT DENTRY_INODE
     INODE_NUMBER SB_DEV TASK_EXIT_CODE SIGNAL_FLAGS SIGNAL_EXIT_CODE
     TASK_CRED CRED_UID CRED_EFFECTIVE CRED_USER_NS USER_NS_LEVEL INODE_UID INODE_MODE BPRM_INTERP
     FILE_INODE FILE_PRIVATE INODE_SB INODE_PRIVATE SB_MAGIC SOCKET_SK SOCK_NET
@@ -32,6 +32,11 @@ offsets! {
 /// nsfs inode of the host's netns. No other netns has it while the host's lives, which is always.
 #[unsafe(no_mangle)]
 pub static HOST_INODE: Global<u32> = Global::new(0);
+
+/// nsfs inode of the pid namespace whose numbers `/proc` shows; 0 for the node's first, whose numbers the kernel's own
+/// are.
+#[unsafe(no_mangle)]
+pub static OWN_PID_NS: Global<u32> = Global::new(0);
 
 /// Cookie of the host's netns, where the kernel has one.
 #[unsafe(no_mangle)]

@@ -15,7 +15,7 @@ use ipwatch_common::{
 use crate::emit::header;
 use crate::offsets::{
     FILE_INODE, FILE_PRIVATE, INODE_PRIVATE, INODE_SB, NET_LIST, NET_NS, NS_OPS, SB_MAGIC,
-    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT, TASK_TGID,
+    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT,
 };
 use crate::read::{self, Addr, at, field, is_host, net_of_task};
 use crate::steps::{END, NEXT, SOME, steps};
@@ -215,7 +215,7 @@ unsafe extern "C" fn it_file(ctx: *const FileIter) -> i32 {
     let record = FileRecord {
         header: header::<FileRecord>(kind::FILE_SEEN),
         netns: read::netns(held),
-        pid: field(task, &TASK_TGID),
+        pid: read::pid(task),
         fd: fd as u32,
         socket,
         reserved: 0,

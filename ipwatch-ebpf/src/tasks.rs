@@ -10,17 +10,17 @@
 //!   `sched_process_free` tells it late: for a zombie only when it has been reaped.
 
 use aya_ebpf::helpers::bpf_get_current_comm;
-use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_loop};
+use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_loop};
 use aya_ebpf::macros::{btf_tracepoint, fentry, kprobe, map, raw_tracepoint};
 use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext};
-use ipwatch_common::{Netns, SignalRecord, TaskRecord, kind};
+use ipwatch_common::{Netns, OUTSIDE, SignalRecord, TaskRecord, kind};
 
 use crate::emit::{emit, header};
 use crate::offsets::{
-    NSPROXY_NET, SIGNAL_LIVE, SIGNAL_SHARED_PENDING, SIGNAL_THREAD_HEAD, TASK_COMM,
-    TASK_EXIT_STATE, TASK_FLAGS, TASK_LEADER, TASK_PARENT, TASK_PENDING, TASK_PID, TASK_SIGNAL,
-    TASK_START, TASK_STATE, TASK_TGID, TASK_THREAD_NODE,
+    NSPROXY_NET, OWN_PID_NS, SIGNAL_LIVE, SIGNAL_SHARED_PENDING, SIGNAL_THREAD_HEAD, TASK_COMM,
+    TASK_EXIT_STATE, TASK_FLAGS, TASK_LEADER, TASK_PARENT, TASK_PENDING, TASK_SIGNAL, TASK_START,
+    TASK_STATE, TASK_THREAD_NODE,
 };
 use crate::read::{self, Addr, at, field, is_host, net_of_task};
 
@@ -72,10 +72,10 @@ pub fn record(kind: u16, task: Addr, netns: Netns) -> TaskRecord {
     TaskRecord {
         header: header::<TaskRecord>(kind),
         netns,
-        pid: field(task, &TASK_TGID),
-        tid: field(task, &TASK_PID),
+        pid: read::pid(task),
+        tid: read::tid(task),
         start: field(task, &TASK_START),
-        parent: field(parent, &TASK_TGID),
+        parent: read::pid(parent),
         flags: field(task, &TASK_FLAGS),
         state: field(task, &TASK_STATE),
         exit_state: field(task, &TASK_EXIT_STATE),
@@ -232,6 +232,20 @@ fn switch(task: Addr, new: Addr) {
     emit(kind::TASK_JOIN, &record);
 }
 
+/// Who sends it.
+#[inline(always)]
+fn current() -> u32 {
+    if OWN_PID_NS.load() == 0 {
+        // SAFETY: takes nothing.
+        return (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
+    }
+    // SAFETY: takes nothing.
+    match read::pid(unsafe { bpf_get_current_task() }) {
+        0 => OUTSIDE,
+        pid => pid,
+    }
+}
+
 /// `signal_generate(sig, info, task, group, result)`. A target without a netns may be the dead
 /// leader of threads that live on, so it is told.
 #[inline(always)]
@@ -243,16 +257,14 @@ fn signal(number: i32, info: Addr, task: Addr, group: u32, result: i32) {
     if net != 0 && is_host(net) {
         return;
     }
-    // SAFETY: takes nothing.
-    let current = unsafe { bpf_get_current_pid_tgid() };
     let by_kernel = info == SEND_SIG_PRIV;
     let record = SignalRecord {
         header: header::<SignalRecord>(kind::SIGNAL),
-        pid: field(task, &TASK_TGID),
-        tid: field(task, &TASK_PID),
+        pid: read::pid(task),
+        tid: read::tid(task),
         signal: number as u32,
         group,
-        sender: if by_kernel { 0 } else { (current >> 32) as u32 },
+        sender: if by_kernel { 0 } else { current() },
         reserved: 0,
         comm: bpf_get_current_comm().unwrap_or_default(),
     };

@@ -47,6 +47,7 @@ mod map;
 mod metrics;
 mod neighbour_links;
 mod neighbours;
+mod nested;
 mod never;
 mod never_ipam;
 mod never_pool;
@@ -73,6 +74,7 @@ fn main() -> std::process::ExitCode {
         holders::TESTS,
         stuck::TESTS,
         hung_reads::TESTS,
+        nested::TESTS,
         remedies::TESTS,
         demo::TESTS,
         never::TESTS,

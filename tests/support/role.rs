@@ -26,6 +26,7 @@ pub struct Helper<'a> {
     comm: Option<&'a str>,
     sandbox: Option<&'a Sandbox>,
     env: Option<(&'a str, &'a str)>,
+    pid_ns: Option<u32>,
 }
 
 /// A helper process. Killed when dropped; one that hangs is left for the release of what it hangs on.
@@ -116,6 +117,7 @@ impl<'a> Helper<'a> {
             comm: None,
             sandbox: None,
             env: None,
+            pid_ns: None,
         }
     }
 
@@ -161,6 +163,13 @@ impl<'a> Helper<'a> {
         self
     }
 
+    /// In the pid namespace of this process. What is started is `nsenter`, whose child it is.
+    #[must_use]
+    pub fn pid_namespace_of(mut self, pid: u32) -> Self {
+        self.pid_ns = Some(pid);
+        self
+    }
+
     /// The command that plays this role and nothing else: for one that becomes another program.
     #[must_use]
     pub fn command(role: Role) -> Command {
@@ -177,6 +186,12 @@ impl<'a> Helper<'a> {
             None => Self::command(self.role),
             Some(sandbox) => joining(sandbox, &Self::command(self.role)),
         };
+        if let Some(pid) = self.pid_ns {
+            let mut entering = Command::new("nsenter");
+            entering.args(["--pid", "--target", &pid.to_string()]).arg(command.get_program());
+            entering.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command = entering;
+        }
         command.args(&self.args).envs(self.env);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(netns) = self.netns {
@@ -203,6 +218,14 @@ impl Running {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its only child.
+    #[must_use]
+    pub fn child(&self) -> Option<u32> {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.trim().parse().ok()
     }
 
     /// Tells it a line.

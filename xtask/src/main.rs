@@ -54,8 +54,7 @@ Usage: cargo xtask COMMAND
                               fuzz the parsers of foreign bytes, each for 60 s or so long
   vm [systemd|shipped] [KERNEL]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU; systemd: booted by it; shipped:
-                              optimised; kernels: 6.12,
-                              6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
+                              optimised; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
   support [--table | KERNEL...]
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]

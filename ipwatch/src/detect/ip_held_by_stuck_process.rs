@@ -199,7 +199,11 @@ fn kill_text(kill: &Kill) -> String {
     let target =
         if kill.group { "the process".to_owned() } else { format!("its thread {}", kill.tid) };
     match kill.by.pid {
-        0 => format!("SIGKILL sent to {target} by the kernel"),
+        0 if kill.by.comm == "kernel" => format!("SIGKILL sent to {target} by the kernel"),
+        0 => format!(
+            "SIGKILL sent to {target} from outside of our pid namespace ({})",
+            said(&kill.by.comm)
+        ),
         pid => format!("SIGKILL sent to {target} by pid {pid} ({})", said(&kill.by.comm)),
     }
 }

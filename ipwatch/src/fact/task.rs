@@ -7,7 +7,7 @@ use super::{BootNs, FileSystem, NetnsRef, Process};
 /// A task: one thread of one process. `start` tells two tasks with one tid apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskKey {
-    /// The process (thread group) id, as in the initial pid namespace.
+    /// The process (thread group) id, as in the pid namespace of `/proc`.
     pub pid: u32,
     /// The thread id; equal to `pid` for the leader.
     pub tid: u32,
@@ -55,7 +55,8 @@ pub struct Task {
 /// Who sent a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace).
+    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace), and with another name than `kernel` for
+    /// a process outside of the daemon's pid namespace.
     pub pid: u32,
     /// Its name. Hostile text.
     pub comm: String,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
     AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, CallRefusedRecord,
-    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, SignalRecord,
-    TaskRecord, Wire, kind,
+    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, OUTSIDE,
+    SignalRecord, TaskRecord, Wire, kind,
 };
 
 use super::calls;
@@ -75,11 +75,17 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::TASK_FORK..=kind::TASK_SURVIVOR => {
             let record = whole::<TaskRecord>(bytes).ok_or(malformed)?;
             // Our own threads enter netns to read them, for a moment: they hold none.
-            if record.pid != std::process::id() {
+            // One that our pid namespace does not show could only be taken for another.
+            if record.pid != std::process::id() && is_shown(&record) {
                 task_event(&record, say);
             }
         }
-        kind::SIGNAL => say(signal_event(&whole::<SignalRecord>(bytes).ok_or(malformed)?)),
+        kind::SIGNAL => {
+            let record = whole::<SignalRecord>(bytes).ok_or(malformed)?;
+            if record.pid != 0 {
+                say(signal_event(&record));
+            }
+        }
         kind::IPV4_UP..=kind::DAD_FAILED => {
             let record = whole::<AddressRecord>(bytes).ok_or(malformed)?;
             say(address_event(&record).ok_or(malformed)?);
@@ -176,6 +182,11 @@ fn task(record: &TaskRecord, state: Option<char>) -> Task {
     }
 }
 
+/// Whether a task shows in the daemon's pid namespace.
+pub(super) fn is_shown(record: &TaskRecord) -> bool {
+    record.pid != 0 && record.tid != 0
+}
+
 /// What the task iterator says of one task.
 pub(super) fn task_seen(record: &TaskRecord) -> What {
     What::Task(task(record, Some(state_letter(record.state, record.exit_state))))
@@ -217,13 +228,17 @@ fn comm(bytes: &[u8; 16]) -> String {
 }
 
 fn signal_event(record: &SignalRecord) -> What {
-    let comm = if record.sender == 0 { "kernel".to_owned() } else { comm(&record.comm) };
+    let (sender, comm) = match record.sender {
+        0 => (0, "kernel".to_owned()),
+        OUTSIDE => (0, comm(&record.comm)),
+        pid => (pid, comm(&record.comm)),
+    };
     What::Signalled {
         pid: record.pid,
         tid: record.tid,
         signal: record.signal,
         group: record.group != 0,
-        by: Sender { pid: record.sender, comm },
+        by: Sender { pid: sender, comm },
     }
 }
 

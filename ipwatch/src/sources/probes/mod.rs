@@ -22,7 +22,7 @@ pub mod calls;
 mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
-mod host;
+pub(crate) mod host;
 mod kernel;
 mod ladder;
 mod log;
@@ -416,6 +416,7 @@ fn create(
 ) -> Result<Ebpf, ProbesError> {
     let host_inode = host.inode.unwrap_or_default();
     let host_cookie = host.cookie.unwrap_or_default();
+    let pid_ns = host::pid_namespace().unwrap_or_default();
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
@@ -426,6 +427,7 @@ fn create(
     loader.override_global(aya_log::LEVEL, &log_level, true);
     loader.override_global("HOST_INODE", &host_inode, true);
     loader.override_global("HOST_COOKIE", &host_cookie, true);
+    loader.override_global("OWN_PID_NS", &pid_ns, true);
     for (global, offset) in offsets.globals() {
         loader.override_global(global, offset, true);
     }

@@ -108,7 +108,10 @@ impl Snapshots {
         let mut dump = Dump::begin(Scope::Tasks);
         let file = self.open("it_task")?;
         let complete =
-            read_records::<TaskRecord>(file, |record| dump.say(events::task_seen(&record)))?;
+            // Those that our pid namespace does not show could only be taken for others.
+            read_records::<TaskRecord>(file, |record| {
+                !events::is_shown(&record) || dump.say(events::task_seen(&record))
+            })?;
         Ok(dump.end(complete))
     }
 
@@ -119,9 +122,17 @@ impl Snapshots {
     pub fn files(&mut self) -> Result<Vec<Fact>, SnapshotError> {
         let mut dump = Dump::begin(Scope::Files);
         let file = self.open("it_file")?;
+        let mut outside = false;
         let complete =
-            read_records::<FileRecord>(file, |record| dump.say(events::file_seen(&record)))?;
-        Ok(dump.end(complete))
+            // Somebody outside of our pid namespace holds one, who cannot be named.
+            read_records::<FileRecord>(file, |record| match record.pid {
+                0 => {
+                    outside = true;
+                    true
+                }
+                _ => dump.say(events::file_seen(&record)),
+            })?;
+        Ok(dump.end(complete && !outside))
     }
 
     /// A fresh pass of an iterator.
