@@ -60,6 +60,7 @@ mod stuck;
 mod systemd;
 mod tape;
 mod tracing;
+mod ways_to_die;
 
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
@@ -68,6 +69,7 @@ fn main() -> std::process::ExitCode {
         map::TESTS,
         holders::TESTS,
         stuck::TESTS,
+        ways_to_die::TESTS,
         remedies::TESTS,
         never::TESTS,
         never_ipam::TESTS,

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::fact::{BootNs, NetnsRef, TaskKey, What};
 use crate::map::want::{Door, Want};
 use crate::sources::Emit;
-use crate::sources::probes::Snapshots;
+use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
 use crate::sources::runtime::Runtimes;
 
@@ -78,6 +78,16 @@ impl Busy {
 
 /// A job that takes longer hangs in the kernel.
 const HANGS_AFTER: u64 = 10_000_000_000;
+
+impl Beside for Desk {
+    fn sweep(&self) {
+        self.tasks();
+    }
+
+    fn look(&self, pid: u32) {
+        self.want(Want::Threads { pid });
+    }
+}
 
 /// Where jobs are put.
 #[derive(Clone)]
