@@ -5,7 +5,7 @@
 //! several programs (`tp_btf` and `raw_tp`, or fentry and kprobe) that share one handler; the user
 //! half loads the best one that the kernel takes.
 //!
-//! - [`tasks`]: fork, exec, exit, release, joins, SIGKILL.
+//! - [`tasks`]: fork, exec, exit, release, joins, signals that kill; [`leaving`]: who is on the way out.
 //! - [`netns`]: creation and teardown.
 //! - [`addresses`]: IPv4, IPv6, duplicate address detection, devices that change their netns.
 //! - [`neighbours`]: updates of ARP and NDP entries.
@@ -22,6 +22,7 @@ mod addresses;
 mod calls;
 mod claims;
 mod emit;
+mod leaving;
 mod limit;
 mod neighbours;
 mod netns;

@@ -144,8 +144,9 @@ pub fn is_beside_us(task: Addr) -> bool {
 }
 
 /// `upid->nr` at the level whose namespace is `own` (`pid_nr_ns`, kernel/pid.c, seen from user space's side: the level
-/// of its own namespace nobody tells it).
-#[inline(always)]
+/// of its own namespace nobody tells it). A function of its own: made part of every program that names a task, it
+/// would double the object.
+#[inline(never)]
 fn number(task: Addr, own: u32) -> u32 {
     let of: Addr = field(task, &TASK_THREAD_PID);
     let deepest = u64::from(field::<u32>(of, &PID_LEVEL));

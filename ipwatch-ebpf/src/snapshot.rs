@@ -13,9 +13,10 @@ use ipwatch_common::{
 };
 
 use crate::emit::header;
+use crate::leaving;
 use crate::offsets::{
     FILE_INODE, FILE_PRIVATE, INODE_PRIVATE, INODE_SB, NET_LIST, NET_NS, NS_OPS, SB_MAGIC,
-    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT,
+    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT, TASK_SIGNAL,
 };
 use crate::read::{self, Addr, at, field, is_host, net_of_task};
 use crate::steps::{END, NEXT, SOME, steps};
@@ -173,6 +174,28 @@ unsafe extern "C" fn it_task(ctx: *const TaskIter) -> i32 {
         // SAFETY: `meta` is from the context.
         unsafe { write(meta, &record) };
     }
+    0
+}
+
+/// Every member of a group in the table of those on their way out that still holds a netns.
+///
+/// # Safety
+/// Called by the kernel with the context of a task iterator.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task")]
+unsafe extern "C" fn it_leaving(ctx: *const TaskIter) -> i32 {
+    // SAFETY: as the caller promises.
+    let (meta, task) = unsafe { ((*ctx).meta, (*ctx).task) };
+    if task == 0 || !leaving::has(task, field(task, &TASK_SIGNAL)) {
+        return 0;
+    }
+    let net = net_of_task(task);
+    if net == 0 || is_host(net) {
+        return 0;
+    }
+    let record: TaskRecord = tasks::record(kind::TASK_SEEN, task, read::netns(net));
+    // SAFETY: `meta` is from the context.
+    unsafe { write(meta, &record) };
     0
 }
 

@@ -64,6 +64,7 @@ mod stuck;
 mod systemd;
 mod tape;
 mod tracing;
+mod ways_to_die;
 
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
@@ -75,6 +76,7 @@ fn main() -> std::process::ExitCode {
         stuck::TESTS,
         hung_reads::TESTS,
         nested::TESTS,
+        ways_to_die::TESTS,
         remedies::TESTS,
         demo::TESTS,
         never::TESTS,

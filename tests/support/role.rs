@@ -87,6 +87,9 @@ roles! {
     Reader = "reader" => reader,
     /// Reads that file, and has another of its threads end the process when told, with `exit`.
     HungLeader = "hung-leader" => hung_leader,
+    /// Reads that file with its leader (first argument: `leader`) or with another thread, and ends as it is told: see
+    /// `stuck::Way`. The second argument is the cgroup whose memory it uses up.
+    Mortal = "mortal" => mortal,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
     /// Opens that file and becomes another program when told, with `exec`: what closes its file then.
@@ -457,6 +460,57 @@ fn hung_leader(args: &[String]) {
         sys::exit_now(0);
     });
     reader(args);
+}
+
+fn mortal(args: &[String]) {
+    let (leads, group, file) = (args[0] == "leader", args[1].clone(), args[2..].to_vec());
+    sys::forbid_core().expect("forbid a core");
+    for signal in [libc::SIGSEGV, libc::SIGSYS] {
+        sys::default_signal(signal);
+    }
+    let (tell, leave) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        while let Some(line) = listen() {
+            end_by(&line, &group, &tell);
+        }
+        sys::exit_now(0);
+    });
+    if leads {
+        return reader(&file);
+    }
+    std::thread::spawn(move || reader(&file));
+    let _ = leave.recv();
+    sys::exit_this_thread();
+}
+
+/// Ends the process, or its leader, in the way that it was told.
+fn end_by(way: &str, group: &str, leave: &std::sync::mpsc::Sender<()>) {
+    match way {
+        "exit" => sys::exit_now(0),
+        "leave" => leave.send(()).expect("a leader that waits"),
+        "exec" => {
+            use std::os::unix::process::CommandExt as _;
+            let error = Command::new("sleep").arg("60").exec();
+            panic!("sleep: {error}");
+        }
+        "fault" => {
+            let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+            let tid = tid.as_raw_nonzero().get() as u32;
+            sys::tgkill(pid, tid, libc::SIGSEGV).expect("signal this thread");
+        }
+        "seccomp" => sys::die_by_seccomp().expect("the filter"),
+        "oom" => {
+            std::fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string())
+                .expect("move into the cgroup");
+            let mut held: Vec<Vec<u8>> = Vec::new();
+            // Twice as much as it may have; what is written to cannot be shared.
+            for _ in 0..128 {
+                held.push(vec![1; 1 << 20]);
+            }
+            panic!("it lives on with {} MiB", held.len());
+        }
+        other => panic!("no way to die: {other}"),
+    }
 }
 
 fn opener(args: &[String]) {

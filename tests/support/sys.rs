@@ -160,6 +160,33 @@ pub fn default_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// No core is written from now on.
+pub fn forbid_core() -> io::Result<()> {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Core, none)?)
+}
+
+/// Has the kernel end the calling process for a system call that it may not make.
+pub fn die_by_seccomp() -> io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 0), // seccomp_data.nr
+        step(JUMP_IF, 0, 1, libc::SYS_getppid as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives until the call returns, and the kernel copies it; getppid takes nothing.
+    unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0);
+        libc::getppid();
+    }
+    Err(io::Error::last_os_error())
+}
+
 /// Calls `handler` on a signal.
 pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
     // SAFETY: the handlers passed here only store to an atomic, which is safe in a signal handler.

@@ -19,7 +19,7 @@ use crate::fact::{BootNs, NetnsRef, TaskKey, What};
 use crate::map::want::{Door, Want};
 use crate::reading::Readings;
 use crate::sources::Emit;
-use crate::sources::probes::Snapshots;
+use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
 use crate::sources::runtime::Runtimes;
 
@@ -55,6 +55,16 @@ pub(super) enum SearchJob {
     Mounts,
     Holders(Vec<NetnsRef>),
     ContainerMounts(Vec<String>),
+}
+
+impl Beside for Desk {
+    fn sweep(&self) {
+        self.tasks();
+    }
+
+    fn look(&self, pid: u32) {
+        self.want(Want::Threads { pid });
+    }
 }
 
 /// Where jobs are put.

@@ -591,6 +591,10 @@ pub struct Sight {
     /// Every run of a CNI plugin is seen. If not, nobody knows whether a DEL is under way.
     #[serde(default)]
     pub calls: bool,
+    /// Tasks that come, go and move between netns are seen. What a snapshot then shows that no event had told was
+    /// missed.
+    #[serde(default)]
+    pub tasks: bool,
 }
 
 /// The state of a source.

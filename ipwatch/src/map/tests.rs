@@ -112,8 +112,10 @@ fn mounted_at(path: &str) -> Holder {
     }
 }
 
-const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };
-const NONE: Sight = Sight { teardown_end: false, release: false, addresses: false, calls: false };
+const ALL: Sight =
+    Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
+const NONE: Sight =
+    Sight { teardown_end: false, release: false, addresses: false, calls: false, tasks: false };
 
 fn full(cookie: u64, inode: u32, nsid: i32) -> NetnsRef {
     NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: Some(nsid) }

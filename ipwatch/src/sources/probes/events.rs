@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
     AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, CallRefusedRecord,
-    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, OUTSIDE,
-    SignalRecord, TaskRecord, Wire, kind,
+    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, TaskRecord, Wire,
+    kind,
 };
 
 use super::calls;
 use crate::fact::{
     Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Name, Neighbour, NetnsRef,
-    Origin, Sender, Task, TaskKey, What,
+    Origin, Task, TaskKey, What,
 };
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
-const PF_EXITING: u32 = 0x4;
+pub(super) const PF_EXITING: u32 = 0x4;
 /// `SIGKILL` as a bit of a signal set.
-const KILL_BIT: u64 = 1 << 8;
+pub(super) const KILL_BIT: u64 = 1 << 8;
 /// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
 pub(super) const TICK: u64 = 10_000_000;
 /// `include/uapi/linux/neighbour.h`.
@@ -72,18 +72,16 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::NETNS_CREATED | kind::NETNS_DYING | kind::NETNS_GONE => {
             say(netns_event(&whole::<NetnsRecord>(bytes).ok_or(malformed)?));
         }
-        kind::TASK_FORK..=kind::TASK_SURVIVOR => {
+        kind::TASK_FORK
+        | kind::TASK_EXEC
+        | kind::TASK_JOIN
+        | kind::TASK_RELEASE
+        | kind::TASK_FREE => {
             let record = whole::<TaskRecord>(bytes).ok_or(malformed)?;
             // Our own threads enter netns to read them, for a moment: they hold none.
             // One that our pid namespace does not show could only be taken for another.
             if record.pid != std::process::id() && is_shown(&record) {
-                task_event(&record, say);
-            }
-        }
-        kind::SIGNAL => {
-            let record = whole::<SignalRecord>(bytes).ok_or(malformed)?;
-            if record.pid != 0 {
-                say(signal_event(&record));
+                say(task_event(&record));
             }
         }
         kind::IPV4_UP..=kind::DAD_FAILED => {
@@ -151,25 +149,18 @@ fn netns_event(record: &NetnsRecord) -> What {
     }
 }
 
-fn task_event(record: &TaskRecord, mut say: impl FnMut(What)) {
-    let key = task_key(record);
+fn task_event(record: &TaskRecord) -> What {
     match record.header.kind {
-        kind::TASK_RELEASE | kind::TASK_FREE => say(What::TaskReleased { task: key }),
-        kind::TASK_EXIT => {
-            // It may never have been told before: a thread whose leader stood for it, or a process
-            // that came by setns where joins are not seen.
-            say(What::Task(task(record, None)));
-            say(What::TaskExiting { task: key });
-        }
-        _ => say(What::Task(task(record, None))),
+        kind::TASK_RELEASE | kind::TASK_FREE => What::TaskReleased { task: task_key(record) },
+        _ => What::Task(task(record, None)),
     }
 }
 
-fn task_key(record: &TaskRecord) -> TaskKey {
+pub(super) fn task_key(record: &TaskRecord) -> TaskKey {
     TaskKey { pid: record.pid, tid: record.tid, start: record.start / TICK }
 }
 
-fn task(record: &TaskRecord, state: Option<char>) -> Task {
+pub(super) fn task(record: &TaskRecord, state: Option<char>) -> Task {
     Task {
         key: task_key(record),
         netns: netns_ref(&record.netns),
@@ -222,24 +213,9 @@ fn state_letter(state: u32, exit_state: u32) -> char {
 }
 
 /// A name of at most 15 bytes, which may be any.
-fn comm(bytes: &[u8; 16]) -> String {
+pub(super) fn comm(bytes: &[u8; 16]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-fn signal_event(record: &SignalRecord) -> What {
-    let (sender, comm) = match record.sender {
-        0 => (0, "kernel".to_owned()),
-        OUTSIDE => (0, comm(&record.comm)),
-        pid => (pid, comm(&record.comm)),
-    };
-    What::Signalled {
-        pid: record.pid,
-        tid: record.tid,
-        signal: record.signal,
-        group: record.group != 0,
-        by: Sender { pid: sender, comm },
-    }
 }
 
 fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {

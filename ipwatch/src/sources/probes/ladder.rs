@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::attach::{Attach, Loader, Refusal};
 use super::offsets::need;
-use super::{Rung, Settings, events};
+use super::{Rung, Settings};
 use crate::contract;
 use crate::sources::arp::Watch;
 use ipwatch_common::kind;
@@ -84,7 +84,7 @@ pub(super) const EVENTS: &[Event] = &[
         needs: &[need::TASK],
         rungs: tracepoint!("tp_exit", "rt_exit", "sched_process_exit"),
         fallback: ("procfs", "/proc/PID/task/TID/stat"),
-        kinds: &[kind::TASK_EXIT, kind::TASK_SURVIVOR],
+        kinds: &[kind::TASK_EXIT],
     },
     Event {
         name: "netns-release",
@@ -120,6 +120,13 @@ pub(super) const EVENTS: &[Event] = &[
         rungs: tracepoint!("tp_signal", "rt_signal", "signal_generate"),
         fallback: ("procfs", "/proc/PID/task/TID/status"),
         kinds: &[kind::SIGNAL],
+    },
+    Event {
+        name: "group-exit",
+        needs: &[need::TASK],
+        rungs: function!("fe_zap", "kp_zap", "zap_other_threads"),
+        fallback: ("snapshot", "iter/task"),
+        kinds: &[kind::GROUP_EXIT],
     },
     Event {
         name: "netns-created",
@@ -258,7 +265,10 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "task-list",
         needs: &[need::TASK],
-        rungs: &[way(Rung::Snapshot, &[("it_task", Attach::Iter("task"))])],
+        rungs: &[way(
+            Rung::Snapshot,
+            &[("it_task", Attach::Iter("task")), ("it_leaving", Attach::Iter("task"))],
+        )],
         fallback: ("procfs", "/proc/PID/task/TID/ns/net"),
         kinds: &[],
     },
@@ -386,17 +396,17 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
     Standing { event: event.name, rung: None, hook: "", why }
 }
 
-/// As `doctor` shows it; `seen` counts the records of each event, `lost` those that were not told.
+/// As `doctor` shows it; `seen` counts the events of each kind, `lost` those that were not told.
 pub(super) fn report(
     standings: &[Standing],
-    counters: &events::Counters,
+    seen: &dyn Fn(u16) -> u64,
     lost: &dyn Fn(u16) -> u64,
 ) -> Vec<contract::Probe> {
     EVENTS
         .iter()
         .zip(standings)
         .map(|(event, standing)| {
-            let seen = event.kinds.iter().map(|kind| counters.seen(*kind)).sum();
+            let seen = event.kinds.iter().map(|kind| seen(*kind)).sum();
             let lost = event.kinds.iter().map(|kind| lost(*kind)).sum();
             let why = standing.why.text();
             match standing.rung {
@@ -447,7 +457,6 @@ mod tests {
 
     #[test]
     fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
-        let counters = events::Counters::default();
         let standing = |event, rung| Standing { event, rung, hook: "", why: Why::default() };
         let mut standings: Vec<Standing> =
             EVENTS.iter().map(|event| standing(event.name, Some(Rung::Kprobe))).collect();
@@ -455,7 +464,7 @@ mod tests {
         arp.lacks_the_watch(None);
         assert_eq!(arp.why, Why::default());
         arp.lacks_the_watch(Some(Reason::Forbidden));
-        let report = report(&standings, &counters, &|_| 0);
+        let report = report(&standings, &|_| 0, &|_| 0);
         let shown = report.iter().find(|probe| probe.event == ARP_CLAIM).unwrap();
         let why = format!("{}: forbidden by the configuration", Rung::Socket);
         assert_eq!((&*shown.status, shown.why.as_ref()), ("fallback", Some(&why)));
@@ -494,11 +503,9 @@ mod tests {
                 why: why.clone(),
             })
             .collect();
-        let counters = events::Counters::default();
-        counters.count(kind::IPV4_UP);
-        counters.count(kind::IPV4_DOWN);
+        let seen = |kind| u64::from(kind == kind::IPV4_UP || kind == kind::IPV4_DOWN);
         let lost = |kind| u64::from(kind == kind::IPV4_DOWN) * 3;
-        let report = report(&standings, &counters, &lost);
+        let report = report(&standings, &seen, &lost);
         let probe = report.iter().find(|probe| probe.event == "ipv4-address").unwrap();
         assert_eq!((probe.rung.as_str(), probe.status.as_str()), ("kprobe", "fallback"));
         assert_eq!(probe.why.as_deref(), Some("fentry: load refused (EPERM)"));

@@ -5,7 +5,7 @@
 //! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
 //! - `ladder`: which events there are and the ways to see each; `attach`: trying one; `kernel`: why it is refused.
 //! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
-//! - `ring`, `events`: records out of the ring buffer, and the facts they are.
+//! - `ring`, `events`: records out of the ring buffer, and the facts they are. `tasks`: what is told of tasks.
 //! - `snapshot`: netns, tasks and files that are there already.
 //! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
 //!
@@ -33,6 +33,7 @@ mod plugin_file;
 mod plugins;
 mod ring;
 mod snapshot;
+mod tasks;
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -54,6 +55,7 @@ use crate::sources::arp;
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
 pub use snapshot::{SnapshotError, Snapshots};
+pub use tasks::{Beside, Tasks};
 
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// A kernel's BTF takes 4 to 6 MB; with every debug option some 20.
@@ -206,6 +208,7 @@ pub struct Probes {
     losses: watch::Receiver<Losses>,
     events: Option<Unstarted>,
     snapshots: Option<Snapshots>,
+    tasks: Option<Tasks>,
     plugin_dirs: Option<PluginDirs>,
 }
 
@@ -218,7 +221,7 @@ impl fmt::Debug for Probes {
 /// What [`Events`] is made of once there is an async runtime to register with.
 struct Unstarted {
     rings: ring::Rings,
-    losses: watch::Sender<Losses>,
+    lost: Arc<ring::Lost>,
 }
 
 impl Probes {
@@ -258,22 +261,26 @@ impl Probes {
         host: NetnsRef,
         plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
-        let rings = rings(&mut ebpf)?;
+        let (rings, tables) = (rings(&mut ebpf)?, tables(&mut ebpf)?);
+        let counts = Arc::new(counts(&mut ebpf)?);
         let walk = Array::try_from(take(&mut ebpf, "WALK")?).map_err(load_error)?;
         let walk_end = Array::try_from(take(&mut ebpf, "WALK_RESULT")?).map_err(load_error)?;
         let log = EbpfLogger::init_with_logger(&mut ebpf, log::ToTracing).map_err(load_error)?;
         let (sender, losses) = watch::channel(Losses::default());
         let ebpf = Arc::new(Mutex::new(ebpf));
+        let lost = Arc::new(ring::Lost { counts: Arc::clone(&counts), losses: sender });
+        let tasks = Tasks::new(tables, Arc::clone(&ebpf), Arc::clone(&lost));
         Ok(Self {
+            tasks: Some(tasks),
             snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
             ebpf,
             standings,
             counters: Arc::default(),
-            counts: Arc::clone(&rings.counts),
+            counts,
             arp,
             host,
             losses,
-            events: Some(Unstarted { rings, losses: sender }),
+            events: Some(Unstarted { rings, lost }),
             plugin_dirs: Some(plugin_dirs),
         })
     }
@@ -287,7 +294,8 @@ impl Probes {
     /// Every event and how it is seen.
     #[must_use]
     pub fn report(&self) -> Vec<contract::Probe> {
-        ladder::report(&self.standings, &self.counters, &|kind| self.counts.of(kind))
+        let seen = |kind| self.counters.seen(kind) + self.counts.seen(kind);
+        ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind))
     }
 
     /// The same where [`Probes::load`] failed, so that `doctor` shows every event in any case.
@@ -304,13 +312,16 @@ impl Probes {
             release: self.sees("netns-release"),
             addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
             calls: self.sees("cni-call"),
+            tasks: self.sees_tasks(),
         }
     }
 
-    /// Tasks that move between netns are seen. If not, only a task snapshot tells.
+    /// Tasks that come, go and move between netns are seen. If not, only a task snapshot tells.
     #[must_use]
-    pub fn sees_joins(&self) -> bool {
-        self.sees("netns-join")
+    pub fn sees_tasks(&self) -> bool {
+        ["process-fork", "process-exec", "process-exit", "netns-join"]
+            .iter()
+            .all(|event| self.sees(event))
     }
 
     /// Every netns is seen when it is made. If not, one without a device is found by a walk only.
@@ -350,6 +361,12 @@ impl Probes {
         self.snapshots.take()
     }
 
+    /// What is told of tasks; `None` when it was taken before. It begins where the programs are attached, as
+    /// [`Probes::events`] does.
+    pub fn tasks(&mut self) -> Option<Tasks> {
+        self.tasks.take()
+    }
+
     /// The directories of CNI plugins, to be followed; `None` when they were taken before, or their
     /// runs are not seen.
     pub fn plugin_dirs(&mut self) -> Option<PluginDirs> {
@@ -361,10 +378,10 @@ impl Probes {
     /// # Errors
     /// The ring buffer cannot be polled.
     pub fn events(&mut self) -> std::io::Result<Option<Events>> {
-        let Some(Unstarted { rings, losses }) = self.events.take() else {
+        let Some(Unstarted { rings, lost }) = self.events.take() else {
             return Ok(None);
         };
-        Events::new(rings, &self.counters, losses).map(Some)
+        Events::new(rings, &self.counters, &lost).map(Some)
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a
@@ -422,6 +439,7 @@ fn create(
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
     // What is read of it waits elsewhere (`ring.rs`): it need not hold much.
     loader.map_max_entries("CALLS", ring_bytes / 2);
+    loader.map_max_entries("TASKS", ring_bytes / 2);
     // The least that a ring buffer can be: a line or two in a daemon's life.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
@@ -440,17 +458,31 @@ fn create(
 
 /// What the kernel half writes live.
 fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
-    let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
-    let counts = ring::Counts {
-        drops: counter("DROPS")?,
-        dropped: counter("DROPPED")?,
-        suppressed: counter("SUPPRESSED")?,
-    };
     Ok(ring::Rings {
         events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
         calls: RingBuf::try_from(take(ebpf, "CALLS")?).map_err(load_error)?,
         untold: HashMap::try_from(take(ebpf, "UNTOLD")?).map_err(load_error)?,
-        counts: Arc::new(counts),
+    })
+}
+
+/// What it keeps of tasks.
+fn tables(ebpf: &mut Ebpf) -> Result<tasks::Tables, ProbesError> {
+    Ok(tasks::Tables {
+        ring: RingBuf::try_from(take(ebpf, "TASKS")?).map_err(load_error)?,
+        roused: Array::try_from(take(ebpf, "ROUSED")?).map_err(load_error)?,
+        fresh: HashMap::try_from(take(ebpf, "FRESH")?).map_err(load_error)?,
+        leaving: HashMap::try_from(take(ebpf, "LEAVING")?).map_err(load_error)?,
+        named: HashMap::try_from(take(ebpf, "NAMED")?).map_err(load_error)?,
+    })
+}
+
+fn counts(ebpf: &mut Ebpf) -> Result<ring::Counts, ProbesError> {
+    let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
+    Ok(ring::Counts {
+        drops: counter("DROPS")?,
+        dropped: counter("DROPPED")?,
+        suppressed: counter("SUPPRESSED")?,
+        seen: counter("SEEN")?,
     })
 }
 
