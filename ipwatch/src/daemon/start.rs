@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::calls::Calls;
 use super::desk::{Desk, Settings};
-use super::threads;
+use super::workers;
 use crate::bounded;
 use crate::clock;
 use crate::config::Config;
@@ -116,7 +116,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     }
     if let Some(tasks) = loaded.tasks {
         let (out, desk) = (emit.clone(), desk.clone());
-        threads::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
+        workers::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
     }
     let calls = Calls::new(&config.cni.logs, emit);
     let first = vec![first, stores];
