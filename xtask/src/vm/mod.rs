@@ -10,6 +10,8 @@ mod sysroot;
 pub(crate) mod systemd;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -101,7 +103,7 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
         if by_systemd {
             tally.add(&systemd::test(&its, &binaries, filters));
         } else {
-            its.iter().for_each(|kernel| tally.add(&test(*kernel, &binaries, filters, true)));
+            tally.add(&all(&its, &binaries, filters, true));
         }
     }
     println!("{tally}");
@@ -126,6 +128,35 @@ pub(crate) fn arm64() -> Result<Tally> {
     Ok(tally)
 }
 
+/// VMs that run beside each other: for a third of a VM's time a single test runs in it, which cannot keep two CPUs busy.
+/// More of them would be slower than the tests bear.
+const AT_ONCE: usize = 2;
+
+/// Boots these kernels, [`AT_ONCE`] at the same time, each in a VM of its own.
+pub(crate) fn all(
+    kernels: &[Stock],
+    binaries: &Binaries,
+    filters: &[&str],
+    every_rung: bool,
+) -> Tally {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut tally = Tally::default();
+        while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+            tally.add(&test(*kernel, binaries, filters, every_rung));
+        }
+        tally
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let mut tally = Tally::default();
+        for worker in workers {
+            tally.add(&worker.join().unwrap_or_else(|_| Tally::failure()));
+        }
+        tally
+    })
+}
+
 /// Boots one kernel and runs the tests in it, on every rung if `every_rung`. What this machine lacks for a VM is a
 /// skip, and in CI a failure.
 pub(crate) fn test(
@@ -134,7 +165,10 @@ pub(crate) fn test(
     filters: &[&str],
     every_rung: bool,
 ) -> Tally {
+    // What is fetched for all of them, one alone fetches.
+    static FETCHING: Mutex<()> = Mutex::new(());
     let parts = || -> Result<_> {
+        let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
         setup::packages(setup::VM)?;
         Ok((Emulator::find(kernel.machine)?, kernel.fetch()?))
     };
