@@ -65,14 +65,15 @@ impl Shares {
 /// What of a netns is not kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unkept {
-    /// Addresses, at least.
+    /// Addresses, roughly.
     pub(super) addresses: u64,
     /// The same of the dump that is being applied.
     in_dump: u64,
 }
 
 impl Netns {
-    /// How many addresses it has, at the least, beside those that are kept. Whether an IP is among them nobody knows.
+    /// How many addresses it has beside those that are kept, roughly: what is told twice is counted twice until the next
+    /// dump. Whether an IP is among them nobody knows.
     #[must_use]
     pub fn unkept(&self) -> u64 {
         self.unkept.addresses
