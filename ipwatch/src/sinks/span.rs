@@ -37,8 +37,10 @@ pub(super) fn plain(
     (trace_id, span_id): Ids,
     parent: Option<SpanId>,
     times: (u64, u64),
-    attributes: Vec<KeyValue>,
+    mut attributes: Vec<KeyValue>,
 ) -> SpanData {
+    // Spans are queued as long as the collector is unreachable.
+    attributes.shrink_to_fit();
     SpanData {
         span_context: SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE),
         parent_span_id: parent.unwrap_or(SpanId::INVALID),
