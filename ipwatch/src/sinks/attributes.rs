@@ -1,5 +1,5 @@
-//! How attributes are written: cleaned, cut, and the names of netns, container, pod and holders the same
-//! on every kind of span and log record. Pure.
+//! Builds attributes: escapes and truncates values, and writes netns, container, pod and holders the same way on every
+//! span and log record. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,12 +13,12 @@ use super::names::{self, Name};
 use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
 use crate::escape::escape;
 
-/// More holders than this are counted, not sent.
+/// Maximum number of holders in one attribute; `ipwatch.holders.count` has their total.
 const HOLDERS: usize = 16;
-/// Texts are cut here: a kernel stack fits, a hostile text does no harm.
+/// Maximum length of a text in bytes. A kernel stack fits.
 pub(super) const TEXT: usize = 4096;
 
-/// Who sends. What `OTEL_RESOURCE_ATTRIBUTES` says goes before our own word.
+/// The resource. `OTEL_RESOURCE_ATTRIBUTES` overrides our own attributes.
 pub(super) fn resource(node: &Node) -> Resource {
     let said = node.resource.iter();
     Resource::builder_empty()
@@ -27,7 +27,7 @@ pub(super) fn resource(node: &Node) -> Resource {
         .build()
 }
 
-/// The place of an attribute among those of the resource: ours, then what else was said, in its order.
+/// Sort key of a resource attribute: our own first, then those of `OTEL_RESOURCE_ATTRIBUTES` in their order.
 pub(super) fn place(key: &str, node: &Node) -> (Option<usize>, Option<usize>) {
     let said = node.resource.iter().position(|(said, _)| said == key);
     (said, own(node).iter().position(|own| own.key.as_str() == key))
@@ -41,7 +41,7 @@ fn own(node: &Node) -> [KeyValue; 3] {
     ]
 }
 
-/// By what.
+/// The instrumentation scope.
 pub(super) fn scope(node: &Node) -> InstrumentationScope {
     InstrumentationScope::builder("ipwatch").with_version(node.version.clone()).build()
 }
@@ -65,13 +65,13 @@ pub(super) fn pod(pod: &Pod, out: &mut Vec<KeyValue>) {
     out.extend(pod.uid.as_deref().map(|uid| text(names::K8S_POD_UID, uid)));
 }
 
-/// The first holder in the names that everybody knows, and all of them in one list.
+/// The first holder by the names of the semantic conventions, and all holders as one list.
 pub(super) fn holders(holders: &[Holder], out: &mut Vec<KeyValue>) {
     let Some(first) = holders.first() else { return };
     out.extend(first.pid.map(|pid| number(names::PROCESS_PID, pid.into())));
     out.extend(first.tid.map(|tid| number(names::THREAD_ID, tid.into())));
     if let Some(comm) = &first.comm {
-        // The kernel names threads; the leader's name is the process's.
+        // `comm` is per thread in the kernel; that of the leader is the name of the process.
         out.push(text(names::THREAD_NAME, comm));
         out.push(text(names::PROCESS_COMMAND, comm));
     }
@@ -106,7 +106,7 @@ fn holder(holder: &Holder) -> String {
     line
 }
 
-/// A word of ours, which needs no cleaning.
+/// A value from our own code. It needs no escaping.
 pub(super) fn word(name: Name, value: &'static str) -> KeyValue {
     KeyValue::new(name.as_str(), value)
 }
@@ -119,7 +119,7 @@ pub(super) fn flag(name: Name, value: bool) -> KeyValue {
     KeyValue::new(name.as_str(), value)
 }
 
-/// OTLP knows signed numbers only; a cookie beyond them is told in digits.
+/// OTLP has signed integers only. A larger cookie is written as a decimal string.
 pub(super) fn number(name: Name, value: u64) -> KeyValue {
     let digits = |_| Value::from(value.to_string());
     KeyValue::new(name.as_str(), i64::try_from(value).map_or_else(digits, Value::I64))
@@ -130,7 +130,7 @@ pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyV
     KeyValue::new(name.as_str(), Value::Array(Array::String(items)))
 }
 
-/// Collectors print what they get: hostile text is made harmless here too, and cut.
+/// Escapes control characters, because collectors print what they receive, and truncates.
 pub(super) fn clean(value: &str) -> String {
     escape(&value[..value.floor_char_boundary(TEXT)]).into_owned()
 }
@@ -139,12 +139,12 @@ pub(super) fn more(len: usize, most: usize) -> u32 {
     u32::try_from(len.saturating_sub(most)).unwrap_or(u32::MAX)
 }
 
-/// A trace's id, made from names that are never reused.
+/// A trace id derived from names that are never reused.
 pub(super) fn trace_id(parts: &[&str]) -> TraceId {
     TraceId::from_bytes(beginning(hash(parts)))
 }
 
-/// A span's.
+/// A span id derived from names that are never reused.
 pub(super) fn span_id(parts: &[&str]) -> SpanId {
     SpanId::from_bytes(beginning(hash(parts)))
 }
@@ -157,7 +157,7 @@ fn hash(parts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part);
-        // Neither ids nor dates hold a NUL.
+        // A separator: neither ids nor dates contain NUL.
         hash.update([0]);
     }
     hash.finalize().into()
@@ -171,7 +171,7 @@ pub(super) fn nanos(date: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The moment that [`nanos`] stands for.
+/// The inverse of [`nanos`], for the SDK's types.
 pub(super) fn moment(nanos: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)
 }

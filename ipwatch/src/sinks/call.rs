@@ -1,8 +1,7 @@
 //! A run of a CNI plugin as a span. Pure.
 //!
-//! A run that no other is known to work for begins a trace; the runs within it, an IPAM plugin's above
-//! all, are children. All ids are made from the boot and the process, so that a child finds its parent's
-//! although that one is sent later.
+//! The outermost run is the root of a trace; runs that it starts, such as that of an IPAM plugin, are its children. All
+//! ids are derived from the boot and the process, so that a child can be sent before its parent.
 
 use std::sync::Arc;
 
@@ -23,15 +22,15 @@ pub struct Run {
     pub entry: CallEntry,
     /// The outermost run that it is within; itself, if it is within none.
     pub root: TaskKey,
-    /// Which boot it was in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
     /// Wall clock minus boot clock, in nanoseconds.
     pub wall_offset: i64,
-    /// Why it failed, where the runtime's log says it.
+    /// The reason of a failure, if the log of the runtime has it.
     pub error: Option<String>,
 }
 
-/// What a link to a run is made of: it can be made before the run has ended.
+/// Identifies a run, so that a link to its span can be made before the run has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct RunKey<'a> {
     /// The run.

@@ -1,7 +1,7 @@
-//! A change of a finding as an OTLP log record, which points at the span of the same change. Pure.
+//! A change of a finding as an OTLP log record with the ids of the span of the same change. Pure.
 //!
-//! It is a message of OTLP, not the SDK's `SdkLogRecord`: that has no constructor outside its crate, and only
-//! the logger of a provider hands out empty ones (opentelemetry_sdk 0.33, `SdkLogRecord::new`).
+//! This builds the OTLP message, not the SDK's `SdkLogRecord`, whose constructor is private to its crate
+//! (opentelemetry_sdk 0.33, `SdkLogRecord::new`): only the logger of a provider can create one.
 
 use opentelemetry_proto::tonic::Attributes;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, any_value::Value};
@@ -12,7 +12,7 @@ use super::journal;
 use super::span::{SAMPLED, attributes, ids, moment};
 use crate::finding::{Change, ChangeKind, Severity};
 
-/// The record of a change. A finding that is over is no alarm, whatever it was before.
+/// The log record of a change. A resolved finding has severity INFO, whatever it had before.
 pub(super) fn record(change: &Change) -> LogRecord {
     let finding = &change.finding;
     let (at, verb) = moment(change);

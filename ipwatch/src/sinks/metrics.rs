@@ -1,7 +1,7 @@
-//! What is counted, as OTLP metrics. Pure.
+//! Our counters as OTLP metrics. Pure.
 //!
-//! They are messages of OTLP: the fields of the SDK's metrics are private to it (opentelemetry_sdk 0.33,
-//! `metrics::data`), and only its own instruments and readers fill them, with a second copy of every counter.
+//! This builds OTLP messages. The SDK's metric data (opentelemetry_sdk 0.33, `metrics::data`) has private fields that
+//! only its own instruments and readers fill. They would keep a second copy of every counter.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +20,23 @@ use crate::contract::Probe;
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding, Severity, Status};
 
-/// What stood at one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
-    /// Since when it is counted, Unix time in nanoseconds.
+    /// When counting started, in nanoseconds since the epoch.
     pub since: u64,
-    /// When, likewise.
+    /// When the snapshot was taken, in nanoseconds since the epoch.
     pub at: u64,
     /// Open findings.
     pub findings: BTreeMap<(Code, Severity, Status), u64>,
-    /// Events that each probe has seen, and those that were not told.
+    /// For each probe, the events it saw and those it lost.
     pub probes: Vec<(String, u64, u64)>,
-    /// What became of the telemetry before this.
+    /// Telemetry exported and dropped before this snapshot.
     pub telemetry: Counters,
 }
 
 impl Snapshot {
-    /// What stands now (`times.1`), and what was counted since the daemon started (`times.0`).
+    /// A snapshot at `times.1` of what was counted since the daemon started at `times.0`.
     #[must_use]
     pub fn new(
         times: (BootNs, BootNs),
@@ -65,7 +65,7 @@ impl Snapshot {
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate size in memory.
     pub(super) fn size(&self) -> usize {
         let names: usize = self.probes.iter().map(|(name, ..)| name.len() + 48).sum();
         size_of::<Self>() + self.findings.len() * 32 + names

@@ -1,5 +1,5 @@
-//! The names of every attribute that leaves the node. Nothing else can be sent: an attribute is made of a
-//! [`Name`], and there are no others. `docs/telemetry.md` explains each, and a test compares the two.
+//! The names of all attributes. An attribute can only be built from a [`Name`], so no other name is ever sent.
+//! `docs/telemetry.md` documents each; a test compares the two.
 
 use opentelemetry_semantic_conventions::attribute;
 
@@ -8,7 +8,7 @@ use opentelemetry_semantic_conventions::attribute;
 pub struct Name(&'static str);
 
 impl Name {
-    /// As it is sent.
+    /// The name as a string.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.0
@@ -23,8 +23,8 @@ macro_rules! names {
     };
 }
 
-// Those that OpenTelemetry's semantic conventions have come first. The crate's version is that of the conventions: a name
-// that changes with it is seen by `sinks::otlp::tests::golden`.
+// Names from OpenTelemetry's semantic conventions come first. If an update of the crate changes one of them,
+// `sinks::otlp::tests::golden` fails.
 names! {
     SERVICE_NAME = attribute::SERVICE_NAME,
     SERVICE_VERSION = attribute::SERVICE_VERSION,

@@ -1,11 +1,10 @@
 //! A change of a finding as a span. Pure.
 //!
-//! A finding is one trace, whose id is made from the finding's. Its root is the span of its opening,
-//! sent at once and of no length: a trace whose root came only with the end would be an incomplete
-//! one for as long as somebody needs it. Every update is a child of no length, and the end is a
-//! child that lasts from `since` to `resolved_at`. Links lead to the tenure of the IP and to the runs of
-//! CNI plugins that it concerns. All ids are made from what the finding says, so a
-//! span that is sent twice is the same span, and a restarted daemon finds the same parent.
+//! A finding is one trace. Its root span marks the opening; it has no duration and is sent at once, because a trace
+//! without a root is shown as incomplete while the finding is open. Each update is a child span without duration. The
+//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP and to the CNI plugin runs
+//! involved. All ids are derived from the finding: a span that is sent twice has the same id, and a restarted daemon
+//! computes the same parent.
 
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -17,29 +16,31 @@ use super::attributes::{self, clean, flag, list, more, nanos, text, word};
 use super::{journal, names};
 use crate::finding::{Change, ChangeKind, Evidence, Finding, Severity};
 
-/// More evidence than this is counted, not sent.
+/// Maximum number of evidence events; the rest is counted in `dropped_events_count`.
 const EVIDENCE: usize = 64;
 
-/// Everything of ours is sampled.
+/// The trace flags of all our spans.
 pub(super) const SAMPLED: TraceFlags = TraceFlags::SAMPLED;
 
-/// Which trace, and which span in it.
+/// A trace id and a span id.
 pub(super) type Ids = (TraceId, SpanId);
 
-/// A link to another span of this node's, by the ids that are made of its names. `kind` is `tenure` or `cni-call`.
+/// A link to another span of this node. `kind` is `tenure` or `cni-call`.
 pub(super) fn link((trace_id, span_id): Ids, kind: &'static str) -> Link {
     let context = SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE);
     Link::new(context, vec![word(names::LINK_KIND, kind)], 0)
 }
 
-/// A span with neither events nor links nor a status. `times` are Unix time in nanoseconds.
+/// A span without events, links and status. `times` are start and end in nanoseconds since the epoch.
 pub(super) fn plain(
     name: impl Into<std::borrow::Cow<'static, str>>,
     (trace_id, span_id): Ids,
     parent: Option<SpanId>,
     times: (u64, u64),
-    attributes: Vec<KeyValue>,
+    mut attributes: Vec<KeyValue>,
 ) -> SpanData {
+    // Spans are queued as long as the collector is unreachable.
+    attributes.shrink_to_fit();
     SpanData {
         span_context: SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE),
         parent_span_id: parent.unwrap_or(SpanId::INVALID),
@@ -53,12 +54,12 @@ pub(super) fn plain(
         events: SpanEvents::default(),
         links: SpanLinks::default(),
         status: Status::Unset,
-        // All have the same one: it is said once for a batch.
+        // The same for all spans: `wire` sets it once per request.
         instrumentation_scope: InstrumentationScope::default(),
     }
 }
 
-/// Events, and how many more there were.
+/// Span events, and the number of those left out.
 pub(super) fn events(events: Vec<Event>, dropped: u32) -> SpanEvents {
     let mut all = SpanEvents::default();
     (all.events, all.dropped_count) = (events, dropped);
@@ -101,7 +102,7 @@ fn root(finding: &Finding) -> SpanId {
     attributes::span_id(&[&finding.id, &finding.since, "opened"])
 }
 
-/// The span of a change, and what it concerns.
+/// The span of a change, with links to the spans it refers to.
 pub(super) fn span(change: &Change, links: &[Link]) -> SpanData {
     let finding = &change.finding;
     let end = nanos(moment(change).0);
@@ -119,7 +120,7 @@ pub(super) fn span(change: &Change, links: &[Link]) -> SpanData {
     span
 }
 
-/// What a person should act on is an error, so that the tools that look for failed traces find it.
+/// Warnings and critical findings are errors, so that searches for failed traces find them.
 fn outcome(finding: &Finding) -> Status {
     match finding.severity {
         Severity::Info => Status::Unset,
@@ -135,7 +136,7 @@ fn event(evidence: &Evidence) -> Event {
     Event::new("ipwatch.evidence", attributes::moment(nanos(&evidence.at)), attributes, 0)
 }
 
-/// What a change says, on its span and in its log record.
+/// The attributes of a change, for its span and its log record.
 pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     let finding = &change.finding;
     let subject = &finding.subject;

@@ -1,8 +1,8 @@
 //! The teardown of a netns as spans. Pure.
 //!
-//! One that gets on is one span, from the moment it was asked for to its end. One that hangs is told at
-//! once: its root is then a span of no length, and the end a child with an event for each look at the
-//! kernel's worker meanwhile.
+//! A teardown that makes progress is one span, from the request to its end. For one that hangs, a root span without
+//! duration is sent at once; a child span follows at the end, with an event for each look at the kernel worker in
+//! between.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::{names, span};
 use crate::fact::BootNs;
 use crate::map::{Ending, WorkerLook};
 
-/// A teardown that hangs, or has ended.
+/// A teardown that hangs or has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Teardown {
     /// The teardown.
     pub ending: Ending,
-    /// Which boot it is in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
     /// Wall clock minus boot clock, in nanoseconds.
     pub wall_offset: i64,
@@ -32,12 +32,12 @@ impl Teardown {
     }
 }
 
-/// The span of one that hangs, or has ended.
+/// The span of a teardown.
 pub(super) fn span(teardown: &Teardown) -> SpanData {
     let ending = &teardown.ending;
     let cookie = ending.netns.cookie.map(|cookie| cookie.to_string()).unwrap_or_default();
     let inode = ending.netns.inode.map(|inode| inode.to_string()).unwrap_or_default();
-    // The inode is handed out again, but not to two that die at one moment.
+    // Inodes are reused, but two netns that are torn down at the same moment cannot share one.
     let asked = ending.asked.0.to_string();
     let parts = |what| [what, &*teardown.boot_id, &cookie, &inode, &asked];
     let root = attributes::span_id(&parts("teardown asked"));

@@ -1,9 +1,8 @@
 //! An IP's tenure as spans. Pure.
 //!
-//! A tenure is one trace. Its root is the span of its beginning, of no length and sent at once: who looks for
-//! the holder of an IP cannot wait for the end. The end is a child that lasts from the assignment to the
-//! release. The ids are made from what a tenure says of itself, so that a finding's link can be made without
-//! the span.
+//! A tenure is one trace. Its root span marks the assignment; it has no duration and is sent at once, so that the
+//! holder of an IP can be looked up before the tenure ends. A child span lasts from the assignment to the release. The
+//! ids are derived from the tenure, so that a finding can link to it without having its span.
 
 use std::sync::Arc;
 
@@ -16,18 +15,18 @@ use super::names;
 use super::span::{self, Ids};
 use crate::contract::{Holder, Tenure};
 
-/// A tenure that begins, or one that has ended.
+/// A tenure that begins or has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
-    /// The tenure; it has ended if it says until when.
+    /// The tenure. It has ended if `to` is set.
     pub tenure: Tenure,
-    /// Who keeps its netns.
+    /// The holders of its netns.
     pub holders: Vec<Holder>,
-    /// Which boot it is in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
 }
 
-/// A link to the beginning of a tenure.
+/// A link to the root span of a tenure.
 #[must_use]
 pub fn link(tenure: &Tenure, boot_id: &str) -> Link {
     span::link(ids(tenure, boot_id, "assigned"), "tenure")
@@ -35,7 +34,7 @@ pub fn link(tenure: &Tenure, boot_id: &str) -> Link {
 
 fn ids(tenure: &Tenure, boot_id: &str, change: &str) -> Ids {
     let netns = &tenure.netns;
-    // As in an identity: the cookie where there is one, for the inode is handed out again.
+    // As in an identity: the cookie if there is one, because inodes are reused.
     let netns = match (netns.cookie, netns.inode, netns.nsid) {
         (Some(cookie), ..) => format!("cookie:{cookie}"),
         (None, Some(inode), _) => format!("inode:{inode}"),
@@ -48,7 +47,7 @@ fn ids(tenure: &Tenure, boot_id: &str, change: &str) -> Ids {
     (attributes::trace_id(&parts("tenure trace")), span)
 }
 
-/// The span of a beginning or of an end.
+/// The root span of a tenure that begins, or the child span of one that has ended.
 pub(super) fn span(held: &Held) -> SpanData {
     let tenure = &held.tenure;
     let begins = ids(tenure, &held.boot_id, "assigned");

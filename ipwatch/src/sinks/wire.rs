@@ -1,5 +1,4 @@
-//! The requests that collectors get, from the SDK's types: by opentelemetry-proto's own conversion, except for
-//! what stands here. Pure.
+//! Builds OTLP requests from the SDK's types with the conversions of opentelemetry-proto. Pure.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -16,7 +15,7 @@ use super::queue::Kind;
 use super::span::SAMPLED;
 use super::{Node, attributes};
 
-/// Who sends, and by what: the same in every request.
+/// Resource and instrumentation scope, which are the same in every request.
 #[derive(Debug)]
 pub(super) struct Origin {
     resource: Option<Resource>,
@@ -26,7 +25,7 @@ pub(super) struct Origin {
 impl Origin {
     pub(super) fn new(node: &Node) -> Self {
         let mut resource = Resource::from(&attributes::resource(node));
-        // The SDK keeps them in a HashMap, whose order is another one at each start.
+        // The SDK keeps them in a HashMap, whose order differs at each start.
         resource.attributes.sort_by_key(|pair| attributes::place(&pair.key, node));
         let scope = InstrumentationScope::from((attributes::scope(node), None));
         Self { resource: Some(resource), scope: Some(scope) }
@@ -64,16 +63,16 @@ impl Origin {
     }
 }
 
-/// The message of a span. Two fields are not as opentelemetry-proto 0.33 writes them (`transform::trace`), so that
-/// collectors get what they always got.
+/// Converts a span. Two fields differ from the conversion of opentelemetry-proto 0.33 (`transform::trace`), so that
+/// the bytes stay the same as in earlier versions.
 fn message(kind: Kind, span: SpanData) -> Span {
     let mut span = Span::from(span);
     for link in &mut span.links {
-        // It would say for certain that the other span is this process's. The daemon before a restart may have sent it.
+        // The conversion marks the linked context as known to be local. It may have been sent before a restart.
         link.flags = SAMPLED.to_u8().into();
     }
     if matches!(kind, Kind::Teardowns | Kind::Tenures) {
-        // They can neither fail nor succeed: no status, where it would write an empty one.
+        // These have no status. The conversion writes an empty message.
         span.status = None;
     }
     span

@@ -1,4 +1,4 @@
-//! The task that sends: one batch after the other, as often as it takes.
+//! The task that sends batches one after the other and retries failed ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use crate::escape::escape;
 use crate::sinks::queue::{Item, Kind, Queue};
 use crate::sinks::wire::Origin;
 
-/// How many items one request carries.
+/// Maximum number of items in one request.
 const BATCH: usize = 32;
-/// First and longest wait after a failure.
+/// First and longest delay before a retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 pub(super) struct Exporter {
     transport: Transport,
     origin: Origin,
     queue: Arc<Queue>,
-    /// It took the last batch in part only.
+    /// The collector rejected some items of the last batch.
     rejecting: bool,
 }
 
@@ -26,7 +26,7 @@ impl Exporter {
         Self { transport, origin, queue, rejecting: false }
     }
 
-    /// Until the end is asked for and nothing is left.
+    /// Runs until shutdown is requested and the queue is empty.
     pub(super) async fn run(mut self) {
         loop {
             let batch = self.queue.take(BATCH);
@@ -40,7 +40,7 @@ impl Exporter {
         }
     }
 
-    /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
+    /// Sends one batch and retries it until it is accepted or rejected. During shutdown there are no retries.
     async fn deliver(&mut self, batch: Vec<Item>) {
         let count = batch.len() as u64;
         let payload = payload(batch, &self.origin);
@@ -49,7 +49,7 @@ impl Exporter {
             match self.transport.send(&payload).await {
                 Ok(taken) => {
                     let rejected = match payload {
-                        // A snapshot has many points, and is one to us.
+                        // The collector counts data points; we count snapshots.
                         Payload::Metrics(_) => taken.rejected.min(1),
                         _ => taken.rejected.min(count),
                     };
@@ -78,7 +78,7 @@ impl Exporter {
     fn tell_taken(&mut self, rejected: u64, why: &str) {
         let before = std::mem::replace(&mut self.rejecting, rejected > 0);
         let (url, signal) = self.names();
-        // One line when it begins; the counters tell how many.
+        // Logged once; the counters have the number.
         if rejected > 0 && !before {
             let why = escape(why);
             tracing::warn!("the OTLP collector at {url} rejected {rejected} {signal}: {why}");
@@ -88,7 +88,7 @@ impl Exporter {
         }
     }
 
-    /// One line when it begins to fail, not one for each attempt.
+    /// Logs the first failure, not each retry.
     fn report(&self, why: &str, fate: &str) {
         let (url, signal) = self.names();
         if self.queue.failed(why) {
@@ -102,19 +102,19 @@ impl Exporter {
         (escape(&route.target.url), route.signal.as_str())
     }
 
-    /// Waits, but not beyond the end of the daemon.
+    /// Waits, or returns early on shutdown.
     async fn pause(&self, wait: Duration) {
         let ending = async {
             while !self.queue.is_ending() {
                 self.queue.news.notified().await;
             }
         };
-        // Either outcome means the same: try again.
+        // Retry in either case.
         let _ = tokio::time::timeout(wait, ending).await;
     }
 }
 
-/// A batch is of one kind, so that it goes into one request.
+/// The request for a batch, whose items are all of one kind.
 fn payload(batch: Vec<Item>, origin: &Origin) -> Payload {
     let kind = batch.first().map_or(Kind::Findings, Item::kind);
     let (mut spans, mut records, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! The bytes that a collector gets, compared with those that it got before (`golden.hex`). Whoever changes them
-//! changes what people's queries, dashboards and alerts see.
+//! Compares the bytes that a collector receives with a recording (`golden.hex`). Users' queries, dashboards and alerts
+//! depend on them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn links() -> Vec<Link> {
     vec![tenure::link(&tenure::tests::held(None).tenure, "boot"), run.link()]
 }
 
-/// Tells of everything that can be told, in every shape.
+/// Publishes every kind of item in every shape. Returns how many.
 fn tell_all(otlp: &Otlp) -> u64 {
     let changes = changes();
     for change in &changes {
@@ -71,7 +71,7 @@ fn tell_all(otlp: &Otlp) -> u64 {
     (2 * changes.len() + 3 + count + 2 + 1) as u64
 }
 
-/// What came, in the order of the paths, and of their arrival.
+/// The requests that arrive, by path.
 async fn sent() -> Vec<(String, Vec<u8>)> {
     let (server, address) = Server::start([]).await;
     let file = format!(
@@ -91,7 +91,7 @@ async fn sent() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// For people, when it differs.
+/// For the failure message.
 fn decoded(path: &str, body: &[u8]) -> String {
     match path {
         "/v1/traces" => format!("{:#?}", ExportTraceServiceRequest::decode(body).unwrap()),
@@ -125,7 +125,7 @@ fn read(text: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// `IPWATCH_BLESS=1 cargo test -p ipwatch --lib golden` writes them anew: the changelog says what is new then.
+/// `IPWATCH_BLESS=1 cargo test -p ipwatch --lib golden` updates the recording. A change belongs in the changelog.
 #[tokio::test]
 async fn collectors_get_the_bytes_that_they_got_before() {
     let all = sent().await;
