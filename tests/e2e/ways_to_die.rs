@@ -10,9 +10,9 @@ use support::role::{Helper, Role, Running};
 use support::{Config, Daemon, Lab, Netns, cgroup, eventually, patience};
 
 support::tests! {
-    each_is_found_without_a_sweep needs [Fuse] @ Kernel Rung,
-    each_is_found_by_looking_at_all_tasks needs [Fuse] @ Kernel,
-    each_is_found_where_nothing_can_be_probed needs [Fuse] @ Kernel,
+    each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Rung,
+    each_is_found_by_looking_at_all_tasks needs [Fuse] @ Alone Kernel,
+    each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel,
 }
 
 /// Seconds of grace in these tests.
@@ -160,8 +160,6 @@ fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> boo
         }
     }
     assert!(late.is_empty(), "not in time: {late:?}");
-    let known = daemon.findings();
-    assert!(known.iter().all(|finding| finding["code"] == CODE), "{known:?}");
 }
 
 /// Nothing looks at all tasks: what is found is told by the probes.

@@ -90,6 +90,11 @@ roles! {
     /// Reads that file with its leader (first argument: `leader`) or with another thread, and ends as it is told: see
     /// `stuck::Way`. The second argument is the cgroup whose memory it uses up.
     Mortal = "mortal" => mortal,
+    /// Makes as many processes a second as its first argument says, for as many seconds as the second, each of which
+    /// ends at once. Says how many it made.
+    Churn = "churn" => churn,
+    /// Has as many threads as its argument says, which do nothing.
+    Threads = "threads" => threads,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
     /// Opens that file and becomes another program when told, with `exec`: what closes its file then.
@@ -511,6 +516,40 @@ fn end_by(way: &str, group: &str, leave: &std::sync::mpsc::Sender<()>) {
         }
         other => panic!("no way to die: {other}"),
     }
+}
+
+fn churn(args: &[String]) {
+    let number = |n: usize| args[n].parse::<u32>().expect("a number");
+    let (a_second, seconds) = (number(0), number(1));
+    ready();
+    let _ = listen();
+    let began = std::time::Instant::now();
+    let mut made = 0u32;
+    while began.elapsed() < Duration::from_secs(u64::from(seconds)) {
+        for _ in 0..a_second.div_ceil(50) {
+            sys::fork_and_reap().expect("fork");
+            made += 1;
+        }
+        let due = Duration::from_secs(1) * made / a_second;
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+    }
+    say(&made.to_string());
+    while listen().is_some() {}
+}
+
+fn threads(args: &[String]) {
+    let count: usize = args[0].parse().expect("a number");
+    for _ in 0..count {
+        let thread = std::thread::Builder::new().stack_size(16 << 10);
+        thread
+            .spawn(|| {
+                loop {
+                    std::thread::park();
+                }
+            })
+            .expect("a thread");
+    }
+    wait_for_end();
 }
 
 fn opener(args: &[String]) {

@@ -153,6 +153,21 @@ pub fn unlimit_core() -> io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Core, wanted)?)
 }
 
+/// Makes a process that ends at once, and waits for its end. The caller must have one thread.
+pub fn fork_and_reap() -> io::Result<()> {
+    // SAFETY: the child does nothing but end; the parent waits for that child alone.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(0),
+            child if child > 0 => {
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+                Ok(())
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// The signal handling of a helper: the one given has its default effect again (Rust ignores
 /// SIGPIPE, and a caller may have ignored others).
 pub fn default_signal(signal: i32) {
