@@ -55,7 +55,7 @@ fn an_event_that_was_on_its_way_is_not_missed() {
     let made = started(30, 20);
     snapshot(&mut feed, 40, std::slice::from_ref(&made));
     feed.tell_at(BootNs(20 * SEC), Origin::Probe, What::Task(made.clone()));
-    snapshot(&mut feed, 43, &[made.clone()]);
+    snapshot(&mut feed, 43, std::slice::from_ref(&made));
     snapshot(&mut feed, 73, &[]);
     feed.tell_at(BootNs(73 * SEC), Origin::Probe, What::TaskReleased { task: made.key });
     snapshot(&mut feed, 103, &[]);
@@ -78,7 +78,7 @@ fn a_task_is_told_by_its_event_and_not_by_a_snapshot_that_meets_it_in_its_first_
     young.key.start -= 10;
     snapshot(&mut feed, 40, std::slice::from_ref(&young));
     assert!(feed.map.task(&young.key).is_none(), "it may be gone without a word");
-    snapshot(&mut feed, 70, &[young.clone()]);
+    snapshot(&mut feed, 70, std::slice::from_ref(&young));
     assert!(feed.map.task(&young.key).is_some());
 }
 
