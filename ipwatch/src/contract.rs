@@ -542,4 +542,7 @@ pub struct Probe {
     /// Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
+    /// Events that no probe told: a look at all tasks found what they had left, twice. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
 }

@@ -182,6 +182,11 @@ impl Pending {
         self.adopt_tries.remove(&id);
     }
 
+    /// Netns and tasks are to be listed again by then.
+    pub(super) fn walk_by(&mut self, due: BootNs) {
+        self.walk = Some(self.walk.map_or(due, |walk| walk.min(due)));
+    }
+
     /// It could not be opened, or not read whole.
     pub(super) fn not_adopted(&mut self, id: NetnsId, at: BootNs) {
         if let Some(tries) = self.adopt_tries.get_mut(&id).filter(|tries| tries.asked) {

@@ -15,6 +15,7 @@
 //! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
+//! - `missed`: what of all that no event had told.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go. `unasked`:
 //!   whether a container may belong to a runtime that nobody asks.
@@ -50,6 +51,7 @@ mod leaks;
 mod leftovers;
 mod links;
 mod loops;
+mod missed;
 mod neighbour_view;
 mod neighbours;
 mod netns;
@@ -143,6 +145,7 @@ pub struct NodeMap {
     doubts: doubt::Doubts,
 
     tasks: task::Tasks,
+    missed: missed::Missed,
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
 
     runtimes: runtime::Runtimes,
@@ -275,7 +278,10 @@ impl NodeMap {
 
             What::Task(task) => self.set_task(task, at, fact.origin),
             What::TaskExiting { task } => self.task_exiting(*task, at),
-            What::TaskReleased { task } => self.task_released(*task, at),
+            What::TaskReleased { task } => {
+                self.missed.told(task);
+                self.task_released(*task, at);
+            }
             What::Signalled { pid, tid, signal, group, by } => {
                 self.signalled(*pid, *tid, *signal, *group, by, at);
             }

@@ -14,6 +14,8 @@ use super::{Netns, NetnsId, NodeMap, Table};
 /// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
 const MAX_KILLS: usize = 4096;
 const SIGKILL: u32 = 9;
+/// A task that a snapshot told is taken for one that events tell of after so long.
+const KNOWN: u64 = 5_000_000_000;
 /// Nanoseconds of a tick (USER_HZ), in which start times are told.
 const TICK: u64 = 10_000_000;
 
@@ -145,6 +147,11 @@ impl Tasks {
 
 impl NodeMap {
     pub(super) fn set_task(&mut self, task: &Task, at: BootNs, origin: Origin) {
+        if origin == Origin::Probe {
+            self.missed.told(&task.key);
+        } else if !self.tasks.entries.contains_key(&task.key) && self.is_told_soon(task, at) {
+            return;
+        }
         if self.graves.task_buried(task.key, at) {
             return;
         }
@@ -159,6 +166,7 @@ impl NodeMap {
         let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
 
         let fresh = !self.tasks.entries.contains_key(&task.key);
+        let compares = origin != Origin::Probe && self.compares();
         let entry = self.tasks.entries.entry(task.key).or_insert_with(|| TaskEntry {
             key: task.key,
             comm: task.comm.clone(),
@@ -187,6 +195,15 @@ impl NodeMap {
         // What was on its way out before ipwatch looked has been so at least since it last ran.
         let before = task.idle.filter(|_| entry.preexisting).unwrap_or(0);
         let since = BootNs(at.0.saturating_sub(before));
+        if compares {
+            let leaves = (task.exiting || task.killed) && entry.leaving_since().is_none();
+            match () {
+                () if fresh => self.missed.appeared(task, at),
+                () if moved_from.is_some() => self.missed.moved(task.key, at),
+                () if leaves => self.missed.exits(task.key, at),
+                () => {}
+            }
+        }
         if task.exiting {
             entry.exiting.get_or_insert(since);
         }
@@ -398,9 +415,16 @@ impl NodeMap {
     }
 
     pub(super) fn sweep_tasks(&mut self, began: BootNs) {
+        let compares = self.compares() && self.sight.release;
         for key in self.untouched_since(began) {
+            // A thread that was told by a snapshot alone goes without an event.
+            let known = self.tasks.entries.get(&key).map(|entry| entry.since);
+            if compares && key.is_leader() && known.is_some_and(|since| began > since.plus(KNOWN)) {
+                self.missed.vanished(key, began);
+            }
             self.task_released(key, began);
         }
+        self.confirm_missed(began);
     }
 
     /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.

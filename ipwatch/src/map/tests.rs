@@ -8,6 +8,7 @@ mod detail;
 mod endings;
 mod ipam;
 mod leaks;
+mod missed;
 mod model;
 mod order;
 mod owner;

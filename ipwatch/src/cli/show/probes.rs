@@ -31,8 +31,10 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "WHY"])
     };
     let mut notes = Notes { inline: view.wide || !view.headers, texts: Vec::new() };
-    for probe in probes {
+    let whys: Vec<String> = probes.iter().map(why).collect();
+    for (probe, why) in probes.iter().zip(&whys) {
         let style = match probe.status.as_str() {
+            "active" if probe.missed.is_some() => Style::Yellow,
             "active" => Style::Green,
             "missing" => Style::Red,
             _ => Style::Yellow,
@@ -47,7 +49,7 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
             row.push(Cell::known(probe.seen));
             row.push(Cell::known(probe.lost.or(probe.seen.map(|_| 0))));
         }
-        row.push(Cell::new(notes.note(probe.why.as_deref().unwrap_or_default())));
+        row.push(Cell::new(notes.note(why)));
         events.row(row);
     }
     let sources = sources.render(view.headers, view.paint);
@@ -59,6 +61,15 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     } else {
         format!("{sources}\n{events}{notes}{refused}")
     }
+}
+
+/// Why an event stands where it does, and what it did not tell.
+fn why(probe: &Probe) -> String {
+    let missed = probe.missed.map(|count| {
+        format!("{count} were not told by it: a look at all tasks found what they had left")
+    });
+    let why: Vec<&str> = missed.as_deref().into_iter().chain(probe.why.as_deref()).collect();
+    why.join("; ")
 }
 
 /// What was not taken: nothing, on most nodes.

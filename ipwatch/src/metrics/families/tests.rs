@@ -31,6 +31,7 @@ fn probe(event: &str, seen: Option<u64>) -> Probe {
         why: None,
         seen,
         lost: None,
+        missed: None,
     }
 }
 
@@ -58,6 +59,7 @@ fn full() -> Reading {
     let source =
         SourceState { name: "netlink".into(), status: SourceStatus::Active, detail: String::new() };
     Reading {
+        missed_events: [("process-fork", 2)].into(),
         node: "node-17".into(),
         kernel: "6.12".into(),
         whole: true,
@@ -165,6 +167,7 @@ fn a_reading_is_told_as_it_is() {
         "ipwatch_metrics_omitted{metric=\"ipwatch_address_info\"} 4",
         "ipwatch_metrics_omitted{metric=\"ipwatch_critical_finding_info\"} 1",
         "ipwatch_metrics_refused_total 9",
+        "ipwatch_missed_events_total{event=\"process-fork\"} 2",
     ] {
         assert!(page.lines().any(|told| told == line), "{line}\nis not in\n{page}");
     }

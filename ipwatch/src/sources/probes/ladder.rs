@@ -418,6 +418,7 @@ pub(super) fn report(
                     why,
                     seen: (!event.kinds.is_empty()).then_some(seen),
                     lost: Some(lost).filter(|lost| *lost > 0),
+                    missed: None,
                 },
                 None => fallen(event, why),
             }
@@ -440,6 +441,7 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         why,
         seen: None,
         lost: None,
+        missed: None,
     }
 }
 

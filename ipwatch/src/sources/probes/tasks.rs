@@ -363,7 +363,7 @@ fn say(at: BootNs, what: What) -> Fact {
 /// knows is lost. One that is killed and not yet in its exit is told as killed from now on; the sender's time, where
 /// there is one, is told beside.
 fn tell_member(member: &TaskRecord, entry: &Leaving, now: BootNs, facts: &mut Vec<Fact>) {
-    let mut said = TaskRecord { ..*member };
+    let mut said = *member;
     said.header.time = now.0;
     said.flags &= !PF_EXITING;
     said.pending &= !KILL_BIT;
