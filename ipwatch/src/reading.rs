@@ -27,6 +27,8 @@ use crate::fact::BootNs;
 const LONGEST: u64 = 2_000_000_000;
 /// How long a thread may be at its job without any read of which it tells.
 const LONGEST_BETWEEN: u64 = 10_000_000_000;
+/// The most that is read of the mounts: some 40,000 of them.
+const MOUNTS: usize = 8 << 20;
 /// Between two looks at a thread.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -372,7 +374,8 @@ pub async fn unblocked<T: Send + 'static>(
 /// much would be left out.
 fn mount_of(path: &Path) -> PathBuf {
     // A file of the kernel's own that waits for no file system.
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = Path::new("/proc/self/mountinfo");
+    let text = crate::bounded::read_text(mounts, MOUNTS).unwrap_or_default();
     let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
     let above = points.filter(|point| path.starts_with(point) && *point != Path::new("/"));
     above.max_by_key(|point| point.as_os_str().len()).map(ToOwned::to_owned).unwrap_or_default()

@@ -83,9 +83,10 @@ fn await_detail(daemon: &Daemon, source: &str, parts: &[&str]) {
 
 /// Its `stack` waits for `exec_update_lock`, on some kernels more.
 fn a_process_that_hangs_in_execve(lab: &Lab) {
+    let daemon;
     let mut hung = Hung::mount(lab);
     let netns = with_address(lab, "exec", 7);
-    let daemon = Daemon::start(lab, &config(lab));
+    daemon = Daemon::start(lab, &config(lab));
     let helper = hang_in_execve(&netns, &hung);
     let pid = helper.pid();
     let finding = daemon.await_firing(CODE, SOON, |finding| finding["holders"][0]["pid"] == pid);
@@ -105,9 +106,10 @@ fn a_process_that_hangs_in_execve(lab: &Lab) {
 
 /// More than may be left behind.
 fn many_processes_that_hang_in_execve(lab: &Lab) {
+    let daemon;
     let mut hung = Hung::mount(lab);
     let netns = with_address(lab, "many", 7);
-    let daemon = Daemon::start(lab, &config(lab));
+    daemon = Daemon::start(lab, &config(lab));
     let helpers: Vec<Running> = (0..12).map(|_| hang_in_execve(&netns, &hung)).collect();
     let pids: Vec<u32> = helpers.iter().map(Running::pid).collect();
     until("each is told", 2 * SOON, || {
@@ -131,19 +133,21 @@ fn a_store_below_a_hung_mount(lab: &Lab) {
         fs::write(dir.join(ip), format!("{id}\r\neth0")).unwrap();
     };
     reserve("alpha", "10.200.1.5", "aaaa");
+    // Ends last: while one of its threads hangs, it cannot.
+    let daemon;
     let mut hung = Hung::mount_silent(&stores.join("hung"));
     let mut cache = Hung::mount_silent(&lab.subdir("cni"));
     let text = format!("[ipam]\nconf_dirs = []\ndata_dirs = [{stores:?}]");
-    let daemon = Daemon::start(lab, &config(lab).line(&text));
+    daemon = Daemon::start(lab, &config(lab).line(&text));
     let reserved = |ip: &str| {
-        let known = daemon.list("reservations", &["query", "ipam"]);
+        let known = daemon.list("reservations", &["query", "ipam", ip]);
         known.iter().any(|one| one["ip"] == ip)
     };
     until("the other network is known", 15, || reserved("10.200.1.5"));
     reserve("alpha", "10.200.1.6", "bbbb");
     until("and followed", 10, || reserved("10.200.1.6"));
     let path = stores.join("hung");
-    await_detail(&daemon, "ipam/host-local", &[path.to_str().unwrap(), "has not answered for"]);
+    await_detail(&daemon, "host-local", &[path.to_str().unwrap(), "has not answered for"]);
     await_detail(
         &daemon,
         "cni",
@@ -156,18 +160,19 @@ fn a_store_below_a_hung_mount(lab: &Lab) {
     until("all is read again", RECOVERY, || {
         reserved("10.200.2.5") && detail(&daemon, "cni").0 == "active"
     });
-    until("and active", RECOVERY, || detail(&daemon, "ipam/host-local").0 == "active");
+    until("and active", RECOVERY, || detail(&daemon, "host-local").0 == "active");
 }
 
 /// The way to a netns leads through a directory that its server no longer answers for.
 fn a_netns_mounted_below_a_hung_mount(lab: &Lab) {
+    let daemon;
     let mut hung = Hung::mount(lab);
     let netns = with_address(lab, "path", 7);
     let point = Path::new(&hung.file()).to_owned();
     rustix::mount::mount_bind(netns.path(), &point).expect("mount the netns there");
     let _unmount = Unmount(&point);
     netns.unmount();
-    let daemon = Daemon::start(lab, &config(lab));
+    daemon = Daemon::start(lab, &config(lab));
     another_is_found(lab, &daemon, 8);
     let (status, told) = detail(&daemon, "netlink");
     println!("FIGURE netlink is {status}: {told}");
