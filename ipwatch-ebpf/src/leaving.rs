@@ -15,8 +15,8 @@ use ipwatch_common::{Leaving, MISSING, MOST_LEAVING, OUTSIDE, kind};
 
 use crate::emit::{dropped, rouse};
 use crate::offsets::{
-    OWN_PID_NS, SIGHAND_ACTION, SIGNAL_EXEC_TASK, SIGNAL_FLAGS, SIGNAL_THREADS, TASK_LEADER, TASK_NSPROXY,
-    TASK_SIGHAND, TASK_START,
+    OWN_PID_NS, SIGHAND_ACTION, SIGNAL_EXEC_TASK, SIGNAL_FLAGS, SIGNAL_THREADS, TASK_LEADER,
+    TASK_NSPROXY, TASK_SIGHAND, TASK_START,
 };
 use crate::read::{self, Addr, at, field};
 use crate::tasks::ids;
