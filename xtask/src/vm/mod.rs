@@ -48,11 +48,12 @@ const UNDER_LOCKDOWN: [&str; 6] = [
     "cni_calls::calls_are_told",
 ];
 
-/// The same where no program may read kernel memory, so that none is left that could be tested.
+/// The same where no program may read kernel memory, so that none is left that could be tested. Who sent a SIGKILL is
+/// then not known.
 const UNDER_CONFIDENTIALITY: [&str; 4] = [
     "probes::every_event",
     "map::a_fresh_address",
-    "stuck::a_killed_reader",
+    "stuck::a_hang_in_exit",
     "holders::an_fd_alone",
 ];
 
