@@ -314,6 +314,11 @@ impl Why {
         }
     }
 
+    /// This rung holds, by another of its hooks: why not by the first is no reason any more.
+    fn reached(&mut self, rung: Rung) {
+        self.0.retain(|(known, _)| *known != Some(rung));
+    }
+
     fn text(&self) -> Option<String> {
         let one = |(rung, reason): &(Option<Rung>, Reason)| match rung {
             Some(rung) => format!("{rung}: {reason}"),
@@ -388,6 +393,7 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
         match loader.attach(way.rung, way.programs) {
             Ok(()) => {
                 let hook = way.programs.first().map_or("", |(_, attach)| attach.hook());
+                why.reached(way.rung);
                 return Standing { event: event.name, rung: Some(way.rung), hook, why };
             }
             Err(refusal) => why.add(Some(way.rung), Reason::Refused(refusal)),
@@ -487,6 +493,16 @@ mod tests {
                 "{probe:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_rung_that_holds_by_its_second_hook_is_no_lower_one() {
+        let mut why = Why::default();
+        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
+        why.reached(Rung::Kprobe);
+        assert!(why.text().is_some());
+        why.reached(Rung::Fentry);
+        assert_eq!(why.text(), None);
     }
 
     #[test]
