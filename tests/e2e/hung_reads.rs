@@ -81,7 +81,7 @@ fn await_detail(daemon: &Daemon, source: &str, parts: &[&str]) {
     assert_eq!(status, "degraded", "{told}");
 }
 
-/// Its `stack` waits for `exec_update_lock`, on some kernels more.
+/// Its `stack` waits for `exec_update_lock`, on some kernels more, on some nothing.
 fn a_process_that_hangs_in_execve(lab: &Lab) {
     let daemon;
     let mut hung = Hung::mount(lab);
@@ -92,10 +92,14 @@ fn a_process_that_hangs_in_execve(lab: &Lab) {
     let finding = daemon.await_firing(CODE, SOON, |finding| finding["holders"][0]["pid"] == pid);
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string(), "{finding:#}");
     let evidence = finding["evidence"].to_string();
-    assert!(evidence.contains("not answer"), "{finding:#}");
-    let commands = finding["remediation"].to_string();
-    assert!(!commands.contains(&format!("/proc/{pid}/task")), "it would hang: {finding:#}");
-    await_detail(&daemon, "procfs", &[&format!("/proc/{pid}/"), "has not answered for"]);
+    if evidence.contains("not answer") {
+        let commands = finding["remediation"].to_string();
+        assert!(!commands.contains(&format!("/proc/{pid}/task")), "it would hang: {finding:#}");
+        await_detail(&daemon, "procfs", &[&format!("/proc/{pid}/"), "has not answered for"]);
+    } else {
+        assert!(evidence.contains("do_close_on_exec"), "{finding:#}");
+        println!("FIGURE its stack could be read here");
+    }
     another_is_found(lab, &daemon, 8);
     let holder = daemon.ip_in(lab.ip(7), netns.inode).expect("its IP is up");
     assert!(holder["holders"].to_string().contains(&pid.to_string()), "{holder:#}");
@@ -118,7 +122,7 @@ fn many_processes_that_hang_in_execve(lab: &Lab) {
     });
     another_is_found(lab, &daemon, 8);
     let (status, told) = detail(&daemon, "procfs");
-    assert_eq!(status, "degraded", "{told}");
+    assert_eq!(status == "degraded", told.contains("not answer"), "{status}: {told}");
     hung.release();
     until("they have ended", RECOVERY, || daemon.findings_in(netns.inode).is_empty());
     until("all is read again", RECOVERY, || !detail(&daemon, "procfs").1.contains("not answer"));
