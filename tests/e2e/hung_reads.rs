@@ -13,14 +13,13 @@ use support::fuse::Hung;
 use support::poll::until;
 use support::role::{Helper, Role, Running};
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, Sandbox, patience, rtnl};
+use support::{Config, Daemon, Lab, Netns, Sandbox, patience};
 
 support::tests! {
     a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel,
     many_processes_that_hang_in_execve needs [OwnMachine, Fuse] @ Kernel,
     a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
     a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
-    rtnl_that_is_held needs [OwnMachine, Fuse] @ Alone Kernel,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
 
@@ -190,33 +189,6 @@ impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
     }
-}
-
-/// The lock is the node's: nothing can be asked of netlink, and nothing changes. What a process does is seen all the
-/// same.
-fn rtnl_that_is_held(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = with_address(lab, "known", 7);
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    let first = Daemon::start(lab, &config(lab));
-    first.await_holder(lab.ip(7), netns.inode, "the helper", |h| h["pid"] == helper.pid());
-    let held = rtnl::Held::take();
-    stuck::hang(How::Kill, &mut helper);
-    let is_ours = |finding: &Value| finding["subject"]["netns"]["inode"] == netns.inode;
-    let finding = first.await_firing(CODE, SOON, is_ours);
-    // It has everything to ask.
-    assert!(first.stop().success());
-    let daemon = Daemon::start(lab, &config(lab));
-    await_detail(&daemon, "netlink", &["rtnetlink has not answered for", "rtnl_mutex"]);
-    let (status, told) = detail(&daemon, "procfs");
-    assert_ne!(status, "down", "{told}");
-    std::thread::sleep(Duration::from_secs(12) * patience());
-    await_detail(&daemon, "netlink", &["rtnetlink has not answered for", "rtnl_mutex"]);
-    let open = daemon.findings();
-    assert!(open.iter().any(|f| f["id"] == finding["id"]), "nobody has resolved it: {open:#?}");
-    held.release();
-    until("netlink is read again", RECOVERY, || !detail(&daemon, "netlink").1.contains("rtnl"));
-    daemon.await_firing(CODE, RECOVERY, is_ours);
 }
 
 /// It says its name, and takes ten seconds for everything else. A `scan` gives the others' findings without it.
