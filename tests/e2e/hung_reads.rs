@@ -16,10 +16,10 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, Sandbox, patience};
 
 support::tests! {
-    a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel,
+    a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel Stock,
     many_processes_that_hang_in_execve needs [OwnMachine, Fuse] @ Kernel,
-    a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
-    a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
+    a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
+    a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 use support::{Config, Daemon, Lab, daemon};
 
 support::tests! {
-    kernel_functions_are_probed needs [Tracing] @ Kernel,
-    a_stock_kernel_refuses_nothing needs [Tracing] @ Kernel,
+    kernel_functions_are_probed needs [Tracing] @ Kernel Stock,
+    a_stock_kernel_refuses_nothing needs [Tracing] @ Kernel Stock,
 }
 
 fn kernel_functions_are_probed(lab: &Lab) {
