@@ -7,16 +7,16 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
-    a_bind_mount_alone_is_named @ Kernel Rung Container,
-    a_mount_in_another_mount_namespace_is_named @ Kernel Rung Container,
-    an_fd_alone_is_named @ Kernel Rung Container,
-    a_socket_alone_is_named @ Kernel Rung Container,
-    a_thread_of_a_zombie_leader_is_named @ Kernel Rung Container,
-    an_fd_in_flight_hides_no_netns @ Kernel Rung Container,
-    holders_of_before_the_start_are_named @ Kernel Rung Container,
-    an_exiting_process_stays_a_holder_until_its_netns_is_gone needs [Fuse] @ Kernel Rung Container,
-    setns_and_unshare_move_a_holder @ Kernel Rung Container,
-    a_process_that_ends_is_no_holder @ Kernel Rung Container,
+    a_bind_mount_alone_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
+    a_mount_in_another_mount_namespace_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
+    an_fd_alone_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
+    a_socket_alone_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
+    a_thread_of_a_zombie_leader_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
+    an_fd_in_flight_hides_no_netns needs [SharedDaemon] @ Kernel Stock Rung Container,
+    holders_of_before_the_start_are_named @ Kernel Stock Rung Container,
+    an_exiting_process_stays_a_holder_until_its_netns_is_gone needs [SharedDaemon, Fuse] @ Kernel Stock Rung Container,
+    setns_and_unshare_move_a_holder needs [SharedDaemon] @ Kernel Stock Rung Container,
+    a_process_that_ends_is_no_holder needs [SharedDaemon] @ Kernel Stock Rung Container,
 }
 
 /// A netns with an address on eth0.
@@ -36,7 +36,7 @@ fn hold_alone(role: Role, netns: &Netns) -> Running {
 }
 
 fn a_bind_mount_alone_is_named(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "m");
     let path = netns.path().to_str().unwrap();
     let is = |h: &Value| h["kind"] == "mount" && h["mount_path"] == path;
@@ -46,7 +46,7 @@ fn a_bind_mount_alone_is_named(lab: &Lab) {
 
 /// The usual culprit: an agent in a mount namespace of its own still has the name mounted.
 fn a_mount_in_another_mount_namespace_is_named(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "m2");
     let path = netns.path().to_str().unwrap().to_owned();
     let agent = Helper::new(Role::Agent).comm("agent").start();
@@ -62,7 +62,7 @@ fn a_mount_in_another_mount_namespace_is_named(lab: &Lab) {
 }
 
 fn an_fd_alone_is_named(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "fd");
     let helper = hold_alone(Role::HoldFd, &netns);
     let is = |h: &Value| h["kind"] == "fd" && h["pid"] == helper.pid();
@@ -74,7 +74,7 @@ fn an_fd_alone_is_named(lab: &Lab) {
 }
 
 fn a_socket_alone_is_named(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "so");
     let helper = hold_alone(Role::HoldSocket, &netns);
     let is = |h: &Value| h["kind"] == "socket" && h["pid"] == helper.pid();
@@ -85,7 +85,7 @@ fn a_socket_alone_is_named(lab: &Lab) {
 }
 
 fn a_thread_of_a_zombie_leader_is_named(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "th");
     let helper = hold_alone(Role::ZombieLeader, &netns);
     let is = |h: &Value| h["kind"] == "thread" && h["pid"] == helper.pid();
@@ -98,7 +98,7 @@ fn a_thread_of_a_zombie_leader_is_named(lab: &Lab) {
 
 /// Nothing in /proc shows who holds it; that must not make it vanish, nor be blamed on anybody.
 fn an_fd_in_flight_hides_no_netns(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "fl");
     daemon.await_ip(lab.ip(7), netns.inode);
     let helper = hold_alone(Role::HoldInFlight, &netns);
@@ -130,7 +130,7 @@ fn holders_of_before_the_start_are_named(lab: &Lab) {
 
 fn an_exiting_process_stays_a_holder_until_its_netns_is_gone(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    let daemon = Daemon::start(lab, &Config::default().grace(60));
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "ex");
     let mut helper = stuck::start(How::Exit, &netns, &mut hung);
     netns.unname();
@@ -144,7 +144,7 @@ fn an_exiting_process_stays_a_holder_until_its_netns_is_gone(lab: &Lab) {
 }
 
 fn setns_and_unshare_move_a_holder(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let (a, b) = (with_address(lab, "a"), with_address(lab, "b"));
     let mut mover = Helper::new(Role::Mover).inside(&a).start();
     let pid = mover.pid();
@@ -164,7 +164,7 @@ fn setns_and_unshare_move_a_holder(lab: &Lab) {
 }
 
 fn a_process_that_ends_is_no_holder(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "end");
     let helper = Helper::new(Role::Park).inside(&netns).start();
     let pid = helper.pid();

@@ -6,7 +6,7 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, daemon, patience, poorer};
 
 support::tests! {
-    reuse_mixes_nothing_up @ Alone Kernel Rung,
+    reuse_mixes_nothing_up @ Alone Kernel Stock Rung,
     reuse_mixes_nothing_up_without_cookies @ Alone Kernel Rung,
     an_earlier_boot_never_merges_with_this_one needs [Fuse] @ Kernel Rung,
 }

@@ -6,21 +6,21 @@ use support::role::{Helper, Role};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
-    a_fresh_address_is_answered @ Kernel Rung,
-    what_stood_before_the_start_is_known @ Kernel Rung,
-    a_deleted_address_disappears @ Kernel Rung,
-    a_flush_takes_all @ Kernel Rung,
-    a_torn_down_netns_disappears @ Kernel Rung,
-    an_address_on_loopback_alone_is_known @ Kernel Rung,
-    a_moved_device_takes_its_addresses_along @ Kernel Rung,
-    a_device_that_is_moved_to_where_it_is_keeps_its_addresses @ Kernel Rung,
-    a_peer_is_no_holder @ Kernel Rung,
-    an_ipv6_address_whose_peer_changed_leaves_nothing @ Kernel Rung,
-    bridges_and_macvlans_are_told @ Kernel Rung,
-    a_neighbour_is_told @ Kernel Rung,
-    every_way_to_ask_finds_the_same @ Rung,
-    watch_tells_an_address_that_comes_and_goes @ Rung,
-    a_name_with_terminal_escapes_is_escaped @ Rung,
+    a_fresh_address_is_answered needs [SharedDaemon] @ Kernel Stock Rung,
+    what_stood_before_the_start_is_known @ Kernel Stock Rung,
+    a_deleted_address_disappears needs [SharedDaemon] @ Kernel Stock Rung,
+    a_flush_takes_all needs [SharedDaemon] @ Kernel Stock Rung,
+    a_torn_down_netns_disappears needs [SharedDaemon] @ Kernel Stock Rung,
+    an_address_on_loopback_alone_is_known needs [SharedDaemon] @ Kernel Stock Rung,
+    a_moved_device_takes_its_addresses_along needs [SharedDaemon] @ Kernel Stock Rung,
+    a_device_that_is_moved_to_where_it_is_keeps_its_addresses needs [SharedDaemon] @ Kernel Stock Rung,
+    a_peer_is_no_holder needs [SharedDaemon] @ Kernel Stock Rung,
+    an_ipv6_address_whose_peer_changed_leaves_nothing needs [SharedDaemon] @ Kernel Stock Rung,
+    bridges_and_macvlans_are_told needs [SharedDaemon] @ Kernel Stock Rung,
+    a_neighbour_is_told needs [SharedDaemon] @ Kernel Stock Rung,
+    every_way_to_ask_finds_the_same needs [SharedDaemon] @ Rung,
+    watch_tells_an_address_that_comes_and_goes needs [SharedDaemon] @ Rung,
+    a_name_with_terminal_escapes_is_escaped needs [SharedDaemon] @ Rung,
 }
 
 /// A netns with eth0 (a veth whose peer is on the host, as a pod has it).
@@ -31,7 +31,7 @@ fn pod(lab: &Lab, hint: &str) -> Netns {
 }
 
 fn a_fresh_address_is_answered(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "fresh");
     let holder = Helper::new(Role::Park).inside(&netns).comm("java").start();
     netns.add_address(&lab.cidr(7), "eth0");
@@ -69,7 +69,7 @@ fn what_stood_before_the_start_is_known(lab: &Lab) {
 }
 
 fn a_deleted_address_disappears(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "del");
     for cidr in [lab.cidr(7), "2001:db8::8/64".to_owned()] {
         let ip = cidr.split('/').next().unwrap();
@@ -82,7 +82,7 @@ fn a_deleted_address_disappears(lab: &Lab) {
 
 /// Deleting a primary address deletes its secondaries with it.
 fn a_flush_takes_all(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "flush");
     for n in [7, 8, 9] {
         netns.add_address(&lab.cidr(n), "eth0");
@@ -99,7 +99,7 @@ fn a_flush_takes_all(lab: &Lab) {
 }
 
 fn a_torn_down_netns_disappears(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "gone");
     netns.add_address(&lab.cidr(7), "eth0");
     daemon.await_ip(lab.ip(7), netns.inode);
@@ -117,7 +117,7 @@ fn a_torn_down_netns_disappears(lab: &Lab) {
 
 /// No veth brings such a netns an nsid: it must be found and given one.
 fn an_address_on_loopback_alone_is_known(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = Netns::new(lab, "lo");
     netns.ip(&format!("addr add {}/32 dev lo", lab.ip(7)));
     daemon.await_ip(lab.ip(7), netns.inode);
@@ -126,7 +126,7 @@ fn an_address_on_loopback_alone_is_known(lab: &Lab) {
 }
 
 fn a_moved_device_takes_its_addresses_along(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let (from, to) = (pod(lab, "from"), Netns::new(lab, "to"));
     from.add_address(&lab.cidr(7), "eth0");
     daemon.await_ip(lab.ip(7), from.inode);
@@ -140,7 +140,7 @@ fn a_moved_device_takes_its_addresses_along(lab: &Lab) {
 
 /// The kernel says that such a move went well, and moves nothing: root of a container hides no IP that way.
 fn a_device_that_is_moved_to_where_it_is_keeps_its_addresses(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "stay");
     netns.add_address(&lab.cidr(7), "eth0");
     daemon.await_ip(lab.ip(7), netns.inode);
@@ -152,7 +152,7 @@ fn a_device_that_is_moved_to_where_it_is_keeps_its_addresses(lab: &Lab) {
 }
 
 fn a_peer_is_no_holder(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "ptp");
     netns.ip(&format!("addr add {} peer {} dev eth0", lab.ip(7), lab.ip(8)));
     daemon.await_ip(lab.ip(7), netns.inode);
@@ -161,7 +161,7 @@ fn a_peer_is_no_holder(lab: &Lab) {
 
 /// The kernel writes the new peer into the address that stands (`inet6_addr_modify`, net/ipv6/addrconf.c).
 fn an_ipv6_address_whose_peer_changed_leaves_nothing(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "peer6");
     for (change, peer) in [("add", "fd77::2/128"), ("change", "fd77::3/128")] {
         netns.ip(&format!("addr {change} fd77::1 peer {peer} dev eth0 nodad"));
@@ -178,7 +178,7 @@ fn an_ipv6_address_whose_peer_changed_leaves_nothing(lab: &Lab) {
 }
 
 fn bridges_and_macvlans_are_told(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let (node, inner) = (Netns::new(lab, "node"), Netns::new(lab, "inner"));
     node.ip("link add br0 type bridge");
     node.veth_to("v0", &inner, "eth0");
@@ -199,7 +199,7 @@ fn bridges_and_macvlans_are_told(lab: &Lab) {
 }
 
 fn a_neighbour_is_told(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "neigh");
     netns.add_address(&lab.cidr(7), "eth0");
     daemon.await_ip(lab.ip(7), netns.inode);
@@ -220,7 +220,7 @@ fn a_neighbour_is_told(lab: &Lab) {
 }
 
 fn every_way_to_ask_finds_the_same(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "ask");
     netns.add_address(&lab.cidr(7), "eth0");
     let holder = Helper::new(Role::Park).inside(&netns).start();
@@ -251,7 +251,7 @@ fn every_way_to_ask_finds_the_same(lab: &Lab) {
 
 fn watch_tells_an_address_that_comes_and_goes(lab: &Lab) {
     use std::io::{BufRead as _, BufReader};
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let mut watch = std::process::Command::new(support::daemon::binary())
         .arg("--socket")
         .arg(daemon.socket())
@@ -277,7 +277,7 @@ fn watch_tells_an_address_that_comes_and_goes(lab: &Lab) {
 }
 
 fn a_name_with_terminal_escapes_is_escaped(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::shared(lab);
     let netns = pod(lab, "esc");
     netns.add_address(&lab.cidr(7), "eth0");
     let holder = Helper::new(Role::Park).inside(&netns).comm("\x1b[31mred\x07\n").start();

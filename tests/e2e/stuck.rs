@@ -10,19 +10,19 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, Sandbox, eventually, patience};
 
 support::tests! {
-    a_killed_reader_is_found needs [Fuse] @ Kernel Rung Container,
-    a_leader_that_hangs_after_a_threads_exit_group_is_found needs [Fuse] @ Kernel Rung,
+    a_killed_reader_is_found needs [Fuse] @ Kernel Stock Rung Container,
+    a_leader_that_hangs_after_a_threads_exit_group_is_found needs [Fuse] @ Kernel Stock Rung,
     a_hang_in_exit_is_found needs [Fuse] @ Kernel Rung Container,
     a_hang_after_a_thread_directed_kill_is_found needs [Fuse] @ Kernel Rung Container,
     a_hang_after_sigterm_is_found needs [Fuse] @ Kernel Rung Container,
     a_hang_after_sigkill_is_found needs [Fuse] @ Kernel Rung Container,
-    one_that_hung_before_the_start_is_found needs [Fuse] @ Kernel Rung Container,
+    one_that_hung_before_the_start_is_found needs [Fuse] @ Kernel Stock Rung Container,
     a_released_one_is_resolved needs [Fuse] @ Kernel Rung Container,
     what_is_reported_is_in_the_log needs [Fuse] @ Rung Container,
-    scan_says_so_without_a_daemon needs [Fuse] @ Kernel Rung Container,
+    scan_says_so_without_a_daemon needs [Fuse] @ Kernel Stock Rung Container,
     explain_says_what_to_do needs [Fuse] @ Kernel Rung Container,
-    the_innocent_raise_nothing needs [Fuse, FreezerV2, PlainCore] @ Kernel Rung Container,
-    the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1] @ Kernel Rung Container,
+    the_innocent_raise_nothing needs [Fuse, FreezerV2, PlainCore] @ Kernel Stock Rung Container,
+    the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1] @ Kernel Stock Rung Container,
 }
 
 /// Seconds of grace in these tests.

@@ -10,7 +10,7 @@ use support::role::{Helper, Role, Running};
 use support::{Config, Daemon, Lab, Netns, cgroup, eventually, patience};
 
 support::tests! {
-    each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Rung,
+    each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Stock Rung,
     each_is_found_by_looking_at_all_tasks needs [Fuse] @ Alone Kernel,
     each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel,
 }

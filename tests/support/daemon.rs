@@ -11,8 +11,13 @@ use serde_json::Value;
 
 use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
+use crate::shared::{self, Part};
 use crate::unit::{self, Cage};
 use crate::{Config, Lab, peek, remedy, sys};
+
+/// In its lab.
+const SOCKET: &str = "ipwatch.sock";
+const LOG: &str = "daemon.log";
 
 /// The binary under test: `IPWATCH_BIN`, else the one cargo built beside this.
 #[must_use]
@@ -123,11 +128,11 @@ impl Daemon {
     }
 
     fn socket_in(lab: &Lab) -> PathBuf {
-        lab.dir().join("ipwatch.sock")
+        lab.dir().join(SOCKET)
     }
 
     fn launch(mut command: Command, lab: &Lab) -> Self {
-        let log = lab.dir().join("daemon.log");
+        let log = lab.dir().join(LOG);
         let sink = File::options().create(true).append(true).open(&log).expect("open the log");
         let child = command
             .stdin(Stdio::null())
@@ -144,6 +149,27 @@ impl Daemon {
         let mut daemon = Self::launch(follow, lab);
         socket.clone_into(&mut daemon.socket);
         daemon
+    }
+
+    /// The one that tests share, for a test that `needs [SharedDaemon]`.
+    #[must_use]
+    pub fn shared(lab: &Lab) -> Self {
+        let (home, _) = shared::joined(Part::Daemon);
+        let mut follow = Command::new("tail");
+        // From now on: what it said of other tests explains no failure of this one.
+        follow.args(["-n", "0", "-f"]).arg(home.join(LOG));
+        Self::of_a_service(follow, lab, &home.join(SOCKET))
+    }
+
+    /// The same for the one who keeps it running. Its grace is none that a test waits for.
+    pub(crate) fn start_shared(lab: &Lab) -> Self {
+        Self::start(lab, &Config::default().grace(60))
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn has_ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().expect("wait for the daemon")?;
+        Some(format!("{status}\n{}", self.log()))
     }
 
     /// Its pid.

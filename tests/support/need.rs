@@ -29,6 +29,8 @@ pub enum Need {
     Podman,
     /// The CRI helper, which answers in a runtime's place.
     FakeCri,
+    /// The daemon that tests share (`Daemon::shared`): for one that asks it and leaves it as it is.
+    SharedDaemon,
     /// etcd.
     Etcd,
     /// etcd and kube-apiserver: of the test's own, which it may harm.
@@ -94,6 +96,7 @@ impl Need {
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
             Need::FakeCri => absent(crate::pod::client()),
+            Need::SharedDaemon => None,
             Need::Etcd => crate::etcd::missing(),
             Need::ApiServer | Need::SharedApiServer => crate::kubernetes::without_api_server(),
             Need::Kubelet => crate::kubernetes::without_kubelet(),

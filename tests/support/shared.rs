@@ -1,9 +1,9 @@
-//! What tests share, because its start costs more than what most of them do with it: a containerd, and an API server
-//! with its etcd. Each runs in a process of this binary that has a lab of its own, as a test has, and is swept like one.
+//! What tests share, because its start costs more than what most of them do with it: a containerd, an API server
+//! with its etcd, and a daemon. Each runs in a process of this binary that has a lab of its own, as a test has, and is swept like one.
 //!
 //! The runner starts one for the first test that declares it, gives each test a slot in it, and ends it when no test is
 //! left that declares it, or when the run ends in any other way. What a slot is, the part says: see
-//! [`crate::pod::Containerd::shared`], [`crate::kubernetes::ControlPlane::shared`].
+//! [`crate::pod::Containerd::shared`], [`crate::kubernetes::ControlPlane::shared`], [`crate::Daemon::shared`].
 //!
 //! Only tests that leave it as it is may share it. Whatever crashes, wipes, slows down or reconfigures has its own.
 
@@ -17,7 +17,7 @@ use crate::harness::{self, Test};
 use crate::kubernetes::{self, ControlPlane};
 use crate::lab::TAG_VARIABLE;
 use crate::pod::{self, Containerd, Setup};
-use crate::{Lab, Need, patience, sweep};
+use crate::{Daemon, Lab, Need, patience, sweep};
 
 /// Which part a process keeps running.
 const KEEP: &str = "IPWATCH_TEST_KEEP";
@@ -37,15 +37,18 @@ pub(crate) enum Part {
     Pods,
     /// etcd and kube-apiserver. A slot is the name of a node, whose kubelet is let in.
     ApiServer,
+    /// A daemon. Its slots do not differ: it watches the whole machine in any case.
+    Daemon,
 }
 
 impl Part {
-    const ALL: [Part; 2] = [Part::Pods, Part::ApiServer];
+    const ALL: [Part; 3] = [Part::Pods, Part::ApiServer, Part::Daemon];
 
     fn need(self) -> Need {
         match self {
             Part::Pods => Need::Pods,
             Part::ApiServer => Need::SharedApiServer,
+            Part::Daemon => Need::SharedDaemon,
         }
     }
 
@@ -53,6 +56,7 @@ impl Part {
         match self {
             Part::Pods => "containerd",
             Part::ApiServer => "API server",
+            Part::Daemon => "daemon",
         }
     }
 
@@ -61,6 +65,7 @@ impl Part {
         match self {
             Part::Pods => "IPWATCH_TEST_SHARED_CONTAINERD",
             Part::ApiServer => "IPWATCH_TEST_SHARED_API_SERVER",
+            Part::Daemon => "IPWATCH_TEST_SHARED_DAEMON",
         }
     }
 
@@ -69,6 +74,7 @@ impl Part {
         match self {
             Part::Pods => pod::shared::is_free(home, slot),
             Part::ApiServer => kubernetes::shared::is_free(home, slot),
+            Part::Daemon => true,
         }
     }
 }
@@ -96,6 +102,10 @@ pub(crate) fn keep() -> Option<ExitCode> {
         Part::ApiServer => {
             let mut own = ControlPlane::start_for(&lab, slots);
             Box::new(move || own.ended())
+        }
+        Part::Daemon => {
+            let mut own = Daemon::start_shared(&lab);
+            Box::new(move || own.has_ended())
         }
     };
     fs::write(lab.dir().join(READY), "").expect("say that it is ready");

@@ -19,7 +19,7 @@ use support::poll::{settle, until};
 use support::{Config, Daemon, Lab, Netns, patience, sys};
 
 support::tests! {
-    the_map_equals_full_dumps_after_random_changes @ Kernel Rung,
+    the_map_equals_full_dumps_after_random_changes @ Kernel Stock Rung,
 }
 
 /// How long it goes on; on the lower rungs of the attach ladder; with `--long`.

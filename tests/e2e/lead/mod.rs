@@ -25,7 +25,7 @@ use support::{Config, Daemon, Lab, Netns, patience};
 const GRACE: u32 = 2;
 /// Seconds until what is wrong must be told of: its grace, two answers of a runtime that is asked every
 /// five seconds, and a reconnection to one that was restarted.
-pub(crate) const SOON: u32 = 40;
+pub(crate) const SOON: u32 = 90;
 
 fn config() -> Config {
     Config::default()
