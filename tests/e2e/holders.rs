@@ -35,6 +35,13 @@ fn hold_alone(role: Role, netns: &Netns) -> Running {
     helper
 }
 
+/// Without probes nobody tells of a netns that was never seen while it had a name or a device told of it.
+fn is_known_by_its_name(daemon: &Daemon, lab: &Lab, netns: &Netns) {
+    if support::daemon::probes() == "off" {
+        daemon.await_ip(lab.ip(7), netns.inode);
+    }
+}
+
 fn a_bind_mount_alone_is_named(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "m");
@@ -64,6 +71,7 @@ fn a_mount_in_another_mount_namespace_is_named(lab: &Lab) {
 fn an_fd_alone_is_named(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "fd");
+    is_known_by_its_name(&daemon, lab, &netns);
     let helper = hold_alone(Role::HoldFd, &netns);
     let is = |h: &Value| h["kind"] == "fd" && h["pid"] == helper.pid();
     let holder = daemon.await_holder(lab.ip(7), netns.inode, "fd", is);
@@ -76,6 +84,7 @@ fn an_fd_alone_is_named(lab: &Lab) {
 fn a_socket_alone_is_named(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "so");
+    is_known_by_its_name(&daemon, lab, &netns);
     let helper = hold_alone(Role::HoldSocket, &netns);
     let is = |h: &Value| h["kind"] == "socket" && h["pid"] == helper.pid();
     let holder = daemon.await_holder(lab.ip(7), netns.inode, "socket", is);
@@ -87,6 +96,7 @@ fn a_socket_alone_is_named(lab: &Lab) {
 fn a_thread_of_a_zombie_leader_is_named(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "th");
+    is_known_by_its_name(&daemon, lab, &netns);
     let helper = hold_alone(Role::ZombieLeader, &netns);
     let is = |h: &Value| h["kind"] == "thread" && h["pid"] == helper.pid();
     let holder = daemon.await_holder(lab.ip(7), netns.inode, "thread", is);
