@@ -1,7 +1,6 @@
 //! One boot: console lines are shown as they come, and add up to a result.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -42,10 +41,11 @@ pub(crate) fn boot_and_hear(
     disks: &[&Path],
     mut hear: impl FnMut(&str),
 ) -> Result<Option<Tally>> {
-    let mut command = Command::new("timeout");
-    // In this process's group: Ctrl-C ends the VM too.
-    command.args(["--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
-    command.args(emulator.words());
+    // In this process's group: Ctrl-C ends the VM too. So does the end of this process by any other signal.
+    let with_parent = ["setpriv", "--pdeathsig", "KILL"];
+    let mut command = shell::command(&with_parent);
+    command.args(["timeout", "--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
+    command.args(with_parent).args(emulator.words());
     // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
     let (board, console) = board(kernel.machine);
     command.args(["-accel", "tcg,thread=multi", "-smp", "2"]).args(board);
