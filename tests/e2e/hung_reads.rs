@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::cni::Node;
 use support::fake_cri::FakeCri;
 use support::fuse::Hung;
 use support::poll::until;
@@ -19,6 +20,7 @@ support::tests! {
     a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel Stock,
     many_processes_that_hang_in_execve needs [OwnMachine, Fuse] @ Kernel,
     a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
+    directories_of_cni_below_hung_mounts needs [OwnMachine, Fuse, Cni] @ Kernel Stock,
     a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
@@ -164,6 +166,29 @@ fn a_store_below_a_hung_mount(lab: &Lab) {
         reserved("10.200.2.5") && detail(&daemon, "cni").0 == "active"
     });
     until("and active", RECOVERY, || detail(&daemon, "host-local").0 == "active");
+}
+
+/// Network configurations, plugins and a runtime's log, each on a server of its own that answers nobody. It starts all
+/// the same.
+fn directories_of_cni_below_hung_mounts(lab: &Lab) {
+    let daemon;
+    let names = ["conf", "bin", "log"];
+    let mut mounts = names.map(|name| Hung::mount_silent(&lab.subdir(name)));
+    let [conf, bin, log] = names.map(|name| lab.dir().join(name).join("below"));
+    let node = Node::new(lab);
+    let scripts = lab.subdir("scripts");
+    let config = config(lab).networks(std::slice::from_ref(&conf), &bin).networks(&[], &scripts);
+    daemon = Daemon::start(lab, &config.logs(std::slice::from_ref(&log)));
+    another_is_found(lab, &daemon, 8);
+    await_detail(&daemon, "host-local", &[conf.to_str().unwrap(), "has not answered for"]);
+    await_detail(&daemon, "probes", &[bin.to_str().unwrap(), "has not answered for"]);
+    // Why a plugin failed is looked for in the log.
+    let pod = node.pod("failing");
+    let mut failing = node.call("loopback", "ADD", "failing-plugin", &pod);
+    failing.plugin = node.script(&scripts, "failing", "exit 1");
+    assert_eq!(node.run(&failing).1.status.code(), Some(1));
+    await_detail(&daemon, "cni", &[log.to_str().unwrap(), "has not answered for"]);
+    mounts.iter_mut().for_each(Hung::release);
 }
 
 /// The way to a netns leads through a directory that its server no longer answers for.
