@@ -5,13 +5,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::cni::Node;
 use support::fake_cri::FakeCri;
 use support::fuse::Hung;
-use support::poll::until;
+use support::poll::{settle, until};
 use support::role::{Helper, Role, Running};
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, Sandbox, patience};
@@ -53,6 +54,20 @@ fn hang_in_execve(netns: &Netns, hung: &Hung) -> Running {
     helper
 }
 
+/// Whether a reader of the kernel stack of this process waits, as one that the test can end.
+fn hangs_readers(pid: u32) -> bool {
+    let mut cat = std::process::Command::new("cat");
+    cat.arg(format!("/proc/{pid}/stack")).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut reader = cat.stderr(Stdio::null()).spawn().expect("start a reader");
+    let has_ended = |reader: &mut Child| !matches!(reader.try_wait(), Ok(None));
+    settle(2, || has_ended(&mut reader));
+    let hangs = !has_ended(&mut reader);
+    // It waits for the lock as one that may be killed (`lock_trace`, fs/proc/base.c).
+    let _ = reader.kill();
+    let _ = reader.wait();
+    hangs
+}
+
 /// An ordinary one, found as ever.
 fn another_is_found(lab: &Lab, daemon: &Daemon, host: u8) {
     let mut hung = Hung::mount_at(lab, &format!("other-{host}"));
@@ -90,18 +105,20 @@ fn a_process_that_hangs_in_execve(lab: &Lab) {
     daemon = Daemon::start(lab, &config(lab));
     let helper = hang_in_execve(&netns, &hung);
     let pid = helper.pid();
+    let hangs = hangs_readers(pid);
+    println!("FIGURE the readers of its stack hang: {hangs}");
+    another_is_found(lab, &daemon, 8);
     let finding = daemon.await_firing(CODE, SOON, |finding| finding["holders"][0]["pid"] == pid);
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string(), "{finding:#}");
     let evidence = finding["evidence"].to_string();
-    if evidence.contains("not answer") {
+    assert_eq!(evidence.contains("not answer"), hangs, "{finding:#}");
+    if hangs {
         let commands = finding["remediation"].to_string();
         assert!(!commands.contains(&format!("/proc/{pid}/task")), "it would hang: {finding:#}");
         await_detail(&daemon, "procfs", &[&format!("/proc/{pid}/"), "has not answered for"]);
     } else {
         assert!(evidence.contains("do_close_on_exec"), "{finding:#}");
-        println!("FIGURE its stack could be read here");
     }
-    another_is_found(lab, &daemon, 8);
     let holder = daemon.ip_in(lab.ip(7), netns.inode).expect("its IP is up");
     assert!(holder["holders"].to_string().contains(&pid.to_string()), "{holder:#}");
     hung.release();
@@ -117,11 +134,12 @@ fn many_processes_that_hang_in_execve(lab: &Lab) {
     daemon = Daemon::start(lab, &config(lab));
     let helpers: Vec<Running> = (0..12).map(|_| hang_in_execve(&netns, &hung)).collect();
     let pids: Vec<u32> = helpers.iter().map(Running::pid).collect();
+    println!("FIGURE the readers of its stack hang: {}", hangs_readers(pids[0]));
+    another_is_found(lab, &daemon, 8);
     until("each is told", 2 * SOON, || {
         let found = daemon.findings_in(netns.inode);
         pids.iter().all(|pid| found.iter().any(|f| f["holders"][0]["pid"] == *pid))
     });
-    another_is_found(lab, &daemon, 8);
     let (status, told) = detail(&daemon, "procfs");
     assert_eq!(status == "degraded", told.contains("not answer"), "{status}: {told}");
     hung.release();
@@ -251,7 +269,8 @@ fn a_runtime_that_is_slow(lab: &Lab) {
     for slow in ["slow 10 List", "slow 1000 List", "slow 10 PodSandboxStatus"] {
         runtime.has(&format!("{slow}\n{}{many}", FakeCri::lines(&pod, "NOTREADY")));
         let took = scan(slow);
-        assert!(took < usual + Duration::from_secs(4) * patience(), "{slow}: {took:?}, {usual:?}");
+        // Without a limit of its own it takes more than six.
+        assert!(took < usual + Duration::from_secs(5) * patience(), "{slow}: {took:?}, {usual:?}");
     }
     hung.release();
 }
