@@ -14,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -362,6 +363,34 @@ pub async fn unblocked<T: Send + 'static>(
         tokio::select! {
             done = &mut working => return done.map(Ok).map_err(io::Error::other),
             () = tokio::time::sleep(LOOK_EVERY) => {
+                if let Verdict::LeftBehind(target) = slot.hangs(clock::now()) {
+                    return Ok(Err(target));
+                }
+            }
+        }
+    }
+}
+
+/// The same for a caller that is a thread of its own and waits here.
+///
+/// # Errors
+/// As [`unblocked`]; no thread can be made.
+pub fn apart<T: Send + 'static>(
+    readings: &Readings,
+    source: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Result<T, Target>> {
+    let slot = readings.slot(source, source);
+    let own = Arc::clone(&slot);
+    let (done, doing) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("ipwatch-apart".to_owned());
+    // Nobody hears of it: the caller has gone on.
+    thread.stack_size(256 * 1024).spawn(move || drop(done.send(own.during(work).0)))?;
+    loop {
+        match doing.recv_timeout(LOOK_EVERY) {
+            Ok(done) => return Ok(Ok(done)),
+            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("it panicked")),
+            Err(RecvTimeoutError::Timeout) => {
                 if let Verdict::LeftBehind(target) = slot.hangs(clock::now()) {
                     return Ok(Err(target));
                 }

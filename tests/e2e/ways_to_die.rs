@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 use support::fuse::Hung;
 use support::role::{Helper, Role, Running};
-use support::{Config, Daemon, Lab, Netns, cgroup, eventually, patience};
+use support::{Config, Daemon, Lab, Netns, cgroup, eventually, harness, patience, proc, sys};
 
 support::tests! {
     each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Stock Rung,
+    each_is_found_by_the_sweep_alone needs [Fuse, Tracing] @ Alone Kernel Stock,
     each_is_found_by_looking_at_all_tasks needs [Fuse] @ Alone Kernel,
     each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel,
 }
@@ -119,10 +120,10 @@ impl Case {
     }
 
     /// Waits for the finding; says how long after `end` it fired.
-    fn is_found(&self, daemon: &Daemon, end: Timestamp) -> f64 {
+    fn is_found(&self, daemon: &Daemon, end: Timestamp, in_time: u32) -> f64 {
         let way = self.way;
         let finding: Value =
-            eventually(&format!("{way:?}: the finding fires"), GRACE + IN_TIME + 5, || {
+            eventually(&format!("{way:?}: the finding fires"), GRACE + in_time + 5, || {
                 let all = daemon.findings_in(self.netns.inode);
                 all.into_iter().find(|finding| finding["status"] == "firing")
             });
@@ -135,13 +136,22 @@ impl Case {
 
 /// All at once, and each is found within its grace and `IN_TIME`.
 fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> bool) {
-    let config = config.grace(GRACE).core_dump_grace(GRACE);
+    let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
+    each_is_found_by(lab, &daemon, IN_TIME, wanted);
+}
+
+/// The same within another time after its grace.
+fn each_is_found_by(
+    lab: &Lab,
+    daemon: &Daemon,
+    in_time: u32,
+    wanted: impl Fn(&Daemon, Way) -> bool,
+) {
     let memory = cgroup::with_little_memory(lab);
-    let daemon = Daemon::start(lab, &config);
     let none = Path::new("-");
     let ways: Vec<Way> = Way::ALL
         .into_iter()
-        .filter(|way| wanted(&daemon, *way) && (*way != Way::Oom || memory.is_some()))
+        .filter(|way| wanted(daemon, *way) && (*way != Way::Oom || memory.is_some()))
         .collect();
     assert!(ways.len() >= 8, "{ways:?}");
     let mut cases: Vec<Case> = ways
@@ -153,11 +163,11 @@ fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> boo
     let ends: Vec<Timestamp> = cases.iter_mut().map(Case::end).collect();
     let mut late = Vec::new();
     for (case, end) in cases.iter().zip(ends) {
-        let took = case.is_found(&daemon, end);
+        let took = case.is_found(daemon, end, in_time);
         println!("{:?}: {took:.2} s after its end began; its grace is {GRACE} s", case.way);
         // Until its memory is used up, and the kernel has tried to find some, it lives.
         let lives = if case.way == Way::Oom { IN_TIME } else { 0 };
-        if took < f64::from(GRACE) || took > f64::from(GRACE + (IN_TIME + lives) * patience()) {
+        if took < f64::from(GRACE) || took > f64::from(GRACE + (in_time + lives) * patience()) {
             late.push((case.way, took));
         }
     }
@@ -178,6 +188,28 @@ fn each_is_found_without_a_sweep(lab: &Lab) {
             probes.iter().find(|probe| probe["event"] == "group-exit").expect("listed");
         way != Way::Exec || group_exit["rung"] != "snapshot"
     });
+}
+
+/// The probes stand, and nothing that they say of tasks is heard: the thread that reads it is held. What is found was
+/// found by the sweep, which is what it is for, and counted as missed.
+fn each_is_found_by_the_sweep_alone(lab: &Lab) {
+    if support::daemon::probes() != "all" {
+        return;
+    }
+    let sweep = if harness::is_long() { 30 } else { 8 };
+    let config = Config::default().probes_line(&format!("sweep = \"{sweep}s\""));
+    let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
+    let reader = proc::thread_named(daemon.pid(), "ipwatch-tasks").expect("tasks are told of here");
+    let held = sys::Held::take(reader).expect("hold a thread of the daemon");
+    each_is_found_by(lab, &daemon, sweep + IN_TIME, |_, _| true);
+    let missed = || {
+        let probes = daemon.list("probes", &["doctor"]);
+        let exit = probes.iter().find(|probe| probe["event"] == "process-exit").expect("listed");
+        exit["missed"].as_u64().unwrap_or(0)
+    };
+    support::poll::until("what no event told is counted", sweep + 15, || missed() > 0);
+    println!("{} ends were missed", missed());
+    drop(held);
 }
 
 /// No event is seen; the iterators run.

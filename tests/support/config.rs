@@ -19,6 +19,7 @@ pub struct Config {
     cache_dir: Option<PathBuf>,
     conf_dirs: Vec<PathBuf>,
     bin_dirs: Vec<PathBuf>,
+    logs: Vec<PathBuf>,
     otlp: Option<String>,
     otlp_lines: String,
     extra: String,
@@ -111,6 +112,13 @@ impl Config {
         self
     }
 
+    /// Where runtimes log.
+    #[must_use]
+    pub fn logs(mut self, logs: &[PathBuf]) -> Self {
+        self.logs.extend_from_slice(logs);
+        self
+    }
+
     /// The collector.
     #[must_use]
     pub fn otlp(mut self, endpoint: &str) -> Self {
@@ -179,6 +187,9 @@ impl Config {
         }
         if !self.bin_dirs.is_empty() {
             let _ = writeln!(cni, "bin_dirs = {:?}", self.bin_dirs);
+        }
+        if !self.logs.is_empty() {
+            let _ = writeln!(cni, "logs = {:?}", self.logs);
         }
         if !cni.is_empty() {
             section("cni", cni);

@@ -87,6 +87,13 @@ pub fn threads(pid: u32) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// The thread of a process that has this name.
+#[must_use]
+pub fn thread_named(pid: u32, name: &str) -> Option<u32> {
+    let comm = |tid: &u32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
+    threads(pid).into_iter().find(|tid| comm(tid).is_ok_and(|comm| comm.trim_end() == name))
+}
+
 /// Every thread of the node that is in this netns: `(pid, tid)`.
 #[must_use]
 pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {

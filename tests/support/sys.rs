@@ -83,7 +83,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds one until its process ends or the calling thread does.
+    /// Holds one until this is dropped or the calling thread ends.
     pub fn take(tid: u32) -> io::Result<Self> {
         for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
             // SAFETY: both requests ignore their address and their data, and touch no memory of ours.
@@ -112,6 +112,14 @@ impl Held {
         crate::poll::until("the held process ends", seconds, || {
             self.wait().is_some_and(|status| !libc::WIFSTOPPED(status))
         });
+    }
+}
+
+impl Drop for Held {
+    /// Lets it go on.
+    fn drop(&mut self) {
+        // SAFETY: the request ignores its address, sends signal 0, which is none, and touches no memory of ours.
+        let _ = unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid as libc::pid_t, 0, 0) };
     }
 }
 

@@ -11,6 +11,7 @@ use super::concerns::Concerns;
 use crate::clock;
 use crate::fact::{Fact, Origin, TaskKey, What};
 use crate::map::{CallEnd, CallEntry, NodeMap};
+use crate::reading::{self, Readings};
 use crate::sinks::call::Run;
 use crate::sinks::otlp;
 use crate::sources::Emit;
@@ -27,6 +28,7 @@ const DEEPEST: usize = 8;
 #[derive(Debug)]
 pub(super) struct Calls {
     logs: Arc<[PathBuf]>,
+    readings: Readings,
     emit: Emit,
     exporter: Option<otlp::Calls>,
     free: Arc<Semaphore>,
@@ -34,8 +36,9 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Looks for reasons in these logs and exports nothing.
-    pub(super) fn new(logs: &[PathBuf], emit: Emit) -> Self {
-        Self { logs: logs.into(), emit, exporter: None, free: Arc::new(Semaphore::new(MOST)) }
+    pub(super) fn new(logs: &[PathBuf], readings: Readings, emit: Emit) -> Self {
+        let free = Arc::new(Semaphore::new(MOST));
+        Self { logs: logs.into(), readings, emit, exporter: None, free }
     }
 
     /// Exports too.
@@ -64,8 +67,9 @@ impl Calls {
             match (failure, Arc::clone(&self.free).try_acquire_owned()) {
                 (Some(failure), Ok(permit)) => {
                     let (logs, emit) = (Arc::clone(&self.logs), self.emit.clone());
+                    let readings = self.readings.clone();
                     tokio::spawn(async move {
-                        let error = explain(logs, &failure, &emit).await;
+                        let error = explain(logs, &failure, &readings, &emit).await;
                         publish(exporter.as_ref(), Run { error, ..run });
                         drop(permit);
                     });
@@ -108,13 +112,19 @@ fn failure(run: &Run) -> Option<Failure> {
 }
 
 /// Looks into the logs and tells what they say.
-async fn explain(logs: Arc<[PathBuf]>, failure: &Failure, emit: &Emit) -> Option<String> {
+async fn explain(
+    logs: Arc<[PathBuf]>,
+    failure: &Failure,
+    readings: &Readings,
+    emit: &Emit,
+) -> Option<String> {
     for pause in READ_AFTER {
         tokio::time::sleep(pause).await;
         let (logs, wanted) = (Arc::clone(&logs), failure.clone());
-        // Off the async worker: a log may lie on a disk that is slow.
-        let found = tokio::task::spawn_blocking(move || log::find(&logs, &wanted)).await;
-        let Ok(Some(text)) = found else { continue };
+        // Off the async worker: a log may lie on a disk that is slow, or hangs. It is read without that one then.
+        let find = move || log::find(&logs, &wanted);
+        let found = reading::unblocked(readings, "cni", find).await;
+        let Ok(Ok(Some(text))) = found else { continue };
         let (container_id, command) = (failure.container_id.clone(), failure.command);
         let what = What::CniError { container_id, command, text: text.clone() };
         // Nobody to tell: the daemon is going down.

@@ -85,9 +85,9 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     emit.send(vec![daemon_fact(What::Boot(boot.clone()))]).await?;
 
     let listener = Listener::open(host).context("cannot listen on netlink")?;
-    let loaded = load_probes(config, sight, &emit).await?;
-    tokio::spawn(listen(listener, emit.clone()));
     let readings = Readings::default();
+    let loaded = load_probes(config, sight, &emit, &readings).await?;
+    tokio::spawn(listen(listener, emit.clone()));
     watch_cni(config, &emit, &readings);
     let stores = ipam::start(&config.ipam, &emit, &readings);
     let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
@@ -103,9 +103,9 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
     let polls = sight == Sight::Everything && !(loaded.sees_tasks && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
-    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, readings)
+    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, readings.clone())
         .context("cannot start a thread")?;
-    watch_mounts(&desk);
+    watch_mounts(&desk, &readings);
     desk.snapshot();
     if polls {
         let tasks = !loaded.sees_tasks && !config.probes.sweep.is_zero();
@@ -118,7 +118,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
         let (out, desk) = (emit.clone(), desk.clone());
         workers::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
     }
-    let calls = Calls::new(&config.cni.logs, emit);
+    let calls = Calls::new(&config.cni.logs, readings, emit);
     let first = vec![first, stores];
     Ok(Started { boot, desk, eyes: loaded.eyes, facts, first, calls })
 }
@@ -150,7 +150,12 @@ struct Loaded {
 }
 
 /// Loads the probes and starts to read them. None at all is a state, not an error.
-async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Result<Loaded> {
+async fn load_probes(
+    config: &Config,
+    sight: Sight,
+    emit: &Emit,
+    readings: &Readings,
+) -> anyhow::Result<Loaded> {
     let without = |report| Loaded {
         eyes: Eyes::Closed(report),
         snapshots: None,
@@ -187,9 +192,9 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
         tell_arp(config, Some(&probes), emit).await?;
     }
     if let Some(events) = probes.events().context("cannot poll the ring buffer")? {
-        let out = emit.clone();
+        let (out, readings) = (emit.clone(), readings.clone());
         tokio::spawn(async move {
-            if let Err(error) = events.run(out.clone()).await {
+            if let Err(error) = events.run(out.clone(), readings).await {
                 let detail = format!("the ring buffer cannot be read: {error}");
                 let _ = tell_source(&out, "probes", SourceStatus::Down, detail).await;
             }
@@ -197,8 +202,9 @@ async fn load_probes(config: &Config, sight: Sight, emit: &Emit) -> anyhow::Resu
     }
     tokio::spawn(tell_losses(probes.losses(), emit.clone()));
     if let Some(dirs) = probes.plugin_dirs() {
+        let readings = readings.clone();
         tokio::spawn(async move {
-            if let Err(error) = dirs.follow().await {
+            if let Err(error) = dirs.follow(readings).await {
                 tracing::warn!("the directories of CNI plugins cannot be followed: {error}");
             }
         });
@@ -318,11 +324,11 @@ fn ask_runtimes(
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.
-fn watch_mounts(desk: &Desk) {
-    let desk = desk.clone();
+fn watch_mounts(desk: &Desk, readings: &Readings) {
+    let (desk, readings) = (desk.clone(), readings.clone());
     tokio::spawn(async move {
         let watched: io::Result<()> = async {
-            let mut watch = MountWatch::new(&Proc::new())?;
+            let mut watch = MountWatch::new(&Proc::new(), readings)?;
             loop {
                 watch.changed().await?;
                 desk.mounts();

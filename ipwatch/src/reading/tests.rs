@@ -144,6 +144,28 @@ fn a_thread_that_hangs_is_left_and_comes_back() {
 }
 
 #[test]
+fn who_waits_for_a_thread_that_hangs_goes_on_without_it() {
+    let readings = Readings::default();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let dead = Path::new("/dead/plugin");
+    let hangs = apart(&readings, "probes", move || {
+        let _reading = path(dead).unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+    });
+    assert_eq!(hangs.unwrap(), Err(on("/dead/plugin", "")));
+    assert_eq!(readings.report(clock::now()).first().map(|(source, _)| *source), Some("probes"));
+    // The next one need not wait.
+    let refused = |wanted| apart(&readings, "probes", move || path(wanted).is_err()).unwrap();
+    assert_eq!(refused(dead), Ok(true));
+    assert_eq!(refused(Path::new("/dead/other")), Ok(false));
+    writer.write_all(b"x").unwrap();
+    while !readings.report(clock::now()).is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(refused(dead), Ok(false));
+}
+
+#[test]
 fn a_thread_that_reads_on_is_not_left() {
     let readings = Readings::default();
     let slot = readings.slot("procfs", "search");

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::fact::{Claim, ClaimKind, Fact, Mac, Origin, What};
+use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::netlink::testing::{in_new_netns, root, run};
 use crate::sources::probes::{Probes, Settings};
@@ -91,7 +92,8 @@ impl Link {
         let (emit, mut facts) = Emit::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let reader = tokio::spawn(self.probes.events().unwrap().unwrap().run(emit));
+            let reader =
+                tokio::spawn(self.probes.events().unwrap().unwrap().run(emit, Readings::default()));
             let mut told = Vec::new();
             let all = async {
                 loop {
@@ -126,7 +128,8 @@ fn hearing(test: impl AsyncFnOnce(&Link, &mut mpsc::Receiver<Vec<Fact>>) + Send 
         let (emit, mut facts) = Emit::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let reader = tokio::spawn(link.probes.events().unwrap().unwrap().run(emit));
+            let reader =
+                tokio::spawn(link.probes.events().unwrap().unwrap().run(emit, Readings::default()));
             test(&link, &mut facts).await;
             reader.abort();
         });

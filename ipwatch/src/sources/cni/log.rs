@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bounded;
 use crate::fact::CniCommand;
+use crate::reading;
 
 /// Of each log, its newest part.
 const TAIL: usize = 256 << 10;
@@ -42,7 +43,8 @@ pub fn find(logs: &[PathBuf], failure: &Failure) -> Option<String> {
 
 /// A file, or the logs in a directory.
 fn files(log: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(log) else { return vec![log.to_owned()] };
+    let entries = reading::path(log).and_then(|_reading| std::fs::read_dir(log));
+    let Ok(entries) = entries else { return vec![log.to_owned()] };
     let paths = entries.take(256).flatten().map(|entry| entry.path());
     paths.filter(|path| path.extension().is_some_and(|end| end == "log")).collect()
 }

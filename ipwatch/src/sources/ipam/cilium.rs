@@ -11,8 +11,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::{Content, Directory, Settings, Store, Trouble, read_whole};
+use super::{Content, Directory, Settings, Store, Trouble, read_whole, unread};
 use crate::fact::{PodName, Reservation};
+use crate::reading;
 use crate::sources::json::{self, Name};
 
 /// Its name as a store.
@@ -64,6 +65,7 @@ impl Store for Cilium {
             |reason: String| Trouble::Unreadable { reason, effect: Some(NOT_RESTORED) };
         let is_header = path.file_name().is_some_and(|name| name == FILES.1);
         // Both name the same endpoint; an agent that writes the newer reads no other.
+        let _reading = reading::path(path).map_err(|error| unread(&error, Some(NOT_RESTORED)))?;
         if is_header && path.with_file_name(FILES.0).symlink_metadata().is_ok() {
             return Ok(Content::default());
         }

@@ -14,6 +14,7 @@ use super::subnet::{self, Written};
 use super::{Trouble, host_local, whole};
 use crate::bounded;
 use crate::fact::{Range, RangePart};
+use crate::reading;
 use crate::sources::json::{self, Few, Name};
 
 /// Longest configuration that is read. A conflist is some kilobytes.
@@ -57,8 +58,7 @@ pub(super) struct Named {
 /// of when they are read for themselves.
 pub(super) fn named(directories: &[PathBuf]) -> Named {
     let mut named = Named::default();
-    let files = directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok());
-    let files = files.flat_map(|files| files.take(16 * MOST).flatten()).map(|file| file.path());
+    let files = directories.iter().flat_map(|directory| entries(directory).unwrap_or_default());
     for path in files.filter(|path| is_config(path)).take(MOST) {
         let Ok(networks) = read_networks(&path) else { continue };
         for network in networks {
@@ -72,6 +72,13 @@ pub(super) fn named(directories: &[PathBuf]) -> Named {
         paths.dedup();
     }
     named
+}
+
+/// What is in a directory of configurations.
+fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let _reading = reading::path(directory)?;
+    let entries = std::fs::read_dir(directory)?;
+    Ok(entries.take(16 * MOST).flatten().map(|entry| entry.path()).collect())
 }
 
 /// The ranges of a configuration.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fact::{Fact, Holder, Scope, What};
+use crate::reading::Readings;
 use crate::sources::Emit;
 
 /// Loaded probes, or `None` with a line that says which test was left out. In CI that is an error.
@@ -208,7 +209,7 @@ async fn life(probes: &mut Probes) -> Vec<What> {
     let events = probes.events().unwrap().unwrap();
     let (emit, mut facts) = Emit::channel(64);
     tell_tasks(probes, &emit);
-    let reader = tokio::spawn(events.run(emit));
+    let reader = tokio::spawn(events.run(emit, Readings::default()));
     let mut sleeper = Sleeper::spawn();
     let pid = sleeper.0.id();
     let mut told = Vec::new();
@@ -264,7 +265,7 @@ fn what_ends_at_once_is_not_told() {
         let events = probes.events().unwrap().unwrap();
         let (emit, mut facts) = Emit::channel(1024);
         tell_tasks(&mut probes, &emit);
-        let reader = tokio::spawn(events.run(emit));
+        let reader = tokio::spawn(events.run(emit, Readings::default()));
         let mut command = Command::new("sh");
         command
             .args(["-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; sleep 1; :"]);
@@ -356,7 +357,7 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     block_on(async {
         let events = probes.events().unwrap().unwrap();
         let (emit, mut facts) = Emit::channel(64);
-        let reader = tokio::spawn(events.run(emit));
+        let reader = tokio::spawn(events.run(emit, Readings::default()));
         let (mut began, mut ended) = (0, 0);
         let all = async {
             while ended < RUNS {
@@ -394,7 +395,7 @@ fn what_does_not_fit_is_counted() {
         }
         let (emit, mut facts) = Emit::channel(64);
         tell_tasks(&mut probes, &emit);
-        let reader = tokio::spawn(events.run(emit));
+        let reader = tokio::spawn(events.run(emit, Readings::default()));
         let mut losses = losses;
         let lost = async {
             tokio::select! {

@@ -3,13 +3,19 @@
 //! The kernel half looks at the file that runs. Of a script that is its interpreter, and of a link it does not see
 //! the way: so the path is gone here too, one entry at a time, as the kernel goes it (`link_path_walk`).
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::reading::{self, Readings};
+
 /// Links that are followed on one way (`MAXSYMLINKS`, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
+
+/// Whom it concerns that a path does not answer.
+const SOURCE: &str = "probes";
 
 /// What a path shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,9 +28,24 @@ pub(super) enum File {
     Unseen,
 }
 
+thread_local! {
+    static READINGS: RefCell<Option<Readings>> = const { RefCell::new(None) };
+}
+
+/// Has the calling thread leave a look behind that hangs: what is looked at may lie on a file system that is dead.
+pub(super) fn leave_behind(readings: Readings) {
+    READINGS.set(Some(readings));
+}
+
 /// Looks at a file and at everything on the way to it.
 pub(super) fn look(path: &Path) -> File {
-    match is_roots(path) {
+    let own = path.to_owned();
+    let looked = READINGS.with_borrow(|readings| match readings {
+        None => is_roots(path),
+        Some(readings) => reading::apart(readings, SOURCE, move || is_roots(&own))?
+            .unwrap_or_else(|hangs| Err(io::Error::other(format!("{hangs} does not answer")))),
+    });
+    match looked {
         Ok(true) => File::Roots,
         Ok(false) => File::Others,
         Err(_) => File::Unseen,
@@ -35,6 +56,7 @@ fn is_roots(path: &Path) -> io::Result<bool> {
     if !path.is_absolute() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    let _reading = reading::path(path)?;
     // What is still to be gone, the next one last.
     let mut rest = parts(path);
     let mut links = 0;

@@ -10,7 +10,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 use super::events::{self, Counters};
+use super::plugin_file;
 use crate::fact::Fact;
+use crate::reading::Readings;
 use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 
@@ -90,10 +92,10 @@ impl Events {
     ///
     /// # Errors
     /// A ring buffer cannot be polled.
-    pub async fn run(self, emit: Emit) -> io::Result<()> {
+    pub async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = self.events.run(Out::Map(emit.clone()));
-        on_a_thread(self.calls, sender)?;
+        on_a_thread(self.calls, sender, readings)?;
         tokio::try_join!(events, hand_over(waiting, emit))?;
         Ok(())
     }
@@ -131,7 +133,11 @@ impl Out {
 
 /// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's one
 /// thread, and on a busy node that may take longer than the ring buffer holds.
-fn on_a_thread(calls: Unregistered, sender: mpsc::Sender<Fact>) -> io::Result<()> {
+fn on_a_thread(
+    calls: Unregistered,
+    sender: mpsc::Sender<Fact>,
+    readings: Readings,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let read = async move {
         let closed = sender.clone();
@@ -141,6 +147,7 @@ fn on_a_thread(calls: Unregistered, sender: mpsc::Sender<Fact>) -> io::Result<()
         }
     };
     let work = move || {
+        plugin_file::leave_behind(readings);
         if let Err(error) = runtime.block_on(read) {
             tracing::error!(%error, "probes: the runs of CNI plugins cannot be read");
         }

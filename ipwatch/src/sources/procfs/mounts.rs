@@ -15,6 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::Proc;
 use super::files::{Dir, numbered};
+use crate::reading::{self, Readings};
 use crate::sources::ready::ready;
 
 /// The most of one mountinfo that is read: some 300,000 mounts, three times what
@@ -135,7 +136,9 @@ pub(super) fn lines_of(file: impl Read, mut each: impl FnMut(&[u8])) -> io::Resu
 pub struct MountWatch {
     changed: AsyncFd<OwnedFd>,
     path: PathBuf,
-    mounted: BTreeSet<(u32, PathBuf)>,
+    /// As it was read last.
+    mounted: Option<BTreeSet<(u32, PathBuf)>>,
+    readings: Readings,
 }
 
 impl MountWatch {
@@ -146,7 +149,7 @@ impl MountWatch {
     ///
     /// # Errors
     /// No mountinfo can be opened or watched.
-    pub fn new(proc: &Proc) -> io::Result<Self> {
+    pub fn new(proc: &Proc, readings: Readings) -> io::Result<Self> {
         let open = |process: &str| {
             let path = proc.root.join(process).join("mountinfo");
             File::open(&path).map(|file| (file, path))
@@ -155,11 +158,10 @@ impl MountWatch {
         let (file, path) = open("1").or_else(|_| open("self"))?;
         // The kernel marks the open file when the mounts change (`mounts_poll`, the same file).
         let changed = ready(file.into(), Interest::PRIORITY)?;
-        let mounted = netns_mounts(&path)?;
-        Ok(Self { changed, path, mounted })
+        Ok(Self { changed, path, mounted: None, readings })
     }
 
-    /// Waits until a netns file has been mounted or unmounted.
+    /// Waits until a netns file has been mounted or unmounted, or may have been.
     ///
     /// # Errors
     /// mountinfo cannot be read.
@@ -168,9 +170,13 @@ impl MountWatch {
             self.changed.ready(Interest::PRIORITY).await?.clear_ready();
             tokio::time::sleep(Self::SETTLE).await;
             let path = self.path.clone();
-            let read = tokio::task::spawn_blocking(move || netns_mounts(&path));
-            let mounted = read.await.map_err(io::Error::other)??;
-            if mounted != self.mounted {
+            let read = move || netns_mounts(&path);
+            let mounted = match reading::unblocked(&self.readings, "procfs", read).await? {
+                Ok(Err(error)) if reading::hangs(&error).is_none() => return Err(error),
+                Ok(read) => read.ok(),
+                Err(_) => None,
+            };
+            if mounted.is_none() || mounted != self.mounted {
                 self.mounted = mounted;
                 return Ok(());
             }

@@ -43,10 +43,11 @@ fn a_mount_wakes_the_watch_and_others_do_not() {
     let fd = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&held));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(async {
-        let mut watch = MountWatch::new(&Proc::new())?;
+        let mut watch = MountWatch::new(&Proc::new(), Readings::default())?;
         let wait = Duration::from_millis(300);
         // Other tests of this process mount netns too: only paths below `dir` count here.
-        let here = |watch: &MountWatch| watch.mounted.iter().any(|(_, path)| *path == netns);
+        let here =
+            |watch: &MountWatch| watch.mounted.iter().flatten().any(|(_, path)| *path == netns);
         run(Command::new("mount").arg("--bind").arg(&plain).arg(&plain));
         let _ = tokio::time::timeout(wait, watch.changed()).await;
         let before = here(&watch);
