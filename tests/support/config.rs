@@ -20,6 +20,7 @@ pub struct Config {
     otlp: Option<String>,
     otlp_lines: String,
     extra: String,
+    top: String,
 }
 
 impl Config {
@@ -102,6 +103,14 @@ impl Config {
         self
     }
 
+    /// A key that is in no table.
+    #[must_use]
+    pub fn top(mut self, line: &str) -> Self {
+        self.top.push_str(line);
+        self.top.push('\n');
+        self
+    }
+
     /// Any other lines.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -114,7 +123,7 @@ impl Config {
     /// may go, so that one suite runs on every rung.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.top.clone();
         let mut section = |name: &str, line: String| {
             let _ = writeln!(text, "[{name}]\n{line}");
         };

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::sync::oneshot;
@@ -52,6 +52,8 @@ pub(super) enum SearchJob {
     },
     Walk,
     Tasks,
+    /// Every list that probes give.
+    Lists,
     Mounts,
     Holders(Vec<NetnsRef>),
     ContainerMounts(Vec<String>),
@@ -88,6 +90,8 @@ pub(super) struct Desk {
     search: SyncSender<SearchJob>,
     runtimes: Runtimes,
     polls: bool,
+    /// An event that was to be told is not, so that it is polled for.
+    polls_also: Arc<AtomicBool>,
 }
 
 /// How the threads work.
@@ -130,7 +134,8 @@ impl Desk {
             procfs_failed: None,
         };
         threads::spawn("search", move || searcher.work(&search_jobs))?;
-        Ok(Self { busy, netns, looks, search, runtimes, polls })
+        let polls_also = Arc::default();
+        Ok(Self { busy, netns, looks, search, runtimes, polls, polls_also })
     }
 
     /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
@@ -183,6 +188,11 @@ impl Desk {
         let _ = self.search.try_send(SearchJob::Tasks);
     }
 
+    /// Everything that probes list: netns, tasks and files.
+    pub(super) fn lists(&self) {
+        let _ = self.search.try_send(SearchJob::Lists);
+    }
+
     /// The mount table has changed.
     pub(super) fn mounts(&self) {
         let _ = self.search.try_send(SearchJob::Mounts);
@@ -190,7 +200,12 @@ impl Desk {
 
     /// Whether an answer needs a fresh look, because not everything is pushed.
     pub(super) fn polls(&self) -> bool {
-        self.polls
+        self.polls || self.polls_also.load(Relaxed)
+    }
+
+    /// An event is not told although it was to be, or is again.
+    pub(super) fn poll_also(&self, polls: bool) {
+        self.polls_also.store(polls, Relaxed);
     }
 
     /// Reads netns and tasks; done when what was read is on its way to the core.

@@ -192,6 +192,7 @@ impl Searcher {
             }
             SearchJob::Walk => self.walk(),
             SearchJob::Tasks => self.tasks(),
+            SearchJob::Lists => self.lists(),
             SearchJob::Mounts => self.mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
             SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
@@ -222,6 +223,14 @@ impl Searcher {
         let facts = self.proc.tasks(self.host).map(|facts| of_others(stamped(facts, began)));
         self.tell_procfs(facts.as_ref().err())?;
         self.put("tasks", facts)
+    }
+
+    fn lists(&mut self) -> Result<(), Closed> {
+        self.walk()?;
+        self.tasks()?;
+        let Some(snapshots) = &mut self.snapshots else { return Ok(()) };
+        let facts = snapshots.files().map(of_others);
+        self.put("files", facts)
     }
 
     fn mounts(&mut self) -> Result<(), Closed> {

@@ -10,6 +10,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 use super::events::{self, Counters};
+use crate::canary::Claims;
 use crate::fact::Fact;
 use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
@@ -93,8 +94,9 @@ impl Events {
     /// A ring buffer cannot be polled.
     pub async fn run(self, emit: Emit) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
-        let events = self.events.run(Out::Map(emit.clone()));
-        on_a_thread(self.calls, sender)?;
+        let claims = emit.claims();
+        let events = self.events.run(Out::Map(emit.clone()), Arc::clone(&claims));
+        on_a_thread(self.calls, sender, claims)?;
         tokio::try_join!(events, hand_over(waiting, emit))?;
         Ok(())
     }
@@ -133,12 +135,16 @@ impl Out {
 
 /// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's one
 /// thread, and on a busy node that may take longer than the ring buffer holds.
-fn on_a_thread(calls: Unregistered, sender: mpsc::Sender<Fact>) -> io::Result<()> {
+fn on_a_thread(
+    calls: Unregistered,
+    sender: mpsc::Sender<Fact>,
+    claims: Arc<Claims>,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let read = async move {
         let closed = sender.clone();
         tokio::select! {
-            read = async { calls.register()?.run(Out::Waiting(sender)).await } => read,
+            read = async { calls.register()?.run(Out::Waiting(sender), claims).await } => read,
             () = closed.closed() => Ok(()),
         }
     };
@@ -190,27 +196,31 @@ struct Reader {
 
 impl Reader {
     /// Reads it until nobody listens.
-    async fn run(mut self, out: Out) -> io::Result<()> {
+    async fn run(mut self, out: Out, claims: Arc<Claims>) -> io::Result<()> {
         // Ends that were found beside the ring buffer: theirs is the place after all that is in it.
         let mut late = Vec::new();
         loop {
+            claims.settled().await;
             let mut guard = self.ring.readable_mut().await?;
             let mut facts = Vec::with_capacity(64);
             let ring = guard.get_inner_mut();
             let mut empty = false;
-            while facts.len() < BATCH {
+            while facts.len() < BATCH && !claims.is_held() {
                 let Some(record) = ring.next() else {
                     empty = true;
                     break;
                 };
-                decode(&record, &self.counters, &mut facts);
+                decode(&record, &self.counters, &claims, &mut facts);
             }
             if empty {
                 facts.append(&mut late);
             }
             if self.lost.is_news(&mut self.drops) {
                 late.extend(
-                    self.untold.as_mut().into_iter().flat_map(|map| take(map, &self.counters)),
+                    self.untold
+                        .as_mut()
+                        .into_iter()
+                        .flat_map(|map| take(map, &self.counters, &claims)),
                 );
             }
             if empty && late.is_empty() {
@@ -223,7 +233,10 @@ impl Reader {
     }
 }
 
-fn decode(record: &[u8], counters: &Counters, facts: &mut Vec<Fact>) {
+fn decode(record: &[u8], counters: &Counters, claims: &Claims, facts: &mut Vec<Fact>) {
+    if claims.claims(record) {
+        return;
+    }
     match events::decode(record, facts) {
         Ok(kind) => counters.count(kind),
         Err(malformed) => tracing::warn!(%malformed, "probes: a record was skipped"),
@@ -231,12 +244,12 @@ fn decode(record: &[u8], counters: &Counters, facts: &mut Vec<Fact>) {
 }
 
 /// Takes the ends out, the oldest first.
-fn take(untold: &mut Untold, counters: &Counters) -> Vec<Fact> {
+fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> {
     let keys: Vec<CallKey> = untold.keys().filter_map(Result::ok).collect();
     let mut facts = Vec::with_capacity(keys.len());
     for key in keys {
         if let Ok(record) = untold.get(&key, 0) {
-            decode(&record, counters, &mut facts);
+            decode(&record, counters, claims, &mut facts);
             let _ = untold.remove(&key);
         }
     }
