@@ -23,11 +23,11 @@ pub mod kind {
     pub const NETNS_DYING: u16 = 2;
     /// [`super::NetnsRecord`]: `proc_net_ns_exit`.
     pub const NETNS_GONE: u16 = 3;
-    /// [`super::TaskRecord`]: a process was forked.
+    /// [`super::TaskRecord`]: a process was forked. One that did not live long is not told.
     pub const TASK_FORK: u16 = 4;
     /// [`super::TaskRecord`]: a process runs a new program.
     pub const TASK_EXEC: u16 = 5;
-    /// [`super::TaskRecord`]: a task has begun to exit. It still holds its netns.
+    /// No record: a process has begun to exit. It still holds its netns, and is in the table of [`super::Leaving`].
     pub const TASK_EXIT: u16 = 6;
     /// [`super::TaskRecord`]: a task moves to `netns` (`setns`, `unshare`).
     pub const TASK_JOIN: u16 = 7;
@@ -35,9 +35,10 @@ pub mod kind {
     pub const TASK_RELEASE: u16 = 8;
     /// [`super::TaskRecord`]: a task that was seen exiting is freed (`sched_process_free`).
     pub const TASK_FREE: u16 = 9;
-    /// [`super::TaskRecord`]: a thread that goes on while its thread group's leader exits.
-    pub const TASK_SURVIVOR: u16 = 10;
-    /// [`super::SignalRecord`].
+    /// No record: a thread ends all others of its process (`zap_other_threads`), which is then in the table of
+    /// [`super::Leaving`].
+    pub const GROUP_EXIT: u16 = 10;
+    /// No record: a SIGKILL was generated. Its target is in the table of [`super::Leaving`].
     pub const SIGNAL: u16 = 11;
     /// [`super::AddressRecord`]: an IPv4 address came.
     pub const IPV4_UP: u16 = 12;
@@ -71,9 +72,14 @@ pub mod kind {
     pub const TASK_SEEN: u16 = 26;
     /// [`super::FileRecord`], read by the file iterator.
     pub const FILE_SEEN: u16 = 27;
+    /// [`super::Header`] alone: there is something new in the tables of tasks.
+    pub const ROUSE: u16 = 28;
     /// One more than the last kind: the length of tables indexed by kind.
-    pub const COUNT: usize = 28;
+    pub const COUNT: usize = 29;
 }
+
+/// Sender of a signal that does not show in the daemon's pid namespace.
+pub const OUTSIDE: u32 = u32::MAX;
 
 /// The offset global of a member that this kernel does not have.
 pub const MISSING: u32 = u32::MAX;
@@ -132,7 +138,8 @@ record! {
         pub kind: u16,
         /// Size of the whole record.
         pub size: u16,
-        /// Unused.
+        /// Unused, but in the kernel half's table of tasks that were not told yet: 1 when an earlier name of this one
+        /// was.
         pub reserved: u32,
         /// `CLOCK_BOOTTIME` in nanoseconds, at the event.
         pub time: u64,
@@ -193,23 +200,34 @@ record! {
     }
 }
 
+/// Of a task that was not told yet: the address of its `task_struct`, and its `start_boottime`.
+pub type FreshKey = [u64; 2];
+/// Tasks that may wait to be told.
+pub const MOST_FRESH: u32 = 4096;
+/// Thread groups that may be on their way out.
+pub const MOST_LEAVING: u32 = 8192;
+
 record! {
-    /// A SIGKILL was generated.
-    pub struct SignalRecord {
-        /// What every record begins with.
-        pub header: Header,
-        /// Target's thread group id.
+    /// A thread group of which a part is on its way out, by the address of its `signal_struct`.
+    pub struct Leaving {
+        /// `start_boottime` of its leader: an address is used again.
+        pub start: u64,
+        /// Since when.
+        pub since: u64,
+        /// When it was sent SIGKILL first; 0: it was not, as far as was seen.
+        pub killed: u64,
+        /// Its id.
         pub pid: u32,
-        /// Target's thread id.
+        /// All of it is to end. Else its leader alone has exited.
+        pub ending: u32,
+        /// Grows when one of its threads exits after it was named to the user half.
+        pub news: u32,
+        /// The thread that the signal was directed at.
         pub tid: u32,
-        /// Its number.
-        pub signal: u32,
-        /// 1 when it was sent to the whole thread group.
+        /// 1 when the signal was sent to the whole thread group.
         pub group: u32,
         /// Thread group id of the task that sent it; 0 for the kernel itself.
         pub sender: u32,
-        /// Unused.
-        pub reserved: u32,
         /// Name of the task that ran while it was generated.
         pub comm: [u8; 16],
     }

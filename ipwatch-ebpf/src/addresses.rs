@@ -21,6 +21,9 @@ const NETDEV_DOWN: u64 = 2;
 const RTM_NEWADDR: u32 = 20;
 const RTM_DELADDR: u32 = 21;
 
+/// The MAC of no device.
+const NOBODY: [u8; 6] = [0; 6];
+
 /// An IPv4 address in the first four bytes.
 #[inline(always)]
 fn ipv4(ip: [u8; 4]) -> [u8; 16] {
@@ -56,7 +59,7 @@ fn ipv4_event(event: u64, ifa: Addr) {
 }
 
 #[inline(always)]
-fn ipv6_record(kind: u16, ifp: Addr, offender: Option<[u8; 6]>) {
+fn ipv6_record(kind: u16, ifp: Addr, offender: [u8; 6]) {
     let device: Addr = field(field(ifp, &IFA6_IDEV), &INET6_DEV_DEV);
     let prefix_len: u32 = field(ifp, &IFA6_PREFIX_LEN);
     let record = AddressRecord {
@@ -69,8 +72,8 @@ fn ipv6_record(kind: u16, ifp: Addr, offender: Option<[u8; 6]>) {
         family: AF_INET6,
         prefix_len: prefix_len as u8,
         scope: 0,
-        has_offender: u8::from(offender.is_some()),
-        offender: offender.unwrap_or_default(),
+        has_offender: u8::from(offender != NOBODY),
+        offender,
         reserved: [0; 6],
     };
     emit(kind, &record);
@@ -84,7 +87,7 @@ fn ipv6_event(event: u64, ifp: Addr) {
         NETDEV_DOWN => kind::IPV6_DOWN,
         _ => return,
     };
-    ipv6_record(kind, ifp, None);
+    ipv6_record(kind, ifp, NOBODY);
 }
 
 /// `__ipv6_ifa_notify(event, ifp)`: event 0 tells of changed flags or lifetimes.
@@ -95,7 +98,7 @@ fn ipv6_notify(event: u32, ifp: Addr) {
         RTM_DELADDR => kind::IPV6_REMOVED,
         _ => return,
     };
-    ipv6_record(kind, ifp, None);
+    ipv6_record(kind, ifp, NOBODY);
 }
 
 /// `addrconf_dad_failure(skb, ifp)`: `eth_hdr(skb)->h_source` is who answered.
@@ -103,10 +106,10 @@ fn ipv6_notify(event: u32, ifp: Addr) {
 fn dad_failure(skb: Addr, ifp: Addr) {
     let head: Addr = field(skb, &SKB_HEAD);
     let mac_header: u16 = field(skb, &SKB_MAC_HEADER);
-    // skb_mac_header_was_set() of include/linux/skbuff.h.
-    let offender = (head != 0 && mac_header != u16::MAX)
-        .then(|| read::at::<[u8; 6]>(head.wrapping_add(u64::from(mac_header) + 6)));
-    ipv6_record(kind::DAD_FAILED, ifp, offender);
+    // skb_mac_header_was_set() of include/linux/skbuff.h. Nothing can be read at 0: that gives zeroes.
+    let is_set = head != 0 && mac_header != u16::MAX;
+    let source = if is_set { head.wrapping_add(u64::from(mac_header) + 6) } else { 0 };
+    ipv6_record(kind::DAD_FAILED, ifp, read::at(source));
 }
 
 #[fentry]
@@ -172,19 +175,22 @@ fn move_begins(device: Addr) {
     let _ = MOVES.insert(bpf_get_current_pid_tgid(), moved, 0);
 }
 
+/// What the function returns is not asked: before 5.17 a program at its end would have to know how many arguments it
+/// has. A device that was not moved is where it was.
 #[inline(always)]
-fn move_ends(error: i32) {
+fn move_ends() {
     let task = bpf_get_current_pid_tgid();
     // SAFETY: the entry is this task's own and is copied at once.
     let Some(moved) = (unsafe { MOVES.get(task) }).copied() else { return };
     let _ = MOVES.remove(task);
-    if error != 0 {
+    let to = read::netns(read::net_of_device(moved.device));
+    if (to.cookie, to.inode) == (moved.from.cookie, moved.from.inode) {
         return;
     }
     let record = MoveRecord {
         header: header::<MoveRecord>(kind::DEVICE_MOVED),
         from: moved.from,
-        to: read::netns(read::net_of_device(moved.device)),
+        to,
         from_ifindex: moved.from_ifindex as u32,
         to_ifindex: read::index_of_device(moved.device),
     };
@@ -206,16 +212,13 @@ pub fn kp_move(ctx: ProbeContext) -> u32 {
 }
 
 #[fexit]
-pub fn fx_move(ctx: FExitContext) -> u32 {
-    // The return slot comes after the arguments, and 6.1 has one less: `ret` asks the kernel.
-    if let Ok(error) = ctx.ret::<i32>() {
-        move_ends(error);
-    }
+pub fn fx_move(_: FExitContext) -> u32 {
+    move_ends();
     0
 }
 
 #[kretprobe]
-pub fn kr_move(ctx: RetProbeContext) -> u32 {
-    move_ends(ctx.ret());
+pub fn kr_move(_: RetProbeContext) -> u32 {
+    move_ends();
     0
 }

@@ -18,7 +18,7 @@
 //! others can change the plugin is told beside the run ([`CallRecord::loose`]).
 
 use aya_ebpf::helpers::generated::{
-    bpf_get_current_pid_tgid, bpf_loop, bpf_probe_read_kernel, bpf_probe_read_kernel_str,
+    bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_probe_read_kernel_str,
     bpf_probe_read_user_str,
 };
 use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint};
@@ -34,11 +34,11 @@ use crate::limit::{Window, may_tell};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, BPRM_INTERP, CRED_EFFECTIVE, CRED_UID, CRED_USER_NS, DENTRY_INODE,
     DENTRY_PARENT, FILE_DENTRY, INODE_MODE, INODE_NUMBER, INODE_SB, INODE_UID, MM_ENV_END,
-    MM_ENV_START, PID_LEVEL, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_CRED,
-    TASK_EXIT_CODE, TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID,
-    TASK_THREAD_PID, USER_NS_LEVEL,
+    MM_ENV_START, SB_DEV, SIGNAL_EXIT_CODE, SIGNAL_FLAGS, SIGNAL_LIVE, TASK_CRED, TASK_EXIT_CODE,
+    TASK_LEADER, TASK_MM, TASK_PARENT, TASK_SIGNAL, TASK_START, TASK_TGID, USER_NS_LEVEL,
 };
-use crate::read::{Addr, at, field};
+use crate::read::{self, Addr, at, field};
+use crate::steps::{END, NEXT, steps};
 
 /// `include/linux/sched/signal.h`: the exit code is the whole group's.
 const SIGNAL_GROUP_EXIT: u32 = 0x4;
@@ -47,13 +47,13 @@ const ENOENT: i32 = -2;
 /// Bytes of an entry that are read at a time.
 const CHUNK: usize = 256;
 /// Readings of one environment: some thousand variables.
-const READINGS: u32 = 4096;
+const READINGS: usize = 4096;
 /// Longest `CNI_ARGS` that is taken apart.
 const ARGS: usize = 4096;
 /// `CAP_NET_ADMIN` and `CAP_SYS_ADMIN` of include/uapi/linux/capability.h, as bits.
 const ADMIN: u64 = 1 << 12 | 1 << 21;
 /// Directories above a plugin that are looked at, in its file system.
-const DEEPEST: u32 = 64;
+const DEEPEST: usize = 64;
 /// `include/uapi/linux/stat.h`: the type, a directory, the sticky bit, writable by the group or by others.
 const S_IFMT: u16 = 0o170_000;
 const S_IFDIR: u16 = 0o040_000;
@@ -90,10 +90,13 @@ struct Scan {
     inside: u32,
     /// Which variables were met. The first of a name counts, as for `getenv`.
     met: u32,
-    /// Where the pair begins that the walk through `args` has come to.
+    /// Where the walk through `args` has come to.
+    byte: u32,
+    /// Where the pair begins that it is in.
     pair: u32,
     /// `CNI_ARGS` is longer than `args`: its last pair is not whole.
     cut: u32,
+    reserved: u32,
     /// The entry that the way up from the plugin's file has come to.
     dentry: Addr,
     chunk: [u8; CHUNK],
@@ -119,9 +122,9 @@ fn scan() -> Option<&'static mut Scan> {
 #[inline(always)]
 fn begin(task: Addr, bprm: Addr) {
     // Of a container's own plugins nothing is taken: they are of a cluster within it, or a lie. Who runs
-    // the node's is in its pid namespace, the first (`struct pid`, include/linux/pid.h).
-    let of: Addr = field(task, &TASK_THREAD_PID);
-    if field::<u32>(of, &PID_LEVEL) != 0 {
+    // the node's is in its pid namespace, which is the daemon's own: the first, or that of a node which is itself a
+    // container.
+    if !read::is_beside_us(task) {
         return;
     }
     let Some(scan) = scan() else { return };
@@ -153,26 +156,26 @@ fn begin(task: Addr, bprm: Addr) {
     scan.args_at = 0;
     scan.inside = 0;
     scan.met = 0;
-    walk(READINGS, entry);
+    read_environment();
     if scan.met & COMMAND == 0 {
         return;
     }
     let cred: Addr = field(task, &TASK_CRED);
     if !may_speak(cred) {
-        refuse(pid, field(cred, &CRED_UID));
+        refuse(read::pid(task), field(cred, &CRED_UID));
         return;
     }
     pod(scan);
     scan.dentry = dentry_of_file(bprm);
     // Until the way up has come to its end.
     scan.record.loose = 1;
-    walk(DEEPEST, above);
+    climb();
     // One text for both, but for a script (`bprm_change_interp`).
     scan.record.script = u32::from(field::<u64>(bprm, &BPRM_INTERP) != filename);
     let parent: Addr = field(task, &TASK_PARENT);
     scan.record.header = header::<CallRecord>(kind::CALL_BEGAN);
-    scan.record.pid = pid;
-    scan.record.parent = field(parent, &TASK_TGID);
+    scan.record.pid = read::pid(task);
+    scan.record.parent = read::pid(parent);
     scan.record.start = start;
     if RUNNING.insert(pid, start, 0).is_err() {
         // No room: its end will not be told.
@@ -205,13 +208,13 @@ fn refuse(pid: u32, uid: u32) {
     }
 }
 
-/// One step up from the plugin's file; 1 ends the loop.
-///
-/// # Safety
-/// None of the caller's: the signature is `bpf_loop`'s.
+steps!(climb, calls_above_some, calls_above, DEEPEST);
+
+/// One step up from the plugin's file.
+#[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn above(_: u64, _: *mut u64) -> i64 {
-    let Some(scan) = scan() else { return 1 };
+extern "C" fn calls_above() -> u64 {
+    let Some(scan) = scan() else { return END };
     let inode: Addr = field(scan.dentry, &DENTRY_INODE);
     let mode: u16 = field(inode, &INODE_MODE);
     // In a sticky directory nobody but its owner and root replaces what is root's (`may_delete`).
@@ -219,15 +222,15 @@ unsafe extern "C" fn above(_: u64, _: *mut u64) -> i64 {
     let shared = mode & S_IWGO != 0 && !sticky;
     // No mode: it could not be read.
     if mode & S_IFMT == 0 || shared || field::<u32>(inode, &INODE_UID) != 0 {
-        return 1;
+        return END;
     }
     let parent: Addr = field(scan.dentry, &DENTRY_PARENT);
     if parent == scan.dentry {
         scan.record.loose = 0;
-        return 1;
+        return END;
     }
     scan.dentry = parent;
-    0
+    NEXT
 }
 
 #[inline(always)]
@@ -268,24 +271,15 @@ fn dentry_of_file(bprm: Addr) -> Addr {
     field(file, &FILE_DENTRY)
 }
 
-#[inline(always)]
-fn walk(steps: u32, step: unsafe extern "C" fn(u64, *mut u64) -> i64) {
-    let mut unused = 0u64;
-    // SAFETY: the kernel calls `step` before this returns; it does not touch `unused`.
-    unsafe {
-        bpf_loop(steps, step as *mut _, (&raw mut unused).cast(), 0);
-    }
-}
+steps!(read_environment, calls_entry_some, calls_entry, READINGS);
 
-/// One reading of the environment; 1 ends the loop.
-///
-/// # Safety
-/// None of the caller's: the signature is `bpf_loop`'s.
+/// One reading of the environment.
+#[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn entry(_: u64, _: *mut u64) -> i64 {
-    let Some(scan) = scan() else { return 1 };
+extern "C" fn calls_entry() -> u64 {
+    let Some(scan) = scan() else { return END };
     if scan.at >= scan.end || scan.met == ALL {
-        return 1;
+        return END;
     }
     let from = scan.at;
     // SAFETY: the helper writes at most `CHUNK` bytes. It counts the NUL.
@@ -293,7 +287,7 @@ unsafe extern "C" fn entry(_: u64, _: *mut u64) -> i64 {
         bpf_probe_read_user_str((&raw mut scan.chunk).cast(), CHUNK as u32, from as *const _)
     };
     if read <= 0 {
-        return 1;
+        return END;
     }
     let begins = scan.inside == 0;
     // A chunk that is full may end within its entry. If it did not, the next one is empty and ends it.
@@ -303,7 +297,7 @@ unsafe extern "C" fn entry(_: u64, _: *mut u64) -> i64 {
     if begins {
         variable(scan, from);
     }
-    0
+    NEXT
 }
 
 macro_rules! variables {
@@ -369,27 +363,30 @@ fn pod(scan: &mut Scan) {
     if read <= 0 {
         return;
     }
+    scan.byte = 0;
     scan.pair = 0;
     scan.cut = u32::from(read >= ARGS as i64);
-    walk(ARGS as u32, argument);
+    read_arguments();
 }
 
-/// One byte of `CNI_ARGS`; 1 ends the loop.
-///
-/// # Safety
-/// None of the caller's: the signature is `bpf_loop`'s.
+steps!(read_arguments, calls_argument_some, calls_argument, ARGS);
+
+/// One byte of `CNI_ARGS`.
+#[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn argument(index: u64, _: *mut u64) -> i64 {
-    let Some(scan) = scan() else { return 1 };
+extern "C" fn calls_argument() -> u64 {
+    let Some(scan) = scan() else { return END };
+    let index = scan.byte;
+    scan.byte = index.wrapping_add(1);
     let byte = scan.args[index as usize & (ARGS - 1)];
     if byte != 0 && byte != b';' {
-        return 0;
+        return NEXT;
     }
     if byte == b';' || scan.cut == 0 {
-        pair(scan, index);
+        pair(scan, u64::from(index));
     }
-    scan.pair = index as u32 + 1;
-    i64::from(byte == 0)
+    scan.pair = index.wrapping_add(1);
+    if byte == 0 { END } else { NEXT }
 }
 
 macro_rules! keys {
@@ -453,7 +450,7 @@ fn tell_end(leader: Addr, signal: Addr, pid: u32, start: u64) {
     let code =
         if group { field(signal, &SIGNAL_EXIT_CODE) } else { field(leader, &TASK_EXIT_CODE) };
     let header = header::<CallEndRecord>(kind::CALL_ENDED);
-    let record = CallEndRecord { header, pid, code, start };
+    let record = CallEndRecord { header, pid: read::pid(leader), code, start };
     if emit_call(&record) {
         return;
     }

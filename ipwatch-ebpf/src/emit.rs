@@ -1,8 +1,9 @@
 //! The way out: the ring buffers, and the count of what did not fit.
 
+use aya_ebpf::bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
 use ipwatch_common::{Header, kind};
 
 /// The user half sets its size at load.
@@ -13,6 +14,18 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 /// user half sets its size too.
 #[map]
 static CALLS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Tasks. What floods it must not cost an address. The user half sets its size too.
+#[map]
+static TASKS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// 1 while the user half has been woken and has not looked at the tables of tasks since.
+#[map]
+static ROUSED: Array<u32> = Array::with_max_entries(1, 0);
+
+/// Events of tasks that were seen, by kind: most of them make no record.
+#[map]
+static SEEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
 
 /// Grows when a record did not fit: the user half looks further only then. It grows after what there is
 /// to find.
@@ -43,6 +56,49 @@ pub fn emit<T>(kind: u16, record: &T) -> bool {
         dropped(kind);
     }
     fitted
+}
+
+/// When the user half is to read a record of [`emit_task`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Now,
+    /// With the next look at the tables, which [`rouse`] makes it take.
+    Soon,
+}
+
+/// Hands a record of a task to the user half; one that did not fit is counted.
+#[inline(always)]
+pub fn emit_task<T>(kind: u16, record: &T, when: When) {
+    let flags = if when == When::Now { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    if TASKS.output::<T>(record, u64::from(flags)).is_err() {
+        dropped(kind);
+    }
+    if when == When::Soon {
+        rouse();
+    }
+}
+
+/// Has the user half look at the tables of tasks, soon. It is woken once, however many events there are until then;
+/// it takes the flag back before it looks, so that what comes too late for that look makes another.
+#[inline(always)]
+pub fn rouse() {
+    let Some(roused) = ROUSED.get_ptr_mut(0) else { return };
+    // SAFETY: a number in a map. Two CPUs that both set it wake the user half twice.
+    unsafe {
+        if *roused == 0 {
+            *roused = 1;
+            let record = header::<Header>(kind::ROUSE);
+            // Where there is no room there is something to read, and it is awake.
+            let _ = TASKS.output::<Header>(&record, u64::from(BPF_RB_FORCE_WAKEUP));
+        }
+    }
+}
+
+/// Counts an event of a task.
+#[inline(always)]
+pub fn seen(kind: u16) {
+    count(&SEEN, u32::from(kind));
 }
 
 /// Hands a record of a plugin's run to the user half. Whether it fitted: what happens to one that did

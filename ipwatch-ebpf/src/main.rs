@@ -5,13 +5,13 @@
 //! several programs (`tp_btf` and `raw_tp`, or fentry and kprobe) that share one handler; the user
 //! half loads the best one that the kernel takes.
 //!
-//! - [`tasks`]: fork, exec, exit, release, joins, SIGKILL.
+//! - [`tasks`]: fork, exec, exit, release, joins, signals that kill; [`leaving`]: who is on the way out.
 //! - [`netns`]: creation and teardown.
 //! - [`addresses`]: IPv4, IPv6, duplicate address detection, devices that change their netns.
 //! - [`neighbours`]: updates of ARP and NDP entries.
 //! - [`claims`]: ARP that claims an IP; [`limit`]: how much of such is told.
 //! - [`calls`]: runs of CNI plugins.
-//! - [`snapshot`]: the walk of all netns, the task and file iterators.
+//! - [`snapshot`]: the walk of all netns, the task and file iterators; [`steps`]: long loops.
 //!
 //! Kernel memory is read in one way only, `read::at`: see there.
 
@@ -22,12 +22,14 @@ mod addresses;
 mod calls;
 mod claims;
 mod emit;
+mod leaving;
 mod limit;
 mod neighbours;
 mod netns;
 mod offsets;
 mod read;
 mod snapshot;
+mod steps;
 mod tasks;
 
 /// Most helpers that read kernel memory are for GPL-compatible programs only. The text is one of

@@ -5,6 +5,7 @@
 //! between "usable", "incomplete" and "failed", and a claim that loses: an ARP reply with another
 //! MAC for an entry that stays as it is shows nowhere else.
 
+use aya_ebpf::EbpfContext as _;
 use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use ipwatch_common::{AF_INET, AF_INET6, NeighbourRecord, kind};
@@ -71,7 +72,10 @@ fn update(entry: Addr, lladdr: Addr, new_state: u8, flags: u32) {
 
 #[btf_tracepoint]
 pub fn tp_neigh_update(ctx: BtfTracePointContext) -> i32 {
-    update(ctx.arg(0), ctx.arg(1), ctx.arg(2), ctx.arg(3));
+    // Before 5.18 the verifier lets no program load an argument that points to a plain number
+    // (`btf_ctx_access`). The arguments are eight bytes each.
+    let lladdr = at((ctx.as_ptr() as Addr).wrapping_add(8));
+    update(ctx.arg(0), lladdr, ctx.arg(2), ctx.arg(3));
     0
 }
 

@@ -10,8 +10,9 @@ use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 use ipwatch_common::{MISSING, Netns};
 
 use crate::offsets::{
-    DEVICE_INDEX, DEVICE_NET, HOST_INODE, NET_COOKIE, NET_INODE, NET_REFS, NSPROXY_NET,
-    TASK_NSPROXY,
+    DEVICE_INDEX, DEVICE_NET, HOST_INODE, NET_COOKIE, NET_INODE, NET_REFS, NSPROXY_NET, OWN_PID_NS,
+    PID_LEVEL, PID_NS_INODE, PID_NUMBERS, TASK_LEADER, TASK_NSPROXY, TASK_PID, TASK_TGID,
+    TASK_THREAD_PID, UPID_NS,
 };
 
 /// An address in kernel memory. It is a number: nothing here dereferences one.
@@ -104,4 +105,71 @@ pub fn netns_with_refs(net: Addr) -> Netns {
         _ => field(net, &NET_REFS),
     };
     Netns { refs, ..netns(net) }
+}
+
+/// Pid namespaces around the daemon's own that are gone through: kind within a container within a virtual machine's is
+/// two. The kernel allows 32 (`MAX_PID_NS_LEVEL`).
+const DEEPEST: u64 = 6;
+
+/// `sizeof(struct upid)`: a number and a pointer.
+const UPID: u64 = 16;
+
+/// The number of a thread in the daemon's own pid namespace; 0 for one that does not show there.
+#[inline(always)]
+pub fn tid(task: Addr) -> u32 {
+    match OWN_PID_NS.load() {
+        0 => field(task, &TASK_PID),
+        own => number(task, own),
+    }
+}
+
+/// The same of its process.
+#[inline(always)]
+pub fn pid(task: Addr) -> u32 {
+    match OWN_PID_NS.load() {
+        0 => field(task, &TASK_TGID),
+        own => number(field(task, &TASK_LEADER), own),
+    }
+}
+
+/// Whether a task is in the daemon's own pid namespace itself, not in one within it.
+#[inline(always)]
+pub fn is_beside_us(task: Addr) -> bool {
+    let of: Addr = field(task, &TASK_THREAD_PID);
+    let level: u32 = field(of, &PID_LEVEL);
+    match OWN_PID_NS.load() {
+        0 => level == 0,
+        own => namespace(of, u64::from(level)) == own,
+    }
+}
+
+/// `upid->nr` at the level whose namespace is `own` (`pid_nr_ns`, kernel/pid.c, seen from user space's side: the level
+/// of its own namespace nobody tells it). A function of its own: made part of every program that names a task, it
+/// would double the object.
+#[inline(never)]
+fn number(task: Addr, own: u32) -> u32 {
+    let of: Addr = field(task, &TASK_THREAD_PID);
+    let deepest = u64::from(field::<u32>(of, &PID_LEVEL));
+    if of == 0 || PID_NUMBERS.load() == MISSING {
+        return 0;
+    }
+    let mut level = 1;
+    while level <= DEEPEST {
+        if level <= deepest && namespace(of, level) == own {
+            return at(numbers(of, level));
+        }
+        level += 1;
+    }
+    0
+}
+
+/// The inode of the pid namespace of a pid at a level.
+#[inline(always)]
+fn namespace(of: Addr, level: u64) -> u32 {
+    field(field::<Addr>(numbers(of, level), &UPID_NS), &PID_NS_INODE)
+}
+
+#[inline(always)]
+fn numbers(of: Addr, level: u64) -> Addr {
+    of.wrapping_add(u64::from(PID_NUMBERS.load())).wrapping_add(level.wrapping_mul(UPID))
 }

@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_loop, bpf_seq_write};
+use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_seq_write};
 use aya_ebpf::macros::{map, raw_tracepoint};
 use aya_ebpf::maps::Array;
 use aya_ebpf::programs::RawTracePointContext;
@@ -13,11 +13,13 @@ use ipwatch_common::{
 };
 
 use crate::emit::header;
+use crate::leaving;
 use crate::offsets::{
     FILE_INODE, FILE_PRIVATE, INODE_PRIVATE, INODE_SB, NET_LIST, NET_NS, NS_OPS, SB_MAGIC,
-    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT, TASK_TGID,
+    SOCK_NET, SOCKET_SK, TASK_ARRIVAL, TASK_COMM, TASK_PARENT, TASK_SIGNAL,
 };
 use crate::read::{self, Addr, at, field, is_host, net_of_task};
+use crate::steps::{END, NEXT, SOME, steps};
 use crate::tasks::{self, PF_EXITING};
 
 /// `include/uapi/linux/magic.h`.
@@ -37,6 +39,10 @@ static WALK: Array<[Netns; WALK_CHUNK]> = Array::with_max_entries(WALK_CHUNKS as
 #[map]
 static WALK_RESULT: Array<WalkResult> = Array::with_max_entries(1, 0);
 
+/// Where the walk is. User space takes one at a time.
+#[map]
+static WALK_STATE: Array<Walk> = Array::with_max_entries(1, 0);
+
 #[repr(C)]
 struct Walk {
     head: Addr,
@@ -49,7 +55,9 @@ struct Walk {
 /// which no netns of `net->list` is freed (`cleanup_net` waits for readers after it unlinks).
 #[raw_tracepoint]
 pub fn walk_netns(ctx: RawTracePointContext) -> i32 {
-    let mut walk = Walk { head: 0, node: 0, count: 0, complete: 0 };
+    let Some(walk) = walk() else { return 0 };
+    walk.count = 0;
+    walk.complete = 0;
     let init = init_net();
     if init == 0 || NET_LIST.load() == MISSING {
         error!(&ctx, "netns walk: the first task was not reached");
@@ -57,17 +65,21 @@ pub fn walk_netns(ctx: RawTracePointContext) -> i32 {
         // init_net is the first entry, so that what is before it is the head.
         walk.node = init + u64::from(NET_LIST.load());
         walk.head = at(walk.node + LIST_PREV);
-        let callback = step as unsafe extern "C" fn(u64, *mut Walk) -> i64;
-        // SAFETY: the kernel calls `step` with the address of `walk` before this returns.
-        unsafe {
-            let steps = (WALK_CHUNK * WALK_CHUNKS) as u32 + 1;
-            bpf_loop(steps, callback as *mut _, (&raw mut walk).cast(), 0);
-        }
+        take();
     }
     let result = WalkResult { count: walk.count, complete: walk.complete };
     let _ = WALK_RESULT.set(0, result, 0);
     0
 }
+
+#[inline(always)]
+fn walk() -> Option<&'static mut Walk> {
+    // SAFETY: of this program alone, which runs once at a time.
+    WALK_STATE.get_ptr_mut(0).map(|walk| unsafe { &mut *walk })
+}
+
+// And some more, to see the end of a list that is as long as there is room.
+steps!(take, walk_some, walk_step, WALK_CHUNK * WALK_CHUNKS + SOME);
 
 /// `init_net`, through the first task: its own parent.
 #[inline(always)]
@@ -84,30 +96,28 @@ fn init_net() -> Addr {
     0
 }
 
-/// One netns; 1 ends the loop.
-///
-/// # Safety
-/// `walk` is valid and nobody else uses it.
+/// One netns.
+#[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn step(index: u64, walk: *mut Walk) -> i64 {
-    // SAFETY: as the caller promises.
-    let walk = unsafe { &mut *walk };
+extern "C" fn walk_step() -> u64 {
+    let Some(walk) = walk() else { return END };
     if walk.node == walk.head {
         walk.complete = 1;
-        return 1;
+        return END;
     }
     if walk.node == 0 {
-        return 1;
+        return END;
     }
-    let Some(chunk) = WALK.get_ptr_mut((index / WALK_CHUNK as u64) as u32) else { return 1 };
+    let index = walk.count;
+    let Some(chunk) = WALK.get_ptr_mut(index / WALK_CHUNK as u32) else { return END };
     let net = walk.node.wrapping_sub(u64::from(NET_LIST.load()));
     // Masked: the verifier does not follow a comparison through the shift.
     let slot = index as usize & (WALK_CHUNK - 1);
     // SAFETY: within the chunk, and user space reads only after the walk.
     unsafe { chunk.cast::<Netns>().add(slot).write(read::netns_with_refs(net)) };
-    walk.count += 1;
+    walk.count = index.wrapping_add(1);
     walk.node = at(walk.node);
-    0
+    NEXT
 }
 
 /// `struct bpf_iter__task` and the begin of `struct bpf_iter__task_file`; `meta` begins with `seq`.
@@ -167,6 +177,28 @@ unsafe extern "C" fn it_task(ctx: *const TaskIter) -> i32 {
     0
 }
 
+/// Every member of a group in the table of those on their way out that still holds a netns.
+///
+/// # Safety
+/// Called by the kernel with the context of a task iterator.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task")]
+unsafe extern "C" fn it_leaving(ctx: *const TaskIter) -> i32 {
+    // SAFETY: as the caller promises.
+    let (meta, task) = unsafe { ((*ctx).meta, (*ctx).task) };
+    if task == 0 || !leaving::has(task, field(task, &TASK_SIGNAL)) {
+        return 0;
+    }
+    let net = net_of_task(task);
+    if net == 0 || is_host(net) {
+        return 0;
+    }
+    let record: TaskRecord = tasks::record(kind::TASK_SEEN, task, read::netns(net));
+    // SAFETY: `meta` is from the context.
+    unsafe { write(meta, &record) };
+    0
+}
+
 /// For how long a task has not been on a CPU. `sched_info.last_arrival` (kernel/sched/stats.h) is on the
 /// scheduler's clock, which no helper tells; the task that reads this arrived a moment ago on the same
 /// clock.
@@ -206,7 +238,7 @@ unsafe extern "C" fn it_file(ctx: *const FileIter) -> i32 {
     let record = FileRecord {
         header: header::<FileRecord>(kind::FILE_SEEN),
         netns: read::netns(held),
-        pid: field(task, &TASK_TGID),
+        pid: read::pid(task),
         fd: fd as u32,
         socket,
         reserved: 0,

@@ -1,38 +1,37 @@
 //! Tasks come, move between netns, are killed, and give their netns up.
 //!
 //! What is told, and what the user half may rely on:
-//! - A process (thread group leader) outside the host's netns is told at fork, exec, exit and
-//!   release. A task that moves into or out of another netns is told when it moves.
+//! - A process (thread group leader) outside the host's netns is told when it is a moment old: until then it waits in a
+//!   table, and one that ends meanwhile is never told. One that begins in another netns than its parent's, or moves
+//!   into or out of another netns, is told at once.
 //! - A thread is covered by its leader and not told by itself, unless it is somewhere else or
-//!   outlives its leader: then it is told when that happens, and at its own exit and release.
+//!   its leader has exited.
 //! - An exit is not a release: `sched_process_exit` fires while the task still has its netns
-//!   (`do_exit`, kernel/exit.c). `exit_task_namespaces` is the release. Where it cannot be hooked,
+//!   (`do_exit`, kernel/exit.c). Whatever is on its way out is in a table (`leaving`), and what stays there is looked
+//!   at by the user half. `exit_task_namespaces` is the release. Where it cannot be hooked,
 //!   `sched_process_free` tells it late: for a zombie only when it has been reaped.
+//! - A release is told of what was told.
 
-use aya_ebpf::helpers::bpf_get_current_comm;
-use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_loop};
 use aya_ebpf::macros::{btf_tracepoint, fentry, kprobe, map, raw_tracepoint};
-use aya_ebpf::maps::LruHashMap;
+use aya_ebpf::maps::{HashMap, LruHashMap};
 use aya_ebpf::programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext};
-use ipwatch_common::{Netns, SignalRecord, TaskRecord, kind};
+use ipwatch_common::{FreshKey, MOST_FRESH, Netns, TaskRecord, kind};
 
-use crate::emit::{emit, header};
+use crate::emit::{When, emit_task, header, rouse, seen};
+use crate::leaving;
 use crate::offsets::{
-    NSPROXY_NET, SIGNAL_LIVE, SIGNAL_SHARED_PENDING, SIGNAL_THREAD_HEAD, TASK_COMM,
-    TASK_EXIT_STATE, TASK_FLAGS, TASK_LEADER, TASK_PARENT, TASK_PENDING, TASK_PID, TASK_SIGNAL,
-    TASK_START, TASK_STATE, TASK_TGID, TASK_THREAD_NODE,
+    NSPROXY_NET, SIGNAL_SHARED_PENDING, TASK_COMM, TASK_EXIT_STATE, TASK_FLAGS, TASK_LEADER,
+    TASK_PARENT, TASK_PENDING, TASK_PID, TASK_SIGNAL, TASK_START, TASK_STATE,
 };
-use crate::read::{self, Addr, at, field, is_host, net_of_task};
+use crate::read::{self, Addr, field, is_host, net_of_task};
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
 pub const PF_EXITING: u32 = 0x4;
-const SIGKILL: i32 = 9;
-/// `include/trace/events/signal.h`.
-const TRACE_SIGNAL_DELIVERED: i32 = 0;
-/// `include/linux/sched/signal.h`: the kernel itself sends the signal.
-const SEND_SIG_PRIV: Addr = 1;
-/// Threads told when their leader exits. More are found by the next task snapshot.
-const SURVIVORS: u32 = 4096;
+const SIGKILL: u32 = 9;
+
+/// Tasks that were not told yet. The user half takes them out and tells them when they are a moment old.
+#[map]
+static FRESH: HashMap<FreshKey, TaskRecord> = HashMap::with_max_entries(MOST_FRESH, 0);
 
 /// The names of a task that was told by itself and whose end must be told as well.
 #[repr(C)]
@@ -50,7 +49,12 @@ static TOLD: LruHashMap<u64, Told> = LruHashMap::with_max_entries(4096, 0);
 
 #[inline(always)]
 fn remember(task: Addr, record: &TaskRecord) {
-    let told = Told { start: record.start, pid: record.pid, tid: record.tid };
+    let TaskRecord { start, pid, tid, .. } = *record;
+    told(task, Told { start, pid, tid });
+}
+
+#[inline(always)]
+fn told(task: Addr, told: Told) {
     // A full LRU map throws out an old entry; an entry that was lost costs a late release, which
     // the next task snapshot makes good.
     let _ = TOLD.insert(task, told, 0);
@@ -62,6 +66,12 @@ fn recall(task: Addr) -> Option<Told> {
     unsafe { TOLD.get(task) }.copied()
 }
 
+/// The ids of a task: of its process, and its own.
+#[inline(always)]
+pub fn ids(task: Addr) -> (u32, u32) {
+    (read::pid(task), read::tid(task))
+}
+
 /// Everything about a task, with `netns` as the netns it is told in.
 #[inline(always)]
 pub fn record(kind: u16, task: Addr, netns: Netns) -> TaskRecord {
@@ -69,13 +79,14 @@ pub fn record(kind: u16, task: Addr, netns: Netns) -> TaskRecord {
     let signal: Addr = field(task, &TASK_SIGNAL);
     let pending: u64 = field(task, &TASK_PENDING);
     let shared: u64 = field(signal, &SIGNAL_SHARED_PENDING);
+    let (pid, tid) = ids(task);
     TaskRecord {
         header: header::<TaskRecord>(kind),
         netns,
-        pid: field(task, &TASK_TGID),
-        tid: field(task, &TASK_PID),
+        pid,
+        tid,
         start: field(task, &TASK_START),
-        parent: field(parent, &TASK_TGID),
+        parent: read::pid(parent),
         flags: field(task, &TASK_FLAGS),
         state: field(task, &TASK_STATE),
         exit_state: field(task, &TASK_EXIT_STATE),
@@ -95,14 +106,43 @@ pub fn covered(task: Addr, net: Addr) -> bool {
         && net_of_task(leader) == net
 }
 
+#[inline(always)]
+fn leads(task: Addr) -> bool {
+    field::<Addr>(task, &TASK_LEADER) == task
+}
+
+#[inline(always)]
+fn key(task: Addr) -> FreshKey {
+    [task, field(task, &TASK_START)]
+}
+
+/// Has a task told in a moment, unless it ends before.
+#[inline(always)]
+fn tell_later(task: Addr, record: &TaskRecord) {
+    if FRESH.insert(key(task), record, 0).is_err() {
+        emit_task(record.header.kind, record, When::Soon);
+    } else {
+        rouse();
+    }
+}
+
 /// `sched_process_fork(parent, child)`.
 #[inline(always)]
-fn fork(child: Addr) {
+fn fork(parent: Addr, child: Addr) {
     let net = net_of_task(child);
     if net == 0 || is_host(net) || covered(child, net) {
         return;
     }
-    emit(kind::TASK_FORK, &record(kind::TASK_FORK, child, read::netns(net)));
+    seen(kind::TASK_FORK);
+    let record = record(kind::TASK_FORK, child, read::netns(net));
+    if !leads(child) {
+        remember(child, &record);
+    }
+    if net_of_task(parent) == net {
+        tell_later(child, &record);
+    } else {
+        emit_task(kind::TASK_FORK, &record, When::Now);
+    }
 }
 
 /// `sched_process_exec(task, old_pid, bprm)`.
@@ -112,77 +152,68 @@ fn exec(task: Addr, old_tid: u32) {
     if net == 0 || is_host(net) {
         return;
     }
-    let record = record(kind::TASK_EXEC, task, read::netns(net));
-    if old_tid != record.tid
-        && let Some(told) = recall(task)
-    {
-        // It was told as a thread, and has taken its leader's ids over (de_thread).
-        let _ = TOLD.remove(task);
-        let old = TaskRecord { start: told.start, tid: told.tid, ..record };
-        emit(kind::TASK_FREE, &TaskRecord { header: header::<TaskRecord>(kind::TASK_FREE), ..old });
+    seen(kind::TASK_EXEC);
+    leaving::renewed(task, field(task, &TASK_SIGNAL));
+    let mut record = record(kind::TASK_EXEC, task, read::netns(net));
+    if old_tid != field::<u32>(task, &TASK_PID) {
+        // A thread has taken its leader's ids over (de_thread). Its old name may have been told.
+        if let Some(told) = recall(task) {
+            let _ = TOLD.remove(task);
+            let _ = FRESH.remove([task, told.start]);
+            let header = header::<TaskRecord>(kind::TASK_FREE);
+            let old = TaskRecord { header, start: told.start, tid: told.tid, ..record };
+            emit_task(kind::TASK_FREE, &old, When::Now);
+        }
+        emit_task(kind::TASK_EXEC, &record, When::Now);
+        return;
     }
-    emit(kind::TASK_EXEC, &record);
+    // SAFETY: copied at once.
+    record.header.reserved = match unsafe { FRESH.get(key(task)) } {
+        Some(fresh) => fresh.header.reserved,
+        None => 1,
+    };
+    tell_later(task, &record);
 }
 
 /// `sched_process_exit(task)`.
 #[inline(always)]
 fn exit(task: Addr) {
     let net = net_of_task(task);
-    if net == 0 || is_host(net) || (covered(task, net) && recall(task).is_none()) {
+    if net == 0 || is_host(net) {
         return;
     }
-    let record = record(kind::TASK_EXIT, task, read::netns(net));
-    remember(task, &record);
-    emit(kind::TASK_EXIT, &record);
     let signal: Addr = field(task, &TASK_SIGNAL);
-    // `live` no longer counts this task: do_exit() takes it off before the tracepoint.
-    if record.pid == record.tid && field::<u32>(signal, &SIGNAL_LIVE) > 0 {
-        survivors(task, signal);
+    let (leads, ending) = (leads(task), leaving::is_ending(signal));
+    let named = leaving::is_named(task, signal);
+    if leads || ending {
+        leaving::enter(task, signal, ending);
     }
-}
-
-#[repr(C)]
-struct Threads {
-    leader: Addr,
-    head: Addr,
-    node: Addr,
-}
-
-/// Tells every thread that goes on without its leader.
-#[inline(always)]
-fn survivors(leader: Addr, signal: Addr) {
-    if SIGNAL_THREAD_HEAD.load() == ipwatch_common::MISSING {
+    if leads {
+        seen(kind::TASK_EXIT);
+    }
+    if named {
+        leaving::news(task, signal);
+    }
+    // SAFETY: copied at once.
+    if let Some(known) = unsafe { FRESH.get(key(task)) }.map(|fresh| fresh.header.reserved)
+        && FRESH.remove(key(task)).is_ok()
+        && known == 0
+    {
+        // Never told: there is nothing to take back.
+        let _ = TOLD.remove(task);
         return;
     }
-    let head = signal + u64::from(SIGNAL_THREAD_HEAD.load());
-    let mut threads = Threads { leader, head, node: at(head) };
-    let callback = survivor as unsafe extern "C" fn(u64, *mut Threads) -> i64;
-    // SAFETY: the kernel calls `survivor` with the address of `threads` before this returns.
-    unsafe {
-        bpf_loop(SURVIVORS, callback as *mut _, (&raw mut threads).cast(), 0);
+    if leads || named || apart(task, net, ending) {
+        let (pid, tid) = ids(task);
+        told(task, Told { start: field(task, &TASK_START), pid, tid });
     }
 }
 
-/// One step along `signal->thread_head`; 1 ends the loop.
-///
-/// # Safety
-/// `threads` is valid and nobody else uses it.
-#[inline(never)]
-unsafe extern "C" fn survivor(_: u64, threads: *mut Threads) -> i64 {
-    // SAFETY: as the caller promises.
-    let threads = unsafe { &mut *threads };
-    if threads.node == 0 || threads.node == threads.head {
-        return 1;
-    }
-    let task = threads.node.wrapping_sub(u64::from(TASK_THREAD_NODE.load()));
-    threads.node = at(threads.node);
-    let net = net_of_task(task);
-    if task != threads.leader && net != 0 && !is_host(net) {
-        let record = record(kind::TASK_SURVIVOR, task, read::netns(net));
-        remember(task, &record);
-        emit(kind::TASK_SURVIVOR, &record);
-    }
-    0
+/// Whether a thread was told for itself before the kernel half was there: its leader is somewhere else, or has left it.
+#[inline(always)]
+fn apart(task: Addr, net: Addr, ending: bool) -> bool {
+    let beside = net_of_task(field(task, &TASK_LEADER));
+    beside != net && (beside != 0 || !ending)
 }
 
 /// `exit_task_namespaces(task)`: also called by a fork that fails (`copy_process`), for a child that
@@ -193,16 +224,26 @@ fn release(task: Addr) {
         return;
     }
     let net = net_of_task(task);
-    if net == 0 || is_host(net) || (covered(task, net) && recall(task).is_none()) {
+    if net == 0 || is_host(net) {
         return;
     }
-    emit(kind::TASK_RELEASE, &record(kind::TASK_RELEASE, task, read::netns(net)));
-    let _ = TOLD.remove(task);
+    let signal: Addr = field(task, &TASK_SIGNAL);
+    if recall(task).is_some() || leaving::is_named(task, signal) {
+        seen(kind::TASK_RELEASE);
+        let record = record(kind::TASK_RELEASE, task, read::netns(net));
+        emit_task(kind::TASK_RELEASE, &record, When::Soon);
+        let _ = TOLD.remove(task);
+    }
+    leaving::released(task, signal);
 }
 
-/// `sched_process_free(task)`: the last word on a task whose exit was told.
+/// `sched_process_free(task)`: the last word on a task.
 #[inline(always)]
 fn free(task: Addr) {
+    let signal: Addr = field(task, &TASK_SIGNAL);
+    if leads(task) {
+        leaving::over(task, signal);
+    }
     let Some(told) = recall(task) else { return };
     let _ = TOLD.remove(task);
     let none = Netns { cookie: 0, inode: 0, refs: ipwatch_common::MISSING };
@@ -210,7 +251,9 @@ fn free(task: Addr) {
     // Another id than it was told with: another thread has run a new program and taken it over
     // (de_thread), so that the old name lives on.
     if told.tid == record.tid {
-        emit(kind::TASK_FREE, &TaskRecord { pid: told.pid, start: told.start, ..record });
+        seen(kind::TASK_FREE);
+        let record = TaskRecord { pid: told.pid, start: told.start, ..record };
+        emit_task(kind::TASK_FREE, &record, When::Soon);
     }
 }
 
@@ -225,38 +268,44 @@ fn switch(task: Addr, new: Addr) {
     if new_net == 0 || new_net == old_net {
         return;
     }
+    seen(kind::TASK_JOIN);
     let record = record(kind::TASK_JOIN, task, read::netns(new_net));
-    if record.pid != record.tid {
+    let _ = FRESH.remove(key(task));
+    if !leads(task) {
         remember(task, &record);
     }
-    emit(kind::TASK_JOIN, &record);
+    emit_task(kind::TASK_JOIN, &record, When::Now);
 }
 
-/// `signal_generate(sig, info, task, group, result)`. A target without a netns may be the dead
-/// leader of threads that live on, so it is told.
+/// `signal_generate(sig, info, task, group, result)`. By then a signal that ends the whole group has set the flag for
+/// that (`complete_signal`), but for SIGKILL to one that ends already and for signals that dump core.
 #[inline(always)]
-fn signal(number: i32, info: Addr, task: Addr, group: u32, result: i32) {
-    if number != SIGKILL || result != TRACE_SIGNAL_DELIVERED {
+fn signal(number: u32, info: Addr, task: Addr, group: u32) {
+    let signal: Addr = field(task, &TASK_SIGNAL);
+    if number != SIGKILL && !leaving::is_ending(signal) && !leaving::dumps(number, task) {
         return;
     }
     let net = net_of_task(task);
-    if net != 0 && is_host(net) {
+    // A target without a netns may be the dead leader of threads that live on, and people send SIGKILL to those.
+    if (net == 0 && number != SIGKILL) || (net != 0 && is_host(net)) {
         return;
     }
-    // SAFETY: takes nothing.
-    let current = unsafe { bpf_get_current_pid_tgid() };
-    let by_kernel = info == SEND_SIG_PRIV;
-    let record = SignalRecord {
-        header: header::<SignalRecord>(kind::SIGNAL),
-        pid: field(task, &TASK_TGID),
-        tid: field(task, &TASK_PID),
-        signal: number as u32,
-        group,
-        sender: if by_kernel { 0 } else { (current >> 32) as u32 },
-        reserved: 0,
-        comm: bpf_get_current_comm().unwrap_or_default(),
-    };
-    emit(kind::SIGNAL, &record);
+    leaving::enter(task, signal, true);
+    if number == SIGKILL {
+        seen(kind::SIGNAL);
+        leaving::killed(task, signal, info, group);
+    }
+}
+
+/// `zap_other_threads(task)`: `task` ends all others of its group, to exit or to run a new program. Of the others none
+/// may ever come as far as an exit.
+#[inline(always)]
+fn zap(task: Addr) {
+    let net = net_of_task(task);
+    if net != 0 && !is_host(net) {
+        seen(kind::GROUP_EXIT);
+        leaving::enter(task, field(task, &TASK_SIGNAL), true);
+    }
 }
 
 macro_rules! tracepoint {
@@ -275,17 +324,11 @@ macro_rules! tracepoint {
     };
 }
 
-tracepoint!(tp_fork, rt_fork, |ctx| fork(ctx.arg(1)));
+tracepoint!(tp_fork, rt_fork, |ctx| fork(ctx.arg(0), ctx.arg(1)));
 tracepoint!(tp_exec, rt_exec, |ctx| exec(ctx.arg(0), ctx.arg(1)));
 tracepoint!(tp_exit, rt_exit, |ctx| exit(ctx.arg(0)));
 tracepoint!(tp_free, rt_free, |ctx| free(ctx.arg(0)));
-tracepoint!(tp_signal, rt_signal, |ctx| signal(
-    ctx.arg(0),
-    ctx.arg(1),
-    ctx.arg(2),
-    ctx.arg(3),
-    ctx.arg(4)
-));
+tracepoint!(tp_signal, rt_signal, |ctx| signal(ctx.arg(0), ctx.arg(1), ctx.arg(2), ctx.arg(3)));
 
 #[fentry]
 pub fn fe_release(ctx: FEntryContext) -> u32 {
@@ -311,6 +354,20 @@ pub fn fe_switch(ctx: FEntryContext) -> u32 {
 pub fn kp_switch(ctx: ProbeContext) -> u32 {
     if let (Some(task), Some(new)) = (ctx.arg(0), ctx.arg(1)) {
         switch(task, new);
+    }
+    0
+}
+
+#[fentry]
+pub fn fe_zap(ctx: FEntryContext) -> u32 {
+    zap(ctx.arg(0));
+    0
+}
+
+#[kprobe]
+pub fn kp_zap(ctx: ProbeContext) -> u32 {
+    if let Some(task) = ctx.arg(0) {
+        zap(task);
     }
     0
 }

@@ -62,7 +62,7 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
 async fn load(settings: &Settings) -> Duration {
     let (emit, mut facts) = Emit::channel(256);
     let began = clock::now();
-    let _first = ipam::start(settings, &emit);
+    let _first = ipam::start(settings, &emit, &ipwatch::reading::Readings::default());
     whole(&mut facts).await;
     elapsed(began)
 }
@@ -90,7 +90,7 @@ async fn whole(facts: &mut mpsc::Receiver<Vec<Fact>>) {
 /// From before a file is written, or removed, to the fact.
 async fn changes(settings: &Settings, network: &Path) -> (Vec<Duration>, Vec<Duration>) {
     let (emit, mut facts) = Emit::channel(256);
-    let _first = ipam::start(settings, &emit);
+    let _first = ipam::start(settings, &emit, &ipwatch::reading::Readings::default());
     whole(&mut facts).await;
     let (mut new, mut gone) = (Vec::new(), Vec::new());
     for n in FILES..FILES + CHANGES {

@@ -57,7 +57,13 @@ fn beginning() -> Vec<What> {
             wall_offset: 0,
             host: NetnsRef { cookie: Some(1), inode: Some(1), nsid: None },
         }),
-        What::Sight(Sight { teardown_end: true, release: true, addresses: true, calls: true }),
+        What::Sight(Sight {
+            teardown_end: true,
+            release: true,
+            addresses: true,
+            calls: true,
+            tasks: true,
+        }),
     ];
     for n in 0..NETNS {
         facts.push(What::Netns { netns: netns(n) });

@@ -9,6 +9,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::reading;
+
 /// What was read of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bytes {
@@ -47,6 +49,7 @@ pub fn read_linked(path: &Path, limit: usize) -> io::Result<Bytes> {
 }
 
 fn read_with_stat(path: &Path, limit: usize, link: OFlags) -> io::Result<Bytes> {
+    let _reading = reading::path(path)?;
     let (file, stat) = open_with_stat(path, link)?;
     let size = usize::try_from(stat.st_size).unwrap_or_default().min(limit);
     Ok(Bytes { modified: modified(&stat), ..take_sized(file, limit, size)? })
@@ -127,6 +130,7 @@ fn refuse_irregular(stat: &Stat) -> io::Result<()> {
 /// As [`read_regular`].
 pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     use std::io::{Seek as _, SeekFrom};
+    let _reading = reading::path(path)?;
     let (mut file, stat) = open_with_stat(path, OFlags::NOFOLLOW)?;
     let size = u64::try_from(stat.st_size).unwrap_or_default();
     file.seek(SeekFrom::Start(size.saturating_sub(limit as u64)))?;
@@ -142,6 +146,7 @@ pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
 }
 
 fn read_with(path: &Path, limit: usize, flags: OFlags) -> io::Result<Bytes> {
+    let _reading = reading::path(path)?;
     take(File::from(open(path, flags)?), limit)
 }
 

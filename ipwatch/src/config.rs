@@ -112,6 +112,9 @@ pub struct Probes {
     pub enabled: bool,
     /// Rungs of the attach ladder that must not be used.
     pub forbid: Vec<Rung>,
+    /// Between two looks at all tasks where probes tell of them.
+    #[serde(deserialize_with = "duration")]
+    pub sweep: SignedDuration,
 }
 
 /// Who claims which IP on a link.
@@ -221,7 +224,7 @@ impl Default for Holders {
 
 impl Default for Probes {
     fn default() -> Self {
-        Self { enabled: true, forbid: Vec::new() }
+        Self { enabled: true, forbid: Vec::new(), sweep: SignedDuration::from_secs(30) }
     }
 }
 
@@ -333,6 +336,9 @@ impl Config {
         positive("holders.leak_age", self.holders.leak_age)?;
         positive("holders.teardown_grace", self.holders.teardown_grace)?;
         positive("retention.max_age", self.retention.max_age)?;
+        if !self.probes.sweep.is_zero() && self.probes.sweep < SignedDuration::from_secs(1) {
+            return Err("probes.sweep must be at least 1s, or 0s for never".into());
+        }
         if self.retention.max_mib == 0 {
             return Err("retention.max_mib must be at least 1".into());
         }

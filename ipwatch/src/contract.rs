@@ -514,7 +514,7 @@ pub struct Tenure {
     /// Until when, RFC 3339; absent while it lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `unseen` (it was gone when the
+    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `not-kept`, `unseen` (it was gone when the
     /// daemon came back).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
@@ -547,6 +547,9 @@ pub struct Probe {
     /// made yet, or no program is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Proof>,
+    /// Events that no probe told: a look at all tasks found what they had left, twice. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
 }
 
 /// What the canary has shown of an event.
@@ -554,7 +557,7 @@ pub struct Probe {
 pub struct Proof {
     /// `seen`, `not-seen` (attached, not seen) or `not-tried`.
     pub verdict: String,
-    /// `seen`: microseconds from the event to here.
+    /// `seen`: microseconds from the event to here. Absent: the kernel half only counts such events, and counted one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micros: Option<u64>,
     /// Seconds since then.

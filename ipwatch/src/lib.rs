@@ -28,6 +28,7 @@ mod http;
 pub mod ledger;
 pub mod map;
 pub mod metrics;
+pub mod reading;
 pub mod remedy;
 pub mod sinks;
 pub mod sources;

@@ -10,6 +10,7 @@
 
 mod churn;
 mod cluster;
+mod ends;
 mod latency;
 mod runtime;
 mod usage;
@@ -134,6 +135,7 @@ fn filled(lab: &Lab, n: usize) -> Netns {
 /// The stuck one first: it takes the kernel many seconds to destroy what the others leave.
 const TESTS: &[Test] = &[
     bench("bench::a_stuck_holder", &[Need::Fuse], latency::of_a_stuck_holder),
+    bench("bench::processes_that_end", &[], ends::of_processes),
     bench("bench::a_node_with_250_pods", &[], a_node_with_250_pods),
     bench(
         "bench::a_node_with_250_sandboxes",

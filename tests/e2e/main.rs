@@ -2,11 +2,11 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
-//! [`neighbour_links`] (what is found), [`remedies`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
+//! [`neighbour_links`] (what is found), [`remedies`] and [`demo`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
-//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`] and
-//! [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
+//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
+//! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
@@ -30,12 +30,15 @@ mod chart;
 mod cluster;
 mod cni_calls;
 mod container;
+mod demo;
+mod differential;
 mod etcd;
 mod export;
 mod fixtures;
 mod forged;
 mod healthy;
 mod holders;
+mod hung_reads;
 mod identity;
 mod ipam;
 mod ipam_bolt;
@@ -45,6 +48,7 @@ mod map;
 mod metrics;
 mod neighbour_links;
 mod neighbours;
+mod nested;
 mod never;
 mod never_ipam;
 mod never_pool;
@@ -61,15 +65,21 @@ mod stuck;
 mod systemd;
 mod tape;
 mod tracing;
+mod ways_to_die;
 
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
         fixtures::TESTS,
         reproductions::TESTS,
         map::TESTS,
+        differential::TESTS,
         holders::TESTS,
         stuck::TESTS,
+        hung_reads::TESTS,
+        nested::TESTS,
+        ways_to_die::TESTS,
         remedies::TESTS,
+        demo::TESTS,
         never::TESTS,
         never_ipam::TESTS,
         never_pool::TESTS,

@@ -13,7 +13,9 @@ support::tests! {
     a_torn_down_netns_disappears @ Kernel Rung,
     an_address_on_loopback_alone_is_known @ Kernel Rung,
     a_moved_device_takes_its_addresses_along @ Kernel Rung,
+    a_device_that_is_moved_to_where_it_is_keeps_its_addresses @ Kernel Rung,
     a_peer_is_no_holder @ Kernel Rung,
+    an_ipv6_address_whose_peer_changed_leaves_nothing @ Kernel Rung,
     bridges_and_macvlans_are_told @ Kernel Rung,
     a_neighbour_is_told @ Kernel Rung,
     every_way_to_ask_finds_the_same @ Rung,
@@ -136,12 +138,43 @@ fn a_moved_device_takes_its_addresses_along(lab: &Lab) {
     assert_eq!(address["netns"]["cookie"].as_u64(), to.cookie);
 }
 
+/// The kernel says that such a move went well, and moves nothing: root of a container hides no IP that way.
+fn a_device_that_is_moved_to_where_it_is_keeps_its_addresses(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let netns = pod(lab, "stay");
+    netns.add_address(&lab.cidr(7), "eth0");
+    daemon.await_ip(lab.ip(7), netns.inode);
+    netns.ip(&format!("link set eth0 netns {}", netns.name()));
+    // Whatever was told of that is read when this is.
+    netns.add_address(&lab.cidr(8), "eth0");
+    daemon.await_ip(lab.ip(8), netns.inode);
+    assert!(daemon.ip_in(lab.ip(7), netns.inode).is_some(), "it is there still");
+}
+
 fn a_peer_is_no_holder(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let netns = pod(lab, "ptp");
     netns.ip(&format!("addr add {} peer {} dev eth0", lab.ip(7), lab.ip(8)));
     daemon.await_ip(lab.ip(7), netns.inode);
     assert!(daemon.ip_in(lab.ip(8), netns.inode).is_none(), "the far end is not held here");
+}
+
+/// The kernel writes the new peer into the address that stands (`inet6_addr_modify`, net/ipv6/addrconf.c).
+fn an_ipv6_address_whose_peer_changed_leaves_nothing(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let netns = pod(lab, "peer6");
+    for (change, peer) in [("add", "fd77::2/128"), ("change", "fd77::3/128")] {
+        netns.ip(&format!("addr {change} fd77::1 peer {peer} dev eth0 nodad"));
+        daemon.await_ip("fd77::1", netns.inode);
+    }
+    // Whatever was told of the change is read when this is.
+    netns.add_address("fd77::9/128", "eth0");
+    daemon.await_ip("fd77::9", netns.inode);
+    let all = daemon.list("addresses", &["query", "ip", "fd77::1"]);
+    let here = all.iter().filter(|address| address["netns"]["inode"] == netns.inode).count();
+    assert_eq!(here, 1, "{all:?}");
+    netns.ip("addr del fd77::1 peer fd77::3/128 dev eth0");
+    daemon.await_no_ip("fd77::1", netns.inode);
 }
 
 fn bridges_and_macvlans_are_told(lab: &Lab) {

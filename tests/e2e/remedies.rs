@@ -32,6 +32,7 @@ support::tests! {
     a_hung_connection_is_aborted_and_no_other needs [Fuse] @ Alone,
     of_two_connections_that_hang_neither_is_aborted needs [Fuse] @ Alone,
     a_pair_goes_while_both_of_its_ends_are_here,
+    an_orphans_route_goes_while_the_pod_lacks_the_ip,
     a_strangers_words_stay_a_value needs [Fuse] @ Alone,
     a_frozen_cgroup_is_thawed_while_it_is_frozen needs [FakeCri, FreezerV2],
     a_frozen_cgroup_of_v1_is_thawed_while_it_is_frozen needs [FakeCri, FreezerV1],
@@ -224,12 +225,12 @@ fn an_empty_reservation_is_freed_while_it_is_empty(lab: &Lab) {
 }
 
 /// The control files of FUSE, mounted for a test where nobody has.
-struct Fusectl(bool);
+pub(crate) struct Fusectl(bool);
 
 impl Fusectl {
     const DIR: &'static str = "/sys/fs/fuse/connections";
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let is_there = is_mounted(std::process::id(), Path::new(Self::DIR));
         if !is_there {
             let flags = rustix::mount::MountFlags::empty();
@@ -327,6 +328,40 @@ fn a_pair_goes_while_both_of_its_ends_are_here(lab: &Lab) {
     assert!(!is_there());
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
+}
+
+/// The node's route to an IP that the pod behind its device does not have.
+fn an_orphans_route_goes_while_the_pod_lacks_the_ip(lab: &Lab) {
+    let (pod, shell) = (Netns::new(lab, "pod"), Shell::new(lab));
+    let name = format!("veth{:08x}", std::process::id());
+    let _pair = Pair(name.clone());
+    support::netns::ip(&format!("link add {name} type veth peer name eth0 netns {}", pod.name()));
+    support::netns::ip(&format!("link set {name} up"));
+    pod.ip("link set eth0 up");
+    pod.add_address(&lab.cidr(8), "eth0");
+    let route = format!("{}/32", lab.ip(7));
+    support::netns::ip(&format!("route add {route} dev {name} scope link"));
+    let is_there = || !support::netns::ip(&format!("route show {route} dev {name}")).is_empty();
+    let daemon = Daemon::start(lab, &config());
+    let mine = |finding: &Value| finding["steps"].to_string().contains(&name);
+    let finding = daemon.await_firing("veth-orphaned", SOON, mine);
+    assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string(), "{finding:#?}");
+    shell.looks(&finding);
+    let command = change(&finding, "ip route del ");
+    // The pod is being set up after all.
+    pod.add_address(&lab.cidr(7), "eth0");
+    shell.refuses(&command);
+    assert!(is_there(), "the route to a pod's IP was deleted");
+    pod.ip(&format!("addr del {} dev eth0", lab.cidr(7)));
+    shell.succeeds(&command);
+    assert!(!is_there());
+    daemon.await_resolved(&finding, SOON);
+    shell.refuses(&command);
+    // A later one of the same kind is not this finding's.
+    support::netns::ip(&format!("route add {route} dev {name} scope link"));
+    pod.add_address(&lab.cidr(7), "eth0");
+    shell.refuses(&command);
+    assert!(is_there(), "the route of a later pod was deleted");
 }
 
 /// A mount point that reads as advice, with a command in it.

@@ -28,9 +28,10 @@ support::tests! {
 /// Seconds of grace in these tests.
 const GRACE: u32 = 2;
 /// Seconds between snapshots of the processes where no probe tells of them.
-const SNAPSHOTS: u32 = 5;
-/// Seconds between sweeps where they do.
-const SWEEP: u32 = 30;
+const SNAPSHOTS: u32 = 2;
+/// Seconds until a process that is to end, and on which nobody can be seen to have sent a signal, is taken for one that
+/// does not.
+const SETTLES: u32 = 1;
 const CODE: &str = "ip-held-by-stuck-process";
 
 fn config() -> Config {
@@ -60,7 +61,7 @@ fn a_killed_reader_is_found(lab: &Lab) {
     is_found(lab, How::KilledReader);
 }
 
-/// No probe tells of it: nothing is sent to the leader, and it does not exit.
+/// Nothing is sent to the leader, and it does not exit.
 fn a_leader_that_hangs_after_a_threads_exit_group_is_found(lab: &Lab) {
     is_found(lab, How::GroupExit);
 }
@@ -163,12 +164,11 @@ fn in_time(finding: &Value, unseen: u32) {
     assert!(took < f64::from(GRACE + unseen + 2 * patience()), "in time");
 }
 
-/// How long nothing may tell of it: without probes a period of the snapshots, and of what no probe tells one of the
-/// sweeps.
+/// How long nothing may tell of it: without probes a period of the snapshots.
 fn unseen(how: How) -> u32 {
     match how {
         _ if support::daemon::probes() == "off" => SNAPSHOTS,
-        How::GroupExit => SWEEP,
+        How::GroupExit => SETTLES,
         _ => 0,
     }
 }

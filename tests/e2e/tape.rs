@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::fuse::Hung;
+use support::proc::View;
+use support::remedy::{Shell, change};
 use support::stuck::{self, How};
 use support::{Config, Lab, Netns, Sandbox, daemon, eventually, patience, sys};
 
 support::tests! {
     a_record_is_replayed_to_the_same_finding_without_a_secret needs [Fuse],
     what_is_no_record_is_refused,
+    what_is_told_of_nfs_fails_the_requests_of_the_process needs [Fuse, UmountN],
 }
 
 /// `ipwatch record`, running.
@@ -102,4 +105,65 @@ fn what_is_no_record_is_refused(lab: &Lab) {
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{said}");
     assert!(said.contains("novel.txt") && said.contains("line 1"), "{said}");
+}
+
+/// In a record of a process that hangs on FUSE: that mount is NFS, and the process waits in it.
+fn as_nfs(value: &mut Value, point: &str) {
+    match value {
+        Value::Object(object) => {
+            if object.get("point").is_some_and(|at| at == point) {
+                object.insert("fs_type".to_owned(), "nfs4".into());
+            }
+            object.values_mut().for_each(|value| as_nfs(value, point));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| as_nfs(value, point)),
+        Value::String(text) if is_frame_of_fuse(text) => "nfs_wait_bit_killable".clone_into(text),
+        _ => {}
+    }
+}
+
+fn is_frame_of_fuse(text: &str) -> bool {
+    let frame = text.trim_start_matches('_');
+    frame == "request_wait_answer" || frame.starts_with("fuse_") && !frame.starts_with("fuse_dev_")
+}
+
+/// No NFS is here: the command is told of a record in which what hangs is called NFS, with the pid and the mount point
+/// of what really hangs, on FUSE. `umount -f` asks either file system to fail its requests (`umount_begin`, by
+/// `do_umount`, fs/namespace.c, 6.12).
+fn what_is_told_of_nfs_fails_the_requests_of_the_process(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let netns = Netns::new(lab, "nfs");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let out = lab.dir().join("record.jsonl");
+    let recorder = Recorder::start(lab, &Config::default(), &out);
+    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    std::thread::sleep(past_the_grace());
+    recorder.stop();
+    let point = hung.dir().to_str().unwrap();
+    let record = std::fs::read_to_string(&out).unwrap();
+    let lines = record.lines().map(|line| {
+        let mut line: Value = serde_json::from_str(line).expect("a JSON line");
+        as_nfs(&mut line, point);
+        format!("{line}\n")
+    });
+    std::fs::write(&out, lines.collect::<String>()).unwrap();
+
+    let mut findings = replayed(&out);
+    findings.retain(|finding| finding["subject"]["netns"]["inode"] == netns.inode);
+    let [finding] = &findings[..] else { panic!("one finding: {findings:#?}") };
+    let (shell, command) = (Shell::new(lab), change(finding, "umount "));
+    assert!(command.ends_with(point), "{command}");
+    let hangs = || View::leader(helper.pid()).is_some_and(|view| view.state == 'D');
+    // The pid is another process's by now.
+    let (check, rest) = command.split_once(" && ").unwrap();
+    let others = check.replacen("{18}", "{18}9", 1);
+    assert_ne!(others, check);
+    shell.refuses(&format!("{others} && {rest}"));
+    assert!(hangs(), "its requests failed for another process");
+    // What is still in use stays mounted, and `umount` says so: what counts is that nothing waits any more.
+    let _ = shell.run(&command);
+    support::poll::until("it ends", 10, || !hangs());
+    shell.refuses(&command);
 }

@@ -57,6 +57,39 @@ pub fn v2() -> Option<PathBuf> {
     mounts().find(|m| m.kind == "cgroup2").map(|m| m.at)
 }
 
+/// A group of the test's own that may have 64 MiB of memory; `None` where no hierarchy here can have one without a
+/// change to groups of others.
+#[must_use]
+pub fn with_little_memory(lab: &Lab) -> Option<PathBuf> {
+    let (root, limits) = match memory_v1() {
+        Some(root) => (root, [("memory.limit_in_bytes", "67108864"), ("memory.swappiness", "0")]),
+        None => (memory_v2()?, [("memory.max", "67108864"), ("memory.swap.max", "0")]),
+    };
+    let dir = root.join(format!("{}-memory", lab.tag()));
+    fs::create_dir_all(&dir).expect("make a cgroup");
+    for (file, value) in limits {
+        // The second is of a kernel with swap.
+        if let Err(error) = fs::write(dir.join(file), value) {
+            println!("{file}: {error}");
+        }
+    }
+    Some(dir)
+}
+
+fn memory_v1() -> Option<PathBuf> {
+    mounts()
+        .find(|m| m.kind == "cgroup" && m.options.split(',').any(|o| o == "memory"))
+        .map(|m| m.at)
+}
+
+fn memory_v2() -> Option<PathBuf> {
+    let given = |root: &PathBuf| {
+        let controllers = fs::read_to_string(root.join("cgroup.subtree_control"));
+        controllers.is_ok_and(|text| text.split_whitespace().any(|one| one == "memory"))
+    };
+    v2().filter(given)
+}
+
 /// Mount point of the hierarchy whose path names a container: systemd's on v1, else v2.
 #[must_use]
 pub fn naming() -> Option<PathBuf> {
@@ -175,7 +208,7 @@ pub fn thaw(tag: &str) {
 
 /// Removes the groups of the test with this tag, once nothing runs in them.
 pub fn sweep(tag: &str) {
-    for root in [host_freezer(), lab_freezer(tag), v2(), naming()] {
+    for root in [host_freezer(), lab_freezer(tag), memory_v1(), v2(), naming()] {
         groups(root, tag).iter().for_each(|group| remove(group));
     }
 }

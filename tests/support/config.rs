@@ -9,6 +9,8 @@ use crate::daemon::probes;
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     grace: Option<u32>,
+    core_dump_grace: Option<u32>,
+    probes: String,
     holders: Option<u32>,
     leak_age: Option<u32>,
     runtimes: Vec<String>,
@@ -21,13 +23,35 @@ pub struct Config {
     otlp_lines: String,
     extra: String,
     top: String,
+    whole: Option<String>,
 }
 
 impl Config {
+    /// One that is exactly this text.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self { whole: Some(text.to_owned()), ..Self::default() }
+    }
+
     /// Grace before a holder counts as stuck, in seconds.
     #[must_use]
     pub fn grace(mut self, seconds: u32) -> Self {
         self.grace = Some(seconds);
+        self
+    }
+
+    /// The same while its core is being dumped.
+    #[must_use]
+    pub fn core_dump_grace(mut self, seconds: u32) -> Self {
+        self.core_dump_grace = Some(seconds);
+        self
+    }
+
+    /// A line about the probes.
+    #[must_use]
+    pub fn probes_line(mut self, line: &str) -> Self {
+        self.probes.push_str(line);
+        self.probes.push('\n');
         self
     }
 
@@ -123,14 +147,23 @@ impl Config {
     /// may go, so that one suite runs on every rung.
     #[must_use]
     pub fn text(&self) -> String {
+        if let Some(whole) = &self.whole {
+            return whole.clone();
+        }
         let mut text = self.top.clone();
         let mut section = |name: &str, line: String| {
             let _ = writeln!(text, "[{name}]\n{line}");
         };
-        if let Some(seconds) = self.grace {
-            section("stuck", format!("grace = \"{seconds}s\""));
-        }
         let mut lines = String::new();
+        if let Some(s) = self.grace {
+            let _ = writeln!(lines, "grace = \"{s}s\"");
+        }
+        if let Some(s) = self.core_dump_grace {
+            let _ = writeln!(lines, "core_dump_grace = \"{s}s\"");
+        }
+        if !lines.is_empty() {
+            section("stuck", std::mem::take(&mut lines));
+        }
         if let Some(s) = self.holders {
             let _ = write!(lines, "grace = \"{s}s\"\nteardown_grace = \"{s}s\"\n");
         }
@@ -166,10 +199,14 @@ impl Config {
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
         }
+        let mut lines = self.probes.clone();
         match probes().as_str() {
-            "kprobe" => section("probes", "forbid = [\"fentry\"]".into()),
-            "off" => section("probes", "enabled = false".into()),
+            "kprobe" => lines.push_str("forbid = [\"fentry\"]"),
+            "off" => lines.push_str("enabled = false"),
             _ => {}
+        }
+        if !lines.is_empty() {
+            section("probes", lines);
         }
         text + &self.extra
     }

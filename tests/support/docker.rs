@@ -208,6 +208,11 @@ impl<'a> Dockerd<'a> {
         self.inspect(id)?["State"]["Status"].as_str().map(str::to_owned)
     }
 
+    /// Starts a container that has ended; its IP is gone with its netns.
+    pub fn start_again(&self, container: &Container) {
+        self.post(&format!("/containers/{}/start", container.id), &Value::Null);
+    }
+
     /// Kills a container and removes it.
     pub fn remove(&self, container: &Container) {
         let path = format!("/containers/{}?force=true", container.id);

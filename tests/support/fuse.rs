@@ -38,6 +38,16 @@ impl Hung {
         Self { server: Some(server), dir }
     }
 
+    /// One that does not even say what is in it. Whoever looks hangs: only for a machine that nobody else is on
+    /// ([`crate::Need::OwnMachine`]).
+    #[must_use]
+    pub fn mount_silent(dir: &Path) -> Self {
+        std::fs::create_dir_all(dir).expect("make a directory");
+        let path = dir.to_str().expect("a path in UTF-8").to_owned();
+        let server = Helper::new(Role::Fuse).arg(&path).arg("silent").start();
+        Self { server: Some(server), dir: dir.to_owned() }
+    }
+
     /// Where it is mounted. Nothing can be created there: the attempt hangs.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -93,16 +103,19 @@ mod opcode {
     pub(super) const FLUSH: u32 = 25;
     pub(super) const INIT: u32 = 26;
     pub(super) const OPENDIR: u32 = 27;
+    pub(super) const READDIR: u32 = 28;
     pub(super) const RELEASEDIR: u32 = 29;
     pub(super) const CREATE: u32 = 35;
     pub(super) const INTERRUPT: u32 = 36;
     pub(super) const BATCH_FORGET: u32 = 42;
+    pub(super) const READDIRPLUS: u32 = 44;
 }
 
 /// The server: mounts itself on `args[0]` and answers until the test ends.
 pub(crate) fn serve(args: &[String]) {
     let mut device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
     mount(&device, Path::new(&args[0]));
+    let silent = args.get(1).is_some_and(|word| word == "silent");
     crate::role::ready();
     let mut request = vec![0; 1 << 17];
     loop {
@@ -113,7 +126,7 @@ pub(crate) fn serve(args: &[String]) {
             return;
         }
         match device.read(&mut request) {
-            Ok(len) if len >= HEADER_IN => answer(&mut device, &request[..len]),
+            Ok(len) if len >= HEADER_IN => answer(&mut device, &request[..len], silent),
             // Unmounted or aborted.
             Ok(_) => return,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
@@ -145,7 +158,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-fn answer(device: &mut File, request: &[u8]) {
+fn answer(device: &mut File, request: &[u8], silent: bool) {
     let unique = u64_at(request, 8);
     let node = u64_at(request, 16);
     let reply = match u32_at(request, 4) {
@@ -154,6 +167,7 @@ fn answer(device: &mut File, request: &[u8]) {
         // … and these because hanging is what this file system is for.
         opcode::READ => return crate::role::say("read"),
         opcode::FLUSH | opcode::CREATE => return,
+        opcode::LOOKUP | opcode::READDIR | opcode::READDIRPLUS if silent => return,
         opcode::INIT => Ok(init()),
         opcode::LOOKUP if request[HEADER_IN..].starts_with(b"hang\0") => Ok(entry()),
         opcode::LOOKUP => Err(libc::ENOENT),

@@ -7,7 +7,7 @@
 //! always `N passed, N failed, N skipped`.
 //!
 //! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first; one
-//! that starts servers stands for several. Tests marked [`Mark::Alone`] run by themselves, after the others.
+//! that starts many servers stands for two. Tests marked [`Mark::Alone`] run by themselves, after the others.
 //!
 //! A test is given three minutes (times patience), so that a hang costs no more.
 //!
@@ -97,7 +97,8 @@ impl Test {
     /// How many of the tests that may run at once it stands for.
     fn weight(&self, jobs: usize) -> usize {
         let servers = self.needs.iter().map(|need| need.effort()).max().unwrap_or(0);
-        if self.is(Mark::Alone) { jobs } else { servers.clamp(1, jobs) }
+        // A kubelet costs much to start, and then waits as everybody does.
+        if self.is(Mark::Alone) { jobs } else { servers.clamp(1, jobs.min(2)) }
     }
 }
 
@@ -413,8 +414,8 @@ fn spawn(
 
 /// Waits for a test; `Some` says why it failed.
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
-    // A long healthy run needs its time, and everything else is done long before.
-    let long = if is_long() { Duration::from_secs(180) } else { Duration::ZERO };
+    // A long healthy run needs its time, and one of random changes ten minutes; everything else is done long before.
+    let long = if is_long() { Duration::from_secs(720) } else { Duration::ZERO };
     let longer =
         long + Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
     let limit = Duration::from_secs(180) * patience() + longer;

@@ -71,5 +71,5 @@ pub use harness::Test;
 pub use lab::Lab;
 pub use need::Need;
 pub use netns::Netns;
-pub use poll::{eventually, patience};
+pub use poll::{eventually, is_shipped, patience};
 pub use sandbox::Sandbox;

@@ -9,6 +9,12 @@ pub fn patience() -> u32 {
     std::env::var("IPWATCH_TEST_SLOW").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+/// Whether the daemon under test is the one that ships, which is optimised (`IPWATCH_TEST_SHIPPED`).
+#[must_use]
+pub fn is_shipped() -> bool {
+    std::env::var_os("IPWATCH_TEST_SHIPPED").is_some()
+}
+
 /// Asks again and again until there is an answer.
 ///
 /// # Panics

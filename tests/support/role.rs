@@ -26,6 +26,7 @@ pub struct Helper<'a> {
     comm: Option<&'a str>,
     sandbox: Option<&'a Sandbox>,
     env: Option<(&'a str, &'a str)>,
+    pid_ns: Option<u32>,
 }
 
 /// A helper process. Killed when dropped; one that hangs is left for the release of what it hangs on.
@@ -86,8 +87,18 @@ roles! {
     Reader = "reader" => reader,
     /// Reads that file, and has another of its threads end the process when told, with `exit`.
     HungLeader = "hung-leader" => hung_leader,
+    /// Reads that file with its leader (first argument: `leader`) or with another thread, and ends as it is told: see
+    /// `stuck::Way`. The second argument is the cgroup whose memory it uses up.
+    Mortal = "mortal" => mortal,
+    /// Makes as many processes a second as its first argument says, for as many seconds as the second, each of which
+    /// ends at once. Says how many it made.
+    Churn = "churn" => churn,
+    /// Has as many threads as its argument says, which do nothing.
+    Threads = "threads" => threads,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
+    /// Opens that file and becomes another program when told, with `exec`: what closes its file then.
+    Execer = "execer" => execer,
     /// Waits for a child as after vfork.
     Vfork = "vfork" => vfork,
     /// Dumps core, with one thread beside, when told.
@@ -114,6 +125,7 @@ impl<'a> Helper<'a> {
             comm: None,
             sandbox: None,
             env: None,
+            pid_ns: None,
         }
     }
 
@@ -159,6 +171,13 @@ impl<'a> Helper<'a> {
         self
     }
 
+    /// In the pid namespace of this process. What is started is `nsenter`, whose child it is.
+    #[must_use]
+    pub fn pid_namespace_of(mut self, pid: u32) -> Self {
+        self.pid_ns = Some(pid);
+        self
+    }
+
     /// The command that plays this role and nothing else: for one that becomes another program.
     #[must_use]
     pub fn command(role: Role) -> Command {
@@ -175,6 +194,12 @@ impl<'a> Helper<'a> {
             None => Self::command(self.role),
             Some(sandbox) => joining(sandbox, &Self::command(self.role)),
         };
+        if let Some(pid) = self.pid_ns {
+            let mut entering = Command::new("nsenter");
+            entering.args(["--pid", "--target", &pid.to_string()]).arg(command.get_program());
+            entering.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command = entering;
+        }
         command.args(&self.args).envs(self.env);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(netns) = self.netns {
@@ -201,6 +226,14 @@ impl Running {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its only child.
+    #[must_use]
+    pub fn child(&self) -> Option<u32> {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.trim().parse().ok()
     }
 
     /// Tells it a line.
@@ -434,12 +467,106 @@ fn hung_leader(args: &[String]) {
     reader(args);
 }
 
+fn mortal(args: &[String]) {
+    let (leads, group, file) = (args[0] == "leader", args[1].clone(), args[2..].to_vec());
+    sys::forbid_core().expect("forbid a core");
+    for signal in [libc::SIGSEGV, libc::SIGSYS] {
+        sys::default_signal(signal);
+    }
+    let (tell, leave) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        while let Some(line) = listen() {
+            end_by(&line, &group, &tell);
+        }
+        sys::exit_now(0);
+    });
+    if leads {
+        return reader(&file);
+    }
+    std::thread::spawn(move || reader(&file));
+    let _ = leave.recv();
+    sys::exit_this_thread();
+}
+
+/// Ends the process, or its leader, in the way that it was told.
+fn end_by(way: &str, group: &str, leave: &std::sync::mpsc::Sender<()>) {
+    match way {
+        "exit" => sys::exit_now(0),
+        "leave" => leave.send(()).expect("a leader that waits"),
+        "exec" => {
+            use std::os::unix::process::CommandExt as _;
+            let error = Command::new("sleep").arg("60").exec();
+            panic!("sleep: {error}");
+        }
+        "fault" => {
+            let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+            let tid = tid.as_raw_nonzero().get() as u32;
+            sys::tgkill(pid, tid, libc::SIGSEGV).expect("signal this thread");
+        }
+        "seccomp" => sys::die_by_seccomp().expect("the filter"),
+        "oom" => {
+            std::fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string())
+                .expect("move into the cgroup");
+            let mut held: Vec<Vec<u8>> = Vec::new();
+            // Twice as much as it may have; what is written to cannot be shared.
+            for _ in 0..128 {
+                held.push(vec![1; 1 << 20]);
+            }
+            panic!("it lives on with {} MiB", held.len());
+        }
+        other => panic!("no way to die: {other}"),
+    }
+}
+
+fn churn(args: &[String]) {
+    let number = |n: usize| args[n].parse::<u32>().expect("a number");
+    let (a_second, seconds) = (number(0), number(1));
+    ready();
+    let _ = listen();
+    let began = std::time::Instant::now();
+    let mut made = 0u32;
+    while began.elapsed() < Duration::from_secs(u64::from(seconds)) {
+        for _ in 0..a_second.div_ceil(50) {
+            sys::fork_and_reap().expect("fork");
+            made += 1;
+        }
+        let due = Duration::from_secs(1) * made / a_second;
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+    }
+    say(&made.to_string());
+    while listen().is_some() {}
+}
+
+fn threads(args: &[String]) {
+    let count: usize = args[0].parse().expect("a number");
+    for _ in 0..count {
+        let thread = std::thread::Builder::new().stack_size(16 << 10);
+        thread
+            .spawn(|| {
+                loop {
+                    std::thread::park();
+                }
+            })
+            .expect("a thread");
+    }
+    wait_for_end();
+}
+
 fn opener(args: &[String]) {
     let _open = open(args);
     ready();
     // Closing at exit is what hangs; returning here would close it before the exit.
     while listen().is_some_and(|line| line != "exit") {}
     sys::exit_now(0);
+}
+
+fn execer(args: &[String]) {
+    use std::os::unix::process::CommandExt as _;
+    let _open = open(args);
+    ready();
+    while listen().is_some_and(|line| line != "exec") {}
+    let error = Command::new("/proc/self/exe").env(ROLE, Role::Park.name()).exec();
+    panic!("exec: {error}");
 }
 
 fn vfork(_: &[String]) {

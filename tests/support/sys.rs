@@ -153,11 +153,53 @@ pub fn unlimit_core() -> io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Core, wanted)?)
 }
 
+/// Makes a process that ends at once, and waits for its end. The caller must have one thread.
+pub fn fork_and_reap() -> io::Result<()> {
+    // SAFETY: the child does nothing but end; the parent waits for that child alone.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(0),
+            child if child > 0 => {
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+                Ok(())
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// The signal handling of a helper: the one given has its default effect again (Rust ignores
 /// SIGPIPE, and a caller may have ignored others).
 pub fn default_signal(signal: i32) {
     // SAFETY: SIG_DFL installs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// No core is written from now on.
+pub fn forbid_core() -> io::Result<()> {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Core, none)?)
+}
+
+/// Has the kernel end the calling process for a system call that it may not make.
+pub fn die_by_seccomp() -> io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 0), // seccomp_data.nr
+        step(JUMP_IF, 0, 1, libc::SYS_getppid as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives until the call returns, and the kernel copies it; getppid takes nothing.
+    unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0);
+        libc::getppid();
+    }
+    Err(io::Error::last_os_error())
 }
 
 /// Calls `handler` on a signal.
@@ -194,6 +236,19 @@ pub fn forbid_bpf() -> io::Result<()> {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has `command` start its program without a limit of locked memory, where this process may set that.
+pub fn lock_memory(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt as _;
+
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let raise = || {
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        Ok(())
+    };
+    // SAFETY: between fork and exec it does one system call, and takes no lock and no memory.
+    unsafe { command.pre_exec(raise) };
 }
 
 /// Lets a command run with these capabilities (`CAP_BPF`) and no other, whatever root has.

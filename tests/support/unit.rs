@@ -69,10 +69,18 @@ pub fn status(pid: u32, name: &str) -> String {
     line.expect("the line").trim().to_owned()
 }
 
-/// The daemon with these capabilities and no other.
+/// Whether it may lock as much memory as it likes, which eBPF maps are before 5.11.
+fn locks_memory() -> bool {
+    UNIT.lines().any(|line| line == "LimitMEMLOCK=infinity")
+}
+
+/// The daemon with these capabilities and no other, and with the unit's limit of locked memory.
 #[must_use]
 pub fn with_capabilities(names: &[String]) -> Command {
     let mut command = Command::new(daemon::binary());
+    if locks_memory() {
+        sys::lock_memory(&mut command);
+    }
     sys::keep_capabilities(&mut command, names);
     command
 }

@@ -11,7 +11,7 @@ use crate::place;
 use crate::shell::{command, output, run};
 
 /// What the end-to-end tests run with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Binaries {
     /// The product, in the profile of the tests.
     pub(crate) ipwatch: PathBuf,
@@ -19,6 +19,8 @@ pub(crate) struct Binaries {
     pub(crate) e2e: PathBuf,
     /// The CRI client of the pod tests.
     pub(crate) cri: PathBuf,
+    /// The product is the one that ships.
+    pub(crate) shipped: bool,
 }
 
 /// This machine's target, `x86_64-unknown-linux-gnu` on most.
@@ -66,7 +68,8 @@ pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
 
 /// Builds everything that the end-to-end tests run with.
 pub(crate) fn for_tests() -> Result<Binaries> {
-    Ok(Binaries { ipwatch: product()?, e2e: test_binary("e2e")?, cri: cri()? })
+    let (ipwatch, e2e, cri) = (product()?, test_binary("e2e")?, cri()?);
+    Ok(Binaries { ipwatch, e2e, cri, shipped: false })
 }
 
 /// The same for any kind of machine.
@@ -82,13 +85,14 @@ pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
         ipwatch: made.join("ipwatch"),
         e2e: test_binary_for(machine, "e2e")?,
         cri: made.join("ipwatch-test-cri"),
+        shipped: false,
     })
 }
 
 impl Binaries {
     /// The same with the product as it ships.
-    pub(crate) fn shipped(self) -> Result<Self> {
-        Ok(Self { ipwatch: release()?, ..self })
+    pub(crate) fn shipped(&self) -> Result<Self> {
+        Ok(Self { ipwatch: release()?, shipped: true, ..self.clone() })
     }
 }
 

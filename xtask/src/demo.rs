@@ -13,23 +13,6 @@ use self::stage::{Pod, Stage};
 use crate::monitor::{Monitor, TemporaryDir};
 use crate::{build, interrupt, setup, shell};
 
-/// Short graces, so that nobody waits. What they are on a node, the README says. No runtime is asked: one that
-/// happens to run here never had these pods, and would deny them.
-const CONFIG: &str = r#"
-[stuck]
-grace = "1s"
-[holders]
-grace = "500ms"
-leak_age = "500ms"
-[runtime]
-sockets = []
-[cni]
-cache_dirs = ["CACHE"]
-[runtime]
-sockets = []
-ignore = ["/"]
-"#;
-
 /// How long the findings may take: both graces and two looks each, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,7 +25,8 @@ pub(crate) fn run() -> Result<()> {
     let roles = build::test_binary("e2e")?;
     interrupt::catch();
     let dir = TemporaryDir::new()?;
-    let done = Stage::new(dir.path(), &roles).and_then(|mut stage| play(&mut stage, &ipwatch));
+    let done =
+        Stage::new(dir.path(), &roles).and_then(|mut stage| play(&mut stage, dir.path(), &ipwatch));
     // Whatever was interrupted has complained about that, which is not what went wrong.
     if interrupt::came() {
         bail!("interrupted; everything is cleaned up");
@@ -50,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
     done
 }
 
-fn play(stage: &mut Stage, ipwatch: &Path) -> Result<()> {
+fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
     println!("\nThree pods, in network namespaces of their own:");
     stage.healthy()?;
     println!("  shop/web-0   healthy, {}", Pod::HEALTHY.ip());
@@ -70,10 +54,11 @@ fn play(stage: &mut Stage, ipwatch: &Path) -> Result<()> {
         }
         Err(error) => println!("  shop/api-0   is left out, FUSE does not work here: {error:#}"),
     }
-    let config = CONFIG.replace("CACHE", &stage.cache().display().to_string());
-    let log = std::fs::File::create(stage.log())?;
-    let monitor = Monitor::start(ipwatch, stage.dir(), &config, Stdio::from(log))
-        .with_context(|| std::fs::read_to_string(stage.log()).unwrap_or_default())?;
+    let config = stage.config();
+    let said = dir.join("ipwatch.log");
+    let log = std::fs::File::create(&said)?;
+    let monitor = Monitor::start(ipwatch, dir, &config, Stdio::from(log))
+        .with_context(|| std::fs::read_to_string(&said).unwrap_or_default())?;
     if stage.kill_hanging()? {
         println!("Now api-0 is killed, and cannot exit.");
     }

@@ -6,7 +6,8 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [systemd] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
 //! - `bench`: the figures that the design promises.
 //!
@@ -32,6 +33,7 @@ mod place;
 mod run;
 mod setup;
 mod shell;
+mod support;
 mod tally;
 mod test;
 mod vm;
@@ -50,8 +52,11 @@ Usage: cargo xtask COMMAND
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [systemd] [6.1|6.12|6.1-arm64|6.12-arm64]... [-- FILTER...]
-                              run the end-to-end tests on stock kernels in QEMU; systemd: booted by it
+  vm [systemd|shipped] [KERNEL]... [-- FILTER...]
+                              run the end-to-end tests on stock kernels in QEMU; systemd: booted by it; shipped:
+                              optimised; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
+  support [--table | KERNEL...]
+                              what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package
   bench [FILTER]...           measure what the design promises (root)";
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => test::run(rest),
         ["fuzz", rest @ ..] => fuzz::command(rest),
         ["vm", rest @ ..] => vm::command(rest),
+        ["support", names @ ..] => support::command(names).map(|()| true),
         ["package", rest @ ..] => package::command_line(rest).map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         _ => {

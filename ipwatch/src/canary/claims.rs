@@ -20,7 +20,7 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Origin, TaskKey, What};
 use crate::sources::netlink::Numbers;
 
-/// Tasks of one run that are remembered. It makes five.
+/// Tasks of one run that are remembered. It makes six.
 const MOST_TASKS: usize = 256;
 /// Netns that are remembered: of the last four runs.
 const MOST_NAMES: usize = 8;
@@ -214,10 +214,6 @@ impl State {
                 // The stage's own, before it has said which netns is its.
                 !leaves && !nowhere && self.stage == Some(task.pid)
             }
-            Who::Target { pid, sender } => {
-                self.is_stage(sender) && self.tasks.iter().any(|task| task.pid == pid)
-                    || self.stage.is_some_and(|stage| stage == sender)
-            }
             Who::Call(task, ours) if ours && self.stage.is_some() => {
                 self.learn(task);
                 true
@@ -225,11 +221,6 @@ impl State {
             Who::Call(..) => false,
             Who::CallEnd(task) => self.tasks.contains(&task),
         }
-    }
-
-    /// Whether a process is one of ours, as the kernel half numbers it: in a nested pid namespace not as we do.
-    fn is_stage(&self, pid: u32) -> bool {
-        self.stage == Some(pid) || self.tasks.iter().any(|task| task.pid == pid)
     }
 
     fn learn(&mut self, task: TaskKey) {
@@ -251,6 +242,10 @@ impl State {
             What::Netns { netns } => (self.is_named(netns, now), Some(Mark::NetnsListed)),
             What::Task(task) => {
                 let ours = self.is_named(&task.netns, now) || self.stage == Some(task.key.pid);
+                if ours {
+                    // Its end names no netns.
+                    self.learn(task.key);
+                }
                 (ours, Some(Mark::TaskListed))
             }
             What::Holder { netns, holder } => {
@@ -267,6 +262,8 @@ impl State {
             What::TaskExiting { task } | What::TaskReleased { task } => {
                 (self.tasks.contains(task), None)
             }
+            // Of a child that was killed and is slow to go. Somebody else who kills one of them, or the stage, is told.
+            What::Signalled { by, .. } => (self.stage.is_some_and(|stage| stage == by.pid), None),
             what => (place(what).is_some_and(|netns| self.is_named(netns, now)), None),
         };
         if ours

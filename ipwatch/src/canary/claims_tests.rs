@@ -1,9 +1,9 @@
 //! What is the canary's, and what is not although it looks like it.
 
-use ipwatch_common::{CallRecord, Header, NetnsRecord, SignalRecord, TaskRecord, Wire, kind};
+use ipwatch_common::{CallRecord, Header, NetnsRecord, TaskRecord, Wire, kind};
 
 use super::*;
-use crate::fact::Task;
+use crate::fact::{Sender, Task};
 use crate::sources::probes::TICK;
 
 const STAGE: u32 = 100;
@@ -44,9 +44,22 @@ fn task_record(kind: u16, netns: Netns, pid: u32) -> Vec<u8> {
     bytes::<TaskRecord>(header::<TaskRecord>(kind), &fields)
 }
 
-fn kill(pid: u32, sender: u32) -> Vec<u8> {
-    let (pid, sender) = (pid.to_ne_bytes(), sender.to_ne_bytes());
-    bytes::<SignalRecord>(header::<SignalRecord>(kind::SIGNAL), &[(16, &pid), (32, &sender)])
+fn kill(pid: u32, sender: u32) -> What {
+    let by = Sender { pid: sender, comm: "exe".into() };
+    What::Signalled { pid, tid: pid, signal: 9, group: true, by }
+}
+
+fn task(pid: u32, netns: NetnsRef) -> Task {
+    Task {
+        key: TaskKey { pid, tid: pid, start: 9 },
+        netns,
+        comm: "exe".into(),
+        parent: None,
+        exiting: false,
+        killed: false,
+        state: None,
+        idle: None,
+    }
 }
 
 fn reference(netns: Netns) -> NetnsRef {
@@ -135,11 +148,24 @@ fn a_task_is_ours_where_it_is_and_when_it_is_nowhere_any_more() {
 #[test]
 fn a_kill_is_ours_by_who_sent_it() {
     let claims = standing();
-    assert!(claims.claims(&kill(101, STAGE)));
-    assert!(!claims.claims(&kill(101, 1)));
-    assert!(!claims.claims(&kill(STAGE, 1)), "somebody kills the stage: that is told");
+    assert!(!kept(&claims, kill(101, STAGE)));
+    assert!(kept(&claims, kill(101, 1)));
+    assert!(kept(&claims, kill(STAGE, 1)), "somebody kills the stage: that is told");
     claims.left();
-    assert!(!claims.claims(&kill(101, STAGE)), "the pid is another one's by now");
+    assert!(kept(&claims, kill(101, STAGE)), "the pid is another one's by now");
+}
+
+#[test]
+fn a_task_that_was_only_listed_is_ours_to_its_end() {
+    let claims = standing();
+    let end = |pid| What::TaskReleased { task: TaskKey { pid, tid: pid, start: 9 } };
+    assert!(!kept(&claims, What::Task(task(STAGE, reference(OURS)))));
+    assert!(!kept(&claims, What::Task(task(103, reference(OURS)))));
+    claims.left();
+    assert!(claims.claims(&task_record(kind::TASK_FREE, NONE, STAGE)));
+    assert!(claims.marks().contains_key(&Mark::Free));
+    assert!(!kept(&claims, end(103)));
+    assert!(kept(&claims, end(104)), "a stranger's");
 }
 
 #[test]
@@ -166,17 +192,7 @@ fn facts_of_its_netns_go_no_further() {
     assert!(!kept(&claims, What::Netns { netns: NetnsRef::inode(OURS.inode) }));
     assert!(kept(&claims, What::Netns { netns: reference(OTHERS) }));
     assert!(kept(&claims, What::Netns { netns: NetnsRef::nsid(0) }));
-    let task = Task {
-        key: TaskKey { pid: STAGE, tid: STAGE, start: 9 },
-        netns,
-        comm: "exe".into(),
-        parent: None,
-        exiting: false,
-        killed: false,
-        state: None,
-        idle: None,
-    };
-    assert!(!kept(&claims, What::Task(task)));
+    assert!(!kept(&claims, What::Task(task(STAGE, netns))));
     let holder = Holder::Fd { pid: STAGE, fd: 3, comm: "exe".into() };
     assert!(!kept(&claims, What::Holder { netns, holder }));
     assert!(!claims.is_queued(BootNs(1)));

@@ -8,8 +8,8 @@ use crate::sources::probes::Rung;
 /// What is known of one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All of it was seen, the slowest after so many nanoseconds.
-    Seen(u64),
+    /// All of it was seen, the slowest after so many nanoseconds. None: the kernel half only counts it.
+    Seen(Option<u64>),
     /// It was made, and this of it was not told.
     NotSeen(String),
     /// No canary can make it here, and why.
@@ -21,6 +21,9 @@ pub(crate) enum Verdict {
 /// Why a step was left out, as the stage says it, by the word for the step.
 pub(crate) type LeftOut = BTreeMap<String, String>;
 
+/// What was seen in one run, and how many nanoseconds after it happened, where a record tells.
+pub(crate) type Marks = BTreeMap<Mark, Option<u64>>;
+
 /// An event, the step that makes it, and what is seen of it.
 type Expected = (&'static str, &'static str, &'static [(Mark, &'static str)]);
 
@@ -29,10 +32,11 @@ const EXPECTED: &[Expected] = &[
     ("process-fork", "children", &[(Mark::Fork, "a fork")]),
     ("process-exec", "children", &[(Mark::Exec, "an exec")]),
     ("process-exit", "children", &[(Mark::Exit, "an exit")]),
-    ("netns-release", "children", &[(Mark::Release, "the release of a netns")]),
-    ("task-freed", "children", &[(Mark::Free, "a freed task")]),
+    ("netns-release", "release", &[(Mark::Release, "the release of a netns")]),
+    ("task-freed", "free", &[(Mark::Free, "a freed task")]),
     ("netns-join", "netns", &[(Mark::Join, "a task that enters a netns")]),
     ("sigkill", "children", &[(Mark::Kill, "a SIGKILL")]),
+    ("group-exit", "children", &[(Mark::GroupExit, "a thread that ends all others")]),
     ("netns-created", "netns", &[(Mark::Created, "a new netns")]),
     ("netns-teardown-begin", "teardown", &[(Mark::Dying, "a teardown that begins")]),
     ("netns-teardown-end", "teardown", &[(Mark::Gone, "a teardown that ends")]),
@@ -69,6 +73,24 @@ const EXPECTED: &[Expected] = &[
     ("file-list", "lists", &[(Mark::FileListed, "an fd")]),
 ];
 
+/// Steps that are the end of the stage.
+const LAST: [&str; 3] = ["release", "free", "teardown"];
+
+/// What cannot be made where these events are told, or not told.
+pub(super) fn untold(events: &[(&str, Rung)]) -> LeftOut {
+    let attached = |name: &str| events.iter().any(|(event, _)| *event == name);
+    let mut left_out = LeftOut::new();
+    let mut leave = |step: &str, why: &str| left_out.insert(step.to_owned(), why.to_owned());
+    // The kernel half remembers an exit, and tells the end of what it remembers once (ipwatch-ebpf/src/tasks.rs).
+    if !attached("process-exit") {
+        leave("release", "it tells only of tasks of which process-exit has told");
+        leave("free", "it tells only of tasks of which process-exit has told");
+    } else if attached("netns-release") {
+        leave("free", "netns-release tells of the same end before");
+    }
+    left_out
+}
+
 /// What is to be seen of these events: while the stage stands, or when it has gone.
 pub(super) fn wanted(
     events: &[(&str, Rung)],
@@ -80,7 +102,7 @@ pub(super) fn wanted(
     EXPECTED
         .iter()
         .filter(|(event, step, _)| attached(event) && !left_out.contains_key(*step))
-        .filter(|(_, step, _)| (*step == "teardown") != standing)
+        .filter(|(_, step, _)| LAST.contains(step) != standing)
         .flat_map(|(_, _, marks)| marks.iter().map(|(mark, _)| *mark))
         .collect()
 }
@@ -90,7 +112,7 @@ pub(super) fn wanted(
 pub(crate) fn judge(
     event: &str,
     rung: Rung,
-    marks: &BTreeMap<Mark, u64>,
+    marks: &Marks,
     left_out: &LeftOut,
     held_back: bool,
 ) -> Verdict {
@@ -107,8 +129,8 @@ pub(crate) fn judge(
         .map(|(_, text)| *text)
         .collect();
     if missing.is_empty() {
-        let slowest = expected.iter().filter_map(|(mark, _)| marks.get(mark)).max();
-        return Verdict::Seen(slowest.copied().unwrap_or_default());
+        let slowest = expected.iter().filter_map(|(mark, _)| marks.get(mark).copied().flatten());
+        return Verdict::Seen(slowest.max());
     }
     // A whole run that failed leaves every step out.
     if let Some(why) = left_out.get("all") {
@@ -130,8 +152,8 @@ pub(crate) fn judge(
 mod tests {
     use super::*;
 
-    fn marks(marks: &[(Mark, u64)]) -> BTreeMap<Mark, u64> {
-        marks.iter().copied().collect()
+    fn marks(marks: &[(Mark, u64)]) -> Marks {
+        marks.iter().map(|(mark, after)| (*mark, Some(*after))).collect()
     }
 
     fn verdict(event: &str, seen: &[(Mark, u64)], left_out: &[(&str, &str)]) -> Verdict {
@@ -152,7 +174,7 @@ mod tests {
     #[test]
     fn an_event_is_seen_when_all_of_it_is() {
         let whole = [(Mark::Ipv4Up, 90_000), (Mark::Ipv4Down, 120_000)];
-        assert_eq!(verdict("ipv4-address", &whole, &[]), Verdict::Seen(120_000));
+        assert_eq!(verdict("ipv4-address", &whole, &[]), Verdict::Seen(Some(120_000)));
         let half = verdict("ipv4-address", &whole[..1], &[]);
         assert_eq!(half, Verdict::NotSeen("one that goes".to_owned()));
         let none = verdict("sigkill", &whole, &[]);
@@ -164,12 +186,39 @@ mod tests {
         let off = [("ipv6", "IPv6 is off")];
         let not_tried = Verdict::NotTried("IPv6 is off".to_owned());
         assert_eq!(verdict("ipv6-address", &[], &off), not_tried);
-        assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &off), Verdict::Seen(1));
+        assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &off), Verdict::Seen(Some(1)));
         // The steps before it were made and seen.
         let failed = [("all", "the stage hangs")];
-        assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &failed), Verdict::Seen(1));
+        assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &failed), Verdict::Seen(Some(1)));
         let not_now = Verdict::NotNow("the stage hangs".to_owned());
         assert_eq!(verdict("process-fork", &[], &failed), not_now);
+    }
+
+    #[test]
+    fn what_is_only_counted_was_seen_at_no_time() {
+        let counted = Marks::from([(Mark::GroupExit, None)]);
+        let verdict = judge("group-exit", Rung::Fentry, &counted, &LeftOut::new(), false);
+        assert_eq!(verdict, Verdict::Seen(None));
+        assert_eq!(Mark::GroupExit.counted(), Some(ipwatch_common::kind::GROUP_EXIT));
+    }
+
+    #[test]
+    fn the_end_of_a_task_is_told_by_one_event() {
+        let verdict = |events: &[(&str, Rung)], event: &str, seen: &[(Mark, u64)]| {
+            judge(event, Rung::Fentry, &marks(seen), &untold(events), false)
+        };
+        let [exit, release, free] =
+            ["process-exit", "netns-release", "task-freed"].map(|event| (event, Rung::Fentry));
+        let not_seen = |verdict| matches!(verdict, Verdict::NotSeen(_));
+        let not_tried = |verdict| matches!(verdict, Verdict::NotTried(_));
+        assert!(not_tried(verdict(&[exit, release, free], "task-freed", &[])));
+        assert!(not_seen(verdict(&[exit, release, free], "netns-release", &[])));
+        assert!(not_seen(verdict(&[exit, free], "task-freed", &[])));
+        assert!(not_tried(verdict(&[release, free], "netns-release", &[])));
+        assert!(not_tried(verdict(&[release, free], "task-freed", &[])));
+        // Where the one is blind, the other tells.
+        let freed = verdict(&[exit, release, free], "task-freed", &[(Mark::Free, 1)]);
+        assert_eq!(freed, Verdict::Seen(Some(1)));
     }
 
     #[test]

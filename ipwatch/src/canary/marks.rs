@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipwatch_common::{
     AddressRecord, CallEndRecord, CallRecord, ClaimRecord, Header, MoveRecord, NeighbourRecord,
-    Netns, NetnsRecord, SignalRecord, TaskRecord, Wire, kind,
+    Netns, NetnsRecord, TaskRecord, Wire, kind,
 };
 
 use super::{ATTEMPTS, CONTAINER, ENDS, IPV4, IPV6, IPV6_PEERS, NEIGHBOUR_MAC, twice};
@@ -28,6 +28,8 @@ pub(crate) enum Mark {
     Join,
     /// A child was killed.
     Kill,
+    /// A thread ended all others of its process.
+    GroupExit,
     /// The netns was made.
     Created,
     /// Its teardown began.
@@ -68,6 +70,21 @@ pub(crate) enum Mark {
     FileListed,
 }
 
+impl Mark {
+    /// The kind of event of which the kernel half only counts what a healthy task does: it tells no record of it, or of
+    /// those tasks alone that live a while. That its counter rises while the canary does so is then all that is seen.
+    /// It counts those of others as well; that too shows that the program runs and recognises such an event.
+    pub(super) const fn counted(self) -> Option<u16> {
+        match self {
+            Mark::Fork => Some(kind::TASK_FORK),
+            Mark::Exit => Some(kind::TASK_EXIT),
+            Mark::Kill => Some(kind::SIGNAL),
+            Mark::GroupExit => Some(kind::GROUP_EXIT),
+            _ => None,
+        }
+    }
+}
+
 /// What one record says, as far as it takes to know whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -88,13 +105,6 @@ pub(super) enum Who {
     Netns,
     /// Of a task.
     Task(TaskKey),
-    /// Of a process that another one sent a signal.
-    Target {
-        /// Its process.
-        pid: u32,
-        /// Who sent it.
-        sender: u32,
-    },
     /// A plugin that began to run, and whether it is run for the canary's container.
     Call(TaskKey, bool),
     /// A plugin that ended.
@@ -114,15 +124,14 @@ pub(super) fn read(bytes: &[u8]) -> Option<Seen> {
             };
             seen(header, record.netns, Who::Netns, Some(mark))
         }
-        kind::TASK_FORK..=kind::TASK_SURVIVOR => {
+        kind::TASK_FORK
+        | kind::TASK_EXEC
+        | kind::TASK_JOIN
+        | kind::TASK_RELEASE
+        | kind::TASK_FREE => {
             let record: TaskRecord = whole(bytes)?;
             let who = Who::Task(task(record.pid, record.tid, record.start));
             seen(header, record.netns, who, task_mark(header.kind))
-        }
-        kind::SIGNAL => {
-            let record: SignalRecord = whole(bytes)?;
-            let who = Who::Target { pid: record.pid, sender: record.sender };
-            seen(header, NOWHERE, who, Some(Mark::Kill))
         }
         kind::IPV4_UP..=kind::DAD_FAILED => {
             let record: AddressRecord = whole(bytes)?;
@@ -178,7 +187,6 @@ fn task_mark(kind: u16) -> Option<Mark> {
     Some(match kind {
         kind::TASK_FORK => Mark::Fork,
         kind::TASK_EXEC => Mark::Exec,
-        kind::TASK_EXIT => Mark::Exit,
         kind::TASK_JOIN => Mark::Join,
         kind::TASK_RELEASE => Mark::Release,
         kind::TASK_FREE => Mark::Free,

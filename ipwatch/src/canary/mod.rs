@@ -6,8 +6,10 @@
 //! - `stage`: the child. It makes two netns, addresses, a device, processes, and goes with all of them.
 //! - `run`: the daemon's side of it: starts the child, talks with it, ends it in time.
 //! - [`Claims`]: which records and facts are the canary's. They are taken out before anybody else sees them, so that it
-//!   appears in no map, finding, history, metric or recording; no nsid is ever given to its netns.
-//! - `marks`: what was seen of it; `judge`: what that proves. Both are pure.
+//!   appears in no map, finding, history or recording, and in no metric but the kernel half's own counters; no nsid is
+//!   ever given to its netns.
+//! - `marks`: what was seen of it; `judge`: what that proves. Both are pure. Of what a healthy task does the kernel half
+//!   tells no record, it only counts it: there the canary goes by the counter.
 //! - [`Proofs`]: how each event has been judged last.
 
 mod claims;

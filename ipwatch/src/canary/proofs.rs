@@ -38,7 +38,7 @@ impl Proofs {
             why,
         };
         Some(match verdict {
-            Verdict::Seen(ns) => proof("seen", Some(ns / 1000), None),
+            Verdict::Seen(ns) => proof("seen", ns.map(|ns| ns / 1000), None),
             Verdict::NotSeen(what) => proof("not-seen", None, Some(what.clone())),
             Verdict::NotTried(why) | Verdict::NotNow(why) => {
                 proof("not-tried", None, Some(why.clone()))

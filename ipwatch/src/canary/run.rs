@@ -1,6 +1,6 @@
 //! One run of the canary, from the daemon's side. It blocks: for a thread of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
 use super::claims::Doors;
-use super::judge::{self, LeftOut};
+use super::judge::{self, LeftOut, Marks};
 use super::marks::Mark;
 use super::{CONTAINER, Claims, STAGE};
 use crate::clock;
@@ -36,7 +36,7 @@ const WORDS: usize = 4096;
 /// What one run has shown.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    pub(crate) marks: BTreeMap<Mark, u64>,
+    pub(crate) marks: Marks,
     pub(crate) left_out: LeftOut,
 }
 
@@ -46,13 +46,50 @@ pub(crate) struct Help<'a> {
     pub(crate) lists: &'a dyn Fn(),
     /// List the netns.
     pub(crate) walk: &'a dyn Fn(),
+    /// How many events of a kind the kernel half has counted.
+    pub(crate) counted: &'a dyn Fn(u16) -> u64,
+}
+
+/// What has been seen so far.
+struct Sightings<'a> {
+    claims: &'a Claims,
+    counted: &'a dyn Fn(u16) -> u64,
+    /// The kernel half's counters before the stage did anything.
+    before: Vec<(Mark, u16, u64)>,
+}
+
+impl<'a> Sightings<'a> {
+    fn begin(claims: &'a Claims, events: &[(&str, Rung)], help: &Help<'a>) -> Self {
+        let wanted = judge::wanted(events, &LeftOut::new(), true).into_iter();
+        let before = wanted
+            .filter_map(|mark| mark.counted().map(|kind| (mark, kind, (help.counted)(kind))))
+            .collect();
+        Self { claims, counted: help.counted, before }
+    }
+
+    fn marks(&self) -> Marks {
+        let told = self.claims.marks().into_iter().map(|(mark, after)| (mark, Some(after)));
+        let mut marks: Marks = told.collect();
+        for (mark, kind, before) in &self.before {
+            if (self.counted)(*kind) > *before {
+                marks.entry(*mark).or_insert(None);
+            }
+        }
+        marks
+    }
+
+    fn have(&self, wanted: &BTreeSet<Mark>) -> bool {
+        let marks = self.marks();
+        wanted.iter().all(|mark| marks.contains_key(mark))
+    }
 }
 
 /// Makes every event once and waits for what the probes of these events tell. At most five seconds.
 pub(crate) fn run(claims: &Arc<Claims>, events: &[(&str, Rung)], help: &Help<'_>) -> Account {
-    let mut account = Account::default();
-    let outcome = play(claims, events, help, &mut account.left_out);
-    account.marks = claims.marks();
+    let mut account = Account { left_out: judge::untold(events), ..Account::default() };
+    let sightings = Sightings::begin(claims, events, help);
+    let outcome = play(claims, events, help, &sightings, &mut account.left_out);
+    account.marks = sightings.marks();
     if let Err(error) = outcome {
         account.left_out.insert("all".to_owned(), error.to_string());
     }
@@ -63,6 +100,7 @@ fn play(
     claims: &Arc<Claims>,
     events: &[(&str, Rung)],
     help: &Help<'_>,
+    sightings: &Sightings<'_>,
     left_out: &mut LeftOut,
 ) -> io::Result<()> {
     if claims.is_on_stage() {
@@ -91,7 +129,7 @@ fn play(
                 _ => {}
             }
             let wanted = judge::wanted(events, left_out, true);
-            if listed && is_subset(&wanted, claims) || clock::now() >= until {
+            if listed && sightings.have(&wanted) || clock::now() >= until {
                 return Ok(());
             }
         }
@@ -99,40 +137,35 @@ fn play(
     let ended = stage.end(claims);
     stood?;
     ended?;
-    watch_teardown(claims, events, help, left_out);
+    watch_teardown(sightings, events, help, left_out);
     Ok(())
 }
 
 /// The kernel tears netns down one after the other: one that hangs holds up all behind it.
 fn watch_teardown(
-    claims: &Claims,
+    sightings: &Sightings<'_>,
     events: &[(&str, Rung)],
     help: &Help<'_>,
     left_out: &mut LeftOut,
 ) {
     let (until, wanted) = (after(TEARDOWN), judge::wanted(events, left_out, false));
-    while !is_subset(&wanted, claims) && clock::now() < until {
+    while !sightings.have(&wanted) && clock::now() < until {
         std::thread::sleep(PAUSE);
     }
-    if is_subset(&wanted, claims) {
+    if sightings.have(&wanted) {
         return;
     }
     let asked = clock::now();
     (help.walk)();
     let until = after(LEAVING);
     while clock::now() < until {
-        if claims.is_queued(asked) {
+        if sightings.claims.is_queued(asked) {
             let why = "the kernel has not begun to tear its netns down: another one may hold it up";
             left_out.insert("teardown".to_owned(), why.to_owned());
             return;
         }
         std::thread::sleep(PAUSE);
     }
-}
-
-fn is_subset(wanted: &BTreeSet<Mark>, claims: &Claims) -> bool {
-    let marks = claims.marks();
-    wanted.iter().all(|mark| marks.contains_key(mark))
 }
 
 fn after(pause: Duration) -> BootNs {

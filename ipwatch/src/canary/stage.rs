@@ -74,12 +74,12 @@ fn stage(plugin: &Path) -> io::Result<()> {
     enter(&first)?;
     say(&format!("netns {} {}", spelt(one), spelt(other)))?;
     expect("on")?;
-    let mut set = Set { first, second, here: Maker::open()?, there: None };
+    let mut set = Set { first, second, here: Maker::open()?, there: None, waits: None };
     let steps: [(&str, &dyn Fn(&mut Set) -> io::Result<()>); 5] = [
         ("ipv4", &Set::ipv4),
         ("ipv6", &Set::ipv6),
         ("neighbour", &Set::neighbour),
-        ("children", &|_| children()),
+        ("children", &Set::children),
         ("plugin", &|_| run_plugin(plugin)),
     ];
     // Without it, what follows says so by itself.
@@ -105,7 +105,12 @@ fn stage(plugin: &Path) -> io::Result<()> {
             break;
         }
     }
-    expect("end")
+    let ended = expect("end");
+    if let Some(mut waits) = set.waits {
+        // Its input ends, and it with that.
+        waits.wait()?;
+    }
+    ended
 }
 
 /// What the steps work with. The stage is in the first netns.
@@ -115,6 +120,8 @@ struct Set {
     here: Maker,
     /// In the second netns, once there is a device there.
     there: Option<Maker>,
+    /// The child that stays.
+    waits: Option<Child>,
 }
 
 impl Set {
@@ -134,6 +141,15 @@ impl Set {
         self.here.give(one(IPV6_PEERS[0]))?;
         self.here.give(one(IPV6_PEERS[1]))?;
         self.here.take(one(IPV6_PEERS[1]))
+    }
+
+    /// One that stays as long as the stage: younger ones are not told. One that a thread of it ends, and one that is
+    /// killed.
+    fn children(&mut self) -> io::Result<()> {
+        let wait = || child(SELF.as_ref(), "wait").stdin(Stdio::piped()).spawn();
+        self.waits = Some(wait()?);
+        child(SELF.as_ref(), "threads").stdin(Stdio::null()).spawn()?.wait()?;
+        kill(wait()?)
     }
 
     fn neighbour(&mut self) -> io::Result<()> {
@@ -201,13 +217,6 @@ impl Set {
 
 fn given(ifindex: u32, ip: IpAddr, prefix_len: u8, peer: Option<IpAddr>) -> Given {
     Given { ifindex, ip, prefix_len, peer, unasked: ip.is_ipv6() }
-}
-
-/// One that a thread of it ends, and one that is killed.
-fn children() -> io::Result<()> {
-    child(SELF.as_ref(), "threads").stdin(Stdio::null()).spawn()?.wait()?;
-    let waiting = child(SELF.as_ref(), "wait").stdin(Stdio::piped()).spawn()?;
-    kill(waiting)
 }
 
 fn kill(mut child: Child) -> io::Result<()> {

@@ -201,3 +201,27 @@ fn any_object_gives_one_word_and_no_option() {
     });
     run.unwrap();
 }
+
+/// Without what stands in quotes: our own words, if every value that is no plain word is quoted.
+fn unquoted(text: &str) -> String {
+    text.split('"').step_by(2).collect::<Vec<_>>().join("")
+}
+
+#[test]
+fn a_strangers_words_stand_in_quotes_in_what_is_said() {
+    const WORDS: &str = "is gone; run this: \u{1b}[2J now";
+    let mut quoted = 0;
+    for scene in scenes() {
+        for name in names(&scene) {
+            let words = BTreeMap::from([(name.clone(), format!("{name} {WORDS}"))]);
+            for finding in reworded(&scene, &words).judged().findings {
+                for text in std::iter::once(&finding.why).chain(&finding.evidence) {
+                    assert!(!unquoted(text).contains("run this"), "{text}");
+                    assert!(!text.contains('\u{1b}'), "{text:?}");
+                    quoted += usize::from(text.contains("run this"));
+                }
+            }
+        }
+    }
+    assert!(quoted > 20, "strangers' words are said: {quoted}");
+}

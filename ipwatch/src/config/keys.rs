@@ -183,6 +183,12 @@ pub const KEYS: &[Key] = &[
         |c| list(&c.probes.forbid),
     ),
     Key::new(
+        "probes.sweep",
+        "All tasks are looked at again after so long, although probes tell of them: what these missed is found then. \
+         Where they cannot tell of all, it is every 2s. 0s: never, which is for tests of the probes.",
+        |c| span(c.probes.sweep),
+    ),
+    Key::new(
         "addresses.shared",
         "IPs, or prefixes of them, that several may have on purpose: anycast, VIPs that move; as \
          [\"10.0.0.100\", \"192.0.2.0/24\"].",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::core::Core;
+use super::meter;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
 use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
@@ -285,7 +286,7 @@ fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
 }
 
 fn doctor(core: &Core) -> Document {
-    let mut document = core.document(Body::Probes(core.eyes.report()));
+    let mut document = core.document(Body::Probes(meter::probes(core)));
     document.refused = core.map.refused();
     if let Some(speed) = core.speed()
         && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")

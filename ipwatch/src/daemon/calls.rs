@@ -78,7 +78,7 @@ impl Calls {
 
 fn publish(exporter: Option<&otlp::Calls>, run: Run) {
     if let Some(exporter) = exporter {
-        exporter.publish(run);
+        exporter.publish(&run);
     }
 }
 

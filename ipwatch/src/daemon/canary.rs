@@ -27,8 +27,16 @@ const BETWEEN: Duration = Duration::from_secs(2);
 /// Who may wait for one run.
 const ASKERS: usize = 16;
 
-/// Without one of these the tasks have to be read: somebody may move, or be on the way out, without a word.
-const TASKS: [&str; 5] = ["process-fork", "process-exit", "netns-release", "netns-join", "sigkill"];
+/// Without one of these the tasks have to be read: somebody may come, move, or be on the way out, without a word.
+const TASKS: [&str; 7] = [
+    "process-fork",
+    "process-exec",
+    "process-exit",
+    "netns-release",
+    "netns-join",
+    "sigkill",
+    "group-exit",
+];
 /// Without it the netns have to be listed.
 const NETNS: &str = "netns-created";
 
@@ -48,14 +56,21 @@ pub(super) enum When {
 pub(super) struct Keeper(mpsc::Sender<oneshot::Sender<()>>);
 
 impl Keeper {
-    /// Runs it from now on.
-    pub(super) fn start(when: When, standings: Arc<Standings>, desk: Desk, emit: Emit) -> Self {
+    /// Runs it from now on. `sweeps`: all tasks may be read now and then.
+    pub(super) fn start(
+        when: When,
+        sweeps: bool,
+        standings: Arc<Standings>,
+        desk: Desk,
+        emit: Emit,
+    ) -> Self {
         let (sender, asked) = mpsc::channel(ASKERS);
         let first = (when == When::Daily).then_some(FIRST);
         let sight = standings.sight();
         let polling = None;
+        let blind = Vec::new();
         let keeping =
-            Keeping { standings, desk, emit, sight, polling, blind: Vec::new(), again: AGAIN };
+            Keeping { standings, desk, emit, sweeps, sight, polling, blind, again: AGAIN };
         tokio::spawn(keeping.keep(first, asked));
         Self(sender)
     }
@@ -73,6 +88,7 @@ struct Keeping {
     standings: Arc<Standings>,
     desk: Desk,
     emit: Emit,
+    sweeps: bool,
     /// As the map knows it.
     sight: Sight,
     /// Reads what an event that is blind does not tell.
@@ -173,14 +189,14 @@ impl Keeping {
         for event in self.blind.iter().filter(|event| !blind.contains(event)) {
             tracing::info!(event, "the canary's was seen again");
         }
-        let (walk, tasks) =
-            (blind.contains(&NETNS), TASKS.iter().any(|event| blind.contains(event)));
+        let walk = blind.contains(&NETNS);
+        let tasks = self.sweeps && TASKS.iter().any(|event| blind.contains(event));
         if let Some(polling) = self.polling.take() {
             polling.abort();
         }
         if walk || tasks {
             let desk = self.desk.clone();
-            self.polling = Some(tokio::spawn(start::tick(desk, true, !walk, !tasks)));
+            self.polling = Some(tokio::spawn(start::tick(desk, true, walk, tasks)));
         }
         self.desk.poll_also(walk || tasks);
         self.blind = blind;
@@ -201,7 +217,8 @@ fn one(
 ) -> BTreeMap<&'static str, Verdict> {
     let events = standings.attached();
     let before: Vec<u64> = events.iter().map(|(event, _)| standings.lost(event)).collect();
-    let help = Help { lists: &|| desk.lists(), walk: &|| desk.walk() };
+    let counted = |kind| standings.counted(kind);
+    let help = Help { lists: &|| desk.lists(), walk: &|| desk.walk(), counted: &counted };
     let account = canary::run(claims, &events, &help);
     tracing::debug!(?account, "the canary");
     let judged = events.iter().zip(before).map(|((event, rung), before)| {

@@ -26,7 +26,7 @@ const MOST_LINKS: usize = 16;
 pub(super) struct Concerns {
     of: BTreeMap<String, Vec<Link>>,
     /// Tenures whose beginning was sent, by its span.
-    tenures: BTreeSet<Vec<u8>>,
+    tenures: BTreeSet<[u8; 8]>,
     /// Runs that are to be sent when they end, or were sent.
     runs: BTreeSet<TaskKey>,
 }
@@ -74,9 +74,9 @@ impl Concerns {
         let tenures = keys.iter().filter_map(|key| ledger.tenure(key));
         let link = |tenure: Tenure| {
             let link = tenure::link(&tenure, &boot_id);
-            if !otlp.tenures() && remember(&mut self.tenures, link.span_id.clone()) {
+            if !otlp.tenures() && remember(&mut self.tenures, span_of(&link)) {
                 let holders = holders(map, &tenure.netns);
-                otlp.tenure(Held { tenure, holders, boot_id: Arc::clone(&boot_id) });
+                otlp.tenure(&Held { tenure, holders, boot_id: Arc::clone(&boot_id) });
             }
             link
         };
@@ -118,7 +118,7 @@ impl Concerns {
         let run = Run { entry: entry.clone(), root: task, boot_id, wall_offset, error: None };
         // One that is under way is sent when it ends; one that failed was sent then.
         if remember(&mut self.runs, task) && run.entry.ended.is_some() && !calls.wants(&run) {
-            calls.publish(run);
+            calls.publish(&run);
         }
         link
     }
@@ -138,7 +138,7 @@ impl Concerns {
     pub(super) fn released(&mut self, tenure: &Tenure, map: &NodeMap, otlp: Option<&Otlp>) {
         let Some(otlp) = otlp.filter(|otlp| otlp.traces()) else { return };
         let boot_id = map.boot().map_or("", |boot| &boot.boot_id);
-        if self.tenures.remove(&tenure::link(tenure, boot_id).span_id) || otlp.tenures() {
+        if self.tenures.remove(&span_of(&tenure::link(tenure, boot_id))) || otlp.tenures() {
             self.send(tenure, map, otlp);
         }
     }
@@ -147,14 +147,19 @@ impl Concerns {
     pub(super) fn ended_by_reboot(tenure: &Tenure, boot_id: &Arc<str>, otlp: Option<&Otlp>) {
         let Some(otlp) = otlp.filter(|otlp| otlp.tenures()) else { return };
         let (tenure, boot_id) = (tenure.clone(), Arc::clone(boot_id));
-        otlp.tenure(Held { tenure, holders: Vec::new(), boot_id });
+        otlp.tenure(&Held { tenure, holders: Vec::new(), boot_id });
     }
 
     fn send(&self, tenure: &Tenure, map: &NodeMap, otlp: &Otlp) {
         let holders = holders(map, &tenure.netns);
         let boot_id = map.boot().map_or("", |boot| &boot.boot_id).into();
-        otlp.tenure(Held { tenure: tenure.clone(), holders, boot_id });
+        otlp.tenure(&Held { tenure: tenure.clone(), holders, boot_id });
     }
+}
+
+/// The span that a link leads to. [`opentelemetry::SpanId`] has no order.
+fn span_of(link: &Link) -> [u8; 8] {
+    link.span_context.span_id().to_bytes()
 }
 
 /// Teardowns of netns that have ended, or hang.
@@ -170,7 +175,7 @@ pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
     let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
     let wall_offset = map.calendar().wall_offset;
     for ending in endings {
-        otlp.teardown(Teardown { ending, boot_id: Arc::clone(&boot_id), wall_offset });
+        otlp.teardown(&Teardown { ending, boot_id: Arc::clone(&boot_id), wall_offset });
     }
 }
 

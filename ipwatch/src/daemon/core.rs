@@ -41,9 +41,13 @@ const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", 
 /// After a loss everything is read again, but not more often than this.
 const RESYNC_EVERY: Duration = Duration::from_secs(1);
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
-const COUNT_EVERY: Duration = Duration::from_secs(60);
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// What is counted goes to the collector this often.
+const MEASURE_EVERY: Duration = Duration::from_secs(60);
 /// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
 const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
+/// How long a scan waits for the runtimes' second word, which a runtime that works gives within two seconds.
+const RUNTIMES_WITHIN: u64 = 4_000_000_000;
 /// The past is pruned this often.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
@@ -70,8 +74,8 @@ pub(super) struct Core {
     resynced: BootNs,
     /// Container runtimes and stores that were there at the start and have not answered yet.
     unanswered: Vec<First>,
-    /// How the sources stood whose thread was found hanging.
-    hanging: Vec<Source>,
+    /// How the sources stood before something of theirs hung, and whether they can tell nothing any more.
+    hanging: Vec<(Source, bool)>,
     events: Streams,
     started: BootNs,
     ready: Option<BootNs>,
@@ -81,6 +85,8 @@ pub(super) struct Core {
     pruned: BootNs,
     /// When the events that programs missed were last counted, and how many there were.
     counted: (BootNs, Missed),
+    /// When what is counted last went to the collector.
+    measured: BootNs,
     pub(super) memory: Housekeeper,
     /// The longest that a turn may wait: the watchdog wants to see one.
     beat: Option<Duration>,
@@ -149,6 +155,7 @@ impl Core {
             next: None,
             pruned: started,
             counted: (started, Missed::default()),
+            measured: started,
             memory: Housekeeper::default(),
             beat: None,
         };
@@ -240,7 +247,7 @@ impl Core {
         self.resync.get_or_insert(soonest.max(clock::now()));
     }
 
-    /// Every minute: events that no program saw. Every hour: the past.
+    /// Every ten seconds: events that no program saw. Every hour: the past.
     fn keep_house(&mut self, now: BootNs) {
         self.memory.keep(now);
         let (counted, known) = self.counted;
@@ -252,6 +259,9 @@ impl Core {
                 let what = What::Lost { count, calls: missed.calls > known.calls };
                 self.apply(&[Fact { at: now, origin: Origin::Daemon, what }]);
             }
+        }
+        if now.since(self.measured) >= MEASURE_EVERY.as_nanos() as u64 {
+            self.measured = now;
             self.measure(now);
         }
         if now.since(self.pruned) >= PRUNE_EVERY.as_nanos() as u64 {
@@ -314,23 +324,29 @@ impl Core {
     fn watch_threads(&mut self, now: BootNs) {
         let hanging = self.desk.hanging(now);
         let mut changed = Vec::new();
-        self.hanging.retain(|before| {
-            let still = hanging.contains(&before.name.as_str());
+        self.hanging.retain(|(before, blind)| {
+            let still =
+                |(name, _, now): &(&str, String, bool)| before.name == *name && now == blind;
+            let still = hanging.iter().any(still);
             if !still {
                 changed.push(before.clone());
             }
             still
         });
-        for name in hanging {
-            let known = |before: &Source| before.name == name;
-            if !self.hanging.iter().any(known)
-                && let Some(before) = self.map.source(name)
-            {
-                self.hanging.push(before.clone());
-                let detail = "a read has not come back for 10 seconds: it hangs in the kernel";
-                let (status, detail) = (SourceStatus::Down, detail.to_owned());
-                changed.push(Source { name: name.to_owned(), status, detail });
+        for (name, _, blind) in hanging {
+            if self.hanging.iter().any(|(before, _)| before.name == name) {
+                continue;
             }
+            let told = changed.iter().position(|before| before.name == name);
+            let before =
+                told.map(|at| changed.remove(at)).or_else(|| self.map.source(name).cloned());
+            let Some(before) = before else { continue };
+            self.hanging.push((before.clone(), blind));
+            let (status, detail) = match blind {
+                true => (SourceStatus::Down, "reads of it do not come back"),
+                false => (lessened(before.status), "some of it does not answer"),
+            };
+            changed.push(Source { name: before.name, status, detail: detail.to_owned() });
         }
         let fact = |source| Fact { at: now, origin: Origin::Daemon, what: What::Source(source) };
         let facts: Vec<Fact> = changed.into_iter().map(fact).collect();
@@ -463,7 +479,14 @@ impl Core {
         };
         self.is_ready()
             && self.map.leaving().all(decided)
-            && !self.map.has_open_suspicion(&self.policy)
+            && !(self.map.has_open_suspicion(&self.policy) && self.may_be_decided_soon())
+    }
+
+    /// Whoever waits for a scan waits for an answer or two of a runtime, and not for one that takes its time: what it
+    /// would say is unknown then.
+    fn may_be_decided_soon(&self) -> bool {
+        let ready = self.ready.unwrap_or(self.started);
+        !self.map.awaits_runtimes(&self.policy) || clock::now().since(ready) < RUNTIMES_WITHIN
     }
 
     /// Events that no program saw, as of the last count.
@@ -482,6 +505,12 @@ impl Core {
     pub(super) fn document(&self, body: Body) -> Document {
         let (status, detail) = self.ledger.status();
         let mut sources = self.map.sources();
+        for (name, text, _) in self.desk.hanging(clock::now()) {
+            if let Some(source) = sources.iter_mut().find(|source| source.name == name) {
+                source.status = lessened(source.status);
+                source.detail = text;
+            }
+        }
         sources.push(SourceState { name: "ledger".to_owned(), status, detail });
         for (name, status, detail) in self.sinks.standing() {
             sources.push(SourceState { name: name.to_owned(), status, detail });
@@ -492,10 +521,11 @@ impl Core {
         }
         let (beyond, claims) = (self.map.beyond_bounds(), self.map.forgotten_claims());
         if beyond + claims > 0 {
-            let detail = format!(
+            let mut detail = format!(
                 "{beyond} links, addresses or routes are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
+            detail.extend(self.map.said_of_short());
             let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
@@ -519,6 +549,14 @@ impl Core {
         if let Ok(Err(error)) = closed {
             tracing::warn!("{error}");
         }
+    }
+}
+
+/// How a source stands of which something does not answer.
+fn lessened(status: SourceStatus) -> SourceStatus {
+    match status {
+        SourceStatus::Active => SourceStatus::Degraded,
+        other => other,
     }
 }
 

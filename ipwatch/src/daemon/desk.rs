@@ -2,24 +2,25 @@
 //!
 //! Three threads, because their troubles differ: `netns` enters namespaces and talks netlink there,
 //! `looks` reads one task at a time, `search` makes whole passes. None may hold up another, and none
-//! the core: a job that finds its queue full is dropped, and the map asks again. The container runtimes
-//! are asked without a thread.
+//! the core: a job that finds its queue full is dropped, and the map asks again. One that hangs in the kernel is
+//! replaced ([`workers`]). The container runtimes are asked without a thread.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
 use super::orphans::Ask;
 use super::threads::{self, Searcher, Visitor};
-use crate::clock;
+use super::workers::{self, Post};
 use crate::fact::{BootNs, NetnsRef, TaskKey, What};
 use crate::map::want::{Door, Want};
+use crate::reading::Readings;
 use crate::sources::Emit;
-use crate::sources::probes::Snapshots;
+use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
 use crate::sources::runtime::Runtimes;
 
@@ -59,32 +60,20 @@ pub(super) enum SearchJob {
     ContainerMounts(Vec<String>),
 }
 
-/// Since when a thread has been busy with its job, on the boot clock; 0 while it waits for one.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Busy(Arc<AtomicU64>);
-
-impl Busy {
-    /// Does a job and keeps the time.
-    pub(super) fn during<T>(&self, job: impl FnOnce() -> T) -> T {
-        self.0.store(clock::now().0, Relaxed);
-        let done = job();
-        self.0.store(0, Relaxed);
-        done
+impl Beside for Desk {
+    fn sweep(&self) {
+        self.tasks();
     }
 
-    fn hangs(&self, now: BootNs) -> bool {
-        let since = self.0.load(Relaxed);
-        since != 0 && now.since(BootNs(since)) > HANGS_AFTER
+    fn look(&self, pid: u32) {
+        self.want(Want::Threads { pid });
     }
 }
-
-/// A job that takes longer hangs in the kernel.
-const HANGS_AFTER: u64 = 10_000_000_000;
 
 /// Where jobs are put.
 #[derive(Clone)]
 pub(super) struct Desk {
-    busy: [Busy; 3],
+    readings: Readings,
     netns: SyncSender<NetnsJob>,
     looks: SyncSender<LookJob>,
     search: SyncSender<SearchJob>,
@@ -103,39 +92,46 @@ pub(super) struct Settings {
 }
 
 impl Desk {
-    /// Starts the threads. `requests` is made on the thread that uses it, because it moves between
-    /// netns.
+    /// Starts the threads, and watches them.
     pub(super) fn start(
         settings: Settings,
         emit: &Emit,
         snapshots: Option<Snapshots>,
         runtimes: Runtimes,
+        readings: Readings,
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
         let (search, search_jobs) = sync_channel(QUEUE);
-        let busy = <[Busy; 3]>::default();
-        let [netns_busy, look_busy, search_busy] = busy.clone();
         let Settings { observe_only, polls, host } = settings;
 
-        let visitor = Visitor { observe_only, out: emit.clone(), busy: netns_busy };
-        threads::spawn("netns", move || visitor.work(netns_jobs))?;
-        let out = emit.clone();
-        threads::spawn("looks", move || {
-            threads::look(&look_jobs, &Proc::new(), host, &out, &look_busy)
+        let visitor = Visitor { observe_only, out: emit.clone() };
+        let visits = Post::start("netns", "netlink", &readings, netns_jobs, move |worker| {
+            visitor.clone().work(worker);
+        })?;
+        let (proc, out) = (Proc::new(), emit.clone());
+        let looking = Post::start("looks", "procfs", &readings, look_jobs, move |worker| {
+            threads::look(&worker, &proc, host, &out);
         })?;
         let searcher = Searcher {
             out: emit.clone(),
             netns: netns.clone(),
             proc: Proc::new(),
-            snapshots,
+            has_snapshots: snapshots.is_some(),
+            snapshots: Arc::new(Mutex::new(snapshots)),
             host,
-            busy: search_busy,
-            procfs_failed: None,
+            procfs_failed: Arc::default(),
         };
-        threads::spawn("search", move || searcher.work(&search_jobs))?;
+        let searching = Post::start("search", "procfs", &readings, search_jobs, move |worker| {
+            searcher.clone().work(&worker);
+        })?;
         let polls_also = Arc::default();
-        Ok(Self { busy, netns, looks, search, runtimes, polls, polls_also })
+        let desk = Self { readings, netns, looks, search, runtimes, polls, polls_also };
+        let again = desk.clone();
+        let posts: Vec<Box<dyn workers::Watched>> =
+            vec![Box::new(visits), Box::new(looking), Box::new(searching)];
+        tokio::spawn(workers::watch(posts, emit.clone(), move || again.snapshot()));
+        Ok(desk)
     }
 
     /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
@@ -224,10 +220,9 @@ impl Desk {
         receiver
     }
 
-    /// Sources whose thread hangs: what they would tell is unknown.
-    pub(super) fn hanging(&self, now: BootNs) -> Vec<&'static str> {
-        let names = ["netlink", "procfs", "procfs"];
-        let hanging = self.busy.iter().zip(names).filter(|(busy, _)| busy.hangs(now));
-        hanging.map(|(_, name)| name).collect()
+    /// What does not answer, by the source that it concerns, and whether that source can tell nothing any more.
+    pub(super) fn hanging(&self, now: BootNs) -> Vec<(&'static str, String, bool)> {
+        let report = self.readings.report(now).into_iter();
+        report.map(|(name, text)| (name, text, self.readings.is_blind(name))).collect()
     }
 }

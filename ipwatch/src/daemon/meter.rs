@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use crate::clock;
-use crate::contract::{Body, Document, Prefix};
+use crate::contract::{Body, Document, Prefix, Probe};
 use crate::fact::BootNs;
 use crate::finding::{Change, ChangeKind, Code, Finding};
 use crate::map::{Netns, NodeMap};
@@ -87,7 +87,7 @@ pub(super) fn answer(core: &mut Core, question: Question) {
 }
 
 fn read(core: &Core) -> Reading {
-    let Document { node, sources, body, .. } = core.document(Body::Probes(core.eyes.report()));
+    let Document { node, sources, body, .. } = core.document(Body::Probes(probes(core)));
     let probes = if let Body::Probes(probes) = body { probes } else { Vec::new() };
     let boot = core.map.boot();
     let mut reading = Reading {
@@ -100,6 +100,7 @@ fn read(core: &Core) -> Reading {
         probes,
         refused: core.map.refused(),
         missed: core.missed(),
+        missed_events: core.map.missed_events(),
         latency: core.latency.reading(),
         facts: core.meter.facts,
         resyncs: core.meter.resyncs,
@@ -114,6 +115,16 @@ fn read(core: &Core) -> Reading {
     findings(&mut reading, core.ledger.open_findings());
     telemetry(&mut reading, core.sinks.counters());
     reading
+}
+
+/// Every event, how it is seen, and how many of it were missed.
+pub(super) fn probes(core: &Core) -> Vec<Probe> {
+    let missed = core.map.missed_events();
+    let mut report = core.eyes.report();
+    for probe in &mut report {
+        probe.missed = missed.get(probe.event.as_str()).copied().filter(|count| *count > 0);
+    }
+    report
 }
 
 fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) {

@@ -3,7 +3,7 @@
 //! - `start`: the sources, in an order that leaves no gap.
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
-//! - `desk`, `threads`: who finds out what the map wants to know.
+//! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
 //! - `canary`: when it runs, and what follows from it.
 //! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
@@ -25,6 +25,7 @@ mod service;
 mod start;
 mod tape;
 mod threads;
+mod workers;
 
 use std::io::IsTerminal as _;
 use std::path::Path;

@@ -9,11 +9,13 @@ use tokio::sync::{mpsc, watch};
 use super::calls::Calls;
 use super::canary::{Keeper, When};
 use super::desk::{Desk, Settings};
+use super::workers;
 use crate::bounded;
 use crate::clock;
 use crate::config::Config;
 use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::reading::Readings;
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
@@ -22,12 +24,10 @@ use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Between two sweeps of the tasks where probes see them move.
-const SWEEP_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// Between two snapshots of the tasks where no probe sees them move (1 ms for 1,000 tasks).
 const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
 /// The same without BPF, from `/proc` (8 ms for 1,000 tasks).
-const PROCFS_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+const PROCFS_EVERY: std::time::Duration = TASKS_EVERY;
 /// A container start changes the mount table a dozen times.
 const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -100,9 +100,10 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let listener = Listener::open(host).context("cannot listen on netlink")?;
     let mut loaded = load_probes(config, sight, canary, &emit).await?;
     tokio::spawn(listen(listener, emit.clone()));
-    watch_cni(config, &emit);
-    let stores = ipam::start(&config.ipam, &emit);
-    let (runtimes, first) = ask_runtimes(config, sight, &emit);
+    let readings = Readings::default();
+    watch_cni(config, &emit, &readings);
+    let stores = ipam::start(&config.ipam, &emit, &readings);
+    let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
     // Whoever looks once has no use for what only time tells.
     if sight == Sight::Everything {
         let mut cluster = config.kubernetes.clone();
@@ -112,23 +113,29 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         calico::start(&config.calico, config.kubernetes.node_name(&boot.node), &emit);
     }
 
-    let polls = sight == Sight::Everything && !(loaded.sees_joins && loaded.sees_creation);
+    let polls = sight == Sight::Everything && !(loaded.sees_tasks && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
-    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes)
+    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, readings)
         .context("cannot start a thread")?;
     watch_mounts(&desk);
     desk.snapshot();
     if polls {
-        tokio::spawn(tick(desk.clone(), has_bpf, loaded.sees_creation, loaded.sees_joins));
+        let tasks = !loaded.sees_tasks && !config.probes.sweep.is_zero();
+        tokio::spawn(tick(desk.clone(), has_bpf, !loaded.sees_creation, tasks));
     }
-    if sight == Sight::Everything && loaded.sees_joins {
-        tokio::spawn(sweep(desk.clone()));
+    if sight == Sight::Everything && loaded.sees_tasks {
+        tokio::spawn(sweep(desk.clone(), config.probes.sweep.unsigned_abs()));
+    }
+    if let Some(tasks) = loaded.tasks {
+        let (out, desk) = (emit.clone(), desk.clone());
+        workers::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
     }
     if let Eyes::Open(probes, keeper) = &mut loaded.eyes
         && canary != When::Never
     {
-        *keeper = Some(Keeper::start(canary, probes.standings(), desk.clone(), emit.clone()));
+        let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
+        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), desk.clone(), out));
     }
     let calls = Calls::new(&config.cni.logs, emit);
     let first = vec![first, stores];
@@ -156,8 +163,9 @@ fn boot(config: &Config, host: NetnsRef) -> anyhow::Result<Boot> {
 struct Loaded {
     eyes: Eyes,
     snapshots: Option<Snapshots>,
+    tasks: Option<probes::Tasks>,
     sees_creation: bool,
-    sees_joins: bool,
+    sees_tasks: bool,
 }
 
 /// Loads the probes and starts to read them. None at all is a state, not an error.
@@ -170,8 +178,9 @@ async fn load_probes(
     let without = |report| Loaded {
         eyes: Eyes::Closed(report),
         snapshots: None,
+        tasks: None,
         sees_creation: false,
-        sees_joins: false,
+        sees_tasks: false,
     };
     if !config.probes.enabled {
         let error = ProbesError::Disabled;
@@ -222,7 +231,8 @@ async fn load_probes(
     }
     Ok(Loaded {
         sees_creation: probes.sees_creation(),
-        sees_joins: probes.sees_joins(),
+        sees_tasks: probes.sees_tasks(),
+        tasks: (sight == Sight::Everything).then(|| probes.tasks()).flatten(),
         snapshots: probes.snapshots(),
         eyes: Eyes::Open(Box::new(probes), None),
     })
@@ -274,12 +284,11 @@ fn with_lockdown(detail: String) -> String {
 
 /// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held
 /// back are not: netlink tells the same. Nor are claims: nothing that could be read again tells of them,
-/// but the next packet does.
+/// but the next packet does. Nor are tasks: whoever reads of them has all of them read (`probes::Tasks`).
 async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
     let total = |losses: Losses| {
-        let Losses { netns, tasks, addresses, neighbours, calls, claims: _, suppressed: _ } =
-            losses;
-        netns + tasks + addresses + neighbours + calls
+        let Losses { netns, addresses, neighbours, calls, .. } = losses;
+        netns + addresses + neighbours + calls
     };
     let mut told = Losses::default();
     while losses.changed().await.is_ok() {
@@ -325,21 +334,26 @@ async fn listen(listener: Listener, emit: Emit) {
     }
 }
 
-fn watch_cni(config: &Config, emit: &Emit) {
-    let (dirs, out) = (config.cni.cache_dirs.clone(), emit.clone());
+fn watch_cni(config: &Config, emit: &Emit, readings: &Readings) {
+    let (dirs, out, readings) = (config.cni.cache_dirs.clone(), emit.clone(), readings.clone());
     tokio::spawn(async move {
-        if let Err(error) = cni::run(dirs, out.clone()).await {
+        if let Err(error) = cni::run(dirs, out.clone(), readings).await {
             let _ = tell_source(&out, "cni", SourceStatus::Down, error.to_string()).await;
         }
     });
 }
 
 /// Whoever looks once subscribes to nothing.
-fn ask_runtimes(config: &Config, sight: Sight, emit: &Emit) -> (Runtimes, First) {
+fn ask_runtimes(
+    config: &Config,
+    sight: Sight,
+    emit: &Emit,
+    readings: &Readings,
+) -> (Runtimes, First) {
     let sockets = config.runtime.sockets.clone();
     let ignore = config.runtime.ignore.clone();
     let settings = runtime::Settings { sockets, follow: sight == Sight::Everything, ignore };
-    runtime::start(settings, emit.clone())
+    runtime::start(settings, emit.clone(), readings.clone())
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.
@@ -362,28 +376,27 @@ fn watch_mounts(desk: &Desk) {
     });
 }
 
-/// Looks at all tasks every now and then although probes tell of them: events are hints, and of some deaths there is
-/// none. A leader that hangs while another of its threads calls exit_group() is sent no signal and does not exit
-/// (`zap_other_threads`, kernel/signal.c).
-async fn sweep(desk: Desk) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
+/// Looks at all tasks every now and then although probes tell of them: events are hints, and this is what makes the
+/// map right where one was not told. Without end, but for a configuration that has it off.
+async fn sweep(desk: Desk, every: std::time::Duration) {
+    while !every.is_zero() {
+        tokio::time::sleep(every).await;
         desk.tasks();
     }
 }
 
 /// Looks every now and then at what nothing pushes on this kernel.
-pub(super) async fn tick(desk: Desk, has_bpf: bool, sees_creation: bool, sees_joins: bool) {
+pub(super) async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
     let mut turn = 0u32;
     let every = if has_bpf { WALK_EVERY } else { PROCFS_EVERY };
     let tasks_each = (TASKS_EVERY.as_secs() / WALK_EVERY.as_secs()) as u32;
     loop {
         tokio::time::sleep(every).await;
         turn = turn.wrapping_add(1);
-        if has_bpf && !sees_creation {
+        if has_bpf && netns {
             desk.walk();
         }
-        if !sees_joins && (!has_bpf || turn.is_multiple_of(tasks_each)) {
+        if tasks && (!has_bpf || turn.is_multiple_of(tasks_each)) {
             desk.tasks();
         }
     }

@@ -2,11 +2,13 @@
 //! the source saw.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::desk::{Busy, LookJob, NetnsJob, SearchJob};
+use super::desk::{LookJob, NetnsJob, SearchJob};
 use super::orphans;
+use super::workers::{Worker, doubted, spawn, still_holds};
 use crate::clock;
 use crate::fact::{Fact, Holder, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::Requests;
@@ -17,20 +19,11 @@ use crate::sources::{Closed, Emit};
 /// Pause before a broken visitor is replaced.
 const REPLACE_AFTER: Duration = Duration::from_millis(500);
 
-/// A thread with a name that `ps -L` shows.
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name(format!("ipwatch-{name}"))
-        .stack_size(512 * 1024)
-        .spawn(work)
-        .map(|_| ())
-}
-
 /// The thread `netns`: enters namespaces.
+#[derive(Clone)]
 pub(super) struct Visitor {
     pub(super) observe_only: bool,
     pub(super) out: Emit,
-    pub(super) busy: Busy,
 }
 
 impl Visitor {
@@ -40,7 +33,7 @@ impl Visitor {
 
     /// Works until the daemon goes down. A thread that cannot come back from a netns must not go on:
     /// it hands its jobs to a new one.
-    pub(super) fn work(self, jobs: Receiver<NetnsJob>) {
+    pub(super) fn work(self, worker: Worker<NetnsJob>) {
         let mut requests = match Requests::new() {
             Ok(requests) => requests,
             Err(error) => {
@@ -48,12 +41,12 @@ impl Visitor {
                 return;
             }
         };
-        while let Ok(job) = jobs.recv() {
+        while let Some(job) = worker.next() {
             let adopting = match &job {
                 NetnsJob::Adopt { netns, .. } => Some(*netns),
                 _ => None,
             };
-            let answer = self.busy.during(|| match job {
+            let (answer, left) = worker.during(|| match job {
                 NetnsJob::Host => requests.dump_host(),
                 NetnsJob::Adopt { netns, doors } => {
                     requests.adopt(netns, &doors, self.observe_only)
@@ -65,7 +58,10 @@ impl Visitor {
                 Ok(facts) => (facts, None),
                 Err(error) => (adopting.into_iter().map(closed).collect(), Some(error)),
             };
-            if self.out.send_blocking(facts).is_err() {
+            let told = left.as_ref().and_then(doubted);
+            if self.out.send_blocking(facts.into_iter().chain(told).collect()).is_err()
+                || left.is_some()
+            {
                 return;
             }
             match error {
@@ -73,7 +69,7 @@ impl Visitor {
                     tracing::error!("{error}: its thread is replaced");
                     std::thread::sleep(REPLACE_AFTER);
                     drop(requests);
-                    replace(self, jobs);
+                    replace(self, worker);
                     return;
                 }
                 Some(error) => tracing::debug!("{error}"),
@@ -110,7 +106,7 @@ fn tell_down(out: &Emit, name: &str, detail: String) {
 
 /// A new thread begins in the netns of the one that makes it (`copy_namespaces`), the wrong one, and
 /// goes to the main thread's first, which never leaves the host's.
-fn replace(visitor: Visitor, jobs: Receiver<NetnsJob>) {
+fn replace(visitor: Visitor, worker: Worker<NetnsJob>) {
     let home = std::fs::File::open("/proc/self/ns/net");
     let work = move || {
         let back = home.and_then(|home| {
@@ -120,7 +116,7 @@ fn replace(visitor: Visitor, jobs: Receiver<NetnsJob>) {
             )?)
         });
         match back {
-            Ok(()) => visitor.work(jobs),
+            Ok(()) => visitor.work(worker),
             Err(error) => visitor.lost(&format!("no thread can enter netns any more: {error}")),
         }
     };
@@ -130,9 +126,9 @@ fn replace(visitor: Visitor, jobs: Receiver<NetnsJob>) {
 }
 
 /// The thread `looks`: one task at a time.
-pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit, busy: &Busy) {
-    while let Ok(job) = jobs.recv() {
-        let facts = busy.during(|| match job {
+pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit) {
+    while let Some(job) = worker.next() {
+        let (facts, left) = worker.during(|| match job {
             LookJob::Look(task) => proc.look(task).map(|fact| vec![fact]),
             LookJob::Threads(pid) => proc.threads(pid, host),
             LookJob::Cgroup(task) => proc.cgroup(task).map(|fact| fact.into_iter().collect()),
@@ -142,43 +138,57 @@ pub(super) fn look(jobs: &Receiver<LookJob>, proc: &Proc, host: NetnsRef, out: &
                 Ok(Vec::new())
             }
         });
-        let sent = match facts {
-            Ok(facts) => out.send_blocking(facts),
-            Err(error) => {
-                tracing::debug!("procfs: {error}");
-                Ok(())
-            }
-        };
-        if sent.is_err() {
+        let mut facts = facts.unwrap_or_else(|error| {
+            tracing::debug!("procfs: {error}");
+            Vec::new()
+        });
+        if let Some(target) = &left {
+            facts = still_holds(facts);
+            facts.extend(doubted(target));
+        }
+        if out.send_blocking(facts).is_err() || left.is_some() {
             return;
         }
     }
 }
 
 /// The thread `search`: whole passes over the node.
+#[derive(Clone)]
 pub(super) struct Searcher {
     pub(super) out: Emit,
     /// To the thread that can enter netns.
     pub(super) netns: SyncSender<NetnsJob>,
     pub(super) proc: Proc,
-    pub(super) snapshots: Option<Snapshots>,
+    /// Shared with whoever was left behind: one that hangs in a snapshot keeps it.
+    pub(super) snapshots: Arc<Mutex<Option<Snapshots>>>,
+    pub(super) has_snapshots: bool,
     pub(super) host: NetnsRef,
-    pub(super) busy: Busy,
     /// Whether the last pass over `/proc` failed, once there was one.
-    pub(super) procfs_failed: Option<bool>,
+    pub(super) procfs_failed: Arc<Mutex<Option<bool>>>,
 }
 
 impl Searcher {
-    pub(super) fn work(mut self, jobs: &Receiver<SearchJob>) {
-        let busy = self.busy.clone();
-        while let Ok(job) = jobs.recv() {
-            if busy.during(|| self.search(job)).is_err() {
+    pub(super) fn work(self, worker: &Worker<SearchJob>) {
+        while let Some(job) = worker.next() {
+            let (searched, left) = worker.during(|| self.search(job));
+            let told = left.as_ref().and_then(doubted).into_iter().collect();
+            let told = self.out.send_blocking(told);
+            if searched.is_err() || told.is_err() || left.is_some() {
                 return;
             }
         }
     }
 
-    fn search(&mut self, job: SearchJob) -> Result<(), Closed> {
+    /// The snapshots, unless there are none or somebody hangs in one.
+    fn snapshots(&self) -> Option<MutexGuard<'_, Option<Snapshots>>> {
+        let guard = match self.snapshots.try_lock() {
+            Err(std::sync::TryLockError::Poisoned(error)) => error.into_inner(),
+            guard => guard.ok()?,
+        };
+        guard.is_some().then_some(guard)
+    }
+
+    fn search(&self, job: SearchJob) -> Result<(), Closed> {
         match job {
             // Whoever wanted it has stopped waiting.
             SearchJob::Snapshot { done: Some(done), .. } if done.is_closed() => Ok(()),
@@ -199,22 +209,26 @@ impl Searcher {
         }
     }
 
-    fn snapshot(&mut self, mounts: bool) -> Result<(), Closed> {
+    fn snapshot(&self, mounts: bool) -> Result<(), Closed> {
         self.walk()?;
         self.tasks()?;
         // Without BPF the mounts are the only way to see a netns without tasks.
-        if mounts || self.snapshots.is_none() { self.mounts() } else { Ok(()) }
+        if mounts || !self.has_snapshots { self.mounts() } else { Ok(()) }
     }
 
-    fn walk(&mut self) -> Result<(), Closed> {
-        let Some(snapshots) = &mut self.snapshots else { return Ok(()) };
-        let facts = snapshots.netns();
+    fn walk(&self) -> Result<(), Closed> {
+        let Some(facts) =
+            self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.netns()))
+        else {
+            return Ok(());
+        };
         self.put("netns walk", facts)
     }
 
-    fn tasks(&mut self) -> Result<(), Closed> {
-        if let Some(snapshots) = &mut self.snapshots {
-            match snapshots.tasks() {
+    fn tasks(&self) -> Result<(), Closed> {
+        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.tasks()));
+        if let Some(taken) = taken {
+            match taken {
                 Ok(facts) => return self.out.send_blocking(of_others(facts)),
                 Err(error) => tracing::debug!("task snapshot: {error}"),
             }
@@ -225,15 +239,15 @@ impl Searcher {
         self.put("tasks", facts)
     }
 
-    fn lists(&mut self) -> Result<(), Closed> {
+    fn lists(&self) -> Result<(), Closed> {
         self.walk()?;
         self.tasks()?;
-        let Some(snapshots) = &mut self.snapshots else { return Ok(()) };
-        let facts = snapshots.files().map(of_others);
-        self.put("files", facts)
+        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
+        let Some(facts) = taken else { return Ok(()) };
+        self.put("files", facts.map(of_others))
     }
 
-    fn mounts(&mut self) -> Result<(), Closed> {
+    fn mounts(&self) -> Result<(), Closed> {
         let began = clock::now();
         let facts = self.proc.mounts().map(|facts| stamped(facts, began));
         self.tell_procfs(facts.as_ref().err())?;
@@ -241,13 +255,14 @@ impl Searcher {
     }
 
     /// Whatever may hold these netns: threads, mounts, fds, sockets, connections that nobody has.
-    fn holders(&mut self, netns: &[NetnsRef]) -> Result<(), Closed> {
+    fn holders(&self, netns: &[NetnsRef]) -> Result<(), Closed> {
         let began = clock::now();
         self.tasks()?;
         let mut search = Search::everything();
         let mut beside = Vec::new();
-        if let Some(snapshots) = &mut self.snapshots {
-            match snapshots.files() {
+        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
+        if let Some(taken) = taken {
+            match taken {
                 Ok(facts) => {
                     let facts = of_others(facts);
                     search = Search::mounts();
@@ -266,7 +281,7 @@ impl Searcher {
         self.put("holders", facts)
     }
 
-    fn container_mounts(&mut self, ids: &[String]) -> Result<(), Closed> {
+    fn container_mounts(&self, ids: &[String]) -> Result<(), Closed> {
         let began = clock::now();
         let facts = self.proc.container_mounts(ids).map(|facts| stamped(facts, began));
         self.tell_procfs(facts.as_ref().err())?;
@@ -288,11 +303,13 @@ impl Searcher {
     }
 
     /// Says how `/proc` stands, when that has changed.
-    fn tell_procfs(&mut self, error: Option<&io::Error>) -> Result<(), Closed> {
-        if self.procfs_failed == Some(error.is_some()) {
+    fn tell_procfs(&self, error: Option<&io::Error>) -> Result<(), Closed> {
+        let failed = Some(error.is_some());
+        let mut before = self.procfs_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *before, failed) == failed {
             return Ok(());
         }
-        self.procfs_failed = Some(error.is_some());
+        drop(before);
         let fact = match error {
             None => self.proc.state(),
             Some(error) => {

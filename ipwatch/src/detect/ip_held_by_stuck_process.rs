@@ -5,13 +5,16 @@
 //! in **any** state, longer than its grace: `exit(0)` hanging in a FUSE flush sleeps interruptibly
 //! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
 //! it is thawed), and one whose core is being dumped, until that takes too long.
+//!
+//! Stuck, too, is a process none of whose files under `/proc` answers for that long: it hangs in `execve` with a lock
+//! that its readers need (`exec_update_lock`). One that is frozen answers.
 
 use std::net::IpAddr;
 
-use super::cause::{Cause, FRAMES};
+use super::cause::{Cause, FRAMES, blocked_tasks};
 use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
-use crate::fact::{BootNs, Look, Presence, TaskKey};
+use crate::fact::{BootNs, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
 use crate::remedy::{self, Step, Text, guard, said, text};
@@ -55,6 +58,10 @@ fn grace(entry: &LookEntry, policy: &Policy) -> u64 {
 fn is_stuck(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
     let look = &entry.look;
     let Some(since) = task.leaving_since() else { return false };
+    if look.is_blank() {
+        let since = task.silent.unwrap_or(entry.at);
+        return entry.at.since(since) >= grace(entry, policy);
+    }
     let holds = matches!(look.netns, Some(Presence::In(_)));
     let leaving =
         look.flags & PF_EXITING != 0 || (look.sig_pending | look.shared_pending) & SIGKILL_BIT != 0;
@@ -154,7 +161,10 @@ fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
         };
         proof.tell(source, exiting, format!("{} {was}", who(task)));
     }
-    proof.tell("procfs", *at, look_text(task, look));
+    proof.tell("procfs", *at, look_text(task, entry));
+    if let Some(unanswered) = look.unanswered.as_ref().filter(|_| !look.is_blank()) {
+        proof.tell("procfs", *at, format!("{} does not answer", said(&unanswered.file)));
+    }
     if !look.stack.is_empty() {
         let frames: Vec<&str> = look.stack.iter().take(FRAMES).map(String::as_str).collect();
         let text = format!("kernel stack of {}: {}", task.key.tid, frames.join(" < "));
@@ -189,12 +199,27 @@ fn kill_text(kill: &Kill) -> String {
     let target =
         if kill.group { "the process".to_owned() } else { format!("its thread {}", kill.tid) };
     match kill.by.pid {
-        0 => format!("SIGKILL sent to {target} by the kernel"),
+        0 if kill.by.comm == "kernel" => format!("SIGKILL sent to {target} by the kernel"),
+        0 => format!(
+            "SIGKILL sent to {target} from outside of our pid namespace ({})",
+            said(&kill.by.comm)
+        ),
         pid => format!("SIGKILL sent to {target} by pid {pid} ({})", said(&kill.by.comm)),
     }
 }
 
-fn look_text(task: &TaskEntry, look: &Look) -> String {
+fn look_text(task: &TaskEntry, entry: &LookEntry) -> String {
+    let LookEntry { at, look, .. } = entry;
+    let silent =
+        look.unanswered.as_ref().map(|one| (at.since(one.since) / 1_000_000_000, &one.file));
+    if let Some((seconds, file)) = silent.filter(|_| look.is_blank()) {
+        return format!(
+            "{}: its state is unknown, {} has not answered for {seconds} s. Nothing is known of its end, so it still \
+             holds the network namespace",
+            who(task),
+            said(file)
+        );
+    }
     let wchan = look.wchan.as_deref().unwrap_or("unknown");
     let dumping = if look.core_dumping { ", its core is being dumped" } else { "" };
     format!(
@@ -231,7 +256,14 @@ fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, ip: IpAddr) -> 
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
     let known = causes.find(|(_, cause)| *cause != Cause::Other);
     let first = threads.first().map(|(task, _)| (&task.key, Cause::Other));
-    steps.extend(known.or(first).into_iter().flat_map(|(key, cause)| cause.way_out(key)));
+    if known.is_none() && threads.iter().any(|(_, entry)| entry.look.unanswered.is_some()) {
+        steps.push(blocked_tasks(text!(
+            "Do not read its files under /proc, ps does and hangs too. The kernel log then lists the tasks that are \
+             blocked, with what each waits for"
+        )));
+    } else {
+        steps.extend(known.or(first).into_iter().flat_map(|(key, cause)| cause.way_out(key)));
+    }
     steps.push(Step::never(&text!("kill -9, it is pending already or comes too late")));
     steps.push(Step::never(&text!("force-delete the pod, that frees its IP for the next one")));
     steps

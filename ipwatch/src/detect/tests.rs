@@ -183,6 +183,64 @@ fn one_that_hangs_past_its_grace_is_found_with_its_proof() {
     assert!(lines(&found).contains("grep -r --include=waiting"), "{}", lines(&found));
 }
 
+/// What a look shows of a process whose `stat` another reader waits for.
+fn silent(since: u64) -> Look {
+    let file = "/proc/10/stat".to_owned();
+    let unanswered = Some(crate::fact::Unanswered { file, since: BootNs(since * MS) });
+    Look { netns: Some(Presence::In(POD)), unanswered, ..Look::default() }
+}
+
+#[test]
+fn one_whose_files_do_not_answer_is_found_after_its_grace() {
+    let mut case = Case::pod();
+    case.look(3_000, silent(1_000));
+    assert!(case.found().is_empty(), "not yet");
+    case.look(5_900, silent(1_000));
+    assert!(case.found().is_empty(), "not yet");
+    case.look(6_100, silent(1_000));
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!((found.code, found.since), (Code::IpHeldByStuckProcess, BootNs(1_000 * MS)));
+    assert_eq!(found.holders[0].pid, Some(10));
+    let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    let proof = proof.join("\n");
+    assert!(proof.contains("/proc/10/stat has not answered for 5 s"), "{proof}");
+    assert!(!lines(&found).contains("/proc/10"), "it would hang: {}", lines(&found));
+    // Nothing was killed: when it answers again it is one like any other.
+    case.look(8_000, Look { flags: 0, ..hanging() });
+    assert!(case.found().is_empty());
+    let looks = |want: &Want| matches!(want, Want::Look { .. });
+    assert!(!case.wants(60_000).iter().any(looks), "nobody looks any more");
+}
+
+#[test]
+fn what_does_not_answer_is_looked_at_twice() {
+    let mut case = Case::pod();
+    case.at(1_000, What::ProcessDoubted { pid: 10 });
+    let look = Want::Look { task: KEY };
+    assert!(case.wants(1_000).contains(&look), "at once");
+    case.look(3_000, silent(1_000));
+    assert!(case.wants(6_100).contains(&look), "after its grace");
+    case.look(6_100, silent(1_000));
+    assert!(case.wants(6_700).contains(&look), "and for certainty");
+}
+
+/// Only its stack waits for the lock.
+#[test]
+fn one_without_its_stack_is_judged_by_the_rest() {
+    let file = "/proc/10/stack".to_owned();
+    let unanswered = Some(crate::fact::Unanswered { file, since: BootNs(1_500 * MS) });
+    let look = Look { stack: Vec::new(), wchan: None, unanswered, ..hanging() };
+    let mut case = Case::pod();
+    case.look(6_100, Look { flags: 0, ..look.clone() });
+    assert!(case.found().is_empty(), "it is not on its way out");
+    case.killed(1_000);
+    case.look(6_200, Look { flags: 0, shared_pending: SIGKILL, ..look });
+    let [found] = case.found().try_into().unwrap();
+    let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    assert!(proof.join("\n").contains("/proc/10/stack does not answer"), "{proof:?}");
+    assert!(!lines(&found).contains("/proc/10"), "it would hang: {}", lines(&found));
+}
+
 #[test]
 fn any_state_will_do_and_pending_is_enough() {
     let looks = [

@@ -138,7 +138,7 @@ pub(super) fn addresses(netns: &Netns) -> Vec<String> {
     let mut all = netns.routable();
     let first = all.by_ref().take(LISTED);
     let mut listed: Vec<String> = first
-        .map(|(key, _)| format!("{}/{} on {}", key.local, key.prefix_len, text(key.ifindex)))
+        .map(|(key, known)| format!("{}/{} on {}", key.local, known.prefix_len, text(key.ifindex)))
         .collect();
     let more = all.count();
     if more > 0 {

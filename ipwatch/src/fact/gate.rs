@@ -141,6 +141,7 @@ impl Check<'_> {
             | What::SourceGone { .. }
             | What::Refused { .. }
             | What::Lost { .. }
+            | What::ProcessDoubted { .. }
             | What::Began(_)
             | What::Ended { .. }
             | What::Netns { .. }

@@ -16,7 +16,7 @@ pub struct Link {
     /// Its MAC, where it has one of six bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// `veth`, `bridge`, `macvlan`, …; absent for physical devices and `lo`.
+    /// `veth`, `netkit`, `bridge`, `macvlan`, …; absent for physical devices and `lo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Index of its master (bridge, bond, vrf) in the same netns.
@@ -44,6 +44,15 @@ pub struct Link {
     /// It is a bridge's port that is kept from the other isolated ones (`IFLA_BRPORT_ISOLATED`).
     #[serde(default)]
     pub isolated: bool,
+}
+
+impl Link {
+    /// It is one of two ends (`drivers/net/veth.c`; `drivers/net/netkit.c`, 6.7): what goes into one comes out of the
+    /// other, and `peer` is that.
+    #[must_use]
+    pub fn is_pair(&self) -> bool {
+        matches!(self.kind.as_deref(), Some("veth" | "netkit"))
+    }
 }
 
 /// The device on a bus that a network device belongs to.

@@ -36,7 +36,7 @@ pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
-pub use task::{Holder, Look, Presence, Sender, Task, TaskKey};
+pub use task::{Holder, Look, Presence, Sender, Task, TaskKey, Unanswered};
 
 /// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
 /// counting through a suspend.
@@ -391,6 +391,11 @@ pub enum What {
         /// Who sent it; pid 0 is the kernel.
         by: Sender,
     },
+    /// A file of a process does not answer, or does again: what is known of its tasks is to be looked at.
+    ProcessDoubted {
+        /// The process.
+        pid: u32,
+    },
     /// A careful look at one task, for the evidence of a finding.
     Look {
         /// Which.
@@ -586,6 +591,10 @@ pub struct Sight {
     /// Every run of a CNI plugin is seen. If not, nobody knows whether a DEL is under way.
     #[serde(default)]
     pub calls: bool,
+    /// Tasks that come, go and move between netns are seen. What a snapshot then shows that no event had told was
+    /// missed.
+    #[serde(default)]
+    pub tasks: bool,
 }
 
 /// The state of a source.

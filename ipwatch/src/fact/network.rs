@@ -56,7 +56,8 @@ impl<'de> Deserialize<'de> for Mac {
     }
 }
 
-/// What makes an address one address (`inet_insert_ifa`, `ipv6_add_addr`).
+/// Which address: as a message names it. What of this the kernel takes for one is `map::AddressId`: of IPv6 neither
+/// the prefix nor the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AddressKey {
     /// The device's index.
@@ -66,7 +67,7 @@ pub struct AddressKey {
     /// Length of the prefix.
     pub prefix_len: u8,
     /// `IFA_ADDRESS` where it differs from `local`: the far end of a point-to-point link. It is
-    /// **not** held here.
+    /// **not** held here. Of IPv4 it may be 0.0.0.0, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
 }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileSystem, NetnsRef, Process};
+use super::{BootNs, FileSystem, NetnsRef, Process};
 
 /// A task: one thread of one process. `start` tells two tasks with one tid apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskKey {
-    /// The process (thread group) id, as in the initial pid namespace.
+    /// The process (thread group) id, as in the pid namespace of `/proc`.
     pub pid: u32,
     /// The thread id; equal to `pid` for the leader.
     pub tid: u32,
@@ -55,7 +55,8 @@ pub struct Task {
 /// Who sent a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace).
+    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace), and with another name than `kernel` for
+    /// a process outside of the daemon's pid namespace.
     pub pid: u32,
     /// Its name. Hostile text.
     pub comm: String,
@@ -103,6 +104,27 @@ pub struct Look {
     /// Inits of pid namespaces that wait for this task to end (`zap_pid_ns_processes`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waited_for_by: Vec<Process>,
+    /// A file of its that does not answer. What it would have told is absent here; where `state` is, nothing but this
+    /// is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<Unanswered>,
+}
+
+impl Look {
+    /// It shows nothing of the task but that it does not answer.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.unanswered.is_some() && self.state == char::default()
+    }
+}
+
+/// A file whose reader has not come back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unanswered {
+    /// Its path.
+    pub file: String,
+    /// Since when the reader waits.
+    pub since: BootNs,
 }
 
 /// Whether a task still has a netns.

@@ -182,6 +182,11 @@ impl Pending {
         self.adopt_tries.remove(&id);
     }
 
+    /// Netns and tasks are to be listed again by then.
+    pub(super) fn walk_by(&mut self, due: BootNs) {
+        self.walk = Some(self.walk.map_or(due, |walk| walk.min(due)));
+    }
+
     /// It could not be opened, or not read whole.
     pub(super) fn not_adopted(&mut self, id: NetnsId, at: BootNs) {
         if let Some(tries) = self.adopt_tries.get_mut(&id).filter(|tries| tries.asked) {
@@ -286,6 +291,12 @@ impl Pending {
         self.to_plan.push((task, Some(at)));
     }
 
+    /// It is not on its way out after all.
+    pub(super) fn stays(&mut self, task: &TaskKey) {
+        self.plans.remove(task);
+        self.looks.cancel(task);
+    }
+
     pub(super) fn leader_left(&mut self, task: TaskKey, at: BootNs) {
         self.fresh_leavers.push((task, at));
     }
@@ -329,6 +340,7 @@ impl NodeMap {
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
+        let short = self.reread_short(now);
         let doubts = self.settle_doubts(now);
         if self.agenda.host.take_if(|due| *due <= now).is_some() {
             wants.push(Want::Host);
@@ -360,6 +372,7 @@ impl NodeMap {
             self.teardowns.due(),
             calls,
             ipam,
+            short,
             doubts,
             claims,
             silence,

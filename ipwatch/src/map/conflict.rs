@@ -294,8 +294,7 @@ impl NodeMap {
                 at = (at.0, master.ifindex);
                 continue;
             }
-            let Some(other) = link.peer.filter(|_| is_upper(link) || is_kind(link, &["veth"]))
-            else {
+            let Some(other) = link.peer.filter(|_| is_upper(link) || link.is_pair()) else {
                 return at;
             };
             let Some(there) = self.far_netns(entry, link) else { return at };
@@ -336,9 +335,17 @@ fn is_upper(link: &Link) -> bool {
     is_kind(link, &["macvlan", "macvtap", "ipvlan", "ipvtap"])
 }
 
-/// A virtual router's (RFC 9568): it moves with the mastership.
+/// A virtual router's: VRRP's (RFC 9568) and HSRP's (RFC 2281 and version 2) move with the mastership; of GLBP each
+/// router has one, and each who asks is told one of them.
 fn is_virtual(mac: Mac) -> bool {
-    matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _])
+    matches!(
+        mac.0,
+        [0, 0, 0x5e, 0, 1 | 2, _]
+            | [0, 0, 0x0c, 7, 0xac, _]
+            | [0, 0, 0x0c, 0x9f, 0xf0..=0xff, _]
+            | [0, 5, 0x73, 0xa0, 0..=0x0f, _]
+            | [0, 7, 0xb4, 0..=3, _, _]
+    )
 }
 
 /// One MAC, the other, and the first one again, within a minute. Whoever announces takes over: that the other

@@ -332,7 +332,7 @@ impl NodeMap {
         let (key, _) = netns.with_ip(ip).next()?;
         let link = netns.link(key.ifindex)?;
         match link.kind.as_deref() {
-            Some("veth") => host_end(host, netns, link)?.master,
+            _ if link.is_pair() => host_end(host, netns, link)?.master,
             Some("macvlan" | "ipvlan") => {
                 // By what number the host goes there only a pair with it tells.
                 let mut pairs = netns.links().map(|entry| &entry.link);
@@ -447,12 +447,11 @@ fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     netns.with_ip(ip).map(|(_, known)| known.since).min().unwrap_or_default()
 }
 
-/// The host's end of a netns's veth. Indexes are small numbers, the same ones in every netns: it is the host's
+/// The host's end of a netns's pair. Indexes are small numbers, the same ones in every netns: it is the host's
 /// end that says of which netns the other one is.
 fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link> {
     let end = host.link(link.peer?)?;
-    let veth = |link: &Link| link.kind.as_deref() == Some("veth");
-    let back = veth(end) && veth(link) && end.peer == Some(link.ifindex);
+    let back = end.is_pair() && link.is_pair() && end.peer == Some(link.ifindex);
     let there = end.peer_nsid.is_some() && end.peer_nsid == netns.names.nsid;
     (back && there).then_some(end)
 }

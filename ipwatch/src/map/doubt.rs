@@ -1,14 +1,14 @@
 //! Netlink's word on addresses against the probes'. Where probes tell of addresses netlink only repeats
 //! them, and its word neither makes nor ends one (`netns`). But a probe can miss: the kernel skips a program
-//! that runs on that CPU already (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, which is read once a
-//! minute. So what netlink says and no probe has confirmed after a while has the netns read anew.
+//! that runs on that CPU already (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, which is read every
+//! ten seconds. So what netlink says and no probe has confirmed after a while has the netns read anew.
 
 use std::collections::VecDeque;
 
-use crate::fact::{AddressKey, BootNs};
+use crate::fact::BootNs;
 
 use super::graves::Grave;
-use super::{NetnsId, NodeMap};
+use super::{AddressId, NetnsId, NodeMap};
 
 /// How far apart the two may come: both are read by one task, each from a queue of its own.
 const APART: u64 = 500_000_000;
@@ -20,7 +20,7 @@ const MOST: usize = 1_024;
 struct Doubt {
     at: BootNs,
     netns: NetnsId,
-    key: AddressKey,
+    key: AddressId,
     /// That it is there; else that it is gone.
     there: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct Doubts(VecDeque<Doubt>);
 
 impl Doubts {
     /// Netlink has said that an address is there, or gone, and the map knows otherwise.
-    pub(super) fn raise(&mut self, netns: NetnsId, key: AddressKey, there: bool, at: BootNs) {
+    pub(super) fn raise(&mut self, netns: NetnsId, key: AddressId, there: bool, at: BootNs) {
         if self.0.len() == MOST {
             self.0.pop_front();
         }

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use crate::fact::{AddressKey, BootNs, NetnsRef, RouteKey, TaskKey};
+use crate::fact::{BootNs, NetnsRef, RouteKey, TaskKey};
 
-use super::{NetnsId, Table};
+use super::{AddressId, NetnsId, Table};
 
 /// What was deleted lately, and when. Bounded: beyond [`Graves::MAX`] the oldest are forgotten, which a
 /// dump slower than that many deletions would have to survive; none is.
@@ -24,7 +24,7 @@ pub(super) enum Grave {
     Inode(u32),
     Nsid(i32),
     Link(NetnsId, u32),
-    Address(NetnsId, AddressKey),
+    Address(NetnsId, AddressId),
     Neighbour(NetnsId, u32, IpAddr),
     Route(NetnsId, RouteKey),
     Task(TaskKey),

@@ -242,8 +242,9 @@ impl NodeMap {
         self.reach.rewired();
         let identity = self.names.identity(&entry.names);
         // The cookie is stronger than any provisional identity; a provisional one is kept as it was
-        // when it was made, for it must not change with the names learned later.
-        if matches!(identity, Identity::Cookie(_)) {
+        // when it was made, for it must not change with the names learned later. Nor with a cookie once
+        // tenures were told by it: from 5.7 to 5.11 a netns has none until somebody asks for it (`net_gen_cookie`).
+        if matches!(identity, Identity::Cookie(_)) && !entry.announced {
             entry.identity = identity;
         }
         self.names.bind(id, &entry.names);
@@ -281,6 +282,7 @@ impl NodeMap {
         self.rename_peer(other, id);
         self.owners.forget(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
+        self.recount(other);
         gone.owner = None;
         self.teardowns.revived(other);
         self.owners.ask(id);
@@ -293,6 +295,8 @@ impl NodeMap {
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let names = gone.names;
         entry.absorb(&mut gone);
+        self.recount(id);
+        let Some(entry) = self.netns.get(&id) else { return };
         let ips: Vec<_> = entry.addresses.keys().map(|key| key.local).collect();
         for ip in ips {
             self.by_ip.insert((ip, id));
@@ -311,6 +315,7 @@ impl NodeMap {
         self.end_all_tenures(id, at, ended_by);
         self.teardowns.finished(id, at);
         let Some(entry) = self.netns.remove(&id) else { return };
+        self.recount(id);
         self.reach.rewired();
         self.names.unbind(id, &entry.names);
         for key in entry.addresses.keys() {

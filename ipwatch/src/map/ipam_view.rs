@@ -176,6 +176,14 @@ impl NodeMap {
                 reasons.push(format!("{name} does not answer: nobody knows"));
             }
         }
+        let short = self.short().filter(|netns| netns.with_ip(ip).next().is_none());
+        reasons.extend(short.take(LISTED).map(|netns| {
+            let kept = netns.addresses.len();
+            format!(
+                "{} has more addresses than the {kept} that are kept: nobody knows",
+                name(netns)
+            )
+        }));
         Verdict {
             ip,
             free: reasons.is_empty(),
@@ -195,10 +203,7 @@ impl NodeMap {
         }
         let pod = self.sandbox_of(netns.id).1;
         let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
-        let name = netns
-            .names
-            .inode
-            .map_or_else(|| netns.identity.to_string(), |inode| format!("net:[{inode}]"));
+        let name = name(netns);
         let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
         let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
         format!("{name}{whose} has it{device}{dying}")
@@ -217,6 +222,11 @@ impl NodeMap {
         let found = self.reservations_of(ip).find(own).or_else(|| self.reservations_of(ip).next());
         found.map(reservation_view)
     }
+}
+
+fn name(netns: &Netns) -> String {
+    let inode = netns.names.inode;
+    inode.map_or_else(|| netns.identity.to_string(), |inode| format!("net:[{inode}]"))
 }
 
 fn reservation_view(entry: &ReservationEntry) -> contract::Reservation {

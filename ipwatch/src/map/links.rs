@@ -1,10 +1,10 @@
 //! Devices come, change and go, and with them what stands on them: addresses, routes, neighbours.
 
-use crate::fact::{AddressKey, BootNs, Link, NetnsRef, Origin};
+use crate::fact::{BootNs, Link, NetnsRef, Origin};
 
-use super::NodeMap;
 use super::graves::Grave;
-use super::netns::{AddressEntry, LinkEntry};
+use super::netns::LinkEntry;
+use super::{AddressEntry, AddressId, NodeMap};
 
 /// Links kept per netns. The host has one for each pod.
 const MAX_LINKS: usize = 8_192;
@@ -65,10 +65,10 @@ impl NodeMap {
         if hearsay {
             return;
         }
-        let on_it = |(key, known): &(&AddressKey, &AddressEntry)| {
+        let on_it = |(key, known): &(&AddressId, &AddressEntry)| {
             key.ifindex == ifindex && known.touched <= at
         };
-        let addresses: Vec<AddressKey> =
+        let addresses: Vec<AddressId> =
             entry.addresses.iter().filter(on_it).map(|(key, _)| *key).collect();
         for key in addresses {
             self.end_address(id, &key, at, "device-gone");

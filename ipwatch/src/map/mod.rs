@@ -5,8 +5,8 @@
 //! in the same order give the same map, which is what makes a recording a test.
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: addresses; what a dump may and may not overwrite. `graves`: what it must not bring back.
-//!   `links`: devices, and what goes with them.
+//! - `netns`: what a dump may and may not overwrite. `graves`: what it must not bring back. `addresses`: what the
+//!   kernel takes for one; `shares`: how many are kept, and whose. `links`: devices, and what goes with them.
 //!   `doubt`: what netlink says and no probe has told.
 //! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
 //! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
@@ -15,6 +15,7 @@
 //! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
+//! - `missed`: what of all that no event had told.
 //! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go. `unasked`:
 //!   whether a container may belong to a runtime that nobody asks.
@@ -30,6 +31,7 @@
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
+mod addresses;
 mod agenda;
 mod blocks;
 mod calls;
@@ -49,6 +51,7 @@ mod leaks;
 mod leftovers;
 mod links;
 mod loops;
+mod missed;
 mod neighbour_view;
 mod neighbours;
 mod netns;
@@ -61,6 +64,7 @@ mod reach;
 mod refused;
 mod runtime;
 mod sandbox;
+mod shares;
 mod silence;
 mod strangers;
 mod task;
@@ -78,6 +82,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+pub use addresses::{AddressEntry, AddressId};
 pub use agenda::{Agenda, Policy};
 pub use calls::{CallEnd, CallEntry, CallHistory, Went};
 pub use claims::Side;
@@ -91,7 +96,7 @@ pub use leaks::{Leak, LeakCause, Leaked};
 pub use leftovers::Leftover;
 pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use neighbours::NeighbourEntry;
-pub use netns::{AddressEntry, LinkEntry, Netns};
+pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
 pub use orphans::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
@@ -136,9 +141,11 @@ pub struct NodeMap {
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
     reach: reach::Reachability,
     graves: graves::Graves,
+    shares: shares::Shares,
     doubts: doubt::Doubts,
 
     tasks: task::Tasks,
+    missed: missed::Missed,
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
 
     runtimes: runtime::Runtimes,
@@ -271,10 +278,14 @@ impl NodeMap {
 
             What::Task(task) => self.set_task(task, at, fact.origin),
             What::TaskExiting { task } => self.task_exiting(*task, at),
-            What::TaskReleased { task } => self.task_released(*task, at),
+            What::TaskReleased { task } => {
+                self.missed.told(task);
+                self.task_released(*task, at);
+            }
             What::Signalled { pid, tid, signal, group, by } => {
                 self.signalled(*pid, *tid, *signal, *group, by, at);
             }
+            What::ProcessDoubted { pid } => self.process_doubted(*pid, at),
             What::Look { task, look } => self.looked(*task, look, at),
             What::Cgroup { task, path } => self.set_cgroup(*task, path),
 
@@ -497,10 +508,11 @@ impl NodeMap {
         self.tasks.kill(task)
     }
 
-    /// Links, addresses and routes that were beyond the bounds of their netns and are not kept.
+    /// Links, addresses and routes that were beyond the bounds of their netns, or of all, and are not kept.
     #[must_use]
     pub fn beyond_bounds(&self) -> u64 {
-        self.netns.values().map(|entry| entry.more + entry.wiring.beyond).sum()
+        let beyond = |entry: &Netns| entry.more + entry.unkept() + entry.wiring.beyond;
+        self.netns.values().map(beyond).sum()
     }
 
     /// One source's state.

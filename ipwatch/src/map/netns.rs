@@ -1,4 +1,5 @@
-//! What is in a netns, its devices apart (`links`), and the rules of order between events and dumps.
+//! What is in a netns, its devices (`links`) and addresses (`addresses`) apart, and the rules of order between
+//! events and dumps.
 //!
 //! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
 //! a deletion leaves a grave for a while, so that a dump which read the entry before the deletion
@@ -7,20 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::fact::{
-    Address, AddressKey, BootNs, Holder, Link, Mac, NetnsRef, Origin, Scope, TaskKey,
-};
+use crate::fact::{BootNs, Holder, Link, NetnsRef, Scope, TaskKey};
 
-use super::claims::How;
-use super::graves::Grave;
+use super::addresses::{AddressEntry, AddressId};
 use super::neighbours::NeighbourEntry;
+use super::shares::Unkept;
 use super::wiring::Wiring;
 use super::{Identity, NetnsId, NodeMap, Owner};
-
-/// Addresses kept per netns. A node with IPVS has one for each service.
-const MAX_ADDRESSES: usize = 16_384;
-/// IPs kept of all netns together: whoever makes one netns can make many.
-const MAX_IN_ALL: usize = 262_144;
 
 /// One network namespace.
 #[derive(Debug)]
@@ -40,16 +34,17 @@ pub struct Netns {
     /// Its addresses were dumped whole at least once.
     pub dumped: bool,
     /// When the dump of its addresses began that is being applied.
-    dumping: Option<BootNs>,
+    pub(super) dumping: Option<BootNs>,
     /// The same of its neighbours.
     pub(super) dumping_neighbours: Option<BootNs>,
-    /// Links and addresses that were beyond the bounds.
+    /// Links that were beyond the bounds.
     pub(super) more: u64,
+    pub(super) unkept: Unkept,
     /// Its addresses have been told as tenures.
     pub(super) announced: bool,
     pub(super) touched: BootNs,
     pub(super) links: BTreeMap<u32, LinkEntry>,
-    pub(super) addresses: BTreeMap<AddressKey, AddressEntry>,
+    pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Wiring,
     pub(super) tasks: BTreeSet<TaskKey>,
@@ -75,41 +70,6 @@ pub struct LinkEntry {
     pub touched: BootNs,
 }
 
-/// An address and since when it stands.
-#[derive(Debug, Clone)]
-pub struct AddressEntry {
-    /// `RT_SCOPE_*`.
-    pub scope: Option<u8>,
-    /// `IFA_F_*`.
-    pub flags: Option<u32>,
-    /// First seen.
-    pub since: BootNs,
-    /// It was seen to come, and not read in a dump.
-    pub seen_to_come: bool,
-    /// Time of the newest fact.
-    pub touched: BootNs,
-    /// It was told as a tenure.
-    pub(super) told: bool,
-}
-
-/// `include/uapi/linux/if_addr.h`.
-const IFA_F_DADFAILED: u32 = 0x08;
-const IFA_F_TENTATIVE: u32 = 0x40;
-
-impl AddressEntry {
-    /// Another one on the link answered for it (IPv6).
-    #[must_use]
-    pub fn dad_failed(&self) -> bool {
-        self.flags.is_some_and(|flags| flags & IFA_F_DADFAILED != 0)
-    }
-
-    /// It is in use: neither given up nor still being tried out.
-    #[must_use]
-    pub fn is_used(&self) -> bool {
-        self.flags.is_none_or(|flags| flags & (IFA_F_DADFAILED | IFA_F_TENTATIVE) == 0)
-    }
-}
-
 impl Netns {
     pub(super) fn new(
         id: NetnsId,
@@ -129,6 +89,7 @@ impl Netns {
             dumping: None,
             dumping_neighbours: None,
             more: 0,
+            unkept: Unkept::default(),
             announced: false,
             touched: at,
             links: BTreeMap::new(),
@@ -158,6 +119,7 @@ impl Netns {
         self.touched = self.touched.max(other.touched);
         self.dying = self.dying.or(other.dying);
         self.dumped |= other.dumped;
+        self.unkept.addresses += other.unkept.addresses;
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
@@ -166,31 +128,6 @@ impl Netns {
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());
         self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
-    }
-
-    /// Its addresses, by device.
-    pub fn addresses(&self) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
-        self.addresses.iter()
-    }
-
-    /// Those with this IP, by device: found, not searched for, for a netns may have thousands of others.
-    pub fn with_ip(&self, ip: IpAddr) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
-        let mut from = Some(0);
-        let devices = std::iter::from_fn(move || {
-            let (key, _) = self.addresses.range(least(from?, LEAST_IP)..).next()?;
-            from = key.ifindex.checked_add(1);
-            Some(key.ifindex)
-        });
-        devices.flat_map(move |ifindex| self.on_device(ifindex, ip))
-    }
-
-    /// Those with this IP on one device: they differ in prefix or peer.
-    pub fn on_device(
-        &self,
-        ifindex: u32,
-        ip: IpAddr,
-    ) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
-        self.addresses.range(all_of(ifindex, ip))
     }
 
     /// Its links, by index.
@@ -248,31 +185,6 @@ impl Netns {
     pub fn idle_since(&self) -> Option<BootNs> {
         self.idle_since
     }
-
-    /// Addresses that matter to somebody else: neither on a loopback device nor link-local.
-    pub fn routable(&self) -> impl Iterator<Item = (&AddressKey, &AddressEntry)> {
-        self.addresses.iter().filter(|(key, _)| self.is_routable(key))
-    }
-
-    pub(super) fn is_routable(&self, key: &AddressKey) -> bool {
-        is_routable(key.local)
-            && !self.links.get(&key.ifindex).is_some_and(|entry| entry.link.loopback)
-    }
-}
-
-/// The least IP, in the order of addresses.
-const LEAST_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-
-/// The least address that a device may have with an IP.
-fn least(ifindex: u32, local: IpAddr) -> AddressKey {
-    AddressKey { ifindex, local, prefix_len: 0, peer: None }
-}
-
-/// Every address that a device may have with an IP.
-fn all_of(ifindex: u32, local: IpAddr) -> std::ops::RangeInclusive<AddressKey> {
-    let last = IpAddr::V6(std::net::Ipv6Addr::from_bits(u128::MAX));
-    let most = AddressKey { ifindex, local, prefix_len: u8::MAX, peer: Some(last) };
-    least(ifindex, local)..=most
 }
 
 /// Whether an IP can be handed out at all: not loopback, link-local, multicast or unspecified.
@@ -396,150 +308,6 @@ impl NodeMap {
         }
     }
 
-    pub(super) fn set_address(
-        &mut self,
-        netns: &NetnsRef,
-        address: &Address,
-        at: BootNs,
-        origin: Origin,
-    ) {
-        let hearsay = self.hearsay(origin);
-        let Some(id) = self.resolve(netns, at) else { return };
-        let buried = self.graves.covers(Grave::Address(id, address.key), at);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        // An entry of a dump is no echo: it tells what probes cannot, or have lost.
-        let echo = hearsay && entry.dumping != Some(at);
-        if let Some(known) = entry.addresses.get_mut(&address.key) {
-            if known.touched <= at || echo {
-                known.scope = address.scope.or(known.scope);
-                let flags = address.flags.or(known.flags);
-                if std::mem::replace(&mut known.flags, flags) != flags {
-                    self.reach.readdressed();
-                }
-            }
-            if !echo {
-                if known.touched < self.lost_last {
-                    self.reach.readdressed();
-                }
-                known.touched = known.touched.max(at);
-            }
-            if known.dad_failed() {
-                self.claims.dad_failed(id, address.key.ifindex, address.key.local);
-            }
-            return;
-        }
-        if buried || (echo && entry.dumped) {
-            if !buried {
-                self.doubts.raise(id, address.key, true, at);
-            }
-            return;
-        }
-        if entry.addresses.len() >= MAX_ADDRESSES || self.by_ip.len() >= MAX_IN_ALL {
-            entry.more += 1;
-            return;
-        }
-        let new = AddressEntry {
-            scope: address.scope,
-            flags: address.flags,
-            since: at,
-            seen_to_come: entry.dumping != Some(at),
-            touched: at,
-            told: false,
-        };
-        let dad_failed = new.dad_failed();
-        entry.addresses.insert(address.key, new);
-        if dad_failed {
-            self.claims.dad_failed(id, address.key.ifindex, address.key.local);
-        }
-        self.claims.touch(address.key.local);
-        self.by_ip.insert((address.key.local, id));
-        self.count_holders(address.key.local);
-        self.ipam.touch(address.key.local);
-        self.announce_address(id, &address.key);
-    }
-
-    pub(super) fn drop_address(
-        &mut self,
-        netns: &NetnsRef,
-        key: &AddressKey,
-        at: BootNs,
-        origin: Origin,
-    ) {
-        let Some(id) = self.find(netns) else { return };
-        // In the kernel's own order the deletion was told already, or will be; netlink's echo of it may
-        // come after the address has been added again.
-        let known = self.netns.get(&id).and_then(|entry| entry.addresses.get(key));
-        if self.hearsay(origin) {
-            if known.is_some() {
-                self.doubts.raise(id, *key, false, at);
-            }
-            return;
-        }
-        self.graves.dig(Grave::Address(id, *key), at);
-        if known.is_some_and(|known| known.touched <= at) {
-            self.end_address(id, key, at, "address-deleted");
-        }
-    }
-
-    /// Removes an address and ends its tenure.
-    pub(super) fn end_address(
-        &mut self,
-        id: NetnsId,
-        key: &AddressKey,
-        at: BootNs,
-        ended_by: &'static str,
-    ) {
-        self.end_tenure(id, key, at, ended_by);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        if entry.addresses.remove(key).is_none() {
-            return;
-        }
-        self.reach.readdressed();
-        // The same IP may stand on another device or with another prefix.
-        if entry.with_ip(key.local).next().is_none() {
-            self.by_ip.remove(&(key.local, id));
-            self.count_holders(key.local);
-            self.ipam.touch(key.local);
-            self.note_address_lost(id, key.local, ended_by, at);
-        }
-    }
-
-    pub(super) fn sweep_addresses(&mut self, netns: &NetnsRef, began: BootNs) {
-        let Some(id) = self.find(netns) else { return };
-        let Some(entry) = self.netns.get(&id) else { return };
-        let stale: Vec<AddressKey> = entry
-            .addresses
-            .iter()
-            .filter(|(_, known)| known.touched < began)
-            .map(|(key, _)| *key)
-            .collect();
-        for key in stale {
-            self.end_address(id, &key, began, "address-deleted");
-        }
-    }
-
-    /// IFA_F_DADFAILED, for whoever asks before netlink repeats it.
-    pub(super) fn dad_failed(
-        &mut self,
-        netns: &NetnsRef,
-        ifindex: u32,
-        ip: IpAddr,
-        offender: Option<Mac>,
-        at: BootNs,
-    ) {
-        let Some(id) = self.find(netns) else { return };
-        if let Some(mac) = offender {
-            self.hear(id, ifindex, ip, mac, How::Dad, at);
-        }
-        self.claims.dad_failed(id, ifindex, ip);
-        let Some(entry) = self.netns.get_mut(&id) else { return };
-        for (_, known) in entry.addresses.range_mut(all_of(ifindex, ip)) {
-            known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
-            self.reach.readdressed();
-            known.touched = known.touched.max(at);
-        }
-    }
-
     /// What is told with the time `at` from now on is this dump's.
     pub(super) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
         let (Scope::Addresses { netns } | Scope::Neighbours { netns }) = scope else { return };
@@ -548,6 +316,9 @@ impl NodeMap {
         match scope {
             Scope::Addresses { .. } => entry.dumping = Some(at),
             _ => entry.dumping_neighbours = Some(at),
+        }
+        if matches!(scope, Scope::Addresses { .. }) {
+            self.unkept_of_dump(id, false);
         }
     }
 
@@ -563,6 +334,7 @@ impl NodeMap {
         entry.dumping = None;
         if complete {
             entry.dumped = true;
+            self.unkept_of_dump(id, true);
             self.agenda.adopted(id);
             self.announce(id);
         } else {

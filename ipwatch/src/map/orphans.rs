@@ -92,7 +92,11 @@ impl NodeMap {
         let entry = self.netns.get(&self.far_netns(host, link)?)?;
         // gVisor takes the address off the device and answers itself: without any, nothing is known.
         let told = entry.tasks.is_empty() || entry.routable().next().is_some();
-        let whole = entry.dumped && entry.more == 0 && entry.dying.is_none() && !entry.host && told;
+        let whole = entry.dumped
+            && entry.more + entry.unkept() == 0
+            && entry.dying.is_none()
+            && !entry.host
+            && told;
         whole.then_some(entry.id)
     }
 

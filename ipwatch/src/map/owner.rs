@@ -27,15 +27,15 @@ pub struct Owner {
     pub kubelet: bool,
 }
 
-/// What tells whose a netns is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What tells whose a netns is, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
-    /// The sandbox's first process is in it, or it is mounted at the sandbox's path.
-    Surely,
-    /// Processes of the sandbox's containers are in it.
-    ByCgroup,
     /// A cached result has its IP: good for a name, no proof of anything.
     ByIp,
+    /// Processes of the sandbox's containers are in it.
+    ByCgroup,
+    /// The sandbox's first process is in it, or it is mounted at the sandbox's path.
+    Surely,
 }
 
 /// Netns whose owner is to be found out.
@@ -195,11 +195,17 @@ impl NodeMap {
 
     /// Whether a sandbox is surely not this netns's: a runtime makes one netns for each.
     fn is_anothers(&self, entry: &Netns, sandbox: &str) -> bool {
-        let surely = |id: NetnsId| {
-            let owner = self.netns.get(&id).and_then(Netns::owner);
-            id != entry.id && owner.is_some_and(|owner| owner.told == Told::Surely)
-        };
-        self.owners.netns_of(sandbox).any(surely) || self.is_mounted_elsewhere(entry, sandbox)
+        self.has_other_netns(sandbox, entry.id, Told::Surely)
+            || self.is_mounted_elsewhere(entry, sandbox)
+    }
+
+    /// Whether a sandbox's netns is known to be another one, by no less than this.
+    pub(super) fn has_other_netns(&self, sandbox: &str, id: NetnsId, by: Told) -> bool {
+        let mut others = self.owners.netns_of(sandbox).filter(|other| *other != id);
+        others.any(|other| {
+            let owner = self.netns.get(&other).and_then(Netns::owner);
+            owner.is_some_and(|owner| owner.told >= by)
+        })
     }
 
     /// Whether it is not this netns that is mounted where the sandbox's is, but one that is known to be its own:

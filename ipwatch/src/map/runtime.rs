@@ -471,7 +471,8 @@ impl NodeMap {
     }
 
     /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
-    pub(super) fn awaits_runtimes(&self, policy: &Policy) -> bool {
+    #[must_use]
+    pub fn awaits_runtimes(&self, policy: &Policy) -> bool {
         let suspicions = self.suspicions(policy);
         suspicions.iter().any(|(runtime, since)| {
             let last = self.last_listed(runtime).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::fact::{Attachment, TaskKey};
 
 use super::cgroup::attribution;
 use super::owner::{Told, mounts_of};
-use super::{Netns, NetnsId, NodeMap, SandboxEntry};
+use super::{NetnsId, NodeMap, SandboxEntry};
 
 /// The state of what its runtime does not have any more.
 const GONE: &str = "gone";
@@ -154,19 +154,11 @@ impl NodeMap {
             // A result that names another mounted netns is not about this one.
             let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
             // Nor is that of a sandbox whose netns is known: the next pod may have its IP by now.
-            let elsewhere = elsewhere || self.has_other_netns(&attachment.container_id, id);
+            let known = |sandbox: &str| self.has_other_netns(sandbox, id, Told::ByCgroup);
+            let elsewhere = elsewhere || known(&attachment.container_id);
             !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
         });
         by_ip.next().filter(|_| by_ip.next().is_none())
-    }
-
-    /// Whether a sandbox's netns is known to be another one, by more than its IP.
-    fn has_other_netns(&self, sandbox: &str, id: NetnsId) -> bool {
-        let mut others = self.owners.netns_of(sandbox).filter(|other| *other != id);
-        others.any(|other| {
-            let owner = self.netns.get(&other).and_then(Netns::owner);
-            owner.is_some_and(|owner| owner.told != Told::ByIp)
-        })
     }
 }
 

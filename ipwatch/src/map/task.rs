@@ -14,6 +14,8 @@ use super::{Netns, NetnsId, NodeMap, Table};
 /// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
 const MAX_KILLS: usize = 4096;
 const SIGKILL: u32 = 9;
+/// A task that a snapshot told is taken for one that events tell of after so long.
+const KNOWN: u64 = 5_000_000_000;
 /// Nanoseconds of a tick (USER_HZ), in which start times are told.
 const TICK: u64 = 10_000_000;
 
@@ -41,6 +43,8 @@ pub struct TaskEntry {
     pub state: Option<char>,
     /// The last careful look at it.
     pub look: Option<LookEntry>,
+    /// None of its files answers, since then.
+    pub silent: Option<BootNs>,
     touched: BootNs,
 }
 
@@ -69,13 +73,10 @@ pub struct Kill {
 }
 
 impl TaskEntry {
-    /// Since when it has been on its way out.
+    /// Since when it has been on its way out, or cannot be asked whether it is.
     #[must_use]
     pub fn leaving_since(&self) -> Option<BootNs> {
-        match (self.exiting, self.killed) {
-            (Some(exiting), Some(killed)) => Some(exiting.min(killed)),
-            (exiting, killed) => exiting.or(killed),
-        }
+        [self.exiting, self.killed, self.silent].into_iter().flatten().min()
     }
 
     /// A task that exits is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind
@@ -146,6 +147,11 @@ impl Tasks {
 
 impl NodeMap {
     pub(super) fn set_task(&mut self, task: &Task, at: BootNs, origin: Origin) {
+        if origin == Origin::Probe {
+            self.missed.told(&task.key);
+        } else if !self.tasks.entries.contains_key(&task.key) && self.is_told_soon(task, at) {
+            return;
+        }
         if self.graves.task_buried(task.key, at) {
             return;
         }
@@ -160,6 +166,7 @@ impl NodeMap {
         let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
 
         let fresh = !self.tasks.entries.contains_key(&task.key);
+        let compares = origin != Origin::Probe && self.compares();
         let entry = self.tasks.entries.entry(task.key).or_insert_with(|| TaskEntry {
             key: task.key,
             comm: task.comm.clone(),
@@ -171,6 +178,7 @@ impl NodeMap {
             preexisting: first_snapshot && (task.exiting || task.killed),
             state: None,
             look: None,
+            silent: None,
             touched: at,
         });
         if entry.touched > at {
@@ -187,6 +195,15 @@ impl NodeMap {
         // What was on its way out before ipwatch looked has been so at least since it last ran.
         let before = task.idle.filter(|_| entry.preexisting).unwrap_or(0);
         let since = BootNs(at.0.saturating_sub(before));
+        if compares {
+            let leaves = (task.exiting || task.killed) && entry.leaving_since().is_none();
+            match () {
+                () if fresh => self.missed.appeared(task, at),
+                () if moved_from.is_some() => self.missed.moved(task.key, at),
+                () if leaves => self.missed.exits(task.key, at),
+                () => {}
+            }
+        }
         if task.exiting {
             entry.exiting.get_or_insert(since);
         }
@@ -325,6 +342,15 @@ impl NodeMap {
         if entry.look.as_ref().is_some_and(|last| last.at > at) {
             return;
         }
+        if let Some(unanswered) = look.unanswered.as_ref().filter(|_| look.is_blank()) {
+            let since = unanswered.since;
+            return self.fell_silent(key, look, since, at);
+        }
+        // It answers again, and may not be on its way out at all.
+        if entry.silent.take().is_some() && entry.leaving_since().is_none() {
+            self.tasks.leaving.remove(&key);
+            self.agenda.stays(&key);
+        }
         // One that could not tell does not outrank one that could.
         if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
             self.agenda.looked(key, at);
@@ -341,6 +367,26 @@ impl NodeMap {
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);
         self.agenda.looked(key, at);
+    }
+
+    /// A look at a task of which nothing can be read: it outranks earlier ones, which are no longer how it is.
+    fn fell_silent(&mut self, key: TaskKey, look: &Look, since: BootNs, at: BootNs) {
+        let Some(entry) = self.tasks.entries.get_mut(&key) else { return };
+        entry.silent.get_or_insert(since);
+        entry.state = None;
+        let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
+        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.touched = entry.touched.max(at);
+        self.consider_leaving(key);
+        self.agenda.looked(key, at);
+    }
+
+    /// A file of a process does not answer, or does again.
+    pub(super) fn process_doubted(&mut self, pid: u32, at: BootNs) {
+        let keys: Vec<TaskKey> = self.tasks.of(pid).map(|entry| entry.key).collect();
+        for key in keys {
+            self.agenda.doubt(key, at);
+        }
     }
 
     pub(super) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
@@ -369,9 +415,16 @@ impl NodeMap {
     }
 
     pub(super) fn sweep_tasks(&mut self, began: BootNs) {
+        let compares = self.compares() && self.sight.release;
         for key in self.untouched_since(began) {
+            // A thread that was told by a snapshot alone goes without an event.
+            let known = self.tasks.entries.get(&key).map(|entry| entry.since);
+            if compares && key.is_leader() && known.is_some_and(|since| began > since.plus(KNOWN)) {
+                self.missed.vanished(key, began);
+            }
             self.task_released(key, began);
         }
+        self.confirm_missed(began);
     }
 
     /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.

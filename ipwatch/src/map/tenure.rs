@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::contract::{self, Container, Pod, Tenure};
-use crate::fact::{AddressKey, Attachment, BootNs, NetnsRef};
+use crate::fact::{Attachment, BootNs, NetnsRef};
 
-use super::{Netns, NetnsId, NodeMap};
+use super::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
 /// Events kept until the daemon takes them. A replay that never does must not grow without end.
 const MAX_EVENTS: usize = 65_536;
@@ -39,7 +39,7 @@ pub enum TenureEvent {
         key: String,
         /// When.
         at: BootNs,
-        /// `address-deleted`, `device-gone`, `netns-gone`.
+        /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,
     },
 }
@@ -90,13 +90,13 @@ impl NodeMap {
     }
 
     /// The key of an address's tenure; none for addresses nobody else could get.
-    fn tenure_key(&self, id: NetnsId, key: &AddressKey) -> Option<String> {
+    fn tenure_key(&self, id: NetnsId, key: &AddressId) -> Option<String> {
         let entry = self.netns.get(&id)?;
-        (!entry.host && entry.addresses.contains_key(key) && entry.is_routable(key))
-            .then(|| tenure_name(entry, key))
+        let known = entry.addresses.get(key)?;
+        (!entry.host && entry.is_routable(key)).then(|| tenure_name(entry, key, known.prefix_len))
     }
 
-    fn tenure(&self, id: NetnsId, key: &AddressKey) -> Option<Tenure> {
+    fn tenure(&self, id: NetnsId, key: &AddressId) -> Option<Tenure> {
         let entry = self.netns.get(&id)?;
         let since = entry.addresses.get(key)?.since;
         Some(Tenure {
@@ -118,13 +118,13 @@ impl NodeMap {
             return;
         }
         entry.announced = true;
-        let keys: Vec<AddressKey> = entry.addresses.keys().copied().collect();
+        let keys: Vec<AddressId> = entry.addresses.keys().copied().collect();
         for key in keys {
             self.announce_address(id, &key);
         }
     }
 
-    pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressKey) {
+    pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressId) {
         if !self.netns.get(&id).is_some_and(|entry| entry.announced) {
             return;
         }
@@ -140,17 +140,23 @@ impl NodeMap {
     pub(super) fn end_tenure(
         &mut self,
         id: NetnsId,
-        key: &AddressKey,
+        key: &AddressId,
         at: BootNs,
         ended_by: &'static str,
     ) {
-        let Some(entry) = self.netns.get(&id) else { return };
-        let told = entry.addresses.get(key).is_some_and(|known| known.told);
+        let Some(entry) = self.netns.get_mut(&id) else { return };
+        let Some(known) = entry.addresses.get_mut(key) else { return };
+        let (told, prefix_len) = (std::mem::take(&mut known.told), known.prefix_len);
         // What was told is ended, even if it has turned out since to be nobody's concern.
         if !told && (entry.host || !entry.is_routable(key)) {
             return;
         }
-        let name = tenure_name(entry, key);
+        // A key has no peer: several addresses of IPv4 may share one.
+        let shares = |other: &AddressEntry| other.told && other.prefix_len == prefix_len;
+        if told && entry.on_device(key.ifindex, key.local).any(|(_, other)| shares(other)) {
+            return;
+        }
+        let name = tenure_name(entry, key, prefix_len);
         if !told && let Some(tenure) = self.tenure(id, key) {
             self.tenures.push(TenureEvent::Held { key: name.clone(), tenure });
         }
@@ -162,7 +168,7 @@ impl NodeMap {
             self.name_tenures_of(id);
         }
         let Some(entry) = self.netns.get(&id) else { return };
-        let keys: Vec<AddressKey> = entry.addresses.keys().copied().collect();
+        let keys: Vec<AddressId> = entry.addresses.keys().copied().collect();
         for key in keys {
             self.end_tenure(id, &key, at, ended_by);
         }
@@ -181,7 +187,7 @@ impl NodeMap {
             return;
         }
         let Some(entry) = self.netns.get(&id) else { return };
-        let addresses: Vec<AddressKey> = entry.routable().map(|(key, _)| *key).collect();
+        let addresses: Vec<AddressId> = entry.routable().map(|(key, _)| *key).collect();
         for address in addresses {
             if let Some(key) = self.tenure_key(id, &address) {
                 let (container, pod) = (container.clone(), pod.clone());
@@ -202,6 +208,6 @@ impl NodeMap {
     }
 }
 
-fn tenure_name(entry: &Netns, key: &AddressKey) -> String {
-    format!("{}/{}/{}/{}", entry.identity, key.ifindex, key.local, key.prefix_len)
+fn tenure_name(entry: &Netns, key: &AddressId, prefix_len: u8) -> String {
+    format!("{}/{}/{}/{prefix_len}", entry.identity, key.ifindex, key.local)
 }

@@ -1,12 +1,14 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
 //! out of order in `order`, random lives in `model`, links and routes in `wiring`, who meets whom in `reach`.
 
+mod addresses;
 mod blocks;
 mod calls;
 mod detail;
 mod endings;
 mod ipam;
 mod leaks;
+mod missed;
 mod model;
 mod order;
 mod owner;
@@ -111,8 +113,10 @@ fn mounted_at(path: &str) -> Holder {
     }
 }
 
-const ALL: Sight = Sight { teardown_end: true, release: true, addresses: true, calls: true };
-const NONE: Sight = Sight { teardown_end: false, release: false, addresses: false, calls: false };
+const ALL: Sight =
+    Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
+const NONE: Sight =
+    Sight { teardown_end: false, release: false, addresses: false, calls: false, tasks: false };
 
 fn full(cookie: u64, inode: u32, nsid: i32) -> NetnsRef {
     NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: Some(nsid) }
@@ -423,31 +427,6 @@ fn a_snapshot_that_was_not_complete_only_raises_doubt() {
     let look = Look { netns: Some(Presence::Gone), ..Look::default() };
     feed.tell(What::Look { task: key, look: Box::new(look) });
     assert_eq!(feed.map.sizes().2, 0);
-}
-
-#[test]
-fn a_pod_cannot_fill_the_map() {
-    let mut feed = Feed::new(NONE);
-    let netns = full(7, 70, 3);
-    for n in 0..20_000u32 {
-        let local = Ipv4Addr::from_bits(0x0b00_0000 + n).into();
-        let key = AddressKey { local, ..key(1) };
-        feed.tell(What::Address { netns, address: Address { key, ..address(1) } });
-    }
-    assert_eq!(feed.map.sizes().1, 16_384);
-    assert_eq!(feed.map.beyond_bounds(), 20_000 - 16_384);
-}
-
-#[test]
-fn nor_can_many_netns() {
-    let mut feed = Feed::new(NONE);
-    for n in 0..262_144 + 8 {
-        let [a, b, c, d] = u32::to_be_bytes(0x0b00_0000 + n);
-        let key = AddressKey { local: Ipv4Addr::new(a, b, c, d).into(), ..key(1) };
-        let netns = full(7 + u64::from(n >> 13), 70 + (n >> 13), 3 + (n >> 13) as i32);
-        feed.tell(What::Address { netns, address: Address { key, ..address(1) } });
-    }
-    assert_eq!((feed.map.sizes().1, feed.map.beyond_bounds()), (262_144, 8));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use crate::contract::{self, Prefix, Selector};
-use crate::fact::{AddressKey, BootNs, Holder, NetnsRef, TaskKey};
+use crate::fact::{BootNs, Holder, NetnsRef, TaskKey};
 
-use super::{AddressEntry, Netns, NetnsId, NodeMap};
+use super::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
 impl NodeMap {
     /// Addresses that a selector means, in IP order, then by netns. Ids of findings are not filled in.
@@ -127,12 +127,12 @@ impl NodeMap {
     fn address_view(
         &self,
         entry: &Netns,
-        address: Option<(&AddressKey, &AddressEntry)>,
+        address: Option<(&AddressId, &AddressEntry)>,
     ) -> contract::Address {
         let (container, pod) = self.sandbox_of(entry.id);
         contract::Address {
             ip: address.map(|(key, _)| key.local),
-            prefix_len: address.map(|(key, _)| key.prefix_len),
+            prefix_len: address.map(|(_, known)| known.prefix_len),
             scope: address.and_then(|(_, known)| known.scope).map(scope_name),
             netns: self.netns_view(entry),
             interface: address.map(|(key, _)| interface_view(entry, key.ifindex)),

@@ -54,11 +54,11 @@ impl NodeMap {
         host.routes_for(ip).map(text).collect()
     }
 
-    /// The other end of a veth, wherever it is.
+    /// The other end of a pair, wherever it is.
     #[must_use]
     pub fn other_end(&self, netns: NetnsId, ifindex: u32) -> Option<&Link> {
         let entry = self.netns.get(&netns)?;
-        let link = entry.link(ifindex).filter(|link| link.kind.as_deref() == Some("veth"))?;
+        let link = entry.link(ifindex).filter(|link| link.is_pair())?;
         let other = self.netns.get(&self.far_netns(entry, link)?)?.link(link.peer?)?;
         (other.peer == Some(ifindex)).then_some(other)
     }

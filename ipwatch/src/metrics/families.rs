@@ -55,6 +55,10 @@ const MISSED: Family = counter(
     "ipwatch_probe_runs_missed_total",
     "Events that no program saw because it ran already; counted once a minute",
 );
+const MISSED_EVENTS: Family = counter(
+    "ipwatch_missed_events_total",
+    "Events that no probe told: a look at all tasks found what they had left",
+);
 const LATENCY: Family = Family {
     name: "ipwatch_event_latency_seconds",
     kind: Kind::Histogram,
@@ -242,6 +246,9 @@ impl Scrape {
             counted.map(|probe| (event(probe), probe.lost.unwrap_or_default())),
         )?;
         page.single(&MISSED, reading.missed)?;
+        let missed = reading.missed_events.iter();
+        let missed = missed.map(|(event, count)| (vec![("event", (*event).to_owned())], *count));
+        page.family(&MISSED_EVENTS, missed)?;
         let latency = &reading.latency;
         page.histogram(&LATENCY, &latency.buckets, latency.sum, latency.count)
     }

@@ -35,6 +35,8 @@ pub struct Reading {
     pub refused: Vec<Refused>,
     /// Runs of programs that the kernel left out, as of the last minute.
     pub missed: u64,
+    /// Events of tasks that no probe told, by event.
+    pub missed_events: BTreeMap<&'static str, u64>,
     /// From an event in the kernel to the map.
     pub latency: LatencyReading,
     /// Facts that the map took.

@@ -1,10 +1,11 @@
-//! How attributes are written: cleaned, cut, and the names of netns, container, pod and holders the same
-//! on every kind of span and log record. Pure.
+//! Builds attributes: escapes and truncates values, and writes netns, container, pod and holders the same way on every
+//! span and log record. Pure.
 
-use opentelemetry_proto::tonic::common::v1::{
-    AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value::Value,
-};
-use opentelemetry_proto::tonic::resource::v1::Resource;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{SpanId, TraceId};
+use opentelemetry::{Array, InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::Resource;
 use sha2::{Digest, Sha256};
 
 use super::Node;
@@ -12,33 +13,37 @@ use super::names::{self, Name};
 use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
 use crate::escape::escape;
 
-/// More holders than this are counted, not sent.
+/// Maximum number of holders in one attribute; `ipwatch.holders.count` has their total.
 const HOLDERS: usize = 16;
-/// Texts are cut here: a kernel stack fits, a hostile text does no harm.
+/// Maximum length of a text in bytes. A kernel stack fits.
 pub(super) const TEXT: usize = 4096;
 
-/// Who sends. What `OTEL_RESOURCE_ATTRIBUTES` says goes before our own word.
+/// The resource. `OTEL_RESOURCE_ATTRIBUTES` overrides our own attributes.
 pub(super) fn resource(node: &Node) -> Resource {
-    let own = [
-        text(names::SERVICE_NAME, "ipwatch"),
-        text(names::SERVICE_VERSION, &node.version),
-        text(names::HOST_NAME, &node.name),
-    ];
-    let said = |name: &str| node.resource.iter().any(|(key, _)| key == name);
-    let mut attributes: Vec<KeyValue> = own.into_iter().filter(|own| !said(&own.key)).collect();
-    attributes.extend(
-        node.resource.iter().map(|(key, value)| attribute(key, Value::StringValue(clean(value)))),
-    );
-    Resource { attributes, ..Resource::default() }
+    let said = node.resource.iter();
+    Resource::builder_empty()
+        .with_attributes(own(node))
+        .with_attributes(said.map(|(key, value)| KeyValue::new(key.clone(), clean(value))))
+        .build()
 }
 
-/// By what.
+/// Sort key of a resource attribute: our own first, then those of `OTEL_RESOURCE_ATTRIBUTES` in their order.
+pub(super) fn place(key: &str, node: &Node) -> (Option<usize>, Option<usize>) {
+    let said = node.resource.iter().position(|(said, _)| said == key);
+    (said, own(node).iter().position(|own| own.key.as_str() == key))
+}
+
+fn own(node: &Node) -> [KeyValue; 3] {
+    [
+        word(names::SERVICE_NAME, "ipwatch"),
+        text(names::SERVICE_VERSION, &node.version),
+        text(names::HOST_NAME, &node.name),
+    ]
+}
+
+/// The instrumentation scope.
 pub(super) fn scope(node: &Node) -> InstrumentationScope {
-    InstrumentationScope {
-        name: "ipwatch".to_owned(),
-        version: node.version.clone(),
-        ..InstrumentationScope::default()
-    }
+    InstrumentationScope::builder("ipwatch").with_version(node.version.clone()).build()
 }
 
 pub(super) fn netns(netns: &Netns, out: &mut Vec<KeyValue>) {
@@ -60,13 +65,13 @@ pub(super) fn pod(pod: &Pod, out: &mut Vec<KeyValue>) {
     out.extend(pod.uid.as_deref().map(|uid| text(names::K8S_POD_UID, uid)));
 }
 
-/// The first holder in the names that everybody knows, and all of them in one list.
+/// The first holder by the names of the semantic conventions, and all holders as one list.
 pub(super) fn holders(holders: &[Holder], out: &mut Vec<KeyValue>) {
     let Some(first) = holders.first() else { return };
     out.extend(first.pid.map(|pid| number(names::PROCESS_PID, pid.into())));
     out.extend(first.tid.map(|tid| number(names::THREAD_ID, tid.into())));
     if let Some(comm) = &first.comm {
-        // The kernel names threads; the leader's name is the process's.
+        // `comm` is per thread in the kernel; that of the leader is the name of the process.
         out.push(text(names::THREAD_NAME, comm));
         out.push(text(names::PROCESS_COMMAND, comm));
     }
@@ -101,32 +106,31 @@ fn holder(holder: &Holder) -> String {
     line
 }
 
-fn attribute(key: &str, value: Value) -> KeyValue {
-    let value = Some(AnyValue { value: Some(value) });
-    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+/// A value from our own code. It needs no escaping.
+pub(super) fn word(name: Name, value: &'static str) -> KeyValue {
+    KeyValue::new(name.as_str(), value)
 }
 
 pub(super) fn text(name: Name, value: &str) -> KeyValue {
-    attribute(name.as_str(), Value::StringValue(clean(value)))
+    KeyValue::new(name.as_str(), clean(value))
 }
 
 pub(super) fn flag(name: Name, value: bool) -> KeyValue {
-    attribute(name.as_str(), Value::BoolValue(value))
+    KeyValue::new(name.as_str(), value)
 }
 
-/// OTLP knows signed numbers only; a cookie beyond them is told in digits.
+/// OTLP has signed integers only. A larger cookie is written as a decimal string.
 pub(super) fn number(name: Name, value: u64) -> KeyValue {
-    let digits = || Value::StringValue(value.to_string());
-    attribute(name.as_str(), i64::try_from(value).map_or_else(|_| digits(), Value::IntValue))
+    let digits = |_| Value::from(value.to_string());
+    KeyValue::new(name.as_str(), i64::try_from(value).map_or_else(digits, Value::I64))
 }
 
 pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyValue {
-    let values =
-        items.map(|item| AnyValue { value: Some(Value::StringValue(clean(item))) }).collect();
-    attribute(name.as_str(), Value::ArrayValue(ArrayValue { values }))
+    let items = items.map(|item| clean(item).into()).collect();
+    KeyValue::new(name.as_str(), Value::Array(Array::String(items)))
 }
 
-/// Collectors print what they get: hostile text is made harmless here too, and cut.
+/// Escapes control characters, because collectors print what they receive, and truncates.
 pub(super) fn clean(value: &str) -> String {
     escape(&value[..value.floor_char_boundary(TEXT)]).into_owned()
 }
@@ -135,21 +139,25 @@ pub(super) fn more(len: usize, most: usize) -> u32 {
     u32::try_from(len.saturating_sub(most)).unwrap_or(u32::MAX)
 }
 
-/// A trace's id, made from names that are never reused.
-pub(super) fn trace_id(parts: &[&str]) -> Vec<u8> {
-    hash(parts)[..16].to_vec()
+/// A trace id derived from names that are never reused.
+pub(super) fn trace_id(parts: &[&str]) -> TraceId {
+    TraceId::from_bytes(beginning(hash(parts)))
 }
 
-/// A span's.
-pub(super) fn span_id(parts: &[&str]) -> Vec<u8> {
-    hash(parts)[..8].to_vec()
+/// A span id derived from names that are never reused.
+pub(super) fn span_id(parts: &[&str]) -> SpanId {
+    SpanId::from_bytes(beginning(hash(parts)))
+}
+
+fn beginning<const N: usize>(hash: [u8; 32]) -> [u8; N] {
+    std::array::from_fn(|at| hash[at])
 }
 
 fn hash(parts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part);
-        // Neither ids nor dates hold a NUL.
+        // A separator: neither ids nor dates contain NUL.
         hash.update([0]);
     }
     hash.finalize().into()
@@ -161,4 +169,9 @@ pub(super) fn nanos(date: &str) -> u64 {
         .ok()
         .and_then(|stamp| u64::try_from(stamp.as_nanosecond()).ok())
         .unwrap_or(0)
+}
+
+/// The inverse of [`nanos`], for the SDK's types.
+pub(super) fn moment(nanos: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)
 }

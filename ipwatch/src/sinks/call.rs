@@ -1,17 +1,16 @@
-//! A run of a CNI plugin as an OTLP span. Pure.
+//! A run of a CNI plugin as a span. Pure.
 //!
-//! A run that no other is known to work for begins a trace; the runs within it, an IPAM plugin's above
-//! all, are children. All ids are made from the boot and the process, so that a child finds its parent's
-//! although that one is sent later.
+//! The outermost run is the root of a trace; runs that it starts, such as that of an IPAM plugin, are its children. All
+//! ids are derived from the boot and the process, so that a child can be sent before its parent.
 
 use std::sync::Arc;
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::trace::v1::{Span, Status, span, status};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{Link, SpanId, Status, TraceId};
+use opentelemetry_sdk::trace::SpanData;
 
-use super::attributes::{self, clean, number, span_id, text, trace_id};
-use super::names;
-use super::span::{FLAGS, Link};
+use super::attributes::{self, clean, number, span_id, text, trace_id, word};
+use super::{names, span};
 use crate::contract::Pod;
 use crate::fact::{BootNs, TaskKey};
 use crate::map::CallEntry;
@@ -23,15 +22,15 @@ pub struct Run {
     pub entry: CallEntry,
     /// The outermost run that it is within; itself, if it is within none.
     pub root: TaskKey,
-    /// Which boot it was in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
     /// Wall clock minus boot clock, in nanoseconds.
     pub wall_offset: i64,
-    /// Why it failed, where the runtime's log says it.
+    /// The reason of a failure, if the log of the runtime has it.
     pub error: Option<String>,
 }
 
-/// What a link to a run is made of: it can be made before the run has ended.
+/// Identifies a run, so that a link to its span can be made before the run has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct RunKey<'a> {
     /// The run.
@@ -46,15 +45,14 @@ impl RunKey<'_> {
     /// A link to its span.
     #[must_use]
     pub fn link(&self) -> Link {
-        let (trace_id, span_id) = (self.trace_id(), self.span_id(self.task));
-        Link { trace_id, span_id, kind: "cni-call" }
+        span::link((self.trace_id(), self.span_id(self.task)), "cni-call")
     }
 
-    fn trace_id(&self) -> Vec<u8> {
+    fn trace_id(&self) -> TraceId {
         trace_id(&self.parts("call trace", self.root).each_ref().map(String::as_str))
     }
 
-    fn span_id(&self, task: TaskKey) -> Vec<u8> {
+    fn span_id(&self, task: TaskKey) -> SpanId {
         span_id(&self.parts("call", task).each_ref().map(String::as_str))
     }
 
@@ -78,42 +76,27 @@ impl Run {
     pub fn failed(&self) -> bool {
         self.entry.ended.as_ref().is_some_and(crate::map::CallEnd::failed)
     }
-
-    /// About what it takes in memory.
-    pub(super) fn size(&self) -> usize {
-        let call = &self.entry.call;
-        let texts = [&call.container_id, &call.netns_path, &call.ifname, &self.error];
-        let pod = call.pod.as_ref().map_or(0, |pod| pod.namespace.len() + pod.name.len() + 36);
-        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        size_of::<Self>() + call.plugin.len() + texts + pod
-    }
 }
 
 /// The span of a run.
-pub(super) fn span(run: &Run) -> Span {
+pub(super) fn span(run: &Run) -> SpanData {
     let call = &run.entry.call;
     let key = run.key();
     let end = run.entry.ended.map_or(run.entry.began, |end| end.at);
     let plugin = call.plugin.rsplit('/').next().unwrap_or_default();
-    Span {
-        trace_id: key.trace_id(),
-        span_id: key.span_id(call.task),
-        parent_span_id: run.entry.within.map(|task| key.span_id(task)).unwrap_or_default(),
-        flags: FLAGS,
-        name: clean(&format!("cni {} {plugin}", call.command.as_str())),
-        kind: span::SpanKind::Internal as i32,
-        start_time_unix_nano: run.nanos(run.entry.began),
-        end_time_unix_nano: run.nanos(end),
-        attributes: attributes(run, plugin),
-        status: Some(outcome(run)),
-        ..Span::default()
-    }
+    let name = clean(&format!("cni {} {plugin}", call.command.as_str()));
+    let ids = (key.trace_id(), key.span_id(call.task));
+    let parent = run.entry.within.map(|task| key.span_id(task));
+    let times = (run.nanos(run.entry.began), run.nanos(end));
+    let mut span = span::plain(name, ids, parent, times, attributes(run, plugin));
+    span.status = outcome(run);
+    span
 }
 
 fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
     let call = &run.entry.call;
     let mut out = vec![
-        text(names::CNI_COMMAND, call.command.as_str()),
+        word(names::CNI_COMMAND, call.command.as_str()),
         text(names::CNI_PLUGIN, plugin),
         text(names::PROCESS_EXECUTABLE_PATH, &call.plugin),
         number(names::PROCESS_PID, call.task.pid.into()),
@@ -140,14 +123,14 @@ fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
 
 fn outcome(run: &Run) -> Status {
     let Some(end) = run.entry.ended.filter(crate::map::CallEnd::failed) else {
-        return Status::default();
+        return Status::Unset;
     };
     let message = match (&run.error, end.status, end.signal) {
         (Some(error), ..) => clean(error),
         (None, _, Some(signal)) => format!("ended by signal {signal}"),
         (None, status, None) => format!("exit status {}", status.unwrap_or_default()),
     };
-    Status { code: status::StatusCode::Error as i32, message }
+    Status::error(message)
 }
 
 #[cfg(test)]
@@ -155,6 +138,11 @@ pub(super) mod tests {
     use super::*;
     use crate::fact::{CniCall, CniCommand, PodName};
     use crate::map::CallEnd;
+    use opentelemetry_proto::tonic::trace::v1::{Span, Status};
+
+    fn span(run: &Run) -> Span {
+        super::span(run).into()
+    }
 
     pub(in super::super) fn run(pid: u32, within: Option<u32>) -> Run {
         let task = |pid| TaskKey { pid, tid: pid, start: 5 };

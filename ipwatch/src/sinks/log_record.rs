@@ -1,22 +1,18 @@
-//! A change of a finding as an OTLP log record, which points at the span of the same change. Pure.
+//! A change of a finding as an OTLP log record with the ids of the span of the same change. Pure.
+//!
+//! This builds the OTLP message, not the SDK's `SdkLogRecord`, whose constructor is private to its crate
+//! (opentelemetry_sdk 0.33, `SdkLogRecord::new`): only the logger of a provider can create one.
 
+use opentelemetry_proto::tonic::Attributes;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, any_value::Value};
-use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, SeverityNumber};
 
-use super::attributes::{self, clean, nanos};
-use super::span::{SAMPLED, attributes as finding_attributes, ids, moment};
-use super::{Node, journal};
+use super::attributes::{clean, nanos};
+use super::journal;
+use super::span::{SAMPLED, attributes, ids, moment};
 use crate::finding::{Change, ChangeKind, Severity};
 
-/// Log records, from this node.
-pub(super) fn from_node(log_records: Vec<LogRecord>, node: &Node) -> Vec<ResourceLogs> {
-    let scope = Some(attributes::scope(node));
-    let scope_logs = vec![ScopeLogs { scope, log_records, ..ScopeLogs::default() }];
-    let resource = Some(attributes::resource(node));
-    vec![ResourceLogs { resource, scope_logs, ..ResourceLogs::default() }]
-}
-
-/// The record of a change. A finding that is over is no alarm, whatever it was before.
+/// The log record of a change. A resolved finding has severity INFO, whatever it had before.
 pub(super) fn record(change: &Change) -> LogRecord {
     let finding = &change.finding;
     let (at, verb) = moment(change);
@@ -35,10 +31,10 @@ pub(super) fn record(change: &Change) -> LogRecord {
         severity_number: severity as i32,
         severity_text: journal::severity(finding.severity).to_owned(),
         body: Some(AnyValue { value: Some(Value::StringValue(body)) }),
-        attributes: finding_attributes(change),
-        flags: SAMPLED,
-        trace_id,
-        span_id,
+        attributes: Attributes::from(attributes(change)).0,
+        flags: SAMPLED.to_u8().into(),
+        trace_id: trace_id.to_bytes().to_vec(),
+        span_id: span_id.to_bytes().to_vec(),
         event_name: "ipwatch.finding".to_owned(),
         ..LogRecord::default()
     }
@@ -47,13 +43,14 @@ pub(super) fn record(change: &Change) -> LogRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sinks::span::{Published, span};
+    use crate::sinks::span::span;
     use crate::sinks::tests::{opened, resolved};
+    use opentelemetry_proto::tonic::trace::v1::Span;
 
     #[test]
     fn a_record_points_at_the_span_of_the_same_change() {
         let change = opened("a");
-        let span = span(&Published { change: change.clone(), links: Vec::new() });
+        let span = Span::from(span(&change, &[]));
         let record = record(&change);
         assert_eq!((record.trace_id, record.span_id), (span.trace_id, span.span_id));
         assert_eq!(record.time_unix_nano, span.end_time_unix_nano);

@@ -1,37 +1,42 @@
-//! What is counted, as OTLP metrics. Pure.
+//! Our counters as OTLP metrics. Pure.
+//!
+//! This builds OTLP messages. The SDK's metric data (opentelemetry_sdk 0.33, `metrics::data`) has private fields that
+//! only its own instruments and readers fill. They would keep a second copy of every counter.
 
 use std::collections::BTreeMap;
 
+use opentelemetry::KeyValue;
+use opentelemetry_proto::tonic::Attributes;
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
-    metric::Data, number_data_point::Value,
+    AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum, metric::Data,
+    number_data_point::Value,
 };
 
-use super::attributes::{self, text};
+use super::attributes::{text, word};
 use super::queue::{Counters, Kind};
-use super::{Node, journal, names};
+use super::{journal, names};
 use crate::clock::Calendar;
 use crate::contract::Probe;
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding, Severity, Status};
 
-/// What stood at one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
-    /// Since when it is counted, Unix time in nanoseconds.
+    /// When counting started, in nanoseconds since the epoch.
     pub since: u64,
-    /// When, likewise.
+    /// When the snapshot was taken, in nanoseconds since the epoch.
     pub at: u64,
     /// Open findings.
     pub findings: BTreeMap<(Code, Severity, Status), u64>,
-    /// Events that each probe has seen, and those that were not told.
+    /// For each probe, the events it saw and those it lost.
     pub probes: Vec<(String, u64, u64)>,
-    /// What became of the telemetry before this.
+    /// Telemetry exported and dropped before this snapshot.
     pub telemetry: Counters,
 }
 
 impl Snapshot {
-    /// What stands now (`times.1`), and what was counted since the daemon started (`times.0`).
+    /// A snapshot at `times.1` of what was counted since the daemon started at `times.0`.
     #[must_use]
     pub fn new(
         times: (BootNs, BootNs),
@@ -60,24 +65,16 @@ impl Snapshot {
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate size in memory.
     pub(super) fn size(&self) -> usize {
         let names: usize = self.probes.iter().map(|(name, ..)| name.len() + 48).sum();
         size_of::<Self>() + self.findings.len() * 32 + names
     }
 }
 
-/// The newest snapshot's metrics, from this node.
-pub(super) fn from_node(snapshot: &Snapshot, node: &Node) -> Vec<ResourceMetrics> {
-    let (scope, metrics) = (Some(attributes::scope(node)), metrics(snapshot));
-    let scope_metrics = vec![ScopeMetrics { scope, metrics, ..ScopeMetrics::default() }];
-    let resource = Some(attributes::resource(node));
-    vec![ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() }]
-}
-
 pub(super) fn metrics(snapshot: &Snapshot) -> Vec<Metric> {
-    let point = |value: u64, attributes| NumberDataPoint {
-        attributes,
+    let point = |value: u64, attributes: Vec<KeyValue>| NumberDataPoint {
+        attributes: Attributes::from(attributes).0,
         start_time_unix_nano: snapshot.since,
         time_unix_nano: snapshot.at,
         value: Some(Value::AsInt(i64::try_from(value).unwrap_or(i64::MAX))),
@@ -85,15 +82,15 @@ pub(super) fn metrics(snapshot: &Snapshot) -> Vec<Metric> {
     };
     let findings = snapshot.findings.iter().map(|((code, severity, status), count)| {
         let attributes = vec![
-            text(names::FINDING_CODE, code.as_str()),
-            text(names::FINDING_SEVERITY, journal::severity(*severity)),
-            text(names::FINDING_STATUS, journal::status(*status)),
+            word(names::FINDING_CODE, code.as_str()),
+            word(names::FINDING_SEVERITY, journal::severity(*severity)),
+            word(names::FINDING_STATUS, journal::status(*status)),
         ];
         point(*count, attributes)
     });
     let of_kind = |value: fn(&Counters, Kind) -> u64| {
         let one = move |kind: Kind| {
-            let attributes = vec![text(names::TELEMETRY_KIND, kind.as_str())];
+            let attributes = vec![word(names::TELEMETRY_KIND, kind.as_str())];
             point(value(&snapshot.telemetry, kind), attributes)
         };
         Kind::ALL.into_iter().map(one).collect::<Vec<_>>()
@@ -194,7 +191,7 @@ pub(super) mod tests {
         let findings = data(&all[0]);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].value, Some(Value::AsInt(3)));
-        assert_eq!(findings[0].attributes[0], text(names::FINDING_CODE, "ip-duplicate"));
+        assert_eq!(findings[0].attributes[0], (&text(names::FINDING_CODE, "ip-duplicate")).into());
         assert_eq!((findings[0].start_time_unix_nano, findings[0].time_unix_nano), (1, 2));
         // One point for each kind, also of what is not sent: a counter that appears late is not seen to rise.
         assert_eq!(data(&all[2]).len(), Kind::ALL.len());

@@ -1,12 +1,13 @@
-//! Where findings go beside the socket: the log, an OpenTelemetry collector, and the cluster.
+//! The sinks that findings are published to: the log, an OpenTelemetry collector, and the Kubernetes API.
 //!
-//! Publishing never waits. What a sink cannot take it drops, the oldest first, and counts.
+//! Publishing never blocks. A sink that is full drops its oldest items and counts them.
 //!
 //! - `journal`: the log.
 //! - `otlp`: the collector; `queue`: what waits for it.
 //! - `events`: Events of the cluster.
-//! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: what is sent. `names`, `attributes`: in
-//!   which words.
+//! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: build the telemetry, in the types of the
+//!   OpenTelemetry SDK where those can be constructed. `names`, `attributes`: attribute names and values. `wire`: the
+//!   OTLP messages.
 
 mod attributes;
 pub mod call;
@@ -20,12 +21,13 @@ mod queue;
 mod span;
 pub mod teardown;
 pub mod tenure;
+mod wire;
 
 use crate::fact::SourceStatus;
 use crate::finding::{Change, Finding};
 use events::Events;
+pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
-pub use span::Link;
 
 /// Who sends the telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,18 +36,18 @@ pub struct Node {
     pub name: String,
     /// Version of ipwatch.
     pub version: String,
-    /// What else the telemetry is to say of it.
+    /// Further resource attributes (`OTEL_RESOURCE_ATTRIBUTES`).
     pub resource: Vec<(String, String)>,
 }
 
-/// What went where.
+/// Counters of all sinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Changes that were published.
     pub published: u64,
-    /// What became of everything at the collector; `None` when none is configured.
+    /// Items exported and dropped by the OTLP sink; `None` if no collector is configured.
     pub otlp: Option<otlp::Counters>,
-    /// And in the cluster; `None` when it is told of nothing.
+    /// The same for Kubernetes Events; `None` if they are not enabled.
     pub events: Option<events::Counters>,
 }
 
@@ -58,22 +60,22 @@ pub struct Sinks {
 }
 
 impl Sinks {
-    /// The log, and a collector if there are settings for one. To be called within the runtime.
+    /// Starts the log sink, and the OTLP sink if it is configured. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The settings cannot work. A collector that does not answer is no error: it may come later.
+    /// The settings are invalid. A collector that is unreachable is not an error: it may come up later.
     pub fn start(otlp: Option<Settings>, node: &Node) -> Result<Self, OtlpError> {
         let otlp = otlp.map(|settings| Otlp::start(settings, node)).transpose()?;
         Ok(Self { otlp, events: None, published: 0 })
     }
 
-    /// Tells the cluster too, first of what fires already.
+    /// Adds the Kubernetes Events sink, and publishes the findings that are already open to it.
     pub fn tell_cluster<'a>(&mut self, events: Events, open: impl Iterator<Item = &'a Finding>) {
         open.for_each(|finding| events.publish(finding));
         self.events = Some(events);
     }
 
-    /// Tells every sink of a change, and what it concerns. Never waits.
+    /// Publishes a change, with links to the spans it refers to, to every sink. Never blocks.
     pub fn publish(&mut self, change: &Change, links: &[Link]) {
         self.published += 1;
         journal::write(change);
@@ -91,7 +93,7 @@ impl Sinks {
         self.otlp.as_ref()
     }
 
-    /// What went where.
+    /// Counters of all sinks.
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters {
@@ -101,14 +103,14 @@ impl Sinks {
         }
     }
 
-    /// How those stand that may fail, by name: the collector and the cluster, where there are any.
+    /// Status of the sinks that can fail, by name: `otlp` and Kubernetes Events, if enabled.
     pub fn standing(&self) -> impl Iterator<Item = (&'static str, SourceStatus, String)> {
         let otlp = self.otlp.as_ref().map(|otlp| ("otlp", otlp.standing()));
         let events = self.events.as_ref().map(|events| (events::NAME, events.standing()));
         otlp.into_iter().chain(events).map(|(name, (status, detail))| (name, status, detail))
     }
 
-    /// Sends what waits, for two seconds at most, and ends. The last count.
+    /// Flushes the queues for two seconds at most, stops, and returns the final counters.
     pub async fn shutdown(self) -> Counters {
         let otlp = async {
             match self.otlp {

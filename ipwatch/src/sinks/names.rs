@@ -1,12 +1,14 @@
-//! The names of every attribute that leaves the node. Nothing else can be sent: an attribute is made of a
-//! [`Name`], and there are no others. `docs/telemetry.md` explains each, and a test compares the two.
+//! The names of all attributes. An attribute can only be built from a [`Name`], so no other name is ever sent.
+//! `docs/telemetry.md` documents each; a test compares the two.
+
+use opentelemetry_semantic_conventions::attribute;
 
 /// The name of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(&'static str);
 
 impl Name {
-    /// As it is sent.
+    /// The name as a string.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.0
@@ -14,32 +16,33 @@ impl Name {
 }
 
 macro_rules! names {
-    ($($constant:ident = $name:literal),* $(,)?) => {
+    ($($constant:ident = $name:expr),* $(,)?) => {
         $(pub(super) const $constant: Name = Name($name);)*
         /// Every name.
         pub const ALL: &[Name] = &[$($constant),*];
     };
 }
 
-// Names that OpenTelemetry's semantic conventions have come first.
+// Names from OpenTelemetry's semantic conventions come first. If an update of the crate changes one of them,
+// `sinks::otlp::tests::golden` fails.
 names! {
-    SERVICE_NAME = "service.name",
-    SERVICE_VERSION = "service.version",
-    HOST_NAME = "host.name",
-    CONTAINER_ID = "container.id",
-    CONTAINER_NAME = "container.name",
-    CONTAINER_RUNTIME_NAME = "container.runtime.name",
-    K8S_NAMESPACE_NAME = "k8s.namespace.name",
-    K8S_POD_NAME = "k8s.pod.name",
-    K8S_POD_UID = "k8s.pod.uid",
-    NETWORK_LOCAL_ADDRESS = "network.local.address",
-    PROCESS_COMMAND = "process.command",
-    PROCESS_EXECUTABLE_PATH = "process.executable.path",
-    PROCESS_EXIT_CODE = "process.exit.code",
-    PROCESS_PARENT_PID = "process.parent_pid",
-    PROCESS_PID = "process.pid",
-    THREAD_ID = "thread.id",
-    THREAD_NAME = "thread.name",
+    SERVICE_NAME = attribute::SERVICE_NAME,
+    SERVICE_VERSION = attribute::SERVICE_VERSION,
+    HOST_NAME = attribute::HOST_NAME,
+    CONTAINER_ID = attribute::CONTAINER_ID,
+    CONTAINER_NAME = attribute::CONTAINER_NAME,
+    CONTAINER_RUNTIME_NAME = attribute::CONTAINER_RUNTIME_NAME,
+    K8S_NAMESPACE_NAME = attribute::K8S_NAMESPACE_NAME,
+    K8S_POD_NAME = attribute::K8S_POD_NAME,
+    K8S_POD_UID = attribute::K8S_POD_UID,
+    NETWORK_LOCAL_ADDRESS = attribute::NETWORK_LOCAL_ADDRESS,
+    PROCESS_COMMAND = attribute::PROCESS_COMMAND,
+    PROCESS_EXECUTABLE_PATH = attribute::PROCESS_EXECUTABLE_PATH,
+    PROCESS_EXIT_CODE = attribute::PROCESS_EXIT_CODE,
+    PROCESS_PARENT_PID = attribute::PROCESS_PARENT_PID,
+    PROCESS_PID = attribute::PROCESS_PID,
+    THREAD_ID = attribute::THREAD_ID,
+    THREAD_NAME = attribute::THREAD_NAME,
     CNI_COMMAND = "ipwatch.cni.command",
     CNI_ERROR = "ipwatch.cni.error",
     CNI_IFNAME = "ipwatch.cni.ifname",

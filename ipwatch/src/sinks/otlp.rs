@@ -1,9 +1,8 @@
 //! Telemetry to an OpenTelemetry collector: traces, logs and metrics, over gRPC or HTTP.
 //!
-//! This drives the collector's own protocol, not the SDK's batch processor: that one drops what does not
-//! fit without a word, hides which spans a collector rejected, and blocks a current-thread runtime
-//! when it is shut down. Here one task for each signal sends batches in order, waits longer and longer
-//! while the collector is down, and everything ends up in one counter.
+//! One task for each signal sends batches in order, waits longer and longer while the collector is down, and counts
+//! every item as exported or dropped. The SDK's batch processors and exporter traits cannot: ARCHITECTURE.md,
+//! "Telemetry and the OpenTelemetry SDK", says why.
 //!
 //! - `config`: `[otlp]` and the `OTEL_*` variables; `route`: what they come to, checked.
 //! - `tls`, `dial`, `http`, `transport`: one request and its answer.
@@ -27,22 +26,22 @@ use self::config::CallChoice;
 use self::exporter::Exporter;
 pub use self::route::{Protocol, Settings, Signal};
 use self::transport::Transport;
-use super::Node;
-use super::call::Run;
+use super::call::{self, Run};
 use super::metrics::Snapshot;
 pub use super::queue::{Count, Counters, Kind};
 use super::queue::{Item, Queue};
-use super::span::{Link, Published};
-use super::teardown::Teardown;
-use super::tenure::Held;
+use super::teardown::{self, Teardown};
+use super::tenure::{self, Held};
+use super::wire::Origin;
+use super::{Link, Node, log_record, span};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::Change;
 
-/// How long the end may take.
+/// Time limit of the shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// Why these settings cannot work.
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     /// It is no address of a collector.
@@ -87,22 +86,22 @@ pub struct Otlp {
     tenures: bool,
 }
 
-/// One signal's way out.
+/// The exporter of one signal.
 #[derive(Debug)]
 struct Pipe {
     signal: Signal,
-    /// Where to, for people.
+    /// The endpoint, as shown to people.
     url: String,
     queue: Arc<Queue>,
     task: JoinHandle<()>,
 }
 
 impl Otlp {
-    /// Starts the tasks that send. They connect when there is something to send. To be called within
-    /// the runtime.
+    /// Starts one exporter task for each signal. They connect when there is something to send. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// The settings cannot work; then nothing is started.
+    /// The settings are invalid. No task is started then.
     pub fn start(settings: Settings, node: &Node) -> Result<Self, OtlpError> {
         let Settings { routes, calls, tenures, .. } = settings;
         let transports: Result<Vec<_>, _> = routes.into_iter().map(Transport::new).collect();
@@ -110,7 +109,7 @@ impl Otlp {
             let queue = Arc::<Queue>::default();
             let route = transport.route();
             let (signal, url) = (route.signal, route.target.url.clone());
-            let exporter = Exporter::new(transport, node.clone(), Arc::clone(&queue));
+            let exporter = Exporter::new(transport, Origin::new(node), Arc::clone(&queue));
             Pipe { signal, url, queue, task: tokio::spawn(exporter.run()) }
         };
         Ok(Self { pipes: transports?.into_iter().map(start).collect(), calls, tenures })
@@ -126,33 +125,32 @@ impl Otlp {
         }
     }
 
-    /// Takes a change, and what it concerns. Never waits; drops the oldest one when there is no room.
+    /// Queues a change, with links to the spans it refers to. Never blocks; a full queue drops its oldest item.
     pub fn publish(&self, change: &Change, links: &[Link]) {
-        self.push(Signal::Traces, || {
-            let (change, links) = (change.clone(), links.to_vec());
-            Item::Finding(Box::new(Published { change, links }))
-        });
-        self.push(Signal::Logs, || Item::Log(Box::new(change.clone())));
+        let span = || Item::Span(Kind::Findings, Box::new(span::span(change, links)));
+        self.push(Signal::Traces, span);
+        self.push(Signal::Logs, || Item::Log(Box::new(log_record::record(change))));
     }
 
-    /// Takes a teardown. Never waits.
-    pub fn teardown(&self, teardown: Teardown) {
-        self.push(Signal::Traces, || Item::Teardown(Box::new(teardown)));
+    /// Queues a teardown. Never blocks.
+    pub fn teardown(&self, teardown: &Teardown) {
+        let span = || Item::Span(Kind::Teardowns, Box::new(teardown::span(teardown)));
+        self.push(Signal::Traces, span);
     }
 
-    /// So many teardowns were lost before they got here.
+    /// Counts teardowns that were lost before they could be queued.
     pub fn teardowns_lost(&self, count: u64) {
         if let Some(queue) = self.queue(Signal::Traces) {
             queue.lost(Kind::Teardowns, count);
         }
     }
 
-    /// Takes the beginning or the end of a tenure. Never waits.
-    pub fn tenure(&self, held: Held) {
-        self.push(Signal::Traces, || Item::Tenure(Box::new(held)));
+    /// Queues the beginning or the end of a tenure. Never blocks.
+    pub fn tenure(&self, held: &Held) {
+        self.push(Signal::Traces, || Item::Span(Kind::Tenures, Box::new(tenure::span(held))));
     }
 
-    /// Takes what is counted. Never waits.
+    /// Queues a snapshot of the metrics. Never blocks.
     pub fn measure(&self, snapshot: Snapshot) {
         self.push(Signal::Metrics, || Item::Metrics(Arc::new(snapshot)));
     }
@@ -163,33 +161,33 @@ impl Otlp {
         self.queue(Signal::Traces).is_some()
     }
 
-    /// Whether metrics are.
+    /// Whether metrics are exported.
     #[must_use]
     pub fn metrics(&self) -> bool {
         self.queue(Signal::Metrics).is_some()
     }
 
-    /// Whether every tenure is wanted, not only those that a finding concerns.
+    /// Whether all tenures are exported, not only those that a finding links to.
     #[must_use]
     pub fn tenures(&self) -> bool {
         self.traces() && self.tenures
     }
 
-    /// Where runs of plugins are put, from any task; `None` where none is wanted.
+    /// A handle to queue CNI plugin runs from any task; `None` if they are not exported.
     #[must_use]
     pub fn calls(&self) -> Option<Calls> {
         let queue = self.queue(Signal::Traces).filter(|_| self.calls != CallChoice::None)?;
         Some(Calls { queue: Arc::clone(queue), choice: self.calls })
     }
 
-    /// What became of it all so far.
+    /// Items exported, dropped and waiting so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let all = self.pipes.iter().map(|pipe| pipe.queue.counters());
         all.fold(Counters::default(), Counters::plus)
     }
 
-    /// How it stands, for people: what gets through, and why nothing does where nothing does.
+    /// Status and a description for people: the counts of each signal, and the last error if it fails.
     #[must_use]
     pub fn standing(&self) -> (SourceStatus, String) {
         let mut status = SourceStatus::Active;
@@ -210,7 +208,7 @@ impl Otlp {
         (status, lines.join("; "))
     }
 
-    /// Sends what waits, for two seconds at most. What is left then is counted as dropped.
+    /// Flushes the queues for two seconds at most. What is left is counted as dropped.
     pub async fn shutdown(mut self) -> Counters {
         self.pipes.iter().for_each(|pipe| pipe.queue.end());
         let tasks =
@@ -231,7 +229,7 @@ impl Otlp {
     }
 }
 
-/// The way in for runs of plugins.
+/// A handle to queue CNI plugin runs.
 #[derive(Debug, Clone)]
 pub struct Calls {
     queue: Arc<Queue>,
@@ -239,19 +237,19 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Whether this run has a span of its own accord.
+    /// Whether this run is exported even if no finding links to it.
     #[must_use]
     pub fn wants(&self, run: &Run) -> bool {
         self.choice == CallChoice::All || run.failed()
     }
 
-    /// Puts a run into the queue. Never waits; drops the oldest one when there is no room.
-    pub fn publish(&self, run: Run) {
-        self.queue.push(Item::Call(Box::new(run)));
+    /// Queues a run. Never blocks; a full queue drops its oldest item.
+    pub fn publish(&self, run: &Run) {
+        self.queue.push(Item::Span(Kind::Calls, Box::new(call::span(run))));
     }
 }
 
-/// An error with its causes, in one line.
+/// An error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut last = line.clone();

@@ -1,24 +1,24 @@
-//! What waits for the collector: bounded in number and in bytes, the oldest of its kind dropped first. Each
-//! kind waits apart, and findings go first: a node that starts pods all day must not push them out.
+//! The delivery queue in front of a collector. Each kind of item has a queue of its own, bounded in items and in bytes;
+//! a full one drops its oldest item and counts it. Findings are sent first, and a burst of another kind cannot evict
+//! them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use opentelemetry::{Array, KeyValue, Value};
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
+use opentelemetry_sdk::trace::SpanData;
+use prost::Message as _;
 use tokio::sync::Notify;
 
-use super::call::Run;
 use super::metrics::Snapshot;
-use super::span::Published;
-use super::teardown::Teardown;
-use super::tenure::Held;
-use crate::finding::{Change, Finding};
 
-/// How many of a kind may wait.
+/// Maximum number of queued items of one kind.
 const MOST: usize = 1024;
-/// How many snapshots of the metrics: each says all that the one before it said.
+/// Maximum number of queued metric snapshots. Metrics are cumulative: a newer snapshot supersedes an older one.
 const MOST_SNAPSHOTS: usize = 4;
 
-/// What can be sent, in the order of what goes first.
+/// The kinds of telemetry, in order of priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Changes of findings, as spans.
@@ -57,7 +57,7 @@ impl Kind {
         if self == Kind::Metrics { MOST_SNAPSHOTS } else { MOST }
     }
 
-    /// How much text those of this kind may carry together.
+    /// Maximum size of all queued items of this kind, in bytes.
     fn most_bytes(self) -> usize {
         match self {
             Kind::Findings | Kind::Calls | Kind::Logs => 1024 * 1024,
@@ -67,18 +67,18 @@ impl Kind {
     }
 }
 
-/// What became of those of a kind.
+/// Counters of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// The collector took them.
+    /// Accepted by the collector.
     pub exported: u64,
-    /// Dropped: for want of room, refused for good, or still waiting when the daemon ended.
+    /// Dropped: the queue was full, the collector rejected them, or the daemon stopped before they were sent.
     pub dropped: u64,
-    /// Waiting now.
+    /// Queued or in flight.
     pub waiting: u64,
 }
 
-/// What became of everything, by [`Kind`].
+/// Counters by [`Kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     counts: [Count; Kind::ALL.len()],
@@ -87,13 +87,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What became of those of a kind.
+    /// Counters of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> Count {
         self.counts[kind as usize]
     }
 
-    /// What became of all.
+    /// The sum of all kinds.
     #[must_use]
     pub fn total(&self) -> Count {
         self.counts.iter().fold(Count::default(), |sum, one| sum.plus(*one))
@@ -118,68 +118,61 @@ impl Count {
     }
 }
 
-/// One that waits.
+/// A queued item.
 #[derive(Debug)]
 pub(super) enum Item {
-    Finding(Box<Published>),
-    Teardown(Box<Teardown>),
-    Call(Box<Run>),
-    Tenure(Box<Held>),
-    Log(Box<Change>),
+    /// A span and its kind, which is one of the first four.
+    Span(Kind, Box<SpanData>),
+    Log(Box<LogRecord>),
     Metrics(Arc<Snapshot>),
 }
 
 impl Item {
-    fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self {
-            Item::Finding(_) => Kind::Findings,
-            Item::Teardown(_) => Kind::Teardowns,
-            Item::Call(_) => Kind::Calls,
-            Item::Tenure(_) => Kind::Tenures,
+            Item::Span(kind, _) => *kind,
             Item::Log(_) => Kind::Logs,
             Item::Metrics(_) => Kind::Metrics,
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate size in memory.
     fn size(&self) -> usize {
         match self {
-            Item::Finding(published) => {
-                size(&published.change.finding) + published.links.len() * 128
+            Item::Span(_, span) => span_size(span),
+            // Plus an allocation for each key and value.
+            Item::Log(record) => {
+                size_of::<LogRecord>() + record.encoded_len() + record.attributes.len() * 128
             }
-            Item::Teardown(teardown) => teardown.size(),
-            Item::Call(run) => run.size(),
-            Item::Tenure(held) => held.size(),
-            Item::Log(change) => size(&change.finding),
             Item::Metrics(snapshot) => snapshot.size(),
         }
     }
 }
 
-/// What waits for one task that sends.
+/// The queue of one signal's exporter.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
-    /// Something was put in, or the end was asked for.
+    /// Notified when an item is pushed, and on shutdown.
     pub(super) news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     lanes: [Lane; Kind::ALL.len()],
-    /// Whose were taken.
+    /// The kind of the batch in flight.
     sending: Option<Kind>,
     failures: u64,
     trouble: Option<String>,
     ending: bool,
 }
 
-/// Those of a kind.
+/// The queue of one kind.
 #[derive(Debug, Default)]
 struct Lane {
     items: VecDeque<(usize, Item)>,
     bytes: usize,
-    /// Taken and not yet settled.
+    /// Items in flight.
     sending: u64,
     exported: u64,
     dropped: u64,
@@ -190,7 +183,7 @@ impl Lane {
         let size = item.size();
         self.items.push_back((size, item));
         self.bytes += size;
-        // The newest always stays, however big it is.
+        // The newest item is kept even if it exceeds the limit by itself.
         while self.items.len() > 1
             && (self.items.len() > kind.most() || self.bytes > kind.most_bytes())
         {
@@ -207,7 +200,7 @@ impl Lane {
         self.bytes -= taken.iter().map(|(size, _)| size).sum::<usize>();
         self.sending = count as u64;
         if self.items.is_empty() {
-            // A burst must not be paid for ever after.
+            // Give back the memory of a burst.
             self.items.shrink_to(32);
         }
         taken.into_iter().map(|(_, item)| item).collect()
@@ -231,12 +224,12 @@ impl Queue {
         self.news.notify_one();
     }
 
-    /// So many were dropped before they got here.
+    /// Counts items that were lost before they reached the queue.
     pub(super) fn lost(&self, kind: Kind, count: u64) {
         self.lock().lanes[kind as usize].dropped += count;
     }
 
-    /// Takes the oldest of the kind that goes first. [`Queue::settle`] says what became of them.
+    /// Takes the oldest items of the kind with the highest priority. [`Queue::settle`] must follow.
     pub(super) fn take(&self, most: usize) -> Vec<Item> {
         let mut inner = self.lock();
         let kind = Kind::ALL.into_iter().find(|kind| !inner.lanes[*kind as usize].items.is_empty());
@@ -244,7 +237,7 @@ impl Queue {
         kind.map(|kind| inner.lanes[kind as usize].take(most)).unwrap_or_default()
     }
 
-    /// What became of those that were taken.
+    /// Records the outcome of the batch in flight.
     pub(super) fn settle(&self, exported: u64, dropped: u64) {
         let mut inner = self.lock();
         let Some(kind) = inner.sending.take() else { return };
@@ -254,14 +247,14 @@ impl Queue {
         lane.dropped += dropped;
     }
 
-    /// An attempt failed. Whether that is news.
+    /// Records a failed attempt. Returns whether it is the first since the last success.
     pub(super) fn failed(&self, why: &str) -> bool {
         let mut inner = self.lock();
         inner.failures += 1;
         inner.trouble.replace(why.to_owned()).is_none()
     }
 
-    /// An attempt succeeded. Whether that is news.
+    /// Records a successful attempt. Returns whether attempts had failed before it.
     pub(super) fn works(&self) -> bool {
         self.lock().trouble.take().is_some()
     }
@@ -279,7 +272,7 @@ impl Queue {
         self.lock().ending
     }
 
-    /// Counts everything that is left as dropped.
+    /// Drops and counts all remaining items.
     pub(super) fn abandon(&self) {
         self.lock().lanes.iter_mut().for_each(Lane::abandon);
     }
@@ -295,20 +288,35 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing under this lock can stop half-way.
+        // No code that runs under this lock panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// About what a finding takes in memory: the struct and its longest texts.
-fn size(finding: &Finding) -> usize {
-    let evidence: usize = finding.evidence.iter().map(|item| item.text.len() + 96).sum();
-    let advice: usize = finding.remediation.iter().map(|line| line.len() + 24).sum();
-    let steps = finding.steps.iter().flat_map(|step| &step.runs).flat_map(|run| &run.argv);
-    // Each word stands in the command as well.
-    let advice = advice + steps.map(|word| 2 * word.len() + 48).sum::<usize>();
-    let holders = finding.holders.len() * std::mem::size_of::<crate::contract::Holder>();
-    std::mem::size_of::<Change>() + 256 + evidence + advice + holders + finding.impact.len()
+/// Approximate size of a span in memory. Attribute keys are constants and are not counted.
+fn span_size(span: &SpanData) -> usize {
+    let events = span.events.iter().map(|event| size_of_val(event) + pairs_size(&event.attributes));
+    let links = span.links.iter().map(|link| size_of_val(link) + pairs_size(&link.attributes));
+    let own = size_of::<SpanData>() + span.name.len() + pairs_size(&span.attributes);
+    own + events.sum::<usize>() + links.sum::<usize>() + status_size(span)
+}
+
+fn status_size(span: &SpanData) -> usize {
+    match &span.status {
+        opentelemetry::trace::Status::Error { description } => description.len(),
+        _ => 0,
+    }
+}
+
+fn pairs_size(pairs: &[KeyValue]) -> usize {
+    let text = |pair: &KeyValue| match &pair.value {
+        Value::String(text) => text.as_str().len(),
+        Value::Array(Array::String(texts)) => {
+            texts.iter().map(|text| size_of_val(text) + text.as_str().len()).sum()
+        }
+        _ => 0,
+    };
+    size_of_val(pairs) + pairs.iter().map(text).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -316,27 +324,28 @@ mod tests {
     use super::*;
     use crate::sinks::call::tests::run;
     use crate::sinks::tests::opened;
+    use crate::sinks::{call, names, span, tenure};
 
     fn finding(id: &str) -> Item {
-        Item::Finding(Box::new(Published { change: opened(id), links: Vec::new() }))
+        Item::Span(Kind::Findings, Box::new(span::span(&opened(id), &[])))
     }
 
     fn huge(id: &str, bytes: usize) -> Item {
-        let mut change = opened(id);
-        change.finding.impact = "x".repeat(bytes);
-        Item::Finding(Box::new(Published { change, links: Vec::new() }))
+        let mut span = span::span(&opened(id), &[]);
+        span.attributes.push(KeyValue::new("huge", "x".repeat(bytes)));
+        Item::Span(Kind::Findings, Box::new(span))
     }
 
     fn call() -> Item {
-        Item::Call(Box::new(run(7, None)))
+        Item::Span(Kind::Calls, Box::new(call::span(&run(7, None))))
     }
 
     /// The one that goes next.
     fn first(queue: &Queue) -> String {
-        match &queue.take(1)[..] {
-            [Item::Finding(published)] => published.change.finding.id.clone(),
-            other => panic!("{other:?}"),
-        }
+        let taken = queue.take(1);
+        let [Item::Span(Kind::Findings, span)] = &taken[..] else { panic!("{taken:?}") };
+        let named = |pair: &&KeyValue| pair.key.as_str() == names::FINDING_ID.as_str();
+        span.attributes.iter().find(named).unwrap().value.to_string()
     }
 
     #[test]
@@ -364,7 +373,8 @@ mod tests {
         let queue = Queue::default();
         // Small ones, so that it is their number that is too high.
         for n in 0..MOST + 3 {
-            queue.push(Item::Tenure(Box::new(crate::sinks::tenure::tests::held(None))));
+            let held = tenure::span(&tenure::tests::held(None));
+            queue.push(Item::Span(Kind::Tenures, Box::new(held)));
             if n < 5 {
                 queue.push(finding(&n.to_string()));
             }

@@ -1,67 +1,69 @@
-//! A change of a finding as an OTLP span. Pure.
+//! A change of a finding as a span. Pure.
 //!
-//! A finding is one trace, whose id is made from the finding's. Its root is the span of its opening,
-//! sent at once and of no length: a trace whose root came only with the end would be an incomplete
-//! one for as long as somebody needs it. Every update is a child of no length, and the end is a
-//! child that lasts from `since` to `resolved_at`. Links lead to the tenure of the IP and to the runs of
-//! CNI plugins that it concerns. All ids are made from what the finding says, so a
-//! span that is sent twice is the same span, and a restarted daemon finds the same parent.
+//! A finding is one trace. Its root span marks the opening; it has no duration and is sent at once, because a trace
+//! without a root is shown as incomplete while the finding is open. Each update is a child span without duration. The
+//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP and to the CNI plugin runs
+//! involved. All ids are derived from the finding: a span that is sent twice has the same id, and a restarted daemon
+//! computes the same parent.
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::trace::v1::{
-    ResourceSpans, ScopeSpans, Span, SpanFlags, Status, span, status,
+use opentelemetry::trace::{
+    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use super::attributes::{clean, flag, list, more, nanos, text};
-use super::{Node, attributes, journal, names};
+use super::attributes::{self, clean, flag, list, more, nanos, text, word};
+use super::{journal, names};
 use crate::finding::{Change, ChangeKind, Evidence, Finding, Severity};
 
-/// More evidence than this is counted, not sent.
+/// Maximum number of evidence events; the rest is counted in `dropped_events_count`.
 const EVIDENCE: usize = 64;
-/// W3C trace flag `sampled`: the low byte of a span's flags.
-pub(super) const SAMPLED: u32 = 1;
 
-/// Flags of every span: sampled, and its parent is known not to be remote.
-pub(super) const FLAGS: u32 = SAMPLED | SpanFlags::ContextHasIsRemoteMask as u32;
+/// The trace flags of all our spans.
+pub(super) const SAMPLED: TraceFlags = TraceFlags::SAMPLED;
 
-/// What a span points at, by the ids that are made of its names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// The other trace.
-    pub trace_id: Vec<u8>,
-    /// The span in it.
-    pub span_id: Vec<u8>,
-    /// `tenure` or `cni-call`.
-    pub kind: &'static str,
+/// A trace id and a span id.
+pub(super) type Ids = (TraceId, SpanId);
+
+/// A link to another span of this node. `kind` is `tenure` or `cni-call`.
+pub(super) fn link((trace_id, span_id): Ids, kind: &'static str) -> Link {
+    let context = SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE);
+    Link::new(context, vec![word(names::LINK_KIND, kind)], 0)
 }
 
-impl Link {
-    fn of(&self) -> span::Link {
-        span::Link {
-            trace_id: self.trace_id.clone(),
-            span_id: self.span_id.clone(),
-            attributes: vec![text(names::LINK_KIND, self.kind)],
-            flags: SAMPLED,
-            ..span::Link::default()
-        }
+/// A span without events, links and status. `times` are start and end in nanoseconds since the epoch.
+pub(super) fn plain(
+    name: impl Into<std::borrow::Cow<'static, str>>,
+    (trace_id, span_id): Ids,
+    parent: Option<SpanId>,
+    times: (u64, u64),
+    mut attributes: Vec<KeyValue>,
+) -> SpanData {
+    // Spans are queued as long as the collector is unreachable.
+    attributes.shrink_to_fit();
+    SpanData {
+        span_context: SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE),
+        parent_span_id: parent.unwrap_or(SpanId::INVALID),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time: attributes::moment(times.0),
+        end_time: attributes::moment(times.1),
+        attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        // The same for all spans: `wire` sets it once per request.
+        instrumentation_scope: InstrumentationScope::default(),
     }
 }
 
-/// A change, and what it concerns.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Published {
-    /// The change.
-    pub(super) change: Change,
-    /// What it concerns.
-    pub(super) links: Vec<Link>,
-}
-
-/// Spans, from this node.
-pub(super) fn from_node(spans: Vec<Span>, node: &Node) -> Vec<ResourceSpans> {
-    let scope = Some(attributes::scope(node));
-    let scope_spans = vec![ScopeSpans { scope, spans, ..ScopeSpans::default() }];
-    let resource = Some(attributes::resource(node));
-    vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }]
+/// Span events, and the number of those left out.
+pub(super) fn events(events: Vec<Event>, dropped: u32) -> SpanEvents {
+    let mut all = SpanEvents::default();
+    (all.events, all.dropped_count) = (events, dropped);
+    all
 }
 
 /// When a change happened, and its name.
@@ -80,7 +82,7 @@ pub(super) fn moment(change: &Change) -> (&str, &'static str) {
 }
 
 /// The trace of a finding, and the span of this change in it.
-pub(super) fn ids(change: &Change) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn ids(change: &Change) -> Ids {
     let (finding, (at, name)) = (&change.finding, moment(change));
     let trace = attributes::trace_id(&["trace", &finding.id]);
     let span = match change.change {
@@ -96,71 +98,54 @@ pub(super) fn ids(change: &Change) -> (Vec<u8>, Vec<u8>) {
     (trace, span)
 }
 
-fn root(finding: &Finding) -> Vec<u8> {
+fn root(finding: &Finding) -> SpanId {
     attributes::span_id(&[&finding.id, &finding.since, "opened"])
 }
 
-/// The span of a change.
-pub(super) fn span(published: &Published) -> Span {
-    let change = &published.change;
+/// The span of a change, with links to the spans it refers to.
+pub(super) fn span(change: &Change, links: &[Link]) -> SpanData {
     let finding = &change.finding;
-    let ((trace_id, span_id), (at, _)) = (ids(change), moment(change));
-    let end = nanos(at);
-    let (parent_span_id, start) = match change.change {
-        ChangeKind::Opened => (Vec::new(), end),
-        ChangeKind::Updated => (root(finding), end),
-        ChangeKind::Resolved => (root(finding), nanos(&finding.since).min(end)),
+    let end = nanos(moment(change).0);
+    let (parent, start) = match change.change {
+        ChangeKind::Opened => (None, end),
+        ChangeKind::Updated => (Some(root(finding)), end),
+        ChangeKind::Resolved => (Some(root(finding)), nanos(&finding.since).min(end)),
     };
-    Span {
-        trace_id,
-        span_id,
-        parent_span_id,
-        flags: FLAGS,
-        name: format!("ipwatch.finding {}", finding.code),
-        kind: span::SpanKind::Internal as i32,
-        start_time_unix_nano: start,
-        end_time_unix_nano: end,
-        attributes: attributes(change),
-        events: finding.evidence.iter().take(EVIDENCE).map(event).collect(),
-        dropped_events_count: more(finding.evidence.len(), EVIDENCE),
-        links: published.links.iter().map(Link::of).collect(),
-        status: Some(outcome(finding)),
-        ..Span::default()
-    }
+    let name = format!("ipwatch.finding {}", finding.code);
+    let mut span = plain(name, ids(change), parent, (start, end), attributes(change));
+    let evidence = finding.evidence.iter().take(EVIDENCE).map(event).collect();
+    span.events = events(evidence, more(finding.evidence.len(), EVIDENCE));
+    span.links.links = links.to_vec();
+    span.status = outcome(finding);
+    span
 }
 
-/// What a person should act on is an error, so that the tools that look for failed traces find it.
+/// Warnings and critical findings are errors, so that searches for failed traces find them.
 fn outcome(finding: &Finding) -> Status {
     match finding.severity {
-        Severity::Info => Status::default(),
-        Severity::Warning | Severity::Critical => {
-            Status { code: status::StatusCode::Error as i32, message: clean(&finding.impact) }
-        }
+        Severity::Info => Status::Unset,
+        Severity::Warning | Severity::Critical => Status::error(clean(&finding.impact)),
     }
 }
 
-fn event(evidence: &Evidence) -> span::Event {
-    span::Event {
-        time_unix_nano: nanos(&evidence.at),
-        name: "ipwatch.evidence".to_owned(),
-        attributes: vec![
-            text(names::EVIDENCE_SOURCE, &evidence.source),
-            text(names::EVIDENCE_TEXT, &evidence.text),
-        ],
-        dropped_attributes_count: 0,
-    }
+fn event(evidence: &Evidence) -> Event {
+    let attributes = vec![
+        text(names::EVIDENCE_SOURCE, &evidence.source),
+        text(names::EVIDENCE_TEXT, &evidence.text),
+    ];
+    Event::new("ipwatch.evidence", attributes::moment(nanos(&evidence.at)), attributes, 0)
 }
 
-/// What a change says, on its span and in its log record.
+/// The attributes of a change, for its span and its log record.
 pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     let finding = &change.finding;
     let subject = &finding.subject;
     let mut out = vec![
         text(names::FINDING_ID, &finding.id),
-        text(names::FINDING_CODE, finding.code.as_str()),
-        text(names::FINDING_SEVERITY, journal::severity(finding.severity)),
-        text(names::FINDING_STATUS, journal::status(finding.status)),
-        text(names::FINDING_CHANGE, moment(change).1),
+        word(names::FINDING_CODE, finding.code.as_str()),
+        word(names::FINDING_SEVERITY, journal::severity(finding.severity)),
+        word(names::FINDING_STATUS, journal::status(finding.status)),
+        word(names::FINDING_CHANGE, moment(change).1),
         text(names::FINDING_SINCE, &finding.since),
         text(names::FINDING_IMPACT, &finding.impact),
         list(names::FINDING_REMEDIATION, finding.remediation.iter().map(String::as_str)),

@@ -1,26 +1,26 @@
-//! The teardown of a netns as OTLP spans. Pure.
+//! The teardown of a netns as spans. Pure.
 //!
-//! One that gets on is one span, from the moment it was asked for to its end. One that hangs is told at
-//! once: its root is then a span of no length, and the end a child with an event for each look at the
-//! kernel's worker meanwhile.
+//! A teardown that makes progress is one span, from the request to its end. For one that hangs, a root span without
+//! duration is sent at once; a child span follows at the end, with an event for each look at the kernel worker in
+//! between.
 
 use std::sync::Arc;
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::trace::v1::{Span, span};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::Event;
+use opentelemetry_sdk::trace::SpanData;
 
-use super::attributes::{self, list, number, text};
-use super::names;
-use super::span::FLAGS;
+use super::attributes::{self, list, number, text, word};
+use super::{names, span};
 use crate::fact::BootNs;
 use crate::map::{Ending, WorkerLook};
 
-/// A teardown that hangs, or has ended.
+/// A teardown that hangs or has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Teardown {
     /// The teardown.
     pub ending: Ending,
-    /// Which boot it is in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
     /// Wall clock minus boot clock, in nanoseconds.
     pub wall_offset: i64,
@@ -30,50 +30,37 @@ impl Teardown {
     fn nanos(&self, at: BootNs) -> u64 {
         u64::try_from(i128::from(at.0) + i128::from(self.wall_offset)).unwrap_or(0)
     }
-
-    /// About what it takes in memory.
-    pub(super) fn size(&self) -> usize {
-        let Ending { ips, looks, .. } = &self.ending;
-        size_of::<Self>() + 512 + ips.len() * 20 + looks.len() * (size_of::<WorkerLook>() + 32)
-    }
 }
 
-/// The span of one that hangs, or has ended.
-pub(super) fn span(teardown: &Teardown) -> Span {
+/// The span of a teardown.
+pub(super) fn span(teardown: &Teardown) -> SpanData {
     let ending = &teardown.ending;
     let cookie = ending.netns.cookie.map(|cookie| cookie.to_string()).unwrap_or_default();
     let inode = ending.netns.inode.map(|inode| inode.to_string()).unwrap_or_default();
-    // The inode is handed out again, but not to two that die at one moment.
+    // Inodes are reused, but two netns that are torn down at the same moment cannot share one.
     let asked = ending.asked.0.to_string();
     let parts = |what| [what, &*teardown.boot_id, &cookie, &inode, &asked];
     let root = attributes::span_id(&parts("teardown asked"));
     let start = teardown.nanos(ending.asked);
-    let (span_id, parent_span_id, end) = match ending.finished {
-        None => (root, Vec::new(), start),
+    let (span_id, parent, end) = match ending.finished {
+        None => (root, None, start),
         Some(at) if ending.told => {
-            (attributes::span_id(&parts("teardown")), root, teardown.nanos(at))
+            (attributes::span_id(&parts("teardown")), Some(root), teardown.nanos(at))
         }
-        Some(at) => (root, Vec::new(), teardown.nanos(at)),
+        Some(at) => (root, None, teardown.nanos(at)),
     };
-    Span {
-        trace_id: attributes::trace_id(&parts("teardown trace")),
-        span_id,
-        parent_span_id,
-        flags: FLAGS,
-        name: "ipwatch.netns.teardown".to_owned(),
-        kind: span::SpanKind::Internal as i32,
-        start_time_unix_nano: start,
-        end_time_unix_nano: end.max(start),
-        attributes: teardown_attributes(ending),
-        events: ending.looks.iter().map(|look| event(teardown, look)).collect(),
-        dropped_events_count: u32::try_from(ending.more_looks).unwrap_or(u32::MAX),
-        ..Span::default()
-    }
+    let ids = (attributes::trace_id(&parts("teardown trace")), span_id);
+    let attributes = teardown_attributes(ending);
+    let times = (start, end.max(start));
+    let mut span = span::plain("ipwatch.netns.teardown", ids, parent, times, attributes);
+    let looks = ending.looks.iter().map(|look| event(teardown, look)).collect();
+    span.events = span::events(looks, u32::try_from(ending.more_looks).unwrap_or(u32::MAX));
+    span
 }
 
 fn teardown_attributes(ending: &Ending) -> Vec<KeyValue> {
     let change = if ending.finished.is_some() { "finished" } else { "hangs" };
-    let mut out = vec![text(names::TEARDOWN_CHANGE, change)];
+    let mut out = vec![word(names::TEARDOWN_CHANGE, change)];
     attributes::netns(&ending.netns, &mut out);
     if !ending.ips.is_empty() {
         let ips: Vec<String> = ending.ips.iter().map(ToString::to_string).collect();
@@ -84,24 +71,25 @@ fn teardown_attributes(ending: &Ending) -> Vec<KeyValue> {
     out
 }
 
-fn event(teardown: &Teardown, look: &WorkerLook) -> span::Event {
+fn event(teardown: &Teardown, look: &WorkerLook) -> Event {
     let mut attributes = vec![
         number(names::PROCESS_PID, look.pid.into()),
         text(names::TEARDOWN_WORKER_STATE, &look.state.to_string()),
     ];
     attributes.extend(look.wchan.as_deref().map(|at| text(names::TEARDOWN_WORKER_WCHAN, at)));
-    span::Event {
-        time_unix_nano: teardown.nanos(look.at),
-        name: "ipwatch.teardown.look".to_owned(),
-        attributes,
-        ..span::Event::default()
-    }
+    let at = attributes::moment(teardown.nanos(look.at));
+    Event::new("ipwatch.teardown.look", at, attributes, 0)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::sinks::tests::opened;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+
+    fn span(teardown: &Teardown) -> Span {
+        super::span(teardown).into()
+    }
 
     pub(in super::super) fn teardown(finished: Option<u64>, told: bool) -> Teardown {
         let subject = opened("a").finding.subject;

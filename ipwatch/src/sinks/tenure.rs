@@ -1,48 +1,40 @@
-//! An IP's tenure as OTLP spans. Pure.
+//! An IP's tenure as spans. Pure.
 //!
-//! A tenure is one trace. Its root is the span of its beginning, of no length and sent at once: who looks for
-//! the holder of an IP cannot wait for the end. The end is a child that lasts from the assignment to the
-//! release. The ids are made from what a tenure says of itself, so that a finding's link can be made without
-//! the span.
+//! A tenure is one trace. Its root span marks the assignment; it has no duration and is sent at once, so that the
+//! holder of an IP can be looked up before the tenure ends. A child span lasts from the assignment to the release. The
+//! ids are derived from the tenure, so that a finding can link to it without having its span.
 
 use std::sync::Arc;
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::trace::v1::{Span, span};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::Link;
+use opentelemetry_sdk::trace::SpanData;
 
-use super::attributes::{self, nanos, text};
+use super::attributes::{self, nanos, text, word};
 use super::names;
-use super::span::{FLAGS, Link};
+use super::span::{self, Ids};
 use crate::contract::{Holder, Tenure};
 
-/// A tenure that begins, or one that has ended.
+/// A tenure that begins or has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
-    /// The tenure; it has ended if it says until when.
+    /// The tenure. It has ended if `to` is set.
     pub tenure: Tenure,
-    /// Who keeps its netns.
+    /// The holders of its netns.
     pub holders: Vec<Holder>,
-    /// Which boot it is in.
+    /// The boot it belongs to.
     pub boot_id: Arc<str>,
 }
 
-impl Held {
-    /// About what it takes in memory.
-    pub(super) fn size(&self) -> usize {
-        size_of::<Self>() + 512 + self.holders.len() * (size_of::<Holder>() + 64)
-    }
-}
-
-/// A link to the beginning of a tenure.
+/// A link to the root span of a tenure.
 #[must_use]
 pub fn link(tenure: &Tenure, boot_id: &str) -> Link {
-    let (trace_id, span_id) = ids(tenure, boot_id, "assigned");
-    Link { trace_id, span_id, kind: "tenure" }
+    span::link(ids(tenure, boot_id, "assigned"), "tenure")
 }
 
-fn ids(tenure: &Tenure, boot_id: &str, change: &str) -> (Vec<u8>, Vec<u8>) {
+fn ids(tenure: &Tenure, boot_id: &str, change: &str) -> Ids {
     let netns = &tenure.netns;
-    // As in an identity: the cookie where there is one, for the inode is handed out again.
+    // As in an identity: the cookie if there is one, because inodes are reused.
     let netns = match (netns.cookie, netns.inode, netns.nsid) {
         (Some(cookie), ..) => format!("cookie:{cookie}"),
         (None, Some(inode), _) => format!("inode:{inode}"),
@@ -55,34 +47,23 @@ fn ids(tenure: &Tenure, boot_id: &str, change: &str) -> (Vec<u8>, Vec<u8>) {
     (attributes::trace_id(&parts("tenure trace")), span)
 }
 
-/// The span of a beginning or of an end.
-pub(super) fn span(held: &Held) -> Span {
+/// The root span of a tenure that begins, or the child span of one that has ended.
+pub(super) fn span(held: &Held) -> SpanData {
     let tenure = &held.tenure;
-    let (trace_id, root) = ids(tenure, &held.boot_id, "assigned");
+    let begins = ids(tenure, &held.boot_id, "assigned");
     let from = nanos(&tenure.from);
-    let (span_id, parent_span_id, end) = match &tenure.to {
-        None => (root, Vec::new(), from),
-        Some(to) => (ids(tenure, &held.boot_id, "released").1, root, nanos(to).max(from)),
+    let (own, parent, end) = match &tenure.to {
+        None => (begins, None, from),
+        Some(to) => (ids(tenure, &held.boot_id, "released"), Some(begins.1), nanos(to).max(from)),
     };
-    Span {
-        trace_id,
-        span_id,
-        parent_span_id,
-        flags: FLAGS,
-        name: "ipwatch.tenure".to_owned(),
-        kind: span::SpanKind::Internal as i32,
-        start_time_unix_nano: from,
-        end_time_unix_nano: end,
-        attributes: tenure_attributes(held),
-        ..Span::default()
-    }
+    span::plain("ipwatch.tenure", own, parent, (from, end), tenure_attributes(held))
 }
 
 fn tenure_attributes(held: &Held) -> Vec<KeyValue> {
     let tenure = &held.tenure;
     let change = if tenure.to.is_some() { "released" } else { "assigned" };
     let mut out = vec![
-        text(names::TENURE_CHANGE, change),
+        word(names::TENURE_CHANGE, change),
         text(names::TENURE_SINCE, &tenure.from),
         text(names::NETWORK_LOCAL_ADDRESS, &tenure.ip.to_string()),
     ];
@@ -98,6 +79,11 @@ fn tenure_attributes(held: &Held) -> Vec<KeyValue> {
 pub(super) mod tests {
     use super::*;
     use crate::sinks::tests::opened;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+
+    fn span(held: &Held) -> Span {
+        super::span(held).into()
+    }
 
     pub(in super::super) fn held(to: Option<&str>) -> Held {
         let finding = opened("a").finding;
@@ -125,14 +111,16 @@ pub(super) mod tests {
     #[test]
     fn a_link_leads_to_the_beginning_whoever_makes_it() {
         let (begins, ended) = (held(None), held(Some("2026-01-01T00:01:00.000Z")));
-        let root = span(&begins);
+        let root = super::span(&begins);
         for tenure in [&begins.tenure, &ended.tenure] {
             let link = link(tenure, "boot");
-            assert_eq!((&link.trace_id, &link.span_id), (&root.trace_id, &root.span_id));
-            assert_ne!(super::link(tenure, "another boot").trace_id, root.trace_id);
+            assert_eq!(link.span_context, root.span_context);
+            let another = super::link(tenure, "another boot").span_context;
+            assert_ne!(another.trace_id(), root.span_context.trace_id());
         }
         let mut again = begins.tenure;
         again.from = "2026-01-01T00:02:00.000Z".to_owned();
-        assert_ne!(link(&again, "boot").trace_id, root.trace_id, "a second tenure is another");
+        let again = link(&again, "boot").span_context;
+        assert_ne!(again.trace_id(), root.span_context.trace_id(), "a second tenure is another");
     }
 }

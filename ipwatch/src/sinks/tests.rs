@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
 use crate::finding::{Change, ChangeKind, Code, Evidence, Finding, Severity, Status, Subject};
 
@@ -74,11 +76,8 @@ pub(super) fn resolved(id: &str) -> Change {
     change
 }
 
-/// The name of every attribute that anything sends which carries all it can.
-pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
-    use super::{attributes, call, log_record, metrics, span, teardown, tenure};
-    use opentelemetry_proto::tonic::common::v1::KeyValue;
-
+/// A change that carries all it can.
+pub(super) fn full() -> Change {
     let mut change = resolved("a");
     let finding = &mut change.finding;
     (finding.preexisting, finding.caused_by) = (true, Some("b".to_owned()));
@@ -89,7 +88,15 @@ pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
     let container = finding.subject.container.as_mut().unwrap();
     (container.name, container.runtime) = (Some("web".to_owned()), Some("containerd".to_owned()));
     finding.subject.netns.as_mut().unwrap().path = Some("/run/netns/a".to_owned());
+    change
+}
 
+/// The name of every attribute that anything sends which carries all it can.
+pub(super) fn everything_sent() -> BTreeSet<String> {
+    use super::{attributes, call, log_record, metrics, span, teardown, tenure};
+    use opentelemetry::KeyValue;
+
+    let change = full();
     let mut run = call::tests::run(7, None);
     run.error = Some("no IP".to_owned());
     run.entry.call.netns_path = Some("/run/netns/a".to_owned());
@@ -97,22 +104,24 @@ pub(super) fn everything_sent() -> std::collections::BTreeSet<String> {
 
     let held = tenure::tests::held(Some("2026-01-01T00:01:00.000Z"));
     let links = vec![tenure::link(&held.tenure, "boot")];
-    let published = span::Published { change: change.clone(), links };
     let spans = [
-        span::span(&published),
+        span::span(&change, &links),
         call::span(&run),
         tenure::span(&held),
         teardown::span(&teardown::tests::teardown(Some(30), true)),
     ];
-    let mut all: Vec<KeyValue> = log_record::record(&change).attributes;
+    let of = |pairs: Vec<KeyValue>| pairs.into_iter().map(|pair| pair.key.to_string());
+    let mut all: BTreeSet<String> = BTreeSet::new();
     for span in spans {
-        all.extend(span.attributes);
-        all.extend(span.events.into_iter().flat_map(|event| event.attributes));
-        all.extend(span.links.into_iter().flat_map(|link| link.attributes));
+        all.extend(of(span.attributes));
+        all.extend(span.events.into_iter().flat_map(|event| of(event.attributes)));
+        all.extend(span.links.into_iter().flat_map(|link| of(link.attributes)));
     }
-    all.extend(metrics::tests::points(&metrics::tests::snapshot()));
-    all.extend(attributes::resource(&node()).attributes);
-    all.into_iter().map(|pair| pair.key).collect()
+    let record = log_record::record(&change).attributes;
+    let points = metrics::tests::points(&metrics::tests::snapshot());
+    all.extend(record.into_iter().chain(points).map(|pair| pair.key));
+    all.extend(attributes::resource(&node()).iter().map(|(key, _)| key.to_string()));
+    all
 }
 
 /// A node.

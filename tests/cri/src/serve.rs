@@ -4,7 +4,8 @@
 //!
 //! The file has a line a sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT`, and a line a
 //! container, `container ID STATE SANDBOX NAME`. It is read anew for every question, so that a test
-//! changes the runtime's mind by replacing it. A file that is not there is a runtime that fails.
+//! changes the runtime's mind by replacing it. A file that is not there is a runtime that fails. With a line
+//! `slow SECONDS NAME` every answer to a method whose name begins so takes so long.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -80,6 +81,7 @@ impl tower::Service<Request<Body>> for Fake {
         let fake = self.clone();
         Box::pin(async move {
             let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            fake.wait(&method).await;
             Ok(match method.as_str() {
                 "Version" => fake.unary(request, |_| Ok(version())).await,
                 "ListPodSandbox" => fake.unary(request, sandboxes).await,
@@ -91,6 +93,18 @@ impl tower::Service<Request<Body>> for Fake {
 }
 
 impl Fake {
+    async fn wait(&self, method: &str) {
+        #[expect(clippy::disallowed_methods, reason = "a file of the test's own")]
+        let text = std::fs::read_to_string(&*self.0).unwrap_or_default();
+        let slow = lines(&text, "slow").find_map(|words| {
+            let [seconds, name] = words.as_slice() else { return None };
+            method.starts_with(name).then(|| seconds.parse().ok())?
+        });
+        if let Some(seconds) = slow {
+            tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        }
+    }
+
     async fn unary<A>(
         self,
         request: Request<Body>,

@@ -13,7 +13,7 @@ use crate::lead::is_about;
 
 support::tests! {
     one_that_hangs_is_waited_for needs [ApiServer, FakeCri],
-    one_that_has_forgotten_is_asked_for_everything needs [ApiServer, FakeCri] @ Alone,
+    one_that_has_forgotten_is_asked_for_everything needs [ApiServer, FakeCri],
     one_that_has_too_much_to_do_is_left_alone needs [ApiServer, FakeCri],
     one_that_has_lost_its_etcd_is_waited_for needs [ApiServer, FakeCri],
 }

@@ -15,7 +15,7 @@ use crate::lead::exhaustion::{EXHAUSTING, network_of};
 use crate::lead::{SOON, await_ready, config_for, evidence, is_about, is_of};
 
 support::tests! {
-    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd] @ Alone,
+    a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd],
     what_is_no_allocation_is_counted_and_spoils_no_other needs [SharedApiServer],
 }
 

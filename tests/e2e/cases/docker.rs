@@ -1,19 +1,20 @@
 //! The same with docker as the runtime: its word beside a stuck process, and what outlives a container
 //! that docker takes for ended.
 
-use support::docker::Dockerd;
+use support::docker::{Container, Dockerd};
 use support::fuse::Hung;
 use support::harness::case;
 use support::poll::until;
 use support::proc::View;
 use support::remedy::{Shell, change};
-use support::{Daemon, Lab, sys};
+use support::{Daemon, Lab, netns, sys};
 
 use super::{SLEEP, SOON, config, evidence, is_in, root_in};
 
 support::tests! {
     a_stuck_pod_of_docker_has_its_word needs [Dockerd, Fuse],
     a_process_outlives_a_container_of_docker needs [Dockerd],
+    the_newer_of_two_containers_with_one_ip_is_stopped needs [Dockerd],
 }
 
 fn watching(lab: &Lab, dockerd: &Dockerd<'_>) -> Daemon {
@@ -84,4 +85,59 @@ fn a_process_outlives_a_container_of_docker(lab: &Lab) {
         &format!("pid {} (sleep), container", container.pid),
         "yes, when it is killed",
     );
+}
+
+/// A bridge of the node's. It bears no address.
+struct Bridge(String);
+
+impl Bridge {
+    fn new(lab: &Lab) -> Self {
+        let name = format!("{}br", lab.tag());
+        netns::ip(&format!("link add {name} type bridge"));
+        netns::ip(&format!("link set {name} up"));
+        Self(name)
+    }
+
+    /// Plugs the container's end on the node in.
+    fn plug(&self, container: &Container) {
+        let port = format!("iwd{}", container.netns);
+        netns::ip(&format!("link set {port} master {}", self.0));
+        netns::ip(&format!("link set {port} up"));
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip").args(["link", "del", &self.0]).output();
+    }
+}
+
+fn the_newer_of_two_containers_with_one_ip_is_stopped(lab: &Lab) {
+    let dockerd = Dockerd::start(lab);
+    let bridge = Bridge::new(lab);
+    let daemon = watching(lab, &dockerd);
+    let [old, new] = ["old", "new"].map(|name| {
+        let container = dockerd.run(name, 7, lab.dir(), &SLEEP);
+        bridge.plug(&container);
+        daemon.await_ip(&container.ip, container.netns);
+        container
+    });
+    let finding = daemon.await_firing("ip-duplicate", SOON, |finding| {
+        finding["subject"]["ip"] == old.ip.as_str()
+            && finding["steps"].to_string().contains(&new.id)
+    });
+    let shell = Shell::new(lab).with_docker(&dockerd.socket());
+    shell.looks(&finding);
+    let stop = change(&finding, "docker stop ");
+    let state = |container: &Container| dockerd.state_of(&container.id);
+    assert!(stop.ends_with(&format!("docker stop {}", new.id)), "{stop}");
+    shell.succeeds(&stop);
+    assert_eq!(state(&new).as_deref(), Some("exited"));
+    assert_eq!(state(&old).as_deref(), Some("running"), "the older one goes on");
+    daemon.await_resolved(&finding, SOON);
+    // Once more, and when it runs again with an IP that is in nobody's way.
+    shell.refuses(&stop);
+    dockerd.start_again(&new);
+    shell.refuses(&stop);
+    assert_eq!(state(&new).as_deref(), Some("running"), "it was stopped too late");
 }

@@ -9,7 +9,7 @@ use super::Deleted;
 use crate::lead::is_about;
 
 support::tests! {
-    a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so needs [Containerd, Fuse, Kubelet, SharedApiServer] @ Alone,
+    a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so needs [Containerd, Fuse, Kubelet, SharedApiServer],
 }
 
 const FAILED: &str = "FailedKillPod";

@@ -11,7 +11,7 @@ use crate::lead::exhaustion::{EXHAUSTING, FULL, await_range, crash, network_of, 
 use crate::lead::{SOON, await_ready, is_about, is_of, names, small};
 
 support::tests! {
-    a_pod_fails_long_after_the_first_leak_was_told needs [Containerd, Kubelet, SharedApiServer] @ Alone,
+    a_pod_fails_long_after_the_first_leak_was_told needs [Containerd, Kubelet, SharedApiServer],
 }
 
 const FAILED: &str = "FailedCreatePodSandBox";

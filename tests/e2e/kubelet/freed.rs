@@ -12,7 +12,7 @@ use crate::lead::duplicate::{DUPLICATE, RELEASED, orphan};
 use crate::lead::{Eyes, SOON, await_ready, is_about};
 
 support::tests! {
-    a_freed_ip_is_told_before_the_next_pod_has_it needs [Containerd, Fuse, Kubelet, SharedApiServer] @ Alone,
+    a_freed_ip_is_told_before_the_next_pod_has_it needs [Containerd, Fuse, Kubelet, SharedApiServer],
 }
 
 fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {

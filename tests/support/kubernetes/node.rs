@@ -205,6 +205,7 @@ fn kubelet(
         ("feature-gates", "DevicePlugins=false"),
         ("make-iptables-util-chains", "false"),
         ("address", "127.0.0.1"),
+        ("port", &control.kubelet_port().to_string()),
         ("anonymous-auth", "false"),
         ("healthz-port", "0"),
         ("read-only-port", "0"),

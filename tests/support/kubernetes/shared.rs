@@ -19,6 +19,9 @@ const MADE: &str = "made";
 /// What stands for a kind of object; the objects go with it.
 const DEFINITIONS: &str = "/customresourcedefinitions/";
 
+/// Where the first slot's kubelet listens.
+const PORT: usize = 10250;
+
 /// Name of a slot's node.
 pub(super) fn node(tag: &str, slot: usize) -> String {
     format!("{tag}-{slot}")
@@ -40,6 +43,12 @@ fn netns_of(lab: &Path) -> String {
 }
 
 impl ControlPlane {
+    /// Where this node's kubelet is to listen: those of a shared API server are in one netns, which is the server's.
+    pub(super) fn kubelet_port(&self) -> usize {
+        let slot = self.node.rsplit_once('-').and_then(|(_, slot)| slot.parse::<usize>().ok());
+        PORT + slot.unwrap_or_default()
+    }
+
     /// The one that tests share, for a test that `needs [SharedApiServer]`.
     #[must_use]
     pub fn shared(lab: &Lab) -> Self {

@@ -1,5 +1,8 @@
 //! What the demo is played with: network namespaces with an address, the processes in them, and the
 //! CNI results that name their pods. All of it lies in one directory and goes when the stage does.
+//!
+//! `tests/e2e/demo.rs` is made of this file too: what the demo shows is what that test runs the commands of. So it needs
+//! nothing of this crate.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -10,27 +13,40 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::shell::{command, output, run, succeeds};
+/// Short graces, so that nobody waits. What they are on a node, the README says. No runtime is asked: one that
+/// happens to run here never had these pods, and would deny them.
+const CONFIG: &str = r#"
+[stuck]
+grace = "1s"
+[holders]
+grace = "500ms"
+leak_age = "500ms"
+[cni]
+cache_dirs = ["CACHE"]
+[runtime]
+sockets = []
+ignore = ["/"]
+"#;
 
 /// One of the pods.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pod {
+pub(crate) struct Pod {
     name: &'static str,
     number: u8,
 }
 
 impl Pod {
-    pub(super) const HEALTHY: Pod = Pod { name: "web-0", number: 2 };
-    pub(super) const LEAKED: Pod = Pod { name: "cart-0", number: 3 };
-    pub(super) const STUCK: Pod = Pod { name: "api-0", number: 4 };
+    pub(crate) const HEALTHY: Pod = Pod { name: "web-0", number: 2 };
+    pub(crate) const LEAKED: Pod = Pod { name: "cart-0", number: 3 };
+    pub(crate) const STUCK: Pod = Pod { name: "api-0", number: 4 };
 
     /// Its IP. Nothing routes to it: both ends of its veth are in the pod.
-    pub(super) fn ip(self) -> String {
+    pub(crate) fn ip(self) -> String {
         format!("10.88.7.{}", self.number)
     }
 
     /// Name of its netns's mount.
-    pub(super) fn netns(self) -> String {
+    pub(crate) fn netns(self) -> String {
         format!("cni-{}", self.name)
     }
 
@@ -41,7 +57,7 @@ impl Pod {
 }
 
 /// The pods, as far as they were made.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     dir: PathBuf,
     roles: PathBuf,
     netns: Vec<PathBuf>,
@@ -53,7 +69,7 @@ pub(super) struct Stage {
 
 impl Stage {
     /// An empty one in `dir`. `roles` is the binary that plays the processes.
-    pub(super) fn new(dir: &Path, roles: &Path) -> Result<Self> {
+    pub(crate) fn new(dir: &Path, roles: &Path) -> Result<Self> {
         let stage = Self {
             dir: dir.to_owned(),
             roles: roles.to_owned(),
@@ -68,19 +84,14 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where everything lies.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// The CNI result cache.
-    pub(super) fn cache(&self) -> PathBuf {
+    fn cache(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// For what the monitor logs.
-    pub(super) fn log(&self) -> PathBuf {
-        self.dir.join("ipwatch.log")
+    /// What the monitor is told.
+    pub(crate) fn config(&self) -> String {
+        CONFIG.replace("CACHE", &self.cache().display().to_string())
     }
 
     fn mount(&self) -> PathBuf {
@@ -88,7 +99,7 @@ impl Stage {
     }
 
     /// A pod with all that belongs to it.
-    pub(super) fn healthy(&mut self) -> Result<()> {
+    pub(crate) fn healthy(&mut self) -> Result<()> {
         let netns = self.netns(Pod::HEALTHY)?;
         self.others.push(self.actor("park", "pause", Some(&netns), None)?);
         self.others.push(self.actor("park", "nginx", Some(&netns), None)?);
@@ -96,12 +107,12 @@ impl Stage {
     }
 
     /// A pod of which only the netns is left: still mounted, as after a DEL that never came.
-    pub(super) fn leaked(&mut self) -> Result<()> {
+    pub(crate) fn leaked(&mut self) -> Result<()> {
         self.netns(Pod::LEAKED).map(|_| ())
     }
 
     /// A pod that reads from a file system whose server never answers.
-    pub(super) fn hanging(&mut self) -> Result<()> {
+    pub(crate) fn hanging(&mut self) -> Result<()> {
         let mount = self.mount();
         let mut server = self.actor("fuse", "s3fs", None, Some(&mount))?;
         let netns = self.netns(Pod::STUCK)?;
@@ -118,20 +129,20 @@ impl Stage {
     }
 
     /// Sends SIGKILL to the one that hangs, if there is one.
-    pub(super) fn kill_hanging(&mut self) -> Result<bool> {
+    pub(crate) fn kill_hanging(&mut self) -> Result<bool> {
         let Some(actor) = &mut self.hanging else { return Ok(false) };
         actor.child.kill()?;
         Ok(true)
     }
 
     /// Ends and removes everything. What hangs goes on when its file server has ended.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         drop(self.server.take());
-        succeeds(command(&["umount", "-l"]).arg(self.mount()));
+        quietly(Command::new("umount").arg("-l").arg(self.mount()));
         drop(self.hanging.take());
         self.others.clear();
         for netns in self.netns.drain(..) {
-            succeeds(command(&["umount"]).arg(netns));
+            quietly(Command::new("umount").arg(netns));
         }
     }
 
@@ -152,7 +163,7 @@ impl Stage {
         ] {
             let mut nsenter = Command::new("nsenter");
             nsenter.arg(format!("--net={}", path.display())).arg("ip").args(words);
-            output(&mut nsenter)?;
+            run(&mut nsenter)?;
         }
         fs::write(self.cache().join(format!("demo-{}-eth0", pod.sandbox())), cached(pod, &path))?;
         Ok(path)
@@ -186,6 +197,20 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// Runs it; fails, with what it said, when it does.
+fn run(command: &mut Command) -> Result<()> {
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
+    if !out.status.success() {
+        bail!("{command:?}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Runs it, whatever comes of it.
+fn quietly(command: &mut Command) {
+    let _ = command.stdin(Stdio::null()).output();
 }
 
 /// What libcni caches of a successful ADD (libcni/api.go, `cachedInfo`).

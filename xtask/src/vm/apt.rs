@@ -1,53 +1,120 @@
-//! apt for a machine's packages: this machine's own, or, for another architecture, the same sources with lists and
-//! a state of their own, so that dpkg here never hears of that architecture.
+//! apt for a machine's packages: this machine's own, or, for another architecture or another release of Debian, one
+//! with lists and a state of its own, so that dpkg and apt here never hear of either.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::machine::Machine;
+use crate::shell::output;
 use crate::{place, setup};
+
+/// A release of Debian that the machine's own sources do not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Debian 11. Its kernel is kept up in its security suite.
+    Bullseye,
+    /// The newest of everything.
+    Sid,
+}
+
+impl Release {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bullseye => "bullseye",
+            Self::Sid => "sid",
+        }
+    }
+
+    /// Labels of the archives that have it, as their Release files say, and what it is called there.
+    fn suites(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Bullseye => &[("Debian", "bullseye"), ("Debian-Security", "bullseye-security")],
+            Self::Sid => &[("Debian", "sid")],
+        }
+    }
+
+    /// Its sources, on the mirrors that `mirror` names by an archive's label.
+    fn sources(self, mirror: impl Fn(&str) -> String) -> String {
+        let mut text = String::new();
+        for (label, suite) in self.suites() {
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYS}\n\n",
+                mirror(label)
+            );
+        }
+        text
+    }
+}
+
+/// Debian's keys, as its package `debian-archive-keyring` installs them.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The mirror of an archive: the one that the machine's own sources name, else Debian's.
+fn mirror(label: &str) -> String {
+    let mut targets = setup::apt("apt-get");
+    targets.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
+    let known = output(targets.arg(format!("Label: {label}"))).unwrap_or_default();
+    known.lines().next().map_or_else(
+        || format!("http://deb.debian.org/{}", label.to_lowercase()),
+        |uri| uri.trim_end_matches('/').to_owned(),
+    )
+}
 
 /// One.
 pub(super) struct Apt {
-    /// Of another architecture.
-    foreign: Option<(Machine, PathBuf)>,
+    /// Of another architecture or release.
+    private: Option<Private>,
+}
+
+/// What keeps it apart.
+struct Private {
+    machine: Machine,
+    release: Option<Release>,
+    dir: PathBuf,
 }
 
 impl Apt {
-    /// That of this machine.
-    pub(super) fn of(machine: Machine) -> Result<Self> {
-        if machine == Machine::own()? {
-            return Ok(Self { foreign: None });
+    /// That of a machine of this kind, with the machine's own sources or those of another release.
+    pub(super) fn of(machine: Machine, release: Option<Release>) -> Result<Self> {
+        if machine == Machine::own()? && release.is_none() {
+            return Ok(Self { private: None });
         }
-        let dir = place::cache(&format!("apt-{}", machine.debian()))?;
-        for name in ["lists/partial", "cache/archives/partial"] {
+        let suffix = release.map(|release| format!("-{}", release.name())).unwrap_or_default();
+        let dir = place::cache(&format!("apt-{}{suffix}", machine.debian()))?;
+        for name in ["lists/partial", "cache/archives/partial", "parts"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
         // Nothing is installed: what a package needs is all that it names.
         std::fs::write(dir.join("status"), "")?;
-        Ok(Self { foreign: Some((machine, dir)) })
+        if let Some(release) = release {
+            std::fs::write(dir.join(SOURCES), release.sources(mirror))?;
+        }
+        Ok(Self { private: Some(Private { machine, release, dir }) })
     }
 
     /// `apt-get` or `apt-cache`.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut apt = setup::apt(program);
-        if let Some((machine, dir)) = &self.foreign {
-            let mut set = |key: &str, value: &str| {
-                apt.args(["-o", &format!("{key}={value}")]);
-            };
-            set("APT::Architecture", machine.debian());
-            set("APT::Architectures", machine.debian());
-            set("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false");
-            for (key, name) in [
-                ("Dir::State", ""),
-                ("Dir::State::lists", "lists"),
-                ("Dir::State::status", "status"),
-                ("Dir::Cache", "cache"),
-            ] {
-                set(key, &dir.join(name).to_string_lossy());
-            }
+        let Some(Private { machine, release, dir }) = &self.private else { return apt };
+        let mut set = |key: &str, value: &str| {
+            apt.args(["-o", &format!("{key}={value}")]);
+        };
+        set("APT::Architecture", machine.debian());
+        set("APT::Architectures", machine.debian());
+        set("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false");
+        let mut lies_at = |key: &str, name: &str| set(key, &dir.join(name).to_string_lossy());
+        lies_at("Dir::State", "");
+        lies_at("Dir::State::lists", "lists");
+        lies_at("Dir::State::status", "status");
+        lies_at("Dir::Cache", "cache");
+        if release.is_some() {
+            lies_at("Dir::Etc::sourcelist", SOURCES);
+            lies_at("Dir::Etc::sourceparts", "parts");
         }
         apt
     }
@@ -60,5 +127,24 @@ impl Apt {
     /// Downloads packages and unpacks them into `dir`.
     pub(super) fn unpack(&self, packages: &[&str], dir: &Path) -> Result<()> {
         setup::unpack_by(self.command("apt-get"), packages, dir)
+    }
+}
+
+/// The sources of another release. apt goes by the end of the name.
+const SOURCES: &str = "release.sources";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_release_comes_from_the_mirrors_of_the_machines_own() {
+        let sources = Release::Bullseye.sources(|label| format!("http://mirror/{label}"));
+        let of = |line: &str| sources.lines().filter(|it| it.starts_with(line)).count();
+        assert_eq!((of("Types: deb"), of("Signed-By: ")), (2, 2));
+        assert!(sources.contains("URIs: http://mirror/Debian\nSuites: bullseye\n"), "{sources}");
+        let security = "URIs: http://mirror/Debian-Security\nSuites: bullseye-security\n";
+        assert!(sources.contains(security), "{sources}");
+        assert!(!Release::Sid.sources(str::to_owned).contains("security"));
     }
 }

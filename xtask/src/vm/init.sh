@@ -8,6 +8,7 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs run /run
 mount -t tmpfs tmp /tmp
 mount -t tracefs tracefs /sys/kernel/tracing
+mount -t securityfs securityfs /sys/kernel/security
 
 while read -r module; do
     insmod "/modules/$module" || echo "cannot load $module"
@@ -35,6 +36,18 @@ tests() {
     shift
     echo "-- probes: $IPWATCH_TEST_PROBES"
     e2e "$@" || code=1
+}
+# What the daemon says of itself here, with all that root may do, on one line: `ipwatch-support: JSON`.
+support() {
+    ipwatch run >/tmp/support.log 2>&1 &
+    i=0
+    until ipwatch doctor -o json >/tmp/support.json 2>/dev/null || [ $i -ge 120 ]; do
+        i=$((i + 1))
+        sleep 1
+    done
+    echo "ipwatch-support: {\"kernel\": \"$(uname -r)\", \"doctor\": $(tr -d '\n' </tmp/support.json)}"
+    [ -s /tmp/support.json ] || code=1
+    kill $!
 }
 echo "Linux $(uname -r)"
 . /runs

@@ -21,13 +21,13 @@ const INIT: &str = include_str!("init.sh");
 /// The CNI plugins that the tests run.
 const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvlan", "ptp"];
 
-/// Makes it in `dir` and returns its path.
+/// Makes it in `dir` and returns its path. `runs` is what `init.sh` does in the end.
 pub(crate) fn make(
     dir: &Path,
     stock: Stock,
     kernel: &Fetched,
     binaries: &Binaries,
-    runs: &[Run],
+    runs: &str,
 ) -> Result<PathBuf> {
     let root = dir.join("root");
     let _ = fs::remove_dir_all(&root);
@@ -50,7 +50,7 @@ pub(crate) fn make(
     }
     fs::write(root.join("init"), INIT)?;
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
-    fs::write(root.join("runs"), script(runs))?;
+    fs::write(root.join("runs"), runs)?;
     fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
     tools(&root, &Source { stock, sysroot: &kernel.sysroot })?;
@@ -81,8 +81,11 @@ pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> 
 }
 
 /// One call of `tests` (see `init.sh`) for each run.
-fn script(runs: &[Run]) -> String {
+pub(super) fn script(runs: &[Run], shipped: bool) -> String {
     let mut text = String::new();
+    if shipped {
+        text.push_str("export IPWATCH_TEST_SHIPPED=1\n");
+    }
     for run in runs {
         let args: Vec<String> =
             run.args.iter().map(|arg| format!("'{}'", arg.replace('\'', r"'\''"))).collect();

@@ -15,8 +15,8 @@ use crate::tally::Tally;
 /// The line with which `init.sh` ends.
 const END: &str = "ipwatch-vm: exit ";
 
-/// A VM that takes longer hangs: three times what both runs of the suite take on two cores.
-const LIMIT: Duration = Duration::from_secs(1800);
+/// A VM that takes longer hangs: three times what both runs of the suite take on two cores, beside another VM twice.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// So does one that says nothing for so long: every test says when it is done.
 const SILENCE: Duration = Duration::from_secs(300);
@@ -29,6 +29,18 @@ pub(crate) fn boot(
     image: &Path,
     initramfs: &Path,
     disks: &[&Path],
+) -> Result<Option<Tally>> {
+    boot_and_hear(emulator, kernel, image, initramfs, disks, |_| {})
+}
+
+/// The same, and hands every line on.
+pub(crate) fn boot_and_hear(
+    emulator: &Emulator,
+    kernel: Stock,
+    image: &Path,
+    initramfs: &Path,
+    disks: &[&Path],
+    mut hear: impl FnMut(&str),
 ) -> Result<Option<Tally>> {
     let mut command = Command::new("timeout");
     // In this process's group: Ctrl-C ends the VM too.
@@ -50,13 +62,17 @@ pub(crate) fn boot(
     // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
     command.args([
         "-append",
-        &format!("{console} panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1"),
+        &format!(
+            "{console} panic=-1 quiet loglevel=5 softlockup_all_cpu_backtrace=1 {}",
+            kernel.words
+        ),
     ]);
     command.stdin(std::process::Stdio::null());
     let mut tally = Tally::default();
     let mut end = None;
     shell::lines_within(&mut command, SILENCE, |line| {
         println!("[{}] {line}", kernel.name);
+        hear(line);
         tally.read(line, &format!("{} ", kernel.name));
         if let Some(code) = line.strip_prefix(END) {
             end = Some(code == "0");

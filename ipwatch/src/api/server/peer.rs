@@ -38,10 +38,33 @@ impl Access {
 impl Peer {
     /// Asks the kernel.
     pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
+        let credentials = credentials(socket.as_fd())?;
         let mut gids = supplementary(socket.as_fd())?;
-        gids.push(credentials.gid.as_raw());
-        Ok(Self { uid: credentials.uid.as_raw(), gids })
+        gids.push(credentials.gid);
+        Ok(Self { uid: credentials.uid, gids })
+    }
+}
+
+/// `SO_PEERCRED`. By hand, for a peer in a pid namespace that is not below ours has pid 0 here (`pid_vnr` in
+/// `cred_to_ucred`, net/core/sock.c), which rustix takes for an error. Who it is its user tells.
+fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes into `credentials`, which is as long, and the length it wrote
+    // into `bytes`; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut bytes,
+        )
+    };
+    if result == 0 && bytes as usize == size_of::<libc::ucred>() {
+        Ok(credentials)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

@@ -32,8 +32,10 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     columns.push("WHY");
     let mut events = Table::new(&columns);
     let mut notes = Notes { inline: view.wide || !view.headers, texts: Vec::new() };
-    for probe in probes {
+    let whys: Vec<String> = probes.iter().map(why).collect();
+    for (probe, why) in probes.iter().zip(&whys) {
         let style = match probe.status.as_str() {
+            "active" if probe.missed.is_some() => Style::Yellow,
             "active" => Style::Green,
             "missing" | "degraded" => Style::Red,
             _ => Style::Yellow,
@@ -51,7 +53,7 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         if proven {
             row.push(canary(probe.canary.as_ref(), &mut notes));
         }
-        row.push(Cell::new(notes.note(probe.why.as_deref().unwrap_or_default())));
+        row.push(Cell::new(notes.note(why)));
         events.row(row);
     }
     let sources = sources.render(view.headers, view.paint);
@@ -65,12 +67,13 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     }
 }
 
-/// What the canary has shown: "seen in 120 µs, 3m ago".
+/// What the canary has shown: "seen in 120 µs, 3m ago", or "counted, 3m ago".
 fn canary<'a>(proof: Option<&'a Proof>, notes: &mut Notes<'a>) -> Cell {
     let Some(proof) = proof else { return Cell::new("") };
     let ago = format!("{} ago", text::span(proof.ago_secs.cast_signed()));
     match (proof.verdict.as_str(), proof.micros) {
         ("seen", Some(micros)) => Cell::new(format!("seen in {}, {ago}", spelt(micros))),
+        ("seen", None) => Cell::new(format!("counted, {ago}")),
         ("not-seen", _) => Cell::styled("attached, not seen", Style::Red),
         _ => {
             let why = notes.note(proof.why.as_deref().unwrap_or_default());
@@ -84,6 +87,15 @@ fn spelt(micros: u64) -> String {
         0..10_000 => format!("{micros} µs"),
         _ => format!("{} ms", micros / 1000),
     }
+}
+
+/// Why an event stands where it does, and what it did not tell.
+fn why(probe: &Probe) -> String {
+    let missed = probe.missed.map(|count| {
+        format!("{count} were not told by it: a look at all tasks found what they had left")
+    });
+    let why: Vec<&str> = missed.as_deref().into_iter().chain(probe.why.as_deref()).collect();
+    why.join("; ")
 }
 
 /// What was not taken: nothing, on most nodes.
@@ -148,14 +160,15 @@ mod tests {
         assert!(events.starts_with("EVENT             RUNG     HOOK"), "{events}");
         assert!(events.contains("none     addrconf_dad_failure           missing"), "{events}");
         assert!(events.contains("  [1]\n"), "{events}");
-        assert!(events.contains("active    seen in 120 µs, 3m ago  -\n"), "{events}");
+        assert!(events.contains("active    counted, 3m ago         -\n"), "{events}");
+        assert!(events.contains("fallback  seen in 120 µs, 3m ago  [1]\n"), "{events}");
         assert!(events.contains("not tried: [2]"), "{events}");
         assert!(events.contains("\n\n[2] only the host's links are heard"), "{events}");
         assert!(events.contains("\n\n[1] fentry: load refused (EOPNOTSUPP): CONFIG_DYNAMIC"));
         assert!(events.contains("fentry and kprobe refused: EPERM\n"), "{events}");
         let wide = document(&sample, View { wide: true, ..plain(&sample) });
         assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
-        assert!(wide.contains("112    0     -"), "{wide}");
+        assert!(wide.contains("640    0     -"), "{wide}");
         assert!(wide.contains("71     1900  not tried: only the host's links"), "{wide}");
     }
 

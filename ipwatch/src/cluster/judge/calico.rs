@@ -13,7 +13,7 @@ use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl};
 use crate::cluster::world::{Block, CalicoAllocation, CalicoPool, Look, State};
 use crate::contract::ClusterRange;
 use crate::finding::Severity;
-use crate::remedy::{Step, text, value};
+use crate::remedy::{Step, said, text, value};
 
 const ORPHANED: &str = "ipam-block-orphaned";
 const HANDLE: &str = "ipam-handle-orphaned";
@@ -111,7 +111,8 @@ fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<C
             continue;
         };
         let why = format!(
-            "it belongs to node {host}, which is gone: none but its {} allocations is used",
+            "it belongs to node {}, which is gone: none but its {} allocations is used",
+            said(host),
             block.allocations.len()
         );
         let mut found = Candidate::new(ORPHANED, format!("{} {host}", block.name), why);
@@ -186,7 +187,7 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
             let block = look.blocks.items.iter().find(|block| block.range.contains(*ip));
             let why = format!(
                 "{} has it, and Calico takes it for free: the next pod may be given it",
-                pod.full_name()
+                said(&pod.full_name())
             );
             let mut found = Candidate::new(WITHOUT, format!("{} {ip}", pod.uid), why);
             found.severity = Severity::Critical;

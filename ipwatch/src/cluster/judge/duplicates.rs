@@ -14,7 +14,7 @@ use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
 use crate::cluster::world::{Bounds, Look, Pod};
 use crate::finding::Severity;
-use crate::remedy::{Step, text};
+use crate::remedy::{Step, said, text};
 use crate::sources::kubernetes::whereabouts::Range;
 
 const DUPLICATE: &str = "ip-duplicate";
@@ -142,16 +142,18 @@ fn duplicate(
     let mut uids: Vec<&str> = held.pods.iter().map(|pod| pod.uid.as_str()).collect();
     uids.sort_unstable();
     let pods = held.pods.get(..NAMED).unwrap_or(&held.pods);
-    let mut places: Vec<String> =
-        pods.iter().map(|pod| format!("{} on {}", pod.full_name(), pod.node)).collect();
+    let mut places: Vec<String> = pods
+        .iter()
+        .map(|pod| format!("{} on {}", said(&pod.full_name()), said(&pod.node)))
+        .collect();
     if held.pods.len() > pods.len() {
         places.push(format!("and {} more", held.pods.len() - pods.len()));
     }
-    let networks: Vec<&str> = held.networks.iter().copied().collect();
+    let networks: Vec<String> = held.networks.iter().map(|network| said(network)).collect();
     let of = match (realm, &networks[..]) {
         (_, []) => String::new(),
         (Realm::Pool(pool), [_, _, ..]) => {
-            format!(" on networks {} of pool {pool}", networks.join(" and "))
+            format!(" on networks {} of pool {}", networks.join(" and "), said(pool))
         }
         _ => format!(" on network {}", networks.join(" and ")),
     };
@@ -167,8 +169,9 @@ fn duplicate(
     if let Realm::Network(name) = realm {
         found.certainty = Certainty::Likely;
         found.evidence.push(format!(
-            "no NetworkAttachmentDefinition says that the IPs of {name} are Whereabouts': of another IPAM each node may \
-             have the same"
+            "no NetworkAttachmentDefinition says that the IPs of {} are Whereabouts': of another IPAM each node may \
+             have the same",
+            said(name)
         ));
     }
     for pod in pods {
@@ -184,7 +187,7 @@ fn duplicate(
             continue;
         };
         found.certainty = Certainty::Likely;
-        found.evidence.push(format!("{} {going}", pod.full_name()));
+        found.evidence.push(format!("{} {going}", said(&pod.full_name())));
     }
     for pod in pods {
         let get = kubectl.command(&["get", "pod", "-n"]).value(&pod.namespace).value(&pod.name);

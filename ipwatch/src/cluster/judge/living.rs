@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::Certainty;
 use crate::cluster::world::{Look, Pod};
+use crate::remedy::said;
 
 /// The pods of a look.
 pub(super) struct Living<'a> {
@@ -124,11 +125,12 @@ impl<'a> Living<'a> {
         if !self.is_known() {
             return Fate::Unknown;
         }
-        let full = format!("{namespace}/{name}");
+        let full = said(&format!("{namespace}/{name}"));
         let Some(pod) = self.pod(namespace, name) else {
             // Another that has it: no one frees what somebody uses.
             if let Some(other) = self.at(ip).first() {
-                let why = format!("its pod {full} is gone, and {} has the IP", other.full_name());
+                let why =
+                    format!("its pod {full} is gone, and {} has the IP", said(&other.full_name()));
                 return Fate::Other(why);
             }
             // The object is gone. Of one deleted by force the container may still run, where no one answers.
@@ -141,22 +143,25 @@ impl<'a> Living<'a> {
         };
         if pod.ended {
             if let Some(other) = self.at(ip).first() {
-                let why = format!("its pod {full} has ended, and {} has the IP", other.full_name());
+                let why = format!(
+                    "its pod {full} has ended, and {} has the IP",
+                    said(&other.full_name())
+                );
                 return Fate::Other(why);
             }
-            let why = format!("its pod {full} has ended ({})", pod.phase);
+            let why = format!("its pod {full} has ended ({})", said(&pod.phase));
             return Fate::Gone(Certainty::Likely, why);
         }
         if self.is_node_gone(&pod.node) {
             if let Some(other) = self.at(ip).iter().find(|other| !std::ptr::eq(**other, pod)) {
                 let why = format!(
                     "its pod {full} is on node {}, which is gone, and {} has the IP",
-                    pod.node,
-                    other.full_name()
+                    said(&pod.node),
+                    said(&other.full_name())
                 );
                 return Fate::Other(why);
             }
-            let why = format!("its pod {full} is on node {}, which is gone", pod.node);
+            let why = format!("its pod {full} is on node {}, which is gone", said(&pod.node));
             return Fate::Gone(Certainty::Likely, why);
         }
         // One without a node is yet to be made.
@@ -176,13 +181,13 @@ impl<'a> Living<'a> {
             return Fate::Alive;
         }
         if let Some(pod) = here.first() {
-            let (name, node) = (pod.full_name(), &pod.node);
+            let (name, node) = (said(&pod.full_name()), said(&pod.node));
             let why = format!("only {name} has this IP, and its node {node} is gone");
             return Fate::Gone(Certainty::Likely, why);
         }
         if let Some(pod) = self.ended_by_ip.get(&ip).and_then(|pods| pods.first()) {
-            let why =
-                format!("only {} has this IP, and it has ended ({})", pod.full_name(), pod.phase);
+            let name = said(&pod.full_name());
+            let why = format!("only {name} has this IP, and it has ended ({})", said(&pod.phase));
             return Fate::Gone(Certainty::Likely, why);
         }
         let why = "it names no pod, and no pod has this IP".to_owned();

@@ -11,7 +11,7 @@ use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::ClusterRange;
 use crate::fact::RangePart;
 use crate::finding::Severity;
-use crate::remedy::{Step, text, value};
+use crate::remedy::{Step, said, text, value};
 
 const DISAGREE: &str = "ipam-records-disagree";
 const SILENT: &str = "node-silent";
@@ -116,7 +116,7 @@ fn fate(
     let named = overlapping.and_then(|one| split(one.podref.as_deref()));
     match named.and_then(|(namespace, name)| living.pod(namespace, name)) {
         Some(pod) if !pod.ended && !living.is_node_gone(&pod.node) => {
-            let name = pod.full_name();
+            let name = said(&pod.full_name());
             Fate::Other(format!("{why}, but its overlapping reservation names {name}, which lives"))
         }
         _ => Fate::Gone(certainty, why),
@@ -194,9 +194,10 @@ fn leaked(case: &Case<'_>, allocation: &Allocation) -> Option<Candidate> {
     found.remediation.push(kubectl.users(allocation.ip));
     found.remediation.push(kubectl.machine(node));
     if let Some(one) = also {
-        let name = format!("{OVERLAPPING} {}/{}", one.namespace, one.name);
+        let name = said(&format!("{}/{}", one.namespace, one.name));
+        let name = format!("{OVERLAPPING} {name}");
         found.evidence.push(match one.podref.as_deref().filter(|_| !goes_with(one, allocation)) {
-            Some(podref) => format!("{name} names {podref}"),
+            Some(podref) => format!("{name} names {}", said(podref)),
             None => format!("{name} keeps it too"),
         });
     }
@@ -461,9 +462,11 @@ fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
     for (name, node) in &look.nodes.items {
         let Some(since) = &node.silent_since else { continue };
         let Some(count) = kept.get(name.as_str()) else { continue };
-        let since = if since.is_empty() { String::new() } else { format!(" since {since}") };
+        let since =
+            if since.is_empty() { String::new() } else { format!(" since {}", said(since)) };
         let why = format!(
-            "node {name} has not answered{since}: {count} allocations of its pods stay until the pods are deleted"
+            "node {} has not answered{since}: {count} allocations of its pods stay until the pods are deleted",
+            said(name)
         );
         let mut found = Candidate::new(SILENT, name.clone(), why);
         found.severity = Severity::Info;

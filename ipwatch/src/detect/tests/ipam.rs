@@ -9,7 +9,7 @@ use crate::finding::Severity;
 
 pub(super) const NEW: &str = "aa4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 pub(super) const SEEN: Sight =
-    Sight { teardown_end: true, release: true, addresses: true, calls: true };
+    Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
 
 pub(super) fn ip(last: u8) -> std::net::IpAddr {
     Ipv4Addr::new(10, 0, 0, last).into()

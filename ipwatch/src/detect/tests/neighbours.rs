@@ -359,7 +359,10 @@ fn proxies_and_virtual_routers_answer_for_others() {
     let mut wire = Wire::bare();
     wire.packet(1_000, IP, A, ClaimKind::Reply);
     wire.packet(1_001, IP, Mac([0, 0, 0x5e, 0, 1, 7]), ClaimKind::Reply);
-    wire.none(1_002, "VRRP");
+    wire.packet(1_001, IP, Mac([0, 0, 0x0c, 7, 0xac, 1]), ClaimKind::Reply);
+    wire.packet(1_001, IP, Mac([0, 7, 0xb4, 0, 1, 1]), ClaimKind::Reply);
+    wire.packet(1_001, IP, Mac([0, 7, 0xb4, 0, 1, 2]), ClaimKind::Reply);
+    wire.none(1_002, "VRRP, HSRP, GLBP");
     let mut wire = Wire::two();
     wire.0.at(5, What::AddressGone { netns: OTHER, key: key(IP) });
     wire.packet(1_000, IP, A, ClaimKind::Reply);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::dispute::has;
-use super::super::netns::{AddressEntry, Netns};
+use super::super::{AddressEntry, netns::Netns};
 use super::super::{Identity, NetnsId, NodeMap, Table};
 use super::plan::{DevId, Plan};
 use super::router::{self, Port};

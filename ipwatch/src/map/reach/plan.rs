@@ -22,6 +22,7 @@ const MAX_STACK: usize = 8;
 /// What a device does with frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// One end of a pair; netkit's too.
     Veth,
     /// Whether it keeps VLANs apart, if that is known.
     Bridge(Option<bool>),
@@ -375,8 +376,10 @@ fn kind(link: &Link) -> Kind {
     if link.loopback {
         return Kind::Loopback;
     }
+    if link.is_pair() {
+        return Kind::Veth;
+    }
     match (link.kind.as_deref(), &link.detail) {
-        (Some("veth"), _) => Kind::Veth,
         (Some("bridge"), Some(LinkDetail::Bridge { vlan_filtering })) => {
             Kind::Bridge(Some(*vlan_filtering))
         }

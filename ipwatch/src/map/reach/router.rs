@@ -51,7 +51,7 @@ pub(super) fn meet(
     }
     let single = |at: Endpoint| {
         map.netns(at.netns).is_some_and(|netns| {
-            netns.on_device(at.ifindex, ip).any(|(key, _)| key.prefix_len == len(ip))
+            netns.on_device(at.ifindex, ip).any(|(_, known)| known.prefix_len == len(ip))
         })
     };
     let routed = || {

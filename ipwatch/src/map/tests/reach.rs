@@ -513,6 +513,23 @@ fn the_hosts_word_for_a_pair_is_enough_and_the_bridge_is_named() {
     assert_eq!(feed.reached(1, 2), []);
 }
 
+/// Its two ends tell of each other as a veth's do (`netkit_get_iflink`, drivers/net/netkit.c, 6.7 to 6.18).
+#[test]
+fn a_netkit_is_a_pair() {
+    let mut feed = on_a_bridge(2);
+    let netkit = |link: Link| Link { kind: Some("netkit".into()), ..link };
+    let netns = netns_of(3);
+    feed.tell(What::Link { netns, link: netkit(veth(2, 103, Some(0))) });
+    assert_eq!(feed.reached(3, 2), []);
+    let end = Link { master: Some(5), ..netkit(veth(103, 2, netns.nsid)) };
+    feed.tell(What::Link { netns: HOST, link: end });
+    let bridge = feed.end(HOST, 5);
+    let others = [1, 2].map(|n| (feed.end(netns_of(n), 2), bridge));
+    assert_eq!(feed.reached(3, 2), [vec![(bridge, bridge)], others.to_vec()].concat());
+    let ids = [3, 1].map(|n| feed.map.find(&netns_of(n)).unwrap());
+    assert_eq!(feed.map.segment(ids[0], 2), feed.map.segment(ids[1], 2), "one link");
+}
+
 #[test]
 fn by_a_pair_with_the_host_a_parent_there_is_known_too() {
     let mut feed = on_a_bridge(2);

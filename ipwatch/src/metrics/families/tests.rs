@@ -32,6 +32,7 @@ fn probe(event: &str, seen: Option<u64>) -> Probe {
         seen,
         lost: None,
         canary: None,
+        missed: None,
     }
 }
 
@@ -59,6 +60,7 @@ fn full() -> Reading {
     let source =
         SourceState { name: "netlink".into(), status: SourceStatus::Active, detail: String::new() };
     Reading {
+        missed_events: [("process-fork", 2)].into(),
         node: "node-17".into(),
         kernel: "6.12".into(),
         whole: true,
@@ -166,6 +168,7 @@ fn a_reading_is_told_as_it_is() {
         "ipwatch_metrics_omitted{metric=\"ipwatch_address_info\"} 4",
         "ipwatch_metrics_omitted{metric=\"ipwatch_critical_finding_info\"} 1",
         "ipwatch_metrics_refused_total 9",
+        "ipwatch_missed_events_total{event=\"process-fork\"} 2",
     ] {
         assert!(page.lines().any(|told| told == line), "{line}\nis not in\n{page}");
     }

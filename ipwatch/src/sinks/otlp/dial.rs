@@ -1,4 +1,4 @@
-//! Connecting to a collector: TCP or a Unix socket, with TLS or without, for both protocols alike.
+//! Connects to a collector over TCP or a Unix socket, with or without TLS. Used by both protocols.
 
 use std::io;
 use std::sync::Arc;

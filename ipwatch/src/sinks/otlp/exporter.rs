@@ -1,41 +1,37 @@
-//! The task that sends: one batch after the other, as often as it takes.
+//! The task that sends batches one after the other and retries failed ones.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-
 use super::transport::{Payload, Refusal, Transport};
 use crate::escape::escape;
-use crate::sinks::queue::{Item, Queue};
-use crate::sinks::{Node, call, log_record, metrics, span, teardown, tenure};
+use crate::sinks::queue::{Item, Kind, Queue};
+use crate::sinks::wire::Origin;
 
-/// How many items one request carries.
+/// Maximum number of items in one request.
 const BATCH: usize = 32;
-/// First and longest wait after a failure.
+/// First and longest delay before a retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 pub(super) struct Exporter {
     transport: Transport,
-    node: Node,
+    origin: Origin,
     queue: Arc<Queue>,
-    /// It took the last batch in part only.
+    /// The collector rejected some items of the last batch.
     rejecting: bool,
 }
 
 impl Exporter {
-    pub(super) fn new(transport: Transport, node: Node, queue: Arc<Queue>) -> Self {
-        Self { transport, node, queue, rejecting: false }
+    pub(super) fn new(transport: Transport, origin: Origin, queue: Arc<Queue>) -> Self {
+        Self { transport, origin, queue, rejecting: false }
     }
 
-    /// Until the end is asked for and nothing is left.
+    /// Runs until shutdown is requested and the queue is empty.
     pub(super) async fn run(mut self) {
         loop {
             let batch = self.queue.take(BATCH);
             if !batch.is_empty() {
-                self.deliver(&batch).await;
+                self.deliver(batch).await;
             } else if self.queue.is_ending() {
                 return;
             } else {
@@ -44,16 +40,17 @@ impl Exporter {
         }
     }
 
-    /// Sends one batch, as often as it takes. At the end of the daemon a failure is final.
-    async fn deliver(&mut self, batch: &[Item]) {
+    /// Sends one batch and retries it until it is accepted or rejected. During shutdown there are no retries.
+    async fn deliver(&mut self, batch: Vec<Item>) {
         let count = batch.len() as u64;
+        let payload = payload(batch, &self.origin);
         let mut wait = BACKOFF.0;
         loop {
-            match self.transport.send(payload(batch, &self.node)).await {
+            match self.transport.send(&payload).await {
                 Ok(taken) => {
-                    let rejected = match batch.first() {
-                        // A snapshot has many points, and is one to us.
-                        Some(Item::Metrics(_)) => taken.rejected.min(1),
+                    let rejected = match payload {
+                        // The collector counts data points; we count snapshots.
+                        Payload::Metrics(_) => taken.rejected.min(1),
                         _ => taken.rejected.min(count),
                     };
                     self.queue.settle(count - rejected, rejected);
@@ -81,7 +78,7 @@ impl Exporter {
     fn tell_taken(&mut self, rejected: u64, why: &str) {
         let before = std::mem::replace(&mut self.rejecting, rejected > 0);
         let (url, signal) = self.names();
-        // One line when it begins; the counters tell how many.
+        // Logged once; the counters have the number.
         if rejected > 0 && !before {
             let why = escape(why);
             tracing::warn!("the OTLP collector at {url} rejected {rejected} {signal}: {why}");
@@ -91,7 +88,7 @@ impl Exporter {
         }
     }
 
-    /// One line when it begins to fail, not one for each attempt.
+    /// Logs the first failure, not each retry.
     fn report(&self, why: &str, fate: &str) {
         let (url, signal) = self.names();
         if self.queue.failed(why) {
@@ -105,39 +102,32 @@ impl Exporter {
         (escape(&route.target.url), route.signal.as_str())
     }
 
-    /// Waits, but not beyond the end of the daemon.
+    /// Waits, or returns early on shutdown.
     async fn pause(&self, wait: Duration) {
         let ending = async {
             while !self.queue.is_ending() {
                 self.queue.news.notified().await;
             }
         };
-        // Either outcome means the same: try again.
+        // Retry in either case.
         let _ = tokio::time::timeout(wait, ending).await;
     }
 }
 
-/// A batch is of one kind, so that it goes into one request.
-fn payload(batch: &[Item], node: &Node) -> Payload {
-    let (mut spans, mut records, mut resource_metrics) = (Vec::new(), Vec::new(), Vec::new());
+/// The request for a batch, whose items are all of one kind.
+fn payload(batch: Vec<Item>, origin: &Origin) -> Payload {
+    let kind = batch.first().map_or(Kind::Findings, Item::kind);
+    let (mut spans, mut records, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
     for item in batch {
         match item {
-            Item::Finding(published) => spans.push(span::span(published)),
-            Item::Teardown(teardown) => spans.push(teardown::span(teardown)),
-            Item::Call(run) => spans.push(call::span(run)),
-            Item::Tenure(held) => spans.push(tenure::span(held)),
-            Item::Log(change) => records.push(log_record::record(change)),
-            Item::Metrics(snapshot) => {
-                resource_metrics.extend(metrics::from_node(snapshot, node));
-            }
+            Item::Span(_, span) => spans.push(*span),
+            Item::Log(record) => records.push(*record),
+            Item::Metrics(snapshot) => snapshots.push(snapshot),
         }
     }
-    if !resource_metrics.is_empty() {
-        return Payload::Metrics(ExportMetricsServiceRequest { resource_metrics });
+    match kind {
+        Kind::Metrics => Payload::Metrics(origin.metrics(&snapshots)),
+        Kind::Logs => Payload::Logs(origin.logs(records)),
+        kind => Payload::Traces(origin.traces(kind, spans)),
     }
-    if !records.is_empty() {
-        let resource_logs = log_record::from_node(records, node);
-        return Payload::Logs(ExportLogsServiceRequest { resource_logs });
-    }
-    Payload::Traces(ExportTraceServiceRequest { resource_spans: span::from_node(spans, node) })
 }

@@ -1,4 +1,4 @@
-//! OTLP over HTTP/1.1: protobuf in a POST, on one connection that is kept while it works.
+//! OTLP over HTTP/1.1: protobuf in a POST, on one persistent connection.
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -25,7 +25,7 @@ pub(super) struct Http {
     line: Option<Line>,
 }
 
-/// A connection, and who drives it.
+/// A connection and the task that drives it.
 struct Line {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
@@ -50,13 +50,13 @@ impl Http {
         Ok(Self { dial: Dial::new(route)?, path: target.path.clone(), headers, line: None })
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(super) fn hang_up(&mut self) {
         self.line = None;
     }
 
-    pub(super) async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
-        let body = Bytes::from(match &payload {
+    pub(super) async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
+        let body = Bytes::from(match payload {
             Payload::Traces(traces) => traces.encode_to_vec(),
             Payload::Logs(logs) => logs.encode_to_vec(),
             Payload::Metrics(metrics) => metrics.encode_to_vec(),
@@ -70,13 +70,13 @@ impl Http {
             }
         };
         if status.is_success() {
-            return Ok(taken(&payload, &body));
+            return Ok(taken(payload, &body));
         }
         Err(refusal(status))
     }
 
     async fn exchange(&mut self, body: Bytes) -> Result<(StatusCode, Bytes), String> {
-        // A collector closes a connection that was idle for long: that is no failure.
+        // Collectors close idle connections. That is not a failure.
         let mut line = match self.line.take() {
             Some(line) if !line.sender.is_closed() => line,
             _ => self.connect().await?,
@@ -89,7 +89,7 @@ impl Http {
         let request = request.body(Full::new(body)).map_err(|error| chain(&error))?;
         let answer = line.sender.send_request(request).await.map_err(|error| chain(&error))?;
         let status = answer.status();
-        // The status alone says what became of it. A connection with the rest of an answer on it is not used again.
+        // The status alone decides. A connection with an unread rest of a response is not reused.
         let body = match read(answer).await {
             Ok(body) => {
                 self.line = Some(line);
@@ -108,7 +108,7 @@ impl Http {
         let made = handshake(TokioIo::new(stream)).await;
         let (sender, connection) = made.map_err(|error| chain(&error))?;
         let driver = tokio::spawn(async move {
-            // What breaks it is told by the request that it breaks.
+            // The request that fails reports the error.
             let _ = connection.await;
         });
         Ok(Line { sender, driver })
@@ -120,7 +120,7 @@ async fn read(answer: Response<Incoming>) -> Result<Bytes, String> {
     Ok(body.map_err(|error| chain(&*error))?.to_bytes())
 }
 
-/// How much of it was taken. An answer that says nothing took all.
+/// How many items were rejected. An empty response means none.
 fn taken(payload: &Payload, body: &Bytes) -> Taken {
     let partial = match payload {
         Payload::Traces(_) => ExportTraceServiceResponse::decode(body.clone())
@@ -139,7 +139,7 @@ fn taken(payload: &Payload, body: &Bytes) -> Taken {
     partial.unwrap_or_default()
 }
 
-/// As the OTLP specification sorts them (§ "Failures" of OTLP/HTTP).
+/// Classifies a status as the OTLP specification does (§ "Failures" of OTLP/HTTP).
 fn refusal(status: StatusCode) -> Refusal {
     let why = format!("HTTP {status}");
     match status {

@@ -20,6 +20,7 @@ use crate::sinks::call::tests::run;
 use crate::sinks::tests::{node, opened, resolved, updated};
 use crate::testing::serve_grpc;
 
+mod golden;
 mod hostile;
 mod http;
 mod secure;
@@ -225,7 +226,7 @@ async fn a_burst_is_delivered_or_counted_to_the_span() {
     let calls = otlp.calls().unwrap();
     let one = run(7, None);
     for n in 0..BURST {
-        calls.publish(one.clone());
+        calls.publish(&one);
         if n % 100 == 0 {
             // As the daemon does between two turns.
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! TLS to a collector: whom to trust, and who we are. Reads the files once, at the start.
+//! TLS to a collector: certificate authorities and client certificate. The files are read once, at start-up.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::route::Protocol;
 use crate::bounded;
 use crate::tls::{self, Wrong};
 
-/// No file of certificates is longer than this; the system's list of all has some 200 KiB.
+/// Maximum size of a certificate file. A system's CA bundle has some 200 KiB.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The files that may be named.
+/// The files of the configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Files {
-    /// Whom to trust.
+    /// Certificate authorities.
     pub(super) ca: Option<PathBuf>,
-    /// Our own certificate.
+    /// Client certificate.
     pub(super) certificate: Option<PathBuf>,
-    /// Its key.
+    /// Its private key.
     pub(super) key: Option<PathBuf>,
 }
 
-/// What a client needs. HTTP/2 is agreed upon for gRPC only.
+/// The TLS configuration of a client. ALPN offers HTTP/2 for gRPC and HTTP/1.1 otherwise.
 pub(super) fn client(files: &Files, protocol: Protocol) -> Result<Arc<ClientConfig>, OtlpError> {
     let of = |path: &Option<PathBuf>, why| match path {
         Some(path) => OtlpError::File { path: path.clone(), why },

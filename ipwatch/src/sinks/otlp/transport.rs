@@ -1,5 +1,5 @@
-//! One request to the collector and its answer, over gRPC or HTTP. Nothing here waits for longer than the
-//! route's timeout, and an answer is read to a limit only.
+//! One request to the collector and its response, over gRPC or HTTP. A request takes no longer than the timeout of the
+//! route, and the size of a response is limited.
 
 use hyper::header::HeaderMap;
 use hyper_util::rt::TokioIo;
@@ -18,12 +18,12 @@ use super::http::Http;
 use super::route::{Protocol, Route};
 use super::{OtlpError, chain};
 
-/// No answer is longer than this.
+/// Maximum size of a response in bytes.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024;
-/// Who we are, to the collector.
+/// The `User-Agent`.
 pub(super) const AGENT: &str = concat!("ipwatch/", env!("CARGO_PKG_VERSION"));
 
-/// What one request carries.
+/// The message of one request.
 #[derive(Debug, Clone)]
 pub(super) enum Payload {
     Traces(ExportTraceServiceRequest),
@@ -31,7 +31,7 @@ pub(super) enum Payload {
     Metrics(ExportMetricsServiceRequest),
 }
 
-/// The collector took the request, without so many of what was in it.
+/// The collector accepted the request, but rejected this many of its items.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) rejected: u64,
@@ -40,21 +40,21 @@ pub(super) struct Taken {
 
 impl Taken {
     pub(super) fn without(rejected: i64, why: String) -> Self {
-        // A warning alone rejects 0.
+        // A response that only warns rejects 0 items.
         Self { rejected: u64::try_from(rejected).unwrap_or(0), why: cut(&why).to_owned() }
     }
 }
 
-/// Why a batch was not taken.
+/// Why the collector did not accept a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The collector is not there, or overloaded: the same batch may be taken later.
+    /// It is unreachable or overloaded. The request may be retried.
     Later(String),
-    /// It will never take it.
+    /// It rejected the request. A retry would be rejected as well.
     Never(String),
 }
 
-/// The way to the collector. It connects when there is something to send.
+/// A client of the collector. It connects when there is something to send.
 pub(super) struct Transport {
     route: Route,
     way: Way,
@@ -66,7 +66,7 @@ enum Way {
 }
 
 impl Transport {
-    /// To be called within the runtime.
+    /// Must be called within a tokio runtime.
     pub(super) fn new(route: Route) -> Result<Self, OtlpError> {
         let way = match route.protocol {
             Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route)?)),
@@ -79,8 +79,8 @@ impl Transport {
         &self.route
     }
 
-    /// One attempt.
-    pub(super) async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
+    /// Makes one attempt.
+    pub(super) async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
         let answer = async {
             match &mut self.way {
                 Way::Grpc(grpc) => grpc.send(payload).await,
@@ -90,7 +90,7 @@ impl Transport {
         match tokio::time::timeout(self.route.timeout, answer).await {
             Ok(answer) => answer,
             Err(_) => {
-                // Whoever hangs keeps what was sent to him: a new connection owes nothing.
+                // Abandon the connection to a collector that hangs, with whatever is still queued on it.
                 match &mut self.way {
                     Way::Grpc(grpc) => grpc.channel = grpc.fresh(),
                     Way::Http(http) => http.hang_up(),
@@ -115,7 +115,7 @@ impl Grpc {
         let scheme = if target.secure { "https" } else { "http" };
         let origin = format!("{scheme}://{}", target.authority);
         let origin = origin.parse().map_err(|error| wrong(format!("{error}")))?;
-        // The connection is made by us, TLS included: to tonic it is a plain one.
+        // `Dial` makes the connection, TLS included. To tonic it is plain text.
         let endpoint = Endpoint::from_shared(format!("http://{}", target.authority))
             .and_then(|endpoint| endpoint.user_agent(AGENT))
             .map_err(|error| wrong(chain(&error)))?
@@ -129,13 +129,13 @@ impl Grpc {
         connected(&self.endpoint, &self.dial)
     }
 
-    async fn send(&mut self, payload: Payload) -> Result<Taken, Refusal> {
-        // Three generated clients that differ in types alone.
+    async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
+        // The three generated clients differ only in their types.
         macro_rules! export {
             ($client:ident, $message:expr, $rejected:ident) => {{
                 let client = $client::new(self.channel.clone());
                 let mut client = client.max_decoding_message_size(LONGEST_ANSWER);
-                let answer = client.export(self.request($message)).await;
+                let answer = client.export(self.request($message.clone())).await;
                 let partial = answer.map(|answer| answer.into_inner().partial_success);
                 partial.map(|some| some.map(|one| Taken::without(one.$rejected, one.error_message)))
             }};
@@ -163,9 +163,8 @@ fn connected(endpoint: &Endpoint, dial: &Dial) -> Channel {
     }))
 }
 
-/// As the OTLP specification sorts the codes (§ "Failures"), with one exception: a code that says
-/// nothing (a broken connection, a proxy between) is worth another attempt. What the collector said itself
-/// has no source; what broke on the way has.
+/// Classifies a status as the OTLP specification does (§ "Failures"), except that codes which a broken connection or a
+/// proxy can cause are retried. A status from the collector has no source; one from a broken connection has.
 fn refusal(status: &tonic::Status) -> Refusal {
     let source = std::error::Error::source(status);
     let why = match source {
@@ -180,20 +179,20 @@ fn refusal(status: &tonic::Status) -> Refusal {
         | Code::FailedPrecondition
         | Code::Unimplemented
         | Code::Unauthenticated => Refusal::Never(why),
-        // An answer beyond what is read is one too (tonic's `Streaming`): it was sent, and would be again.
+        // Includes a response over the size limit (tonic's `Streaming`): a retry would get the same.
         Code::Internal | Code::OutOfRange if source.is_none() => Refusal::Never(why),
         Code::ResourceExhausted if !asks_for_another(status.details()) => Refusal::Never(why),
         _ => Refusal::Later(why),
     }
 }
 
-/// Whether a status says when to try again: by a `RetryInfo` among its details, which carry their type's name.
+/// Whether a status asks for a retry: its details contain a `RetryInfo`, recognised by its type name.
 fn asks_for_another(details: &[u8]) -> bool {
     const RETRY: &[u8] = b"google.rpc.RetryInfo";
     details.windows(RETRY.len()).any(|name| name == RETRY)
 }
 
-/// As much of a collector's words as is repeated.
+/// Truncates a message of the collector.
 pub(super) fn cut(text: &str) -> &str {
     const MOST: usize = 256;
     &text[..text.floor_char_boundary(MOST)]

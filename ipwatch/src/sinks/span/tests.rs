@@ -1,14 +1,17 @@
 use std::collections::HashMap;
 
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
+use opentelemetry_proto::tonic::trace::v1::{Span, Status, status};
 
 use super::super::attributes::TEXT;
 use super::*;
+use crate::sinks::queue::Kind;
 use crate::sinks::tests::{opened, resolved, updated};
+use crate::sinks::wire::Origin;
 
 /// The span of a change that concerns nothing.
 fn span(change: &Change) -> Span {
-    super::span(&Published { change: change.clone(), links: Vec::new() })
+    super::span(change, &[]).into()
 }
 
 const T0: u64 = 1_767_225_600_000_000_000; // 2026-01-01T00:00:00Z
@@ -151,13 +154,16 @@ fn the_resource_names_the_node() {
     let mut node = crate::sinks::tests::node();
     node.resource = vec![
         ("service.name".to_owned(), "watch".to_owned()),
+        ("deployment".to_owned(), "core".to_owned()),
         ("deployment".to_owned(), "edge".to_owned()),
     ];
-    let spans = from_node(vec![span(&opened("a")), span(&opened("b"))], &node);
+    let spans = ["a", "b"].map(|id| super::span(&opened(id), &[]));
+    let spans = Origin::new(&node).traces(Kind::Findings, spans.into()).resource_spans;
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0].scope_spans[0].spans.len(), 2);
     let resource = spans[0].resource.clone().unwrap();
     let values = values(&resource.attributes);
+    assert_eq!(values.len(), resource.attributes.len(), "each once, as it was said last");
     assert_eq!(values["service.name"], string("watch"), "what the environment says goes first");
     assert_eq!(values["deployment"], string("edge"));
     assert_eq!(values["service.version"], string("1.2.3"));
@@ -166,8 +172,8 @@ fn the_resource_names_the_node() {
 
 #[test]
 fn links_lead_to_what_the_finding_concerns() {
-    let link = Link { trace_id: vec![1; 16], span_id: vec![2; 8], kind: "tenure" };
-    let span = super::span(&Published { change: opened("a"), links: vec![link] });
+    let ids = (TraceId::from_bytes([1; 16]), SpanId::from_bytes([2; 8]));
+    let span = Span::from(super::span(&opened("a"), &[super::link(ids, "tenure")]));
     assert_eq!((&span.links[0].trace_id, &span.links[0].span_id), (&vec![1; 16], &vec![2; 8]));
     assert_eq!(values(&span.links[0].attributes)["ipwatch.link.kind"], string("tenure"));
 }

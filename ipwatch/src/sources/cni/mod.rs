@@ -9,6 +9,7 @@ mod watch;
 
 use std::path::PathBuf;
 
+use crate::reading::Readings;
 use crate::sources::{Closed, Emit};
 
 /// Where libcni keeps its cache: now, and before CNI 0.7 under `/var/lib/cni/cache`.
@@ -50,8 +51,8 @@ pub fn logs() -> Vec<PathBuf> {
 ///
 /// # Errors
 /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when inotify breaks.
-pub async fn run(directories: Vec<PathBuf>, emit: Emit) -> Result<(), Stopped> {
-    watch::run(directories, emit).await
+pub async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) -> Result<(), Stopped> {
+    watch::run(directories, emit, readings).await
 }
 
 /// Why [`run`] ended.

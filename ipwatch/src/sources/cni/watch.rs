@@ -11,6 +11,7 @@ use super::Stopped;
 use super::cache::{self, CacheError};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, Unreadable, What};
+use crate::reading::{self, Readings, Target};
 use crate::sources::Emit;
 use crate::sources::ready::ready;
 use crate::sources::watches::{Event, Watches};
@@ -27,20 +28,46 @@ const FILES: WatchMask = WatchMask::CLOSE_WRITE
 /// Unreadable files that are tried again at every event.
 const MOST_RETRIED: usize = 64;
 
-pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit) -> Result<(), Stopped> {
+/// Follows the cache. Where a directory of it hangs in the kernel, another follower takes over and leaves that one out
+/// until it answers.
+pub(super) async fn run(
+    directories: Vec<PathBuf>,
+    emit: Emit,
+    readings: Readings,
+) -> Result<(), Stopped> {
+    loop {
+        let hangs = follow(directories.clone(), &emit, &readings).await?;
+        tracing::warn!("{hangs} does not answer: the CNI result cache is read without it");
+    }
+}
+
+/// Until something hangs: what that is.
+async fn follow(
+    directories: Vec<PathBuf>,
+    emit: &Emit,
+    readings: &Readings,
+) -> Result<Target, Stopped> {
+    let mut returns = readings.returns();
     let mut cache = Cache::new(directories)?;
     let readable = ready(cache.watches.fd()?, Interest::READABLE)?;
-    let mut first = true;
+    let (mut first, mut anew) = (true, true);
     loop {
         if !first {
-            readable.readable().await?.clear_ready();
+            tokio::select! {
+                guard = readable.readable() => guard?.clear_ready(),
+                // What was left out may be read now.
+                _ = returns.changed() => anew = true,
+            }
         }
         // Off the async worker: a scan reads every file.
-        let work = move || cache.turn(first).map(|facts| (cache, facts));
+        let work = move || cache.turn(first || anew).map(|facts| (cache, facts));
         let facts;
-        (cache, facts) = tokio::task::spawn_blocking(work).await.map_err(io::Error::other)??;
+        (cache, facts) = match reading::unblocked(readings, "cni", work).await? {
+            Ok(done) => done?,
+            Err(hangs) => return Ok(hangs),
+        };
         emit.send(facts).await?;
-        first = false;
+        (first, anew) = (false, false);
     }
 }
 
@@ -79,10 +106,10 @@ impl Cache {
     }
 
     /// The facts of a scan, or of the events that have queued.
-    fn turn(&mut self, first: bool) -> io::Result<Vec<Fact>> {
+    fn turn(&mut self, anew: bool) -> io::Result<Vec<Fact>> {
         let mut facts = Vec::new();
-        let mut pending = Pending { rescan: first, ..Pending::default() };
-        if !first {
+        let mut pending = Pending { rescan: anew, ..Pending::default() };
+        if !anew {
             self.events(&mut pending)?;
         }
         if pending.rescan {
@@ -113,7 +140,13 @@ impl Cache {
     fn arm(&mut self) -> io::Result<()> {
         self.watches.clear();
         for directory in &self.directories {
-            self.watches.follow(directory)?;
+            match reading::path(directory) {
+                Ok(_reading) => self.watches.follow(directory)?,
+                // It is told as unreadable when it is to be listed.
+                Err(error) => {
+                    tracing::debug!(directory = %directory.display(), %error, "not watched")
+                }
+            }
         }
         Ok(())
     }
@@ -236,6 +269,7 @@ impl Cache {
 
 /// The files of a directory; none when it is not there.
 fn list(directory: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    let _reading = reading::path(directory)?;
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,

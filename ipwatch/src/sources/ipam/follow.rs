@@ -19,6 +19,7 @@ use super::trouble::Troubles;
 use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
 use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
+use crate::reading::{self, Readings, Target};
 use crate::sources::ready::ready;
 use crate::sources::watches::{Event, Watches};
 use crate::sources::{Closed, Emit, Unheard};
@@ -45,20 +46,31 @@ const GONE_AFTER: u64 = 200_000_000;
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
-pub(super) async fn run(store: Box<dyn Store>, emit: Emit, first: Unheard) {
+pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, first: Unheard) {
+    let store: Arc<dyn Store> = Arc::from(store);
     let mut first = Some(first);
     let mut pause = AGAIN.0;
-    let mut follower = Follower::new(store, emit);
+    let mut follower = Follower::new(Arc::clone(&store), emit.clone());
     loop {
-        let Ok((back, stopped)) = session(follower, &mut first).await else { return };
-        follower = back;
-        let Stopped::Io(error) = stopped else { return };
-        if follower.down(&error).await.is_err() {
-            return;
-        }
-        first = None;
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN.1);
+        let Ok((back, stopped)) = session(follower, &readings, &mut first).await else { return };
+        follower = match (back, stopped) {
+            (Some(follower), Stopped::Io(error)) => {
+                let mut follower = follower;
+                if follower.down(&error).await.is_err() {
+                    return;
+                }
+                first = None;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(AGAIN.1);
+                follower
+            }
+            // The thread hangs and has the follower with it: another one leaves out what it hangs at.
+            (None, Stopped::Hangs(target)) => {
+                tracing::warn!("{target} does not answer: {} is read without it", store.name());
+                Follower::new(Arc::clone(&store), emit.clone())
+            }
+            _ => return,
+        };
     }
 }
 
@@ -69,16 +81,20 @@ enum Stopped {
     Closed(#[from] Closed),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("{0} does not answer")]
+    Hangs(Target),
 }
 
 /// From the opening of the watches to their end.
 async fn session(
     mut follower: Follower,
+    readings: &Readings,
     first: &mut Option<Unheard>,
-) -> Result<(Follower, Stopped), tokio::task::JoinError> {
+) -> io::Result<(Option<Follower>, Stopped)> {
+    let (name, mut returns) = (follower.store.name(), readings.returns());
     let readable = match follower.open().and_then(|fd| ready(fd, Interest::READABLE)) {
         Ok(readable) => readable,
-        Err(error) => return Ok((follower, error.into())),
+        Err(error) => return Ok((Some(follower), error.into())),
     };
     loop {
         // Off the async worker: a turn may read every file.
@@ -87,17 +103,22 @@ async fn session(
             (follower, turned)
         };
         let turned;
-        (follower, turned) = tokio::task::spawn_blocking(work).await?;
+        (follower, turned) = match reading::unblocked(readings, name, work).await? {
+            Ok(done) => done,
+            Err(hangs) => return Ok((None, Stopped::Hangs(hangs))),
+        };
         *first = None;
         let next = match turned {
             Ok(next) => next,
-            Err(stopped) => return Ok((follower, stopped)),
+            Err(stopped) => return Ok((Some(follower), stopped)),
         };
         tokio::select! {
             guard = readable.readable() => match guard {
                 Ok(mut guard) => guard.clear_ready(),
-                Err(error) => return Ok((follower, error.into())),
+                Err(error) => return Ok((Some(follower), error.into())),
             },
+            // What was left out may be read now.
+            _ = returns.changed() => follower.anew = true,
             () = until(next) => {}
         }
     }
@@ -151,10 +172,10 @@ struct Open {
 }
 
 impl Follower {
-    fn new(store: Box<dyn Store>, emit: Emit) -> Self {
+    fn new(store: Arc<dyn Store>, emit: Emit) -> Self {
         let name = store.name();
         Self {
-            store: Arc::from(store),
+            store,
             out: Out::new(emit),
             watches: None,
             roots: Vec::new(),
@@ -303,7 +324,7 @@ impl Follower {
         if let Some(watches) = &mut self.watches {
             watches.clear();
             for root in &self.roots {
-                may_look(watches.follow(&root.path))?;
+                may_look(followed(&root.path, |path| watches.follow(path)))?;
             }
         }
         self.in_place = false;
@@ -374,7 +395,7 @@ impl Follower {
     /// Watches and reads a directory below a nested one.
     fn scan_below(&mut self, path: &Path, dump: bool, at: BootNs) -> Result<(), Stopped> {
         if let Some(watches) = &mut self.watches {
-            may_look(watches.follow_below(path))?;
+            may_look(followed(path, |path| watches.follow_below(path).map(|_| ())))?;
         }
         match list(path, false) {
             Ok(Listed::There(there)) => {
@@ -503,10 +524,17 @@ impl Follower {
     }
 }
 
-/// A directory that may not be watched may not be read either, and is told of then; any other error ends
-/// all watching.
-fn may_look<T>(watched: io::Result<T>) -> io::Result<()> {
+/// Watches a directory, if that does not hang.
+fn followed(path: &Path, follow: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let _reading = reading::path(path)?;
+    follow(path)
+}
+
+/// A directory that may not be watched, or does not answer, may not be read either, and is told of then; any other
+/// error ends all watching.
+fn may_look(watched: io::Result<()>) -> io::Result<()> {
     match watched {
+        Err(error) if reading::hangs(&error).is_some() => Ok(()),
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
         _ => Ok(()),
     }
@@ -514,6 +542,7 @@ fn may_look<T>(watched: io::Result<T>) -> io::Result<()> {
 
 /// Through a symlink that has taken its place since, its files would be those of somebody else.
 fn is_directory(path: &Path) -> bool {
+    let Ok(_reading) = reading::path(path) else { return false };
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
@@ -521,6 +550,7 @@ fn is_directory(path: &Path) -> bool {
 fn list(path: &Path, through: bool) -> io::Result<Listed> {
     let link = if through { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK | link;
+    let _reading = reading::path(path)?;
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
         Err(rustix::io::Errno::NOENT) => return Ok(Listed::Absent),
         Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {

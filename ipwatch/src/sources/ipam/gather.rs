@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use super::{Content, Store, Trouble};
+use crate::reading;
 
 /// Of so many a part is read by a thread of its own.
 const MANY: usize = 1_024;
@@ -25,12 +26,14 @@ pub(super) fn each<E>(
     paths: &[PathBuf],
     mut says: impl FnMut(&Path, Said) -> Result<(), E>,
 ) -> Result<(), E> {
-    if paths.len() < MANY {
-        return paths.iter().try_for_each(|path| says(path, store.read_in(directory, path)));
-    }
-    let read = |part: &[PathBuf]| -> Vec<Said> {
-        part.iter().map(|path| store.read_in(directory, path)).collect()
+    let one = |path: &Path| -> Said {
+        let _reading = reading::path(path).map_err(|error| super::unread(&error, None))?;
+        store.read_in(directory, path)
     };
+    if paths.len() < MANY {
+        return paths.iter().try_for_each(|path| says(path, one(path)));
+    }
+    let read = |part: &[PathBuf]| -> Vec<Said> { part.iter().map(|path| one(path)).collect() };
     let mut tell = |part: &[PathBuf], said: Vec<Said>| {
         part.iter().zip(said).try_for_each(|(path, said)| says(path, said))
     };
@@ -55,6 +58,8 @@ pub(super) fn each<E>(
             let Some(part) = take() else { break };
             tell(part, read(part))?;
         }
+        // The other thread may hang at one of them.
+        let _reading = paths.first().and_then(|path| reading::path(path).ok());
         ready.into_iter().try_for_each(|(part, said)| tell(part, said))
     })
 }

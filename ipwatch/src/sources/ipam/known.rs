@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::Content;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Range, Scope, What};
+use crate::reading;
 use crate::sources::{Closed, Emit};
 
 /// Reservations that are followed in one store: two /16.
@@ -43,7 +44,13 @@ impl Out {
     }
 
     /// Sends what has gathered. Never to be called on an async worker.
+    ///
+    /// # Errors
+    /// The daemon is going down; or the calling thread hung, and another one tells of this store by now.
     pub(super) fn flush(&mut self) -> Result<(), Closed> {
+        if reading::is_left() {
+            return Err(Closed);
+        }
         self.emit.send_blocking(std::mem::take(&mut self.facts))
     }
 

@@ -37,6 +37,7 @@ use serde::Deserialize;
 
 use crate::bounded::{self, Bytes};
 use crate::fact::{Range, Reservation};
+use crate::reading::Readings;
 use crate::sources::{Emit, First};
 
 /// For the first dump of each store, before the first judgement is made without it.
@@ -101,10 +102,10 @@ impl Settings {
 /// Reads every store, whole, and then follows it; those that are not there yet are waited for. To be called
 /// within the runtime of tokio.
 #[must_use]
-pub fn start(settings: &Settings, emit: &Emit) -> First {
+pub fn start(settings: &Settings, emit: &Emit, readings: &Readings) -> First {
     let (unheard, first) = First::new(PATIENCE);
     for store in stores(settings) {
-        tokio::spawn(follow::run(store, emit.clone(), unheard.clone()));
+        tokio::spawn(follow::run(store, emit.clone(), readings.clone(), unheard.clone()));
     }
     first
 }

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::fact::NetnsRef;
 use crate::map::want::Door;
+use crate::reading;
 
 /// The device number of nsfs: what lies on it is a namespace and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +45,17 @@ impl Nsfs {
     pub(super) fn open(self, door: &Door, wanted: NetnsRef) -> io::Result<OwnedFd> {
         match door {
             Door::Task { pid, tid } => {
+                let _reading = reading::file(*pid, "ns/net".as_ref())?;
                 open(format!("/proc/{pid}/task/{tid}/ns/net").as_ref(), OFlags::RDONLY)
             }
             Door::Fd { pid, fd } => {
                 self.reopen(open(format!("/proc/{pid}/fd/{fd}").as_ref(), OFlags::PATH)?)
             }
-            Door::Mount { pid, path } => self.reopen(mounted(*pid, path)?),
+            Door::Mount { pid, path } => {
+                let _reading =
+                    reading::file(*pid, &Path::new("root").join(path.trim_start_matches('/')))?;
+                self.reopen(mounted(*pid, path)?)
+            }
             Door::Socket { pid, fd } => of_socket(*pid, *fd),
             Door::Handle => by_handle(wanted),
         }
@@ -118,6 +124,8 @@ fn of_socket(pid: u32, fd: u32) -> io::Result<OwnedFd> {
     if !link[..len].starts_with(b"socket:[") {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not a socket"));
     }
+    // `__pidfd_fget` (kernel/pid.c) waits for exec_update_lock, which an execve that hangs keeps.
+    let _reading = reading::file(pid, "pidfd_getfd".as_ref())?;
     let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     netns_of_socket(process.as_fd(), fd)

@@ -8,7 +8,7 @@
 mod link;
 mod route;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{DecodeError, NetlinkBuffer, NlaBuffer, NlasIterator};
 use netlink_packet_route::AddressFamily;
@@ -137,7 +137,9 @@ fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
     let Some(holds) = local.or(named) else {
         return Err(DecodeError::from("an address message without an address"));
     };
-    let peer = named.filter(|&far| far != holds);
+    // An IPv4 peer of 0.0.0.0 is left out of the message.
+    let unnamed = || holds.is_ipv4().then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let peer = named.or_else(unnamed).filter(|&far| far != holds);
     let key =
         AddressKey { ifindex: header.index, local: holds, prefix_len: header.prefix_len, peer };
     Ok(Some(Address { key, scope: Some(header.scope.into()), flags: Some(flags) }))

@@ -204,6 +204,11 @@ impl Requests {
     pub fn dump(&mut self, netns: NetnsRef) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
         let nsid = netns.nsid.ok_or_else(|| AdoptError::Closed("no nsid".to_owned()))?;
+        // It would answer with what this thread's own netns has.
+        if !self.socket.strict().map_err(|error| AdoptError::Kernel("strict checking", error))? {
+            let old = "before 4.20 the kernel tells of no netns by its nsid";
+            return Err(AdoptError::Closed(old.to_owned()));
+        }
         let mut facts = Vec::new();
         let mut talk = self.talk();
         for table in [Table::Links, Table::Addresses] {
@@ -324,7 +329,8 @@ impl Requests {
     }
 }
 
-/// A blocking socket for requests, in the netns the thread is in.
+/// A blocking socket for requests, in the netns the thread is in. What it asks of that netns needs no strict
+/// checking: what it did not ask for is left out when it is read.
 pub(super) fn request_socket() -> io::Result<Socket> {
     let socket = Socket::open(SocketFlags::empty())?;
     socket.strict()?;

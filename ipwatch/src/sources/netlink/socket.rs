@@ -58,10 +58,10 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Asks the kernel to check dump requests strictly (4.20+). Without it an `IFA_TARGET_NETNSID`
-    /// is silently ignored and the dump is of the wrong netns.
-    pub(super) fn strict(&self) -> io::Result<()> {
-        self.set_option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1)
+    /// Asks the kernel to check dump requests strictly; whether it does (4.20+). Without it an
+    /// `IFA_TARGET_NETNSID` is silently ignored and the dump is of the wrong netns.
+    pub(super) fn strict(&self) -> io::Result<bool> {
+        offered(self.set_option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1))
     }
 
     /// Hears every netns that has an nsid here. Needs CAP_NET_BROADCAST.
@@ -227,5 +227,24 @@ impl AsRawFd for Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Whether the kernel knows an option of a socket (`netlink_setsockopt`: ENOPROTOOPT for what is new to it).
+fn offered(set: io::Result<()>) -> io::Result<bool> {
+    match set {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        set => set.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_kernel_that_does_not_know_an_option_is_told_from_one_that_refuses_it() {
+        let set = |errno| super::offered(Err(std::io::Error::from_raw_os_error(errno)));
+        assert!(!set(libc::ENOPROTOOPT).unwrap());
+        assert!(set(libc::EPERM).is_err());
+        assert!(super::offered(Ok(())).unwrap());
     }
 }

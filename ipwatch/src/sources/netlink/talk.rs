@@ -15,6 +15,7 @@ use super::parse;
 use super::socket::Socket;
 use crate::clock;
 use crate::fact::{Fact, NetnsRef, Origin, Scope, What};
+use crate::reading;
 
 /// Facts that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
 /// told as incomplete.
@@ -261,6 +262,7 @@ impl Talk<'_> {
         message.header.sequence_number = *self.sequence;
         message.finalize();
         let len = message.buffer_len();
+        let _reading = reading::rtnl()?;
         // A request is a header and a few attributes; the buffer holds 64 KiB.
         let bytes = self.buffer.get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
         bytes.fill(0);
@@ -270,6 +272,8 @@ impl Talk<'_> {
 
     /// One datagram from the kernel, into the buffer: its length.
     pub(super) fn receive(&mut self) -> io::Result<usize> {
+        // A dump goes on within the read (`netlink_dump`, net/netlink/af_netlink.c), under the same lock.
+        let _reading = reading::rtnl()?;
         loop {
             match self.socket.receive(self.buffer) {
                 Ok(received) if !received.from_kernel => continue,

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipwatch_common::{
     AF_INET, AF_INET6, ARP_REQUEST, AddressRecord, CallEndRecord, CallRecord, CallRefusedRecord,
-    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, SignalRecord,
-    TaskRecord, Wire, kind,
+    ClaimRecord, FileRecord, Header, MoveRecord, NeighbourRecord, NetnsRecord, TaskRecord, Wire,
+    kind,
 };
 
 use super::calls;
 use crate::fact::{
     Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Name, Neighbour, NetnsRef,
-    Origin, Sender, Task, TaskKey, What,
+    Origin, Task, TaskKey, What,
 };
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
-const PF_EXITING: u32 = 0x4;
+pub(super) const PF_EXITING: u32 = 0x4;
 /// `SIGKILL` as a bit of a signal set.
-const KILL_BIT: u64 = 1 << 8;
+pub(super) const KILL_BIT: u64 = 1 << 8;
 /// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
 pub(crate) const TICK: u64 = 10_000_000;
 /// `include/uapi/linux/neighbour.h`.
@@ -72,22 +72,30 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::NETNS_CREATED | kind::NETNS_DYING | kind::NETNS_GONE => {
             say(netns_event(&whole::<NetnsRecord>(bytes).ok_or(malformed)?));
         }
-        kind::TASK_FORK..=kind::TASK_SURVIVOR => {
+        kind::TASK_FORK
+        | kind::TASK_EXEC
+        | kind::TASK_JOIN
+        | kind::TASK_RELEASE
+        | kind::TASK_FREE => {
             let record = whole::<TaskRecord>(bytes).ok_or(malformed)?;
             // Our own threads enter netns to read them, for a moment: they hold none.
-            if record.pid != std::process::id() {
-                task_event(&record, say);
+            // One that our pid namespace does not show could only be taken for another.
+            if record.pid != std::process::id() && is_shown(&record) {
+                say(task_event(&record));
             }
         }
-        kind::SIGNAL => say(signal_event(&whole::<SignalRecord>(bytes).ok_or(malformed)?)),
         kind::IPV4_UP..=kind::DAD_FAILED => {
             let record = whole::<AddressRecord>(bytes).ok_or(malformed)?;
             say(address_event(&record).ok_or(malformed)?);
         }
         kind::DEVICE_MOVED => {
             let record = whole::<MoveRecord>(bytes).ok_or(malformed)?;
-            let netns = netns_ref(&record.from);
-            say(What::LinkGone { netns, ifindex: record.from_ifindex });
+            let (netns, to) = (netns_ref(&record.from), netns_ref(&record.to));
+            // Into the netns where it is already the kernel moves nothing, and says that all went well
+            // (`__dev_change_net_namespace`, net/core/dev.c, 5.10 to 6.18): its addresses are there still.
+            if netns != to {
+                say(What::LinkGone { netns, ifindex: record.from_ifindex });
+            }
         }
         kind::NEIGHBOUR => {
             let record = whole::<NeighbourRecord>(bytes).ok_or(malformed)?;
@@ -141,25 +149,18 @@ fn netns_event(record: &NetnsRecord) -> What {
     }
 }
 
-fn task_event(record: &TaskRecord, mut say: impl FnMut(What)) {
-    let key = task_key(record);
+fn task_event(record: &TaskRecord) -> What {
     match record.header.kind {
-        kind::TASK_RELEASE | kind::TASK_FREE => say(What::TaskReleased { task: key }),
-        kind::TASK_EXIT => {
-            // It may never have been told before: a thread whose leader stood for it, or a process
-            // that came by setns where joins are not seen.
-            say(What::Task(task(record, None)));
-            say(What::TaskExiting { task: key });
-        }
-        _ => say(What::Task(task(record, None))),
+        kind::TASK_RELEASE | kind::TASK_FREE => What::TaskReleased { task: task_key(record) },
+        _ => What::Task(task(record, None)),
     }
 }
 
-fn task_key(record: &TaskRecord) -> TaskKey {
+pub(super) fn task_key(record: &TaskRecord) -> TaskKey {
     TaskKey { pid: record.pid, tid: record.tid, start: record.start / TICK }
 }
 
-fn task(record: &TaskRecord, state: Option<char>) -> Task {
+pub(super) fn task(record: &TaskRecord, state: Option<char>) -> Task {
     Task {
         key: task_key(record),
         netns: netns_ref(&record.netns),
@@ -170,6 +171,11 @@ fn task(record: &TaskRecord, state: Option<char>) -> Task {
         state,
         idle: (record.idle != 0).then_some(record.idle),
     }
+}
+
+/// Whether a task shows in the daemon's pid namespace.
+pub(super) fn is_shown(record: &TaskRecord) -> bool {
+    record.pid != 0 && record.tid != 0
 }
 
 /// What the task iterator says of one task.
@@ -207,20 +213,9 @@ fn state_letter(state: u32, exit_state: u32) -> char {
 }
 
 /// A name of at most 15 bytes, which may be any.
-fn comm(bytes: &[u8; 16]) -> String {
+pub(super) fn comm(bytes: &[u8; 16]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-fn signal_event(record: &SignalRecord) -> What {
-    let comm = if record.sender == 0 { "kernel".to_owned() } else { comm(&record.comm) };
-    What::Signalled {
-        pid: record.pid,
-        tid: record.tid,
-        signal: record.signal,
-        group: record.group != 0,
-        by: Sender { pid: record.sender, comm },
-    }
 }
 
 fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
@@ -240,7 +235,8 @@ fn address_event(record: &AddressRecord) -> Option<What> {
         ifindex,
         local,
         prefix_len: record.prefix_len,
-        peer: (!peer.is_unspecified() && peer != local).then_some(peer),
+        // Of IPv6 it is the way to say that there is none.
+        peer: (peer != local && (local.is_ipv4() || !peer.is_unspecified())).then_some(peer),
     };
     Some(match record.header.kind {
         kind::IPV4_DOWN | kind::IPV6_DOWN | kind::IPV6_REMOVED => What::AddressGone { netns, key },

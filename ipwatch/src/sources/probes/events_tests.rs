@@ -114,39 +114,11 @@ fn a_fork_names_the_task_its_parent_and_its_start_in_ticks() {
 }
 
 #[test]
-fn an_exit_tells_where_the_task_is_before_it_tells_that_it_exits() {
-    let what = say(&task_bytes(kind::TASK_EXIT, 8, PF_EXITING, KILL_BIT, b"java"));
-    let [What::Task(task), What::TaskExiting { task: exiting }] = what.as_slice() else {
-        panic!("{what:?}")
-    };
-    assert_eq!((task.key, *exiting), (key(8), key(8)));
-    assert!(task.exiting && task.killed);
-}
-
-#[test]
 fn a_release_and_a_free_both_release() {
     for kind in [kind::TASK_RELEASE, kind::TASK_FREE] {
         let what = say(&task_bytes(kind, 8, PF_EXITING, 0, b"java"));
         assert_eq!(what, [What::TaskReleased { task: key(8) }]);
     }
-}
-
-#[test]
-fn a_signal_of_the_kernel_names_no_process() {
-    let signal = |sender: u32| {
-        let words: Vec<u8> =
-            [7u32, 8, 9, 1, sender, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        say(&record(kind::SIGNAL, &[&words, b"containerd-shim\0"])).remove(0)
-    };
-    let by = |pid, comm: &str| What::Signalled {
-        pid: 7,
-        tid: 8,
-        signal: 9,
-        group: true,
-        by: Sender { pid, comm: comm.to_owned() },
-    };
-    assert_eq!(signal(44), by(44, "containerd-shim"));
-    assert_eq!(signal(0), by(0, "kernel"));
 }
 
 #[test]
@@ -204,6 +176,13 @@ fn a_moved_device_leaves_the_netns_it_was_in() {
     let indices = [9u32.to_ne_bytes(), 4u32.to_ne_bytes()].concat();
     let bytes = record(kind::DEVICE_MOVED, &[&netns_bytes(1, 2), &netns_bytes(5, 6), &indices]);
     assert_eq!(say(&bytes), [What::LinkGone { netns: netns(1, 2), ifindex: 9 }]);
+}
+
+#[test]
+fn a_device_that_is_moved_to_where_it_is_leaves_nothing() {
+    let indices = [9u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat();
+    let bytes = record(kind::DEVICE_MOVED, &[&netns_bytes(1, 2), &netns_bytes(1, 2), &indices]);
+    assert_eq!(say(&bytes), []);
 }
 
 const REACHABLE: u8 = 0x02;

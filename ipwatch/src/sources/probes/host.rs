@@ -1,4 +1,4 @@
-//! The names of the daemon's own netns, which is the host's.
+//! The names of the daemon's own netns, which is the host's, and of the pid namespace whose numbers `/proc` shows.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,6 +7,19 @@ use std::os::unix::fs::MetadataExt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::fact::NetnsRef;
+
+/// Inode of the node's first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const FIRST_PID_NS: u32 = 0xEFFF_FFFC;
+
+/// The pid namespace whose numbers `/proc` shows, unless it is the node's first: on a node that is itself a container
+/// (kind, k3d, minikube, LXD) the kernel's numbers are others. A `/proc` of the first may be mounted in one within it.
+pub(crate) fn pid_namespace() -> Option<u32> {
+    let of = |process: &str| -> Option<u32> {
+        let link = std::fs::read_link(format!("/proc/{process}/ns/pid")).ok()?;
+        link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+    };
+    of("1").or_else(|| of("self")).filter(|inode| *inode != FIRST_PID_NS)
+}
 
 /// Reads them. The cookie stays out on kernels before 5.14.
 pub(crate) fn netns() -> io::Result<NetnsRef> {

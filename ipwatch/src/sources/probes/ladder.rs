@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::attach::{Attach, Loader, Refusal};
 use super::offsets::need;
-use super::{Rung, Settings, events};
+use super::{Rung, Settings};
 use crate::contract;
 use crate::sources::arp::Watch;
 use ipwatch_common::kind;
@@ -84,7 +84,7 @@ pub(super) const EVENTS: &[Event] = &[
         needs: &[need::TASK],
         rungs: tracepoint!("tp_exit", "rt_exit", "sched_process_exit"),
         fallback: ("procfs", "/proc/PID/task/TID/stat"),
-        kinds: &[kind::TASK_EXIT, kind::TASK_SURVIVOR],
+        kinds: &[kind::TASK_EXIT],
     },
     Event {
         name: "netns-release",
@@ -120,6 +120,13 @@ pub(super) const EVENTS: &[Event] = &[
         rungs: tracepoint!("tp_signal", "rt_signal", "signal_generate"),
         fallback: ("procfs", "/proc/PID/task/TID/status"),
         kinds: &[kind::SIGNAL],
+    },
+    Event {
+        name: "group-exit",
+        needs: &[need::TASK],
+        rungs: function!("fe_zap", "kp_zap", "zap_other_threads"),
+        fallback: ("snapshot", "iter/task"),
+        kinds: &[kind::GROUP_EXIT],
     },
     Event {
         name: "netns-created",
@@ -173,6 +180,7 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "device-moved",
         needs: &[need::DEVICE],
+        // Split in two in 5.12.
         rungs: &[
             way(
                 Rung::Fentry,
@@ -182,10 +190,24 @@ pub(super) const EVENTS: &[Event] = &[
                 ],
             ),
             way(
+                Rung::Fentry,
+                &[
+                    ("fe_move", Attach::Fentry("dev_change_net_namespace")),
+                    ("fx_move", Attach::Fexit("dev_change_net_namespace")),
+                ],
+            ),
+            way(
                 Rung::Kprobe,
                 &[
                     ("kp_move", Attach::Kprobe("__dev_change_net_namespace")),
                     ("kr_move", Attach::Kretprobe("__dev_change_net_namespace")),
+                ],
+            ),
+            way(
+                Rung::Kprobe,
+                &[
+                    ("kp_move", Attach::Kprobe("dev_change_net_namespace")),
+                    ("kr_move", Attach::Kretprobe("dev_change_net_namespace")),
                 ],
             ),
         ],
@@ -243,7 +265,10 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "task-list",
         needs: &[need::TASK],
-        rungs: &[way(Rung::Snapshot, &[("it_task", Attach::Iter("task"))])],
+        rungs: &[way(
+            Rung::Snapshot,
+            &[("it_task", Attach::Iter("task")), ("it_leaving", Attach::Iter("task"))],
+        )],
         fallback: ("procfs", "/proc/PID/task/TID/ns/net"),
         kinds: &[],
     },
@@ -382,10 +407,10 @@ pub(crate) fn event_names() -> impl Iterator<Item = &'static str> {
     EVENTS.iter().map(|event| event.name)
 }
 
-/// As `doctor` shows it; `seen` counts the records of each event, `lost` those that were not told.
+/// As `doctor` shows it; `seen` counts the events of each kind, `lost` those that were not told.
 pub(super) fn report(
     standings: &[Standing],
-    counters: &events::Counters,
+    seen: &dyn Fn(u16) -> u64,
     lost: &dyn Fn(u16) -> u64,
     proof: &dyn Fn(&str) -> Option<contract::Proof>,
 ) -> Vec<contract::Probe> {
@@ -393,7 +418,7 @@ pub(super) fn report(
         .iter()
         .zip(standings)
         .map(|(event, standing)| {
-            let seen = event.kinds.iter().map(|kind| counters.seen(*kind)).sum();
+            let seen = event.kinds.iter().map(|kind| seen(*kind)).sum();
             let lost = event.kinds.iter().map(|kind| lost(*kind)).sum();
             let why = standing.why.text();
             let canary = proof(event.name);
@@ -413,6 +438,7 @@ pub(super) fn report(
                     canary,
                     seen: (!event.kinds.is_empty()).then_some(seen),
                     lost: Some(lost).filter(|lost| *lost > 0),
+                    missed: None,
                 },
                 None => fallen(event, why),
             }
@@ -450,6 +476,7 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         seen: None,
         lost: None,
         canary: None,
+        missed: None,
     }
 }
 

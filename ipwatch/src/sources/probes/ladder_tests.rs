@@ -12,7 +12,6 @@ fn every_kind_of_event_belongs_to_one_event() {
 
 #[test]
 fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
-    let counters = events::Counters::default();
     let standing = |event, rung| Standing { event, rung, hook: "", why: Why::default() };
     let mut standings: Vec<Standing> =
         EVENTS.iter().map(|event| standing(event.name, Some(Rung::Kprobe))).collect();
@@ -20,7 +19,7 @@ fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
     arp.lacks_the_watch(None);
     assert_eq!(arp.why, Why::default());
     arp.lacks_the_watch(Some(Reason::Forbidden));
-    let report = report(&standings, &counters, &|_| 0, &|_| None);
+    let report = report(&standings, &|_| 0, &|_| 0, &|_| None);
     let shown = report.iter().find(|probe| probe.event == ARP_CLAIM).unwrap();
     let why = format!("{}: forbidden by the configuration", Rung::Socket);
     assert_eq!((&*shown.status, shown.why.as_ref()), ("fallback", Some(&why)));
@@ -45,7 +44,6 @@ fn without_bpf_every_event_still_shows_with_the_reason() {
 
 #[test]
 fn what_is_attached_and_not_seen_is_degraded_and_says_what_is_done_instead() {
-    let counters = events::Counters::default();
     let standing = |event: &Event| Standing {
         event: event.name,
         rung: Some(Rung::TpBtf),
@@ -66,7 +64,7 @@ fn what_is_attached_and_not_seen_is_degraded_and_says_what_is_done_instead() {
         "process-exec" => Some(proof("seen", None)),
         _ => None,
     };
-    let report = report(&standings, &counters, &|_| 0, &proofs);
+    let report = report(&standings, &|_| 0, &|_| 0, &proofs);
     let degraded: Vec<(&str, Option<&str>)> = report
         .iter()
         .filter(|probe| probe.status != "active")
@@ -95,11 +93,9 @@ fn a_rung_that_holds_shows_why_it_is_not_a_better_one() {
             why: why.clone(),
         })
         .collect();
-    let counters = events::Counters::default();
-    counters.count(kind::IPV4_UP);
-    counters.count(kind::IPV4_DOWN);
+    let seen = |kind| u64::from(kind == kind::IPV4_UP || kind == kind::IPV4_DOWN);
     let lost = |kind| u64::from(kind == kind::IPV4_DOWN) * 3;
-    let report = report(&standings, &counters, &lost, &|_| None);
+    let report = report(&standings, &seen, &lost, &|_| None);
     let probe = report.iter().find(|probe| probe.event == "ipv4-address").unwrap();
     assert_eq!((probe.rung.as_str(), probe.status.as_str()), ("kprobe", "fallback"));
     assert_eq!(probe.why.as_deref(), Some("fentry: load refused (EPERM)"));

@@ -5,7 +5,7 @@
 //! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
 //! - `ladder`: which events there are and the ways to see each; `attach`: trying one; `kernel`: why it is refused.
 //! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
-//! - `ring`, `events`: records out of the ring buffer, and the facts they are.
+//! - `ring`, `events`: records out of the ring buffer, and the facts they are. `tasks`: what is told of tasks.
 //! - `snapshot`: netns, tasks and files that are there already.
 //! - `standings`: how each event stands, and what the canary has shown of it.
 //! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
@@ -23,10 +23,11 @@ pub mod calls;
 mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
-mod host;
+pub(crate) mod host;
 mod kernel;
 mod ladder;
 mod log;
+mod memlock;
 mod object;
 mod offsets;
 mod plugin_file;
@@ -34,6 +35,7 @@ mod plugins;
 mod ring;
 mod snapshot;
 mod standings;
+mod tasks;
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -55,6 +57,7 @@ use crate::sources::arp;
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
 pub use snapshot::{SnapshotError, Snapshots};
+pub use tasks::{Beside, Tasks};
 
 pub(crate) use events::TICK;
 pub(crate) use host::netns as own_netns;
@@ -191,6 +194,11 @@ pub enum ProbesError {
         "bpf(2) is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (in a container, its seccomp profile must allow bpf too)"
     )]
     NotPermitted,
+    /// The limit that stands in the way.
+    #[error(
+        "bpf(2) is not permitted: RLIMIT_MEMLOCK is {} KiB, and before Linux 5.11 maps count against it: needs LimitMEMLOCK=infinity, or CAP_SYS_RESOURCE", .0 / 1024
+    )]
+    MemoryLimit(u64),
     /// Something else.
     #[error("the eBPF object cannot be loaded: {0}")]
     Load(String),
@@ -206,6 +214,7 @@ pub struct Probes {
     losses: watch::Receiver<Losses>,
     events: Option<Unstarted>,
     snapshots: Option<Snapshots>,
+    tasks: Option<Tasks>,
     plugin_dirs: Option<PluginDirs>,
 }
 
@@ -218,7 +227,7 @@ impl fmt::Debug for Probes {
 /// What [`Events`] is made of once there is an async runtime to register with.
 struct Unstarted {
     rings: ring::Rings,
-    losses: watch::Sender<Losses>,
+    lost: Arc<ring::Lost>,
 }
 
 impl Probes {
@@ -234,7 +243,12 @@ impl Probes {
         let (loader, offsets, btf) = understand(&types.bytes)?;
         drop(types);
         let ring_bytes = settings.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();
-        let mut ebpf = create(loader, object, &btf, &offsets, host, ring_bytes)?;
+        let memlock = memlock::raise();
+        let created = create(loader, object, &btf, &offsets, host, ring_bytes);
+        let mut ebpf = created.map_err(|error| match (error, memlock) {
+            (ProbesError::NotPermitted, Some(limit)) => ProbesError::MemoryLimit(limit),
+            (error, _) => error,
+        })?;
         let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
         let kernel = kernel::Kernel::default();
@@ -253,20 +267,24 @@ impl Probes {
         host: NetnsRef,
         plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
-        let rings = rings(&mut ebpf)?;
+        let (rings, tables) = (rings(&mut ebpf)?, tables(&mut ebpf)?);
+        let counts = Arc::new(counts(&mut ebpf)?);
         let walk = Array::try_from(take(&mut ebpf, "WALK")?).map_err(load_error)?;
         let walk_end = Array::try_from(take(&mut ebpf, "WALK_RESULT")?).map_err(load_error)?;
         let log = EbpfLogger::init_with_logger(&mut ebpf, log::ToTracing).map_err(load_error)?;
         let (sender, losses) = watch::channel(Losses::default());
         let ebpf = Arc::new(Mutex::new(ebpf));
+        let lost = Arc::new(ring::Lost { counts: Arc::clone(&counts), losses: sender });
+        let tasks = Tasks::new(tables, Arc::clone(&ebpf), Arc::clone(&lost));
         Ok(Self {
+            tasks: Some(tasks),
             snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
             ebpf,
-            standings: Arc::new(Standings::new(standings, Arc::clone(&rings.counts))),
+            standings: Arc::new(Standings::new(standings, counts)),
             arp,
             host,
             losses,
-            events: Some(Unstarted { rings, losses: sender }),
+            events: Some(Unstarted { rings, lost }),
             plugin_dirs: Some(plugin_dirs),
         })
     }
@@ -300,10 +318,10 @@ impl Probes {
         Arc::clone(&self.standings)
     }
 
-    /// Tasks that move between netns are seen. If not, only a task snapshot tells.
+    /// Tasks that come, go and move between netns are seen. If not, only a task snapshot tells.
     #[must_use]
-    pub fn sees_joins(&self) -> bool {
-        self.sees("netns-join")
+    pub fn sees_tasks(&self) -> bool {
+        self.standings.sees_tasks()
     }
 
     /// Every netns is seen when it is made. If not, one without a device is found by a walk only.
@@ -339,6 +357,12 @@ impl Probes {
         self.snapshots.take()
     }
 
+    /// What is told of tasks; `None` when it was taken before. It begins where the programs are attached, as
+    /// [`Probes::events`] does.
+    pub fn tasks(&mut self) -> Option<Tasks> {
+        self.tasks.take()
+    }
+
     /// The directories of CNI plugins, to be followed; `None` when they were taken before, or their
     /// runs are not seen.
     pub fn plugin_dirs(&mut self) -> Option<PluginDirs> {
@@ -350,10 +374,10 @@ impl Probes {
     /// # Errors
     /// The ring buffer cannot be polled.
     pub fn events(&mut self) -> std::io::Result<Option<Events>> {
-        let Some(Unstarted { rings, losses }) = self.events.take() else {
+        let Some(Unstarted { rings, lost }) = self.events.take() else {
             return Ok(None);
         };
-        Events::new(rings, &self.standings.counters, losses).map(Some)
+        Events::new(rings, &self.standings.counters, &lost).map(Some)
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a
@@ -405,16 +429,19 @@ fn create(
 ) -> Result<Ebpf, ProbesError> {
     let host_inode = host.inode.unwrap_or_default();
     let host_cookie = host.cookie.unwrap_or_default();
+    let pid_ns = host::pid_namespace().unwrap_or_default();
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
     // What is read of it waits elsewhere (`ring.rs`): it need not hold much.
     loader.map_max_entries("CALLS", ring_bytes / 2);
+    loader.map_max_entries("TASKS", ring_bytes / 2);
     // The least that a ring buffer can be: a line or two in a daemon's life.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
     loader.override_global("HOST_INODE", &host_inode, true);
     loader.override_global("HOST_COOKIE", &host_cookie, true);
+    loader.override_global("OWN_PID_NS", &pid_ns, true);
     for (global, offset) in offsets.globals() {
         loader.override_global(global, offset, true);
     }
@@ -427,17 +454,31 @@ fn create(
 
 /// What the kernel half writes live.
 fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
-    let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
-    let counts = ring::Counts {
-        drops: counter("DROPS")?,
-        dropped: counter("DROPPED")?,
-        suppressed: counter("SUPPRESSED")?,
-    };
     Ok(ring::Rings {
         events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
         calls: RingBuf::try_from(take(ebpf, "CALLS")?).map_err(load_error)?,
         untold: HashMap::try_from(take(ebpf, "UNTOLD")?).map_err(load_error)?,
-        counts: Arc::new(counts),
+    })
+}
+
+/// What it keeps of tasks.
+fn tables(ebpf: &mut Ebpf) -> Result<tasks::Tables, ProbesError> {
+    Ok(tasks::Tables {
+        ring: RingBuf::try_from(take(ebpf, "TASKS")?).map_err(load_error)?,
+        roused: Array::try_from(take(ebpf, "ROUSED")?).map_err(load_error)?,
+        fresh: HashMap::try_from(take(ebpf, "FRESH")?).map_err(load_error)?,
+        leaving: HashMap::try_from(take(ebpf, "LEAVING")?).map_err(load_error)?,
+        named: HashMap::try_from(take(ebpf, "NAMED")?).map_err(load_error)?,
+    })
+}
+
+fn counts(ebpf: &mut Ebpf) -> Result<ring::Counts, ProbesError> {
+    let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
+    Ok(ring::Counts {
+        drops: counter("DROPS")?,
+        dropped: counter("DROPPED")?,
+        suppressed: counter("SUPPRESSED")?,
+        seen: counter("SEEN")?,
     })
 }
 

@@ -33,12 +33,18 @@ const MEMBERS: &[Member] = &[
     member("TASK_EXIT_STATE", &[("task_struct", "exit_state")]),
     member("TASK_PENDING", &[("task_struct", "pending.signal")]),
     member("TASK_SIGNAL", &[("task_struct", "signal")]),
-    member("TASK_THREAD_NODE", &[("task_struct", "thread_node")]),
+    member("TASK_SIGHAND", &[("task_struct", "sighand")]),
     // With CONFIG_SCHED_INFO.
     member("TASK_ARRIVAL", &[("task_struct", "sched_info.last_arrival")]),
     member("SIGNAL_LIVE", &[("signal_struct", "live")]),
     member("SIGNAL_SHARED_PENDING", &[("signal_struct", "shared_pending.signal")]),
-    member("SIGNAL_THREAD_HEAD", &[("signal_struct", "thread_head")]),
+    // Renamed in 5.17.
+    member(
+        "SIGNAL_EXEC_TASK",
+        &[("signal_struct", "group_exec_task"), ("signal_struct", "group_exit_task")],
+    ),
+    member("SIGNAL_THREADS", &[("signal_struct", "nr_threads")]),
+    member("SIGHAND_ACTION", &[("sighand_struct", "action")]),
     member("NSPROXY_NET", &[("nsproxy", "net_ns")]),
     // Since 5.14 for every netns.
     member("NET_COOKIE", &[("net", "net_cookie")]),
@@ -79,6 +85,9 @@ const MEMBERS: &[Member] = &[
     member("TABLE_FAMILY", &[("neigh_table", "family")]),
     member("TASK_THREAD_PID", &[("task_struct", "thread_pid")]),
     member("PID_LEVEL", &[("pid", "level")]),
+    member("PID_NUMBERS", &[("pid", "numbers")]),
+    member("UPID_NS", &[("upid", "ns")]),
+    member("PID_NS_INODE", &[("pid_namespace", "ns.inum")]),
     member("TASK_MM", &[("task_struct", "mm")]),
     member("MM_ENV_START", &[("mm_struct", "env_start")]),
     member("MM_ENV_END", &[("mm_struct", "env_end")]),
@@ -109,8 +118,8 @@ const MEMBERS: &[Member] = &[
     member("SOCK_NET", &[("sock", "__sk_common.skc_net")]),
 ];
 
-/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `NET_COOKIE`,
-/// `NET_REFS` and those on the way from a file to its directory are in none: without them less is told, and nothing wrongly.
+/// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `TASK_SIGHAND`,
+/// `SIGNAL_EXEC_TASK`, `SIGNAL_THREADS`, `SIGHAND_ACTION`, `NET_COOKIE`, `NET_REFS` and those on the way from a file to its directory are in none: without them less is told, and nothing wrongly.
 pub(super) mod need {
     /// To say which netns something is in.
     pub(in super::super) const NETNS: &[&str] = &["NET_INODE"];
@@ -128,10 +137,8 @@ pub(super) mod need {
         "TASK_FLAGS",
         "TASK_PENDING",
         "TASK_SIGNAL",
-        "TASK_THREAD_NODE",
-        "SIGNAL_LIVE",
+        "SIGNAL_FLAGS",
         "SIGNAL_SHARED_PENDING",
-        "SIGNAL_THREAD_HEAD",
     ];
     /// Runs of plugins. Without the members that lead from a program's file to its directory, a plugin
     /// is known by its path alone.

@@ -27,7 +27,7 @@ const WAITING: usize = 8192;
 pub struct Losses {
     /// Netns made or torn down: walk the netns again.
     pub netns: u64,
-    /// Tasks and signals: take a new task snapshot.
+    /// Tasks: take a new task snapshot.
     pub tasks: u64,
     /// Addresses and devices: dump them again.
     pub addresses: u64,
@@ -74,11 +74,10 @@ impl Events {
     pub(super) fn new(
         rings: Rings,
         counters: &Arc<Counters>,
-        losses: watch::Sender<Losses>,
+        lost: &Arc<Lost>,
     ) -> io::Result<Self> {
-        let lost = Arc::new(Lost { counts: rings.counts, losses });
         let reader = |ring, untold| {
-            let (counters, lost) = (Arc::clone(counters), Arc::clone(&lost));
+            let (counters, lost) = (Arc::clone(counters), Arc::clone(lost));
             Unregistered { ring, untold, counters, lost }
         };
         Ok(Self {
@@ -107,7 +106,6 @@ pub(super) struct Rings {
     pub(super) events: RingBuf<MapData>,
     pub(super) calls: RingBuf<MapData>,
     pub(super) untold: Untold,
-    pub(super) counts: Arc<Counts>,
 }
 
 /// Ends of runs that the ring buffer had no room for.
@@ -258,14 +256,14 @@ fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> 
 }
 
 /// What did not fit.
-struct Lost {
-    counts: Arc<Counts>,
-    losses: watch::Sender<Losses>,
+pub(super) struct Lost {
+    pub(super) counts: Arc<Counts>,
+    pub(super) losses: watch::Sender<Losses>,
 }
 
 impl Lost {
     /// Whether something did not fit since `drops` was; what was lost thereby is told.
-    fn is_news(&self, drops: &mut u64) -> bool {
+    pub(super) fn is_news(&self, drops: &mut u64) -> bool {
         match self.counts.drops() {
             Ok(now) if now == *drops => return false,
             Ok(now) => *drops = now,
@@ -287,6 +285,7 @@ pub(super) struct Counts {
     pub(super) drops: PerCpuArray<MapData, u64>,
     pub(super) dropped: PerCpuArray<MapData, u64>,
     pub(super) suppressed: PerCpuArray<MapData, u64>,
+    pub(super) seen: PerCpuArray<MapData, u64>,
 }
 
 impl Counts {
@@ -299,6 +298,11 @@ impl Counts {
     pub(super) fn of(&self, kind: u16) -> u64 {
         let count = |counters| sum(counters, u32::from(kind)).unwrap_or_default();
         count(&self.dropped) + count(&self.suppressed)
+    }
+
+    /// Events of one kind that the kernel half counted.
+    pub(super) fn seen(&self, kind: u16) -> u64 {
+        sum(&self.seen, u32::from(kind)).unwrap_or_default()
     }
 
     fn read(&self) -> Result<Losses, MapError> {

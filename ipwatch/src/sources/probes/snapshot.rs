@@ -38,6 +38,9 @@ pub enum SnapshotError {
     /// Its result cannot be read.
     #[error("its result cannot be read")]
     Map(#[from] MapError),
+    /// There is more than is read.
+    #[error("it has more to say than is read")]
+    Truncated,
     /// Its output cannot be read.
     #[error("its output cannot be read")]
     Read(#[from] io::Error),
@@ -108,7 +111,10 @@ impl Snapshots {
         let mut dump = Dump::begin(Scope::Tasks);
         let file = self.open("it_task")?;
         let complete =
-            read_records::<TaskRecord>(file, |record| dump.say(events::task_seen(&record)))?;
+            // Those that our pid namespace does not show could only be taken for others.
+            read_records::<TaskRecord>(file, |record| {
+                !events::is_shown(&record) || dump.say(events::task_seen(&record))
+            })?;
         Ok(dump.end(complete))
     }
 
@@ -119,18 +125,43 @@ impl Snapshots {
     pub fn files(&mut self) -> Result<Vec<Fact>, SnapshotError> {
         let mut dump = Dump::begin(Scope::Files);
         let file = self.open("it_file")?;
+        let mut outside = false;
         let complete =
-            read_records::<FileRecord>(file, |record| dump.say(events::file_seen(&record)))?;
-        Ok(dump.end(complete))
+            // Somebody outside of our pid namespace holds one, who cannot be named.
+            read_records::<FileRecord>(file, |record| match record.pid {
+                0 => {
+                    outside = true;
+                    true
+                }
+                _ => dump.say(events::file_seen(&record)),
+            })?;
+        Ok(dump.end(complete && !outside))
     }
 
-    /// A fresh pass of an iterator.
     fn open(&self, name: &'static str) -> Result<std::fs::File, SnapshotError> {
-        let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
-        let program: &mut Iter = loaded(&mut ebpf, name)?;
-        let link = program.attach()?;
-        Ok(program.take_link(link)?.into_file()?)
+        open(&self.ebpf, name)
     }
+}
+
+/// A fresh pass of an iterator.
+fn open(ebpf: &Mutex<Ebpf>, name: &'static str) -> Result<std::fs::File, SnapshotError> {
+    let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+    let program: &mut Iter = loaded(&mut ebpf, name)?;
+    let link = program.attach()?;
+    Ok(program.take_link(link)?.into_file()?)
+}
+
+/// Every task of a group in the kernel half's table of those on their way out that still holds a netns.
+pub(super) fn leaving(ebpf: &Mutex<Ebpf>) -> Result<Vec<TaskRecord>, SnapshotError> {
+    let mut members = Vec::new();
+    let complete = read_records::<TaskRecord>(open(ebpf, "it_leaving")?, |record| {
+        if events::is_shown(&record) {
+            members.push(record);
+        }
+        members.len() < MOST
+    })?;
+    // Of a group that was not met nothing would be known.
+    if complete { Ok(members) } else { Err(SnapshotError::Truncated) }
 }
 
 fn loaded<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, SnapshotError>

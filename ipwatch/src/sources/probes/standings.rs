@@ -32,7 +32,8 @@ impl Standings {
     pub(crate) fn report(&self) -> Vec<contract::Probe> {
         let now = clock::now();
         let proof = |event: &str| self.proofs.of(event, now);
-        ladder::report(&self.standings, &self.counters, &|kind| self.counts.of(kind), &proof)
+        let seen = |kind| self.counters.seen(kind) + self.counts.seen(kind);
+        ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind), &proof)
     }
 
     /// What a silence means.
@@ -42,7 +43,15 @@ impl Standings {
             release: self.sees("netns-release"),
             addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
             calls: self.sees("cni-call"),
+            tasks: self.sees_tasks(),
         }
+    }
+
+    /// Tasks that come, go and move between netns are seen.
+    pub(super) fn sees_tasks(&self) -> bool {
+        ["process-fork", "process-exec", "process-exit", "netns-join"]
+            .iter()
+            .all(|event| self.sees(event))
     }
 
     /// A program of ours tells of it, as far as is known.
@@ -64,6 +73,11 @@ impl Standings {
     /// Records of an event that were not told so far.
     pub(crate) fn lost(&self, event: &str) -> u64 {
         ladder::kinds(event).iter().map(|kind| self.counts.of(*kind)).sum()
+    }
+
+    /// Events of a kind that the kernel half itself has counted, the canary's among them.
+    pub(crate) fn counted(&self, kind: u16) -> u64 {
+        self.counts.seen(kind)
     }
 
     /// What the canary has shown.

@@ -13,39 +13,69 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::reading::{self, Reading, Watched};
+
 /// Everything but mountinfo is far smaller.
 pub(super) const SMALL: usize = 64 * 1024;
 
 /// An open directory.
 #[derive(Debug)]
-pub(super) struct Dir(OwnedFd);
+pub(super) struct Dir {
+    fd: OwnedFd,
+    /// The process that it is of, and the thread where it is one's.
+    of: Option<(u32, Option<u32>)>,
+}
 
 impl Dir {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+        Ok(Self { fd: rustix::fs::open(path, flags, Mode::empty())?, of: whose(path, None) })
     }
 
     /// A directory below this one.
     pub(super) fn dir(&self, path: impl AsRef<Path>) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::openat(&self.0, path.as_ref(), flags, Mode::empty())?))
+        let (path, flags) = (path.as_ref(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC);
+        let fd = rustix::fs::openat(&self.fd, path, flags, Mode::empty())?;
+        Ok(Self { fd, of: whose(path, self.of) })
+    }
+
+    /// Says that a file below this directory is about to be read, by whichever call.
+    pub(super) fn reading(&self, path: &Path) -> io::Result<Option<Reading>> {
+        match self.of {
+            None => Ok(None),
+            // The leader's directory of its own has the same files.
+            Some((pid, tid)) if tid.is_none_or(|tid| tid == pid) => {
+                reading::file(pid, path).map(Some)
+            }
+            Some((pid, tid)) => {
+                let tid = tid.unwrap_or(pid);
+                reading::file(pid, &Path::new("task").join(tid.to_string()).join(path)).map(Some)
+            }
+        }
+    }
+
+    /// A file below this directory that is read in parts; its name.
+    pub(super) fn watched(&self, name: &'static str) -> io::Result<Watched<File>> {
+        Ok(Watched { inner: self.file(name)?, pid: self.of.map(|(pid, _)| pid), name })
     }
 
     /// A file below this directory.
     pub(super) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        Ok(File::from(rustix::fs::openat(&self.0, path.as_ref(), flags, Mode::empty())?))
+        let _reading = self.reading(path.as_ref())?;
+        Ok(File::from(rustix::fs::openat(&self.fd, path.as_ref(), flags, Mode::empty())?))
     }
 
     /// A file below this directory, not opened but named (O_PATH).
     pub(super) fn path(&self, path: &str) -> io::Result<OwnedFd> {
-        Ok(rustix::fs::openat(&self.0, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+        let _reading = self.reading(path.as_ref())?;
+        Ok(rustix::fs::openat(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// The first [`SMALL`] bytes of a file.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
+        let _reading = self.reading(path.as_ref())?;
         self.file(path)?.take(SMALL as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
@@ -74,7 +104,8 @@ impl Dir {
     /// A link of a task that is just going reads EACCES, as one that may not be read does
     /// (`proc_ns_readlink`, `proc_fd_access_allowed`): that is made ENOENT here.
     pub(super) fn link<'a>(&self, path: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        match rustix::fs::readlinkat_raw(&self.0, path, &mut *buffer) {
+        let _reading = self.reading(path.as_ref())?;
+        match rustix::fs::readlinkat_raw(&self.fd, path, &mut *buffer) {
             Ok(len) => Ok(&buffer[..len]),
             Err(rustix::io::Errno::ACCESS) => match self.read("stat") {
                 Err(stat) if is_gone(&stat) => Err(stat),
@@ -86,13 +117,15 @@ impl Dir {
 
     /// The length of a link's text, of which as much is put into `buffer` as fits. The link is not followed.
     pub(super) fn link_into(&self, path: &str, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::fs::readlinkat_raw(&self.0, path, buffer)?)
+        let _reading = self.reading(path.as_ref())?;
+        Ok(rustix::fs::readlinkat_raw(&self.fd, path, buffer)?)
     }
 
     /// The entries of a directory whose names are numbers: tasks, threads, fds.
     pub(super) fn numbers(&self, path: &str) -> io::Result<Vec<u32>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listing = rustix::fs::openat(&self.0, path, flags, Mode::empty())?;
+        let _reading = self.reading(path.as_ref())?;
+        let listing = rustix::fs::openat(&self.fd, path, flags, Mode::empty())?;
         let mut numbers = Vec::new();
         for entry in rustix::fs::Dir::new(listing)? {
             let entry = entry?;
@@ -101,6 +134,17 @@ impl Dir {
         }
         Ok(numbers)
     }
+}
+
+/// The process, and the thread, whose directory `path` leads to from one of `of`. Other directories have numbers in
+/// their names too: in an absolute path only those after `proc` count.
+fn whose(path: &Path, of: Option<(u32, Option<u32>)>) -> Option<(u32, Option<u32>)> {
+    let parts = path.iter().skip_while(|part| path.is_absolute() && *part != "proc");
+    let numbers = parts.filter_map(|part| part.to_str()?.parse::<u32>().ok());
+    numbers.fold(of, |of, number| match of {
+        None => Some((number, None)),
+        Some((pid, _)) => Some((pid, Some(number))),
+    })
 }
 
 /// The number in `KIND:[NUMBER]`.

@@ -230,7 +230,7 @@ impl Proc {
     /// (`exit_fs`) shows none (`mounts_open_common`, fs/proc_namespace.c): then those of another process
     /// in the same mount namespace; and where nothing tells which that is, those of the first process.
     fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
-        if let Ok(own) = dir.file("mountinfo") {
+        if let Ok(own) = dir.watched("mountinfo") {
             return mounts::lines_of(own, each);
         }
         let root = Dir::open(&self.root)?;
@@ -238,7 +238,7 @@ impl Proc {
             for pid in root.numbers(".")? {
                 let same = |dir: &Dir| dir.namespace("ns/mnt", "mnt").ok() == Some(mount_ns);
                 let Some(dir) = root.dir(pid.to_string()).ok().filter(same) else { continue };
-                if let Ok(theirs) = dir.file("mountinfo") {
+                if let Ok(theirs) = dir.watched("mountinfo") {
                     return mounts::lines_of(theirs, each);
                 }
                 if clock::now() > until {
@@ -246,7 +246,7 @@ impl Proc {
                 }
             }
         }
-        mounts::lines_of(root.file("1/mountinfo")?, &mut each)
+        mounts::lines_of(root.dir("1")?.watched("mountinfo")?, &mut each)
     }
 }
 

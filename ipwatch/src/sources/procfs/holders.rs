@@ -283,7 +283,12 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         if let Some(&known) = self.sockets.get(&socket) {
             return Ok(known);
         }
-        let netns = netns_of_socket(process.pidfd()?.as_fd(), fd);
+        process.pidfd()?;
+        let netns = {
+            // `__pidfd_fget` (kernel/pid.c) waits for exec_update_lock.
+            let _reading = process.dir.reading("pidfd_getfd".as_ref())?;
+            netns_of_socket(process.pidfd()?.as_fd(), fd)
+        };
         let inode = match netns {
             Ok(netns) => u32::try_from(rustix::fs::fstat(&netns)?.st_ino).ok(),
             // Closed meanwhile, or of a protocol family without a netns.

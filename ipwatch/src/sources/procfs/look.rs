@@ -8,7 +8,8 @@ use procfs::process::Stat;
 
 use super::files::{Dir, is_gone};
 use super::{Proc, cgroup, fact};
-use crate::fact::{Fact, Look, NetnsRef, Presence, TaskKey, What};
+use crate::fact::{Fact, Look, NetnsRef, Presence, TaskKey, Unanswered, What};
+use crate::reading;
 
 /// Frames of a kernel stack worth keeping (`proc_pid_stack` gives 64 at most).
 const FRAMES: usize = 64;
@@ -24,14 +25,29 @@ impl Proc {
     /// `/proc` does not let itself be read: nothing is known.
     pub fn look(&self, task: TaskKey) -> io::Result<Fact> {
         let gone = || Look { netns: Some(Presence::Gone), ..Look::default() };
-        let look = match self.task(task)? {
-            Some(dir) => match self.look_through(&dir) {
-                Err(error) if is_gone(&error) => gone(),
-                look => look?,
-            },
-            None => gone(),
+        let look = match self
+            .task(task)
+            .and_then(|dir| dir.map(|dir| self.look_through(task, &dir)).transpose())
+        {
+            Ok(Some(look)) => look,
+            Ok(None) => gone(),
+            Err(error) if is_gone(&error) => gone(),
+            Err(error) => self.blank(task, error)?,
         };
         Ok(fact(What::Look { task, look: Box::new(look) }))
+    }
+
+    /// A look at a task whose `stat` another reader waits for: whose start it is cannot be told either, but its links
+    /// wait for nothing.
+    fn blank(&self, task: TaskKey, error: io::Error) -> io::Result<Look> {
+        let Some(unanswered) = unanswered(task, "stat", &error) else { return Err(error) };
+        let path = self.root.join(format!("{}/task/{}", task.pid, task.tid));
+        let netns = match Dir::open(&path) {
+            Ok(dir) => dir.namespace("ns/net", "net").and_then(netns).ok().map(Presence::In),
+            Err(error) if is_gone(&error) => Some(Presence::Gone),
+            Err(_) => None,
+        };
+        Ok(Look { netns, unanswered: Some(unanswered), ..Look::default() })
     }
 
     /// Whether a task still has a netns. Four system calls.
@@ -66,7 +82,7 @@ impl Proc {
         }
     }
 
-    fn look_through(&self, dir: &Dir) -> io::Result<Look> {
+    fn look_through(&self, task: TaskKey, dir: &Dir) -> io::Result<Look> {
         let stat = stat(dir)?;
         let signals = Signals::read(dir)?;
         let wchan = dir.text("wchan").ok().filter(|name| !name.is_empty() && name != "0");
@@ -88,18 +104,36 @@ impl Proc {
                 .filter(|_| frozen == Some(true))
                 .and_then(|lines| self.frozen_by(lines)),
             cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
-            // Last of the reads: it waits for exec_update_lock, which an execve holds for a moment
-            // (`lock_trace`, fs/proc/base.c). Nothing else here waits for anything of the task's.
-            stack: dir.text("stack").map(|stack| frames(&stack)).unwrap_or_default(),
+            stack: Vec::new(),
             wchan,
             file_systems: Vec::new(),
             waited_for_by: Vec::new(),
-            // After all of these: if it still has a netns now, it had one while they were read.
-            netns: presence(dir).ok(),
+            netns: None,
+            unanswered: None,
         };
+        // Last of the reads: it waits for exec_update_lock, which an execve holds for a moment, or for as long as it
+        // hangs in closing a file (`lock_trace`, fs/proc/base.c; `begin_new_exec`, fs/exec.c).
+        match dir.text("stack") {
+            Ok(stack) => look.stack = frames(&stack),
+            Err(error) => look.unanswered = unanswered(task, "stack", &error),
+        }
+        // After all of these: if it still has a netns now, it had one while they were read.
+        look.netns = presence(dir).ok();
         self.explain(dir, &mut look);
         Ok(look)
     }
+}
+
+/// The file that an error is about, if that says that it would not answer.
+fn unanswered(task: TaskKey, name: &str, error: &io::Error) -> Option<Unanswered> {
+    let since = reading::hangs(error)?.since;
+    let TaskKey { pid, tid, .. } = task;
+    let file = if pid == tid {
+        format!("/proc/{pid}/{name}")
+    } else {
+        format!("/proc/{pid}/task/{tid}/{name}")
+    };
+    Some(Unanswered { file, since })
 }
 
 /// `stat` of a task, which may be named in any bytes.

@@ -32,6 +32,11 @@ pub use runtimes::RuntimesSeen;
 
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+use crate::sources::probes::host;
+
+/// Told where `/proc` does not show every task of the kernel.
+const NESTED: &str = "/proc is of a pid namespace within the node's first, as in kind, k3d, minikube or LXD: pids are \
+                      its own, and processes outside of it are neither seen nor named";
 
 /// A `/proc`, and the files elsewhere that go with it.
 #[derive(Debug, Clone)]
@@ -72,6 +77,7 @@ impl Proc {
         let read =
             files::Dir::open(&self.root.join("1")).and_then(|dir| dir.namespace("ns/net", "net"));
         let (status, detail) = match read {
+            Ok(_) if host::pid_namespace().is_some() => (SourceStatus::Degraded, NESTED.to_owned()),
             Ok(_) => (SourceStatus::Active, String::new()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (
                 SourceStatus::Degraded,

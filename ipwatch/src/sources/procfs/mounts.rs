@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Proc;
-use super::files::numbered;
+use super::files::{Dir, numbered};
 use crate::sources::ready::ready;
 
 /// The most of one mountinfo that is read: some 300,000 mounts, three times what
@@ -114,11 +114,12 @@ fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
 
 /// Hands each line of a mountinfo to `each`; false when there was more than is read.
 pub(super) fn lines(path: &Path, each: impl FnMut(&[u8])) -> io::Result<bool> {
-    lines_of(File::open(path)?, each)
+    let above = path.parent().map(Dir::open).ok_or(io::ErrorKind::InvalidInput)??;
+    lines_of(above.watched("mountinfo")?, each)
 }
 
 /// As [`lines`], of an open one.
-pub(super) fn lines_of(file: File, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+pub(super) fn lines_of(file: impl Read, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut reader = BufReader::with_capacity(32 << 10, file.take(LONGEST));
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {

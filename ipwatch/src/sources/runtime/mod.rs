@@ -34,6 +34,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use self::names::Names;
+use crate::reading::Readings;
 use crate::sources::{Emit, First, Unheard};
 
 /// How the runtimes are asked.
@@ -107,14 +108,14 @@ impl Default for Pace {
 
 /// Starts to ask. To be called within the runtime of tokio.
 #[must_use]
-pub fn start(settings: Settings, emit: Emit) -> (Runtimes, First) {
+pub fn start(settings: Settings, emit: Emit, readings: Readings) -> (Runtimes, First) {
     let (ignore, told) = (settings.ignore.clone(), emit.clone());
     let (runtimes, first, Begun { seated, unheard }) = begin_all(settings, Pace::default(), emit);
     let names = Arc::clone(&runtimes.0);
     tokio::spawn(async move {
         // Only then is it known which sockets are asked. It does not fail.
         let _ = seated.await;
-        running::run(names, ignore, told, unheard).await;
+        running::run(names, ignore, told, readings, unheard).await;
     });
     (runtimes, first)
 }

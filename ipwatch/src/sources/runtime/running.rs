@@ -12,14 +12,13 @@ use std::time::Duration;
 use super::names::Names;
 use crate::clock;
 use crate::fact::{Fact, Monitor, Origin, RuntimeProcess, Source, SourceStatus, What};
+use crate::reading::{self, Readings};
 use crate::sources::procfs::{Proc, RuntimesSeen};
 use crate::sources::{Closed, Emit, Unheard};
 
 /// Between two readings. A pod's netns is judged by others' denial after five minutes, if the configuration does not
 /// say otherwise.
 const EVERY: Duration = Duration::from_secs(30);
-/// A reading that takes longer hangs.
-const LONGEST: Duration = Duration::from_secs(10);
 /// The source's name.
 pub(super) const NAME: &str = "runtimes";
 /// Runtimes that `doctor` lists.
@@ -33,28 +32,27 @@ struct Told {
 }
 
 /// Reads what runs, again and again, until the daemon goes down. Lets go of `first` once it was told.
-pub(super) async fn run(names: Arc<Names>, ignore: Vec<PathBuf>, emit: Emit, first: Unheard) {
+pub(super) async fn run(
+    names: Arc<Names>,
+    ignore: Vec<PathBuf>,
+    emit: Emit,
+    readings: Readings,
+    first: Unheard,
+) {
     let mut first = Some(first);
     let mut told = Told::default();
     loop {
-        let mut reading = tokio::task::spawn_blocking(|| Proc::new().runtimes());
-        let read = match tokio::time::timeout(LONGEST, &mut reading).await {
-            Ok(read) => read,
-            Err(_) => {
-                let hangs = Err("reading /proc hangs".to_owned());
-                if told.tell(&emit, hangs).await.is_err() {
-                    return;
-                }
-                drop(first.take());
-                reading.await
-            }
-        };
-        let seen = match read {
-            Ok(Ok(mut seen)) => {
+        let seen = match reading::unblocked(&readings, NAME, || Proc::new().runtimes()).await {
+            Ok(Ok(Ok(mut seen))) => {
                 mark(&mut seen, &names, &ignore);
                 Ok(seen)
             }
-            Ok(Err(error)) => Err(format!("/proc does not answer: {error}")),
+            Ok(Ok(Err(error))) => Err(format!("/proc does not answer: {error}")),
+            // The next reading leaves it out.
+            Ok(Err(hangs)) => {
+                tracing::warn!("{hangs} does not answer: the runtimes are read without it");
+                continue;
+            }
             // It panicked, or the runtime of tokio ends.
             Err(error) => Err(error.to_string()),
         };

@@ -361,10 +361,10 @@ impl Watch {
     }
 
     /// Asks after new sandboxes, a few at a time. One that does not answer delays the others little, and
-    /// the next list not for long.
+    /// the next list not for long; where somebody waits for the answer of a single look, hardly at all.
     async fn ask_after(&mut self, client: &Client, new: Vec<Sandbox>) -> Result<(), Closed> {
         let pace = self.parts.pace;
-        let until = tokio::time::sleep(pace.list);
+        let until = tokio::time::sleep(if self.parts.follow { pace.list } else { pace.first });
         let mut answers = futures_util::stream::iter(new)
             .map(|sandbox| async move {
                 let at = clock::now();

@@ -22,25 +22,25 @@ use crate::sinks::tests::{node, opened};
 
 /// One request, as it came.
 #[derive(Debug, Clone)]
-struct Seen {
-    path: String,
+pub(super) struct Seen {
+    pub(super) path: String,
     kind: String,
     token: String,
-    body: Bytes,
+    pub(super) body: Bytes,
 }
 
 /// A status and a body.
-type Answer = (u16, Vec<u8>);
+pub(super) type Answer = (u16, Vec<u8>);
 
 /// Answers as it is told, then with 200 and nothing.
 #[derive(Clone, Default)]
-struct Server {
+pub(super) struct Server {
     answers: Arc<Mutex<VecDeque<Answer>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Server {
-    async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, SocketAddr) {
+    pub(super) async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, SocketAddr) {
         let server = Self::default();
         server.answers.lock().unwrap().extend(answers);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -75,7 +75,7 @@ impl Server {
         Ok(answer.unwrap())
     }
 
-    fn seen(&self) -> Vec<Seen> {
+    pub(super) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
 }

@@ -43,7 +43,7 @@ fn follow(prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
     runtime.block_on(async {
         let (emit, facts) = Emit::channel(64);
         let paths = ["results", "cache/results"].map(|below| dir.path().join(below)).to_vec();
-        let running = tokio::spawn(run(paths, emit));
+        let running = tokio::spawn(run(paths, emit, Readings::default()));
         test(&mut Following { dir, facts }).await;
         running.abort();
     });

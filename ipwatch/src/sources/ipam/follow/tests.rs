@@ -23,7 +23,7 @@ impl Following {
         prepare(dir.path());
         let settings = settings(dir.path());
         let (emit, facts) = Emit::channel(4_096);
-        let mut follower = Follower::new(Box::new(HostLocal::new(&settings)), emit);
+        let mut follower = Follower::new(Arc::new(HostLocal::new(&settings)), emit);
         follower.open().unwrap();
         Self { dir, follower, facts, next: None }
     }
@@ -421,7 +421,7 @@ fn a_busy_store_is_tried_again_for_a_while() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("db"), "busy").unwrap();
     let (emit, mut facts) = Emit::channel(64);
-    let mut follower = Follower::new(Box::new(Busy(dir.path().to_owned())), emit);
+    let mut follower = Follower::new(Arc::new(Busy(dir.path().to_owned())), emit);
     follower.open().unwrap();
     let mut pauses = Vec::new();
     let told = loop {
@@ -447,7 +447,7 @@ fn it_runs_by_itself() {
     runtime.block_on(async {
         let settings = settings(dir.path());
         let (emit, mut facts) = Emit::channel(64);
-        let mut first = crate::sources::ipam::start(&settings, &emit);
+        let mut first = crate::sources::ipam::start(&settings, &emit, &Readings::default());
         first.wait().await;
         let dump = facts.try_recv().expect("a dump before the first word is out");
         assert!(matches!(dump[0].what, What::Began(_)), "{dump:?}");

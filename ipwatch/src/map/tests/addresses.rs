@@ -1,0 +1,279 @@
+//! What is one address and what are two, as the kernel has it; and how many are kept, and whose.
+
+use super::*;
+
+/// A pod's netns that was dumped before the probes tell of it.
+fn dumped(feed: &mut Feed) -> NetnsRef {
+    let netns = full(7, 70, 3);
+    feed.tell(What::Netns { netns });
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell(What::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    netns
+}
+
+fn on_eth0(local: &str, prefix_len: u8, peer: Option<&str>) -> Address {
+    let ip = |text: &str| text.parse().unwrap();
+    let key = AddressKey { ifindex: 2, local: ip(local), prefix_len, peer: peer.map(ip) };
+    Address { key, scope: Some(0), flags: Some(0x80) }
+}
+
+/// Keys of tenures that were told to begin and to end, in order.
+fn tenures(feed: &mut Feed) -> Vec<String> {
+    let tell = |event| match event {
+        TenureEvent::Held { key, .. } => Some(format!("+{key}")),
+        TenureEvent::Released { key, ended_by, .. } => Some(format!("-{key} {ended_by}")),
+        TenureEvent::Named { .. } => None,
+    };
+    feed.map.take_tenures().into_iter().filter_map(tell).collect()
+}
+
+/// `ip -6 addr change` writes the peer of an address that stands (`inet6_addr_modify`, net/ipv6/addrconf.c): no
+/// deletion of the former one is ever told.
+#[test]
+fn an_ipv6_address_whose_peer_changes_is_one() {
+    for (sight, origin) in [(ALL, Origin::Probe), (NONE, Origin::Netlink)] {
+        let mut feed = Feed::new(sight);
+        let netns = dumped(&mut feed);
+        let with = |peer| on_eth0("fd77::1", 128, peer);
+        for peer in [None, Some("fd77::2"), Some("fd77::3")] {
+            feed.tell_from(origin, What::Address { netns, address: with(peer) });
+            assert_eq!(feed.ips().len(), 1, "with the peer {peer:?}");
+        }
+        assert_eq!(tenures(&mut feed), ["+cookie:7/2/fd77::1/128"]);
+        let key = with(Some("fd77::3")).key;
+        feed.tell_from(origin, What::AddressGone { netns, key });
+        assert!(feed.ips().is_empty(), "nothing is left of it");
+        assert_eq!(tenures(&mut feed), ["-cookie:7/2/fd77::1/128 address-deleted"]);
+    }
+}
+
+/// A device has an IPv6 address once (`ipv6_chk_same_addr`), and its prefix is never changed in place: with another
+/// one it is another tenure, whose end of the first was missed.
+#[test]
+fn an_ipv6_address_with_another_prefix_stands_in_place_of_the_first() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    feed.tell(What::Address { netns, address: on_eth0("fd77::1", 128, None) });
+    feed.tell(What::Address { netns, address: on_eth0("fd77::1", 64, None) });
+    let view = feed.map.addresses(&Selector::Ip(None));
+    assert_eq!(view.iter().map(|address| address.prefix_len).collect::<Vec<_>>(), [Some(64)]);
+    assert_eq!(
+        tenures(&mut feed),
+        [
+            "+cookie:7/2/fd77::1/128",
+            "-cookie:7/2/fd77::1/128 address-deleted",
+            "+cookie:7/2/fd77::1/64"
+        ]
+    );
+}
+
+/// `__inet_insert_ifa` (net/ipv4/devinet.c) refuses the same IP only with the same mask and for the same subnet.
+#[test]
+fn an_ipv4_address_stands_once_for_each_mask_and_subnet() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    let all = [
+        on_eth0("10.0.0.1", 24, None),
+        on_eth0("10.0.0.1", 32, None),
+        on_eth0("10.0.0.1", 32, Some("10.0.0.2")),
+        on_eth0("10.0.0.1", 32, Some("10.0.0.3")),
+        on_eth0("10.0.0.1", 24, Some("0.0.0.0")),
+        // The subnet counts, not the peer within it.
+        on_eth0("10.0.0.1", 24, Some("10.0.0.9")),
+    ];
+    for address in &all {
+        feed.tell(What::Address { netns, address: address.clone() });
+    }
+    assert_eq!(feed.ips().len(), 5);
+    for (gone, left) in all.iter().zip([4, 3, 2, 1, 0]) {
+        feed.tell(What::AddressGone { netns, key: gone.key });
+        assert_eq!(feed.ips().len(), left, "after {gone:?}");
+    }
+}
+
+/// The key of a tenure has no peer: it lasts as long as one of those that share it.
+#[test]
+fn a_tenure_ends_with_the_last_address_of_its_key() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    let [first, second] = ["10.0.0.2", "10.0.0.3"].map(|peer| on_eth0("10.0.0.1", 32, Some(peer)));
+    for address in [&first, &second] {
+        feed.tell(What::Address { netns, address: address.clone() });
+    }
+    feed.tell(What::AddressGone { netns, key: first.key });
+    let held = "+cookie:7/2/10.0.0.1/32";
+    assert_eq!(tenures(&mut feed), [held, held], "the ledger takes the second for the first");
+    feed.tell(What::AddressGone { netns, key: second.key });
+    let released = "-cookie:7/2/10.0.0.1/32 address-deleted";
+    assert_eq!(tenures(&mut feed), [released]);
+    for address in [&first, &second] {
+        feed.tell(What::Address { netns, address: address.clone() });
+    }
+    feed.tell(What::NetnsGone { netns });
+    let ended = tenures(&mut feed);
+    let released = ended.iter().filter(|told| told.starts_with('-')).count();
+    assert_eq!(released, 1, "{ended:?}");
+}
+
+const IN_ALL: usize = 4_096;
+const IN_ONE: usize = 256;
+
+fn bounded() -> Feed {
+    let mut feed = Feed::new(NONE);
+    feed.map.bound_addresses(IN_ONE, IN_ALL);
+    feed
+}
+
+/// The names of the nth netns of a hostile user.
+fn hostile(n: u32) -> NetnsRef {
+    full(100 + u64::from(n), 1_000 + n, 100 + n as i32)
+}
+
+/// One with so many addresses, each an IP of its own or, with `forms`, one IP with as many masks and peers.
+fn fill(feed: &mut Feed, n: u32, addresses: u32, forms: bool) {
+    for k in 0..addresses {
+        let address = if forms {
+            on_eth0("11.0.0.1", 32, Some(&Ipv4Addr::from_bits(0x0c00_0000 + k).to_string()))
+        } else {
+            on_eth0(&Ipv4Addr::from_bits(0x0b00_0000 + (n << 14) + k).to_string(), 32, None)
+        };
+        feed.tell(What::Address { netns: hostile(n), address });
+    }
+}
+
+fn kept(feed: &Feed, netns: NetnsRef) -> usize {
+    let id = feed.map.find(&netns).unwrap();
+    feed.map.netns(id).unwrap().addresses().count()
+}
+
+fn kept_in_all(feed: &Feed) -> usize {
+    feed.map.all_netns().map(|netns| netns.addresses().count()).sum()
+}
+
+#[test]
+fn nobody_fills_the_room_of_others() {
+    for forms in [false, true] {
+        let mut feed = bounded();
+        for n in 0..17 {
+            fill(&mut feed, n, IN_ONE as u32, forms);
+        }
+        let pod = full(7, 70, 3);
+        for last in 0..8 {
+            feed.tell(What::Address { netns: pod, address: address(last) });
+        }
+        // What a netns with few has it keeps, whatever others do.
+        fill(&mut feed, 17, IN_ONE as u32, forms);
+        fill(&mut feed, 3, IN_ONE as u32, forms);
+        assert_eq!(kept(&feed, pod), 8, "one IP in many forms: {forms}");
+        let all = kept_in_all(&feed);
+        assert!((IN_ALL - IN_ONE..=IN_ALL).contains(&all), "{all}");
+        let shares: Vec<usize> = (0..18).map(|n| kept(&feed, hostile(n))).collect();
+        let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+        assert!(most - least < IN_ONE / 4, "they share it: {shares:?}");
+        assert!(feed.map.beyond_bounds() > 500);
+    }
+}
+
+#[test]
+fn the_host_has_room_of_its_own() {
+    let mut feed = bounded();
+    for n in 0..17 {
+        fill(&mut feed, n, IN_ONE as u32, true);
+    }
+    for k in 0..IN_ONE as u32 + 5 {
+        let address = on_eth0(&Ipv4Addr::from_bits(0x0a60_0000 + k).to_string(), 32, None);
+        feed.tell(What::Address { netns: HOST, address });
+    }
+    assert_eq!(kept(&feed, HOST), IN_ONE);
+    assert_eq!(feed.map.short().filter(|netns| netns.host).map(Netns::unkept).sum::<u64>(), 5);
+}
+
+#[test]
+fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
+    let mut feed = bounded();
+    feed.tell(What::Netns { netns: hostile(0) });
+    // The first of a netns is what it was made for.
+    let first = Ipv4Addr::from_bits(0x0b00_0000);
+    for n in 0..17 {
+        fill(&mut feed, n, IN_ONE as u32, false);
+    }
+    feed.map.take_tenures();
+    fill(&mut feed, 17, 64, false);
+    let ended = tenures(&mut feed).into_iter().filter(|told| told.starts_with('-'));
+    let (cut, others): (Vec<_>, Vec<_>) = ended.partition(|told| told.ends_with(" not-kept"));
+    assert!((64..128).contains(&cut.len()), "{}", cut.len());
+    assert!(others.is_empty(), "{others:?}");
+    let doubts = |feed: &Feed, ip: IpAddr| {
+        let verdict = feed.map.verdict(ip, None);
+        let doubts = |reason: &&String| reason.contains(" has more addresses than the ");
+        (verdict.free, verdict.reasons.iter().filter(doubts).count())
+    };
+    assert_eq!(doubts(&feed, first.into()), (false, 16), "listed are so many at most");
+    let nobodys: IpAddr = "192.0.2.1".parse().unwrap();
+    assert_eq!(doubts(&feed, nobodys).1, 16, "somebody may have it");
+    let said = feed.map.said_of_short().unwrap();
+    assert!(said.starts_with("; addresses kept by netns: net:["), "{said}");
+    let reads = |feed: &mut Feed, after_ms| {
+        let adopt =
+            |want: &Want| matches!(want, Want::Adopt { netns, .. } if netns.cookie > Some(9));
+        feed.wants(after_ms).iter().filter(|want| adopt(want)).count()
+    };
+    // They were new, and are read for that.
+    for n in 0..18 {
+        dump(&mut feed, n, true);
+    }
+    assert_eq!(reads(&mut feed, 60_000), 0, "there is no room");
+    for n in 1..6 {
+        feed.tell(What::NetnsGone { netns: hostile(n) });
+    }
+    assert_eq!(reads(&mut feed, 60_000), 8, "some at a time");
+    let short = feed.map.short().count();
+    for n in (0..18).filter(|n| !(1..6).contains(n)) {
+        dump(&mut feed, n, false);
+    }
+    assert!(short > 10 && feed.map.short().next().is_none(), "{short}");
+    assert_eq!(doubts(&feed, nobodys).1, 0);
+}
+
+/// A dump of what is kept; `more`: and of as much beyond that as the netns once had.
+fn dump(feed: &mut Feed, n: u32, more: bool) {
+    let (netns, scope) = (hostile(n), Scope::Addresses { netns: hostile(n) });
+    let began = feed.tell(What::Began(scope.clone()));
+    let id = feed.map.find(&netns).unwrap();
+    let entry = feed.map.netns(id).unwrap();
+    let known: Vec<IpAddr> = entry.addresses().map(|(key, _)| key.local).collect();
+    let beyond = (0..IN_ONE as u32).map(|k| Ipv4Addr::from_bits(0x0b00_0000 + (n << 14) + k));
+    let beyond = beyond.map(IpAddr::from).filter(|_| more && entry.unkept() > 0);
+    for local in beyond.collect::<Vec<_>>().into_iter().chain(known) {
+        let address = on_eth0(&local.to_string(), 32, None);
+        feed.tell_at(began, Origin::Netlink, What::Address { netns, address });
+    }
+    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+}
+
+#[test]
+fn the_bounds_are_as_large_as_a_node_needs() {
+    let mut feed = Feed::new(NONE);
+    fill(&mut feed, 0, 20_000, false);
+    assert_eq!((kept(&feed, hostile(0)), feed.map.beyond_bounds()), (16_384, 20_000 - 16_384));
+}
+
+/// From 5.7 to 5.11 the kernel gives a netns its cookie when somebody first asks for it.
+#[test]
+fn a_cookie_that_comes_late_leaves_the_tenures_as_they_were_told() {
+    let mut feed = Feed::new(ALL);
+    let netns = NetnsRef { cookie: None, inode: Some(70), nsid: Some(3) };
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell(What::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, What::Address { netns, address: address(1) });
+    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    assert_eq!(tenures(&mut feed), ["+inode:70#0/2/10.0.0.1/24"]);
+    let named = full(7, 70, 3);
+    feed.tell(What::Address { netns: named, address: address(2) });
+    feed.tell(What::AddressGone { netns: named, key: key(1) });
+    assert_eq!(
+        tenures(&mut feed),
+        ["+inode:70#0/2/10.0.0.2/24", "-inode:70#0/2/10.0.0.1/24 address-deleted"]
+    );
+}

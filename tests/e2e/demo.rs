@@ -1,0 +1,69 @@
+//! What `cargo xtask demo` shows, with the demo's own pods and configuration: its findings' commands do what they say.
+
+#[path = "../../xtask/src/demo/stage.rs"]
+mod stage;
+
+use std::fs;
+
+use serde_json::Value;
+use support::remedy::{Shell, change, changes};
+use support::{Config, Daemon, Lab};
+
+use crate::remedies::Fusectl;
+
+use self::stage::{Pod, Stage};
+
+support::tests! {
+    // Of several connections that hang none is blamed: no other may be there.
+    the_commands_that_it_prints_do_what_they_say needs [Fuse] @ Alone,
+}
+
+/// Seconds until both looks have shown it.
+const SOON: u32 = 40;
+
+fn firing(daemon: &Daemon, code: &str, pod: Pod) -> Value {
+    daemon.await_firing(code, SOON, |finding| finding["subject"]["ip"] == pod.ip().as_str())
+}
+
+fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
+    let (_fusectl, shell) = (Fusectl::new(), Shell::new(lab));
+    let roles = std::env::current_exe().expect("this binary");
+    let mut stage = Stage::new(&lab.subdir("demo"), &roles).expect("a stage");
+    stage.healthy().expect("a healthy pod");
+    stage.leaked().expect("a netns that is left");
+    stage.hanging().expect("a pod that hangs");
+    let daemon = Daemon::start(lab, &Config::of(&stage.config()));
+    assert!(stage.kill_hanging().expect("kill it"));
+    let leaked = firing(&daemon, "netns-leaked", Pod::LEAKED);
+    let stuck = firing(&daemon, "ip-held-by-stuck-process", Pod::STUCK);
+    // Everything that the demo shows of its pods is of these two.
+    let of_demo = |finding: &Value| {
+        [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK]
+            .iter()
+            .any(|pod| finding["subject"]["ip"] == pod.ip())
+    };
+    for finding in daemon.findings().iter().filter(|finding| of_demo(finding)) {
+        let known = [&leaked, &stuck].iter().any(|one| one["id"] == finding["id"]);
+        assert!(known, "{finding:#?}");
+    }
+    [&leaked, &stuck].into_iter().for_each(|finding| shell.looks(finding));
+
+    let unmount = change(&leaked, "&& umount /");
+    assert_eq!(changes(&leaked), [unmount.as_str()], "nothing else changes anything");
+    shell.succeeds(&unmount);
+    daemon.await_resolved(&leaked, SOON);
+    shell.refuses(&unmount);
+
+    let (cordon, abort) = (change(&stuck, "kubectl cordon "), change(&stuck, "/abort"));
+    assert_eq!(changes(&stuck).len(), 2, "nothing else changes anything");
+    shell.succeeds(&cordon);
+    shell.succeeds(&abort);
+    daemon.await_resolved(&stuck, SOON);
+    [cordon, abort].iter().for_each(|command| shell.refuses(command));
+    drop(stage);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read the mounts");
+    assert!(
+        !mounts.contains(&format!(" {}/", lab.dir().display())),
+        "something stays mounted: {mounts}"
+    );
+}

@@ -1,0 +1,198 @@
+//! Every way in which a process can be told to end while one of its threads hangs in the kernel: each is found in time,
+//! by what the kernel half keeps of those on their way out, and by looking at all tasks where it cannot.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use support::fuse::Hung;
+use support::role::{Helper, Role, Running};
+use support::{Config, Daemon, Lab, Netns, cgroup, eventually, patience};
+
+support::tests! {
+    each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Rung,
+    each_is_found_by_looking_at_all_tasks needs [Fuse] @ Alone Kernel,
+    each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel,
+}
+
+/// Seconds of grace in these tests.
+const GRACE: u32 = 2;
+/// Within which the finding fires after that.
+const IN_TIME: u32 = 3;
+const CODE: &str = "ip-held-by-stuck-process";
+
+/// How a process comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Its leader hangs, and another thread calls `exit_group()`.
+    GroupExit,
+    /// `kill -9`.
+    Kill,
+    /// SIGTERM, which nobody handles.
+    Term,
+    /// A thread faults: it waits for all others before it dumps.
+    Fault,
+    /// A thread makes a system call for which a filter ends the process.
+    Seccomp,
+    /// Its cgroup is out of memory.
+    Oom,
+    /// Its leader has exited before a thread that hangs, and then it is killed.
+    LeaderFirst,
+    /// The same, and then another thread calls `exit_group()`.
+    LeaderFirstGroupExit,
+    /// A thread runs a new program and waits for its leader, which hangs (`de_thread`).
+    Exec,
+    /// It hangs in its exit, closing a file.
+    Exit,
+}
+
+impl Way {
+    const ALL: [Way; 10] = [
+        Way::GroupExit,
+        Way::Kill,
+        Way::Term,
+        Way::Fault,
+        Way::Seccomp,
+        Way::Oom,
+        Way::LeaderFirst,
+        Way::LeaderFirstGroupExit,
+        Way::Exec,
+        Way::Exit,
+    ];
+
+    /// Its leader hangs, not another thread.
+    fn hangs_leader(self) -> bool {
+        !matches!(self, Way::LeaderFirst | Way::LeaderFirstGroupExit)
+    }
+}
+
+/// One that hangs, or is about to.
+struct Case {
+    way: Way,
+    helper: Running,
+    netns: Netns,
+    _hung: Hung,
+}
+
+impl Case {
+    fn new(lab: &Lab, way: Way, memory: &Path) -> Self {
+        let name = format!("{way:?}").to_lowercase();
+        let mut hung = Hung::mount_at(lab, &name);
+        let netns = Netns::new(lab, &name);
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(way as u8 + 2), "eth0");
+        let file = hung.file();
+        let who = if way.hangs_leader() { "leader" } else { "thread" };
+        let memory = memory.to_str().expect("a path in UTF-8");
+        let helper = match way {
+            Way::Exit => Helper::new(Role::Opener).inside(&netns).arg(&file).start(),
+            _ => {
+                let helper = Helper::new(Role::Mortal).inside(&netns);
+                let helper = helper.arg(who).arg(memory).arg(&file).start();
+                hung.await_read();
+                helper
+            }
+        };
+        Self { way, helper, netns, _hung: hung }
+    }
+
+    /// Has it come to its end. Returns when.
+    fn end(&mut self) -> Timestamp {
+        if !self.way.hangs_leader() {
+            self.helper.tell("leave");
+            let stat = format!("/proc/{}/stat", self.helper.pid());
+            support::poll::until("the leader has exited", 5, || {
+                std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+            });
+        }
+        let at = Timestamp::now();
+        match self.way {
+            Way::Kill | Way::LeaderFirst => self.helper.signal(libc::SIGKILL),
+            Way::Term => self.helper.signal(libc::SIGTERM),
+            Way::GroupExit | Way::LeaderFirstGroupExit | Way::Exit => self.helper.tell("exit"),
+            Way::Fault => self.helper.tell("fault"),
+            Way::Seccomp => self.helper.tell("seccomp"),
+            Way::Oom => self.helper.tell("oom"),
+            Way::Exec => self.helper.tell("exec"),
+        }
+        at
+    }
+
+    /// Waits for the finding; says how long after `end` it fired.
+    fn is_found(&self, daemon: &Daemon, end: Timestamp) -> f64 {
+        let way = self.way;
+        let finding: Value =
+            eventually(&format!("{way:?}: the finding fires"), GRACE + IN_TIME + 5, || {
+                let all = daemon.findings_in(self.netns.inode);
+                all.into_iter().find(|finding| finding["status"] == "firing")
+            });
+        assert_eq!(finding["code"], CODE, "{way:?}: {finding}");
+        assert_eq!(finding["holders"][0]["pid"], self.helper.pid(), "{way:?}: {finding}");
+        let fired = finding["firing_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
+        fired.duration_since(end).as_secs_f64()
+    }
+}
+
+/// All at once, and each is found within its grace and `IN_TIME`.
+fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> bool) {
+    let config = config.grace(GRACE).core_dump_grace(GRACE);
+    let memory = cgroup::with_little_memory(lab);
+    let daemon = Daemon::start(lab, &config);
+    let none = Path::new("-");
+    let ways: Vec<Way> = Way::ALL
+        .into_iter()
+        .filter(|way| wanted(&daemon, *way) && (*way != Way::Oom || memory.is_some()))
+        .collect();
+    assert!(ways.len() >= 8, "{ways:?}");
+    let mut cases: Vec<Case> = ways
+        .into_iter()
+        .map(|way| Case::new(lab, way, memory.as_deref().unwrap_or(none)))
+        .collect();
+    // What is known of them by their start lies behind.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let ends: Vec<Timestamp> = cases.iter_mut().map(Case::end).collect();
+    let mut late = Vec::new();
+    for (case, end) in cases.iter().zip(ends) {
+        let took = case.is_found(&daemon, end);
+        println!("{:?}: {took:.2} s after its end began; its grace is {GRACE} s", case.way);
+        // Until its memory is used up, and the kernel has tried to find some, it lives.
+        let lives = if case.way == Way::Oom { IN_TIME } else { 0 };
+        if took < f64::from(GRACE) || took > f64::from(GRACE + (IN_TIME + lives) * patience()) {
+            late.push((case.way, took));
+        }
+    }
+    assert!(late.is_empty(), "not in time: {late:?}");
+}
+
+/// Nothing looks at all tasks: what is found is told by the probes.
+fn each_is_found_without_a_sweep(lab: &Lab) {
+    if support::daemon::probes() == "off" {
+        return;
+    }
+    let config = Config::default().probes_line("sweep = \"0s\"");
+    // A thread that waits for its leader in an exec has sent no signal and not exited: it is seen where a probe can be
+    // put on a function, and nowhere else.
+    each_is_found(lab, config, |daemon, way| {
+        let probes = daemon.list("probes", &["doctor"]);
+        let group_exit =
+            probes.iter().find(|probe| probe["event"] == "group-exit").expect("listed");
+        way != Way::Exec || group_exit["rung"] != "snapshot"
+    });
+}
+
+/// No event is seen; the iterators run.
+fn each_is_found_by_looking_at_all_tasks(lab: &Lab) {
+    if support::daemon::probes() != "all" {
+        return;
+    }
+    let forbid = "forbid = [\"tp_btf\", \"raw_tp\", \"fentry\", \"kprobe\", \"socket\"]";
+    each_is_found(lab, Config::default().probes_line(forbid), |_, _| true);
+}
+
+/// No program runs in the kernel.
+fn each_is_found_where_nothing_can_be_probed(lab: &Lab) {
+    if support::daemon::probes() != "all" {
+        return;
+    }
+    each_is_found(lab, Config::default().probes_line("enabled = false"), |_, _| true);
+}
