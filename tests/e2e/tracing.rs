@@ -2,10 +2,12 @@
 //! forbidden. What they then feed is tested by the same assertions as everywhere (`map`, `holders`,
 //! `stuck`, `identity`), which run once for each rung.
 
-use support::{Config, Daemon, Lab, daemon};
+use serde_json::Value;
+use support::{Config, Daemon, Lab, daemon, poorer};
 
 support::tests! {
     kernel_functions_are_probed needs [Tracing] @ Kernel,
+    a_stock_kernel_refuses_nothing needs [Tracing] @ Kernel,
 }
 
 fn kernel_functions_are_probed(lab: &Lab) {
@@ -17,4 +19,26 @@ fn kernel_functions_are_probed(lab: &Lab) {
         "kprobe" => assert!(on("kprobe") > 5 && on("fentry") == 0, "{probes:?}"),
         _ => assert_eq!((on("fentry"), on("kprobe")), (0, 0), "{probes:?}"),
     }
+}
+
+/// What a kernel of Debian could do and does not is a program of ours that it refused.
+fn a_stock_kernel_refuses_nothing(lab: &Lab) {
+    // Which functions can be hooked on arm64 is not known as well.
+    if daemon::probes() != "all" || cfg!(target_arch = "aarch64") {
+        return;
+    }
+    let daemon = Daemon::start(lab, &Config::default());
+    let probes = daemon.list("probes", &["doctor"]);
+    let known = not_to_be_had();
+    let refused = probes.iter().filter(|probe| {
+        probe["status"] != "active" && !known.contains(&probe["event"].as_str().unwrap())
+    });
+    let refused: Vec<&Value> = refused.collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}
+
+/// Events that this kernel lets no program see by the best rung.
+fn not_to_be_had() -> &'static [&'static str] {
+    // `bpf_loop` is 5.17's.
+    if poorer::kernel_is_before((5, 17)) { &["process-exit"] } else { &[] }
 }

@@ -314,6 +314,11 @@ impl Why {
         }
     }
 
+    /// This rung holds, by another of its hooks: why not by the first is no reason any more.
+    fn reached(&mut self, rung: Rung) {
+        self.0.retain(|(known, _)| *known != Some(rung));
+    }
+
     fn text(&self) -> Option<String> {
         let one = |(rung, reason): &(Option<Rung>, Reason)| match rung {
             Some(rung) => format!("{rung}: {reason}"),
@@ -388,6 +393,7 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
         match loader.attach(way.rung, way.programs) {
             Ok(()) => {
                 let hook = way.programs.first().map_or("", |(_, attach)| attach.hook());
+                why.reached(way.rung);
                 return Standing { event: event.name, rung: Some(way.rung), hook, why };
             }
             Err(refusal) => why.add(Some(way.rung), Reason::Refused(refusal)),

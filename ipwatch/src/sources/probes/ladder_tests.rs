@@ -78,6 +78,16 @@ fn what_is_attached_and_not_seen_is_degraded_and_says_what_is_done_instead() {
 }
 
 #[test]
+fn a_rung_that_holds_by_its_second_hook_is_no_lower_one() {
+    let mut why = Why::default();
+    why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
+    why.reached(Rung::Kprobe);
+    assert!(why.text().is_some());
+    why.reached(Rung::Fentry);
+    assert_eq!(why.text(), None);
+}
+
+#[test]
 fn a_rung_that_holds_shows_why_it_is_not_a_better_one() {
     let mut why = Why::default();
     why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
