@@ -14,7 +14,7 @@ support::tests! {
     one_range_on_many_bridges_apart @ Alone Kernel,
     devices_are_renamed_while_they_are_watched @ Kernel,
     every_vlan_there_is needs [OwnMachine] @ Kernel,
-    a_full_neighbour_table needs [OwnMachine] @ Kernel,
+    a_full_neighbour_table needs [OwnMachine] @ Kernel Stock,
 }
 
 const DUPLICATE: &str = "ip-duplicate";

@@ -11,12 +11,12 @@ use support::collector::Collector;
 use support::{Config, Daemon, Lab, daemon, eventually, harness, patience};
 
 support::tests! {
-    calls_are_told_with_who_asked_what_and_how_they_ended needs [Cni] @ Kernel,
-    raw_tracepoints_tell_the_same needs [Cni] @ Kernel,
-    a_plugin_is_known_by_any_way_to_it needs [Cni] @ Kernel,
+    calls_are_told_with_who_asked_what_and_how_they_ended needs [Cni] @ Kernel Stock,
+    raw_tracepoints_tell_the_same needs [Cni] @ Kernel Stock,
+    a_plugin_is_known_by_any_way_to_it needs [Cni] @ Kernel Stock,
     spans_of_calls_nest_and_say_why_one_failed needs [Cni, Rotel] @ Kernel,
     a_canary_in_a_plugins_environment_appears_nowhere needs [Cni] @ Kernel,
-    fifty_calls_a_second_are_all_told needs [Cni] @ Alone Kernel,
+    fifty_calls_a_second_are_all_told needs [Cni] @ Alone Kernel Stock,
     fifty_calls_a_second_without_devices_are_all_told needs [Cni] @ Alone Kernel,
     a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine needs [Cni] @ Alone Kernel,
 }

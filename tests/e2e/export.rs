@@ -12,7 +12,7 @@ support::tests! {
     a_finding_reaches_a_collector needs [Fuse, Rotel],
     a_finding_reaches_a_collector_over_http needs [Fuse, Rotel],
     a_freed_ip_is_linked_to_its_tenure_and_to_its_call needs [Cni, Rotel],
-    a_teardown_and_a_tenure_are_spans needs [Rotel] @ Kernel,
+    a_teardown_and_a_tenure_are_spans needs [Rotel] @ Kernel Stock,
     what_cannot_work_ends_the_start_with_one_line,
     without_a_collector_nothing_else_suffers needs [Fuse],
 }

@@ -13,14 +13,13 @@ use support::fuse::Hung;
 use support::poll::until;
 use support::role::{Helper, Role, Running};
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, Sandbox, patience, rtnl};
+use support::{Config, Daemon, Lab, Netns, Sandbox, patience};
 
 support::tests! {
-    a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel,
+    a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel Stock,
     many_processes_that_hang_in_execve needs [OwnMachine, Fuse] @ Kernel,
-    a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
-    a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel,
-    rtnl_that_is_held needs [OwnMachine, Fuse] @ Alone Kernel,
+    a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
+    a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
 
@@ -81,7 +80,7 @@ fn await_detail(daemon: &Daemon, source: &str, parts: &[&str]) {
     assert_eq!(status, "degraded", "{told}");
 }
 
-/// Its `stack` waits for `exec_update_lock`, on some kernels more.
+/// Its `stack` waits for `exec_update_lock`, on some kernels more, on some nothing.
 fn a_process_that_hangs_in_execve(lab: &Lab) {
     let daemon;
     let mut hung = Hung::mount(lab);
@@ -92,10 +91,14 @@ fn a_process_that_hangs_in_execve(lab: &Lab) {
     let finding = daemon.await_firing(CODE, SOON, |finding| finding["holders"][0]["pid"] == pid);
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string(), "{finding:#}");
     let evidence = finding["evidence"].to_string();
-    assert!(evidence.contains("not answer"), "{finding:#}");
-    let commands = finding["remediation"].to_string();
-    assert!(!commands.contains(&format!("/proc/{pid}/task")), "it would hang: {finding:#}");
-    await_detail(&daemon, "procfs", &[&format!("/proc/{pid}/"), "has not answered for"]);
+    if evidence.contains("not answer") {
+        let commands = finding["remediation"].to_string();
+        assert!(!commands.contains(&format!("/proc/{pid}/task")), "it would hang: {finding:#}");
+        await_detail(&daemon, "procfs", &[&format!("/proc/{pid}/"), "has not answered for"]);
+    } else {
+        assert!(evidence.contains("do_close_on_exec"), "{finding:#}");
+        println!("FIGURE its stack could be read here");
+    }
     another_is_found(lab, &daemon, 8);
     let holder = daemon.ip_in(lab.ip(7), netns.inode).expect("its IP is up");
     assert!(holder["holders"].to_string().contains(&pid.to_string()), "{holder:#}");
@@ -118,7 +121,7 @@ fn many_processes_that_hang_in_execve(lab: &Lab) {
     });
     another_is_found(lab, &daemon, 8);
     let (status, told) = detail(&daemon, "procfs");
-    assert_eq!(status, "degraded", "{told}");
+    assert_eq!(status == "degraded", told.contains("not answer"), "{status}: {told}");
     hung.release();
     until("they have ended", RECOVERY, || daemon.findings_in(netns.inode).is_empty());
     until("all is read again", RECOVERY, || !detail(&daemon, "procfs").1.contains("not answer"));
@@ -186,33 +189,6 @@ impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
     }
-}
-
-/// The lock is the node's: nothing can be asked of netlink, and nothing changes. What a process does is seen all the
-/// same.
-fn rtnl_that_is_held(lab: &Lab) {
-    let mut hung = Hung::mount(lab);
-    let netns = with_address(lab, "known", 7);
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
-    let first = Daemon::start(lab, &config(lab));
-    first.await_holder(lab.ip(7), netns.inode, "the helper", |h| h["pid"] == helper.pid());
-    let held = rtnl::Held::take();
-    stuck::hang(How::Kill, &mut helper);
-    let is_ours = |finding: &Value| finding["subject"]["netns"]["inode"] == netns.inode;
-    let finding = first.await_firing(CODE, SOON, is_ours);
-    // It has everything to ask.
-    assert!(first.stop().success());
-    let daemon = Daemon::start(lab, &config(lab));
-    await_detail(&daemon, "netlink", &["rtnetlink has not answered for", "rtnl_mutex"]);
-    let (status, told) = detail(&daemon, "procfs");
-    assert_ne!(status, "down", "{told}");
-    std::thread::sleep(Duration::from_secs(12) * patience());
-    await_detail(&daemon, "netlink", &["rtnetlink has not answered for", "rtnl_mutex"]);
-    let open = daemon.findings();
-    assert!(open.iter().any(|f| f["id"] == finding["id"]), "nobody has resolved it: {open:#?}");
-    held.release();
-    until("netlink is read again", RECOVERY, || !detail(&daemon, "netlink").1.contains("rtnl"));
-    daemon.await_firing(CODE, RECOVERY, is_ours);
 }
 
 /// It says its name, and takes ten seconds for everything else. A `scan` gives the others' findings without it.

@@ -12,7 +12,7 @@ use support::{Config, Daemon, Lab, Netns, daemon, eventually};
 use crate::neighbours::{CONFLICT, SOON, about, ask_anew, ever, proof};
 
 support::tests! {
-    two_pods_of_one_parent_are_a_conflict_until_one_leaves needs [Macvlan] @ Kernel,
+    two_pods_of_one_parent_are_a_conflict_until_one_leaves needs [Macvlan] @ Kernel Stock,
     two_ends_of_a_tunnel_are_a_conflict_until_one_leaves needs [Vxlan] @ Kernel,
 }
 

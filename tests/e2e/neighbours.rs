@@ -14,7 +14,7 @@ use support::sandbox::Sandbox;
 use support::{Config, Daemon, Lab, Netns, daemon, eventually};
 
 support::tests! {
-    two_answers_are_a_conflict_until_one_leaves @ Kernel,
+    two_answers_are_a_conflict_until_one_leaves @ Kernel Stock,
     a_fail_over_is_no_conflict @ Kernel,
     what_is_set_by_hand_is_no_conflict @ Kernel,
     an_ipv6_address_that_was_given_up_is_a_conflict @ Kernel,

@@ -7,12 +7,12 @@ use serde_json::Value;
 use support::{Config, Daemon, Lab, Netns, daemon, poorer};
 
 support::tests! {
-    every_event_says_where_it_stands @ Kernel,
-    a_refusal_is_told_with_what_was_read @ Kernel,
-    who_claims_an_ip_is_heard @ Kernel,
-    the_socket_is_opened_as_the_configuration_says @ Kernel,
-    without_bpf_the_rest_goes_on @ Kernel,
-    without_btf_the_rest_goes_on @ Kernel,
+    every_event_says_where_it_stands @ Kernel Stock,
+    a_refusal_is_told_with_what_was_read @ Kernel Stock,
+    who_claims_an_ip_is_heard @ Kernel Stock,
+    the_socket_is_opened_as_the_configuration_says @ Kernel Stock,
+    without_bpf_the_rest_goes_on @ Kernel Stock,
+    without_btf_the_rest_goes_on @ Kernel Stock,
 }
 
 fn every_event_says_where_it_stands(lab: &Lab) {

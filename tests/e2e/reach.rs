@@ -14,7 +14,7 @@ use support::{Config, Daemon, Lab, Netns, patience};
 
 support::tests! {
     a_hundred_random_wirings_are_told_as_arp_finds_them @ Kernel,
-    one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves @ Kernel,
+    one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves @ Kernel Stock,
     one_ip_behind_one_router_is_told_until_its_route_goes @ Kernel,
 }
 

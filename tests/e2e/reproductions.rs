@@ -21,7 +21,7 @@ support::tests! {
     slow_pods_come_in_the_end needs [Containerd],
     a_pod_of_docker_runs_and_is_removed needs [Dockerd],
     a_container_of_docker_outlives_its_record needs [Dockerd],
-    the_teardown_of_netns_hangs needs [OwnMachine] @ Alone Kernel,
+    the_teardown_of_netns_hangs needs [OwnMachine] @ Alone Kernel Stock,
 }
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];

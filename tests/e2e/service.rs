@@ -17,7 +17,7 @@ support::tests! {
     a_shorter_grace_is_for_who_hangs_already_too needs [Fuse],
     a_configuration_broken_at_reload_changes_nothing,
     the_journal_gets_fields needs [Fuse],
-    with_the_units_capabilities_it_sees_everything needs [Fuse] @ Kernel,
+    with_the_units_capabilities_it_sees_everything needs [Fuse] @ Kernel Stock,
     a_capability_that_is_missing_is_named @ Kernel,
     an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to needs [Fuse],
 }

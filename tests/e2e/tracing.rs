@@ -3,11 +3,11 @@
 //! `stuck`, `identity`), which run once for each rung.
 
 use serde_json::Value;
-use support::{Config, Daemon, Lab, daemon, poorer};
+use support::{Config, Daemon, Lab, daemon};
 
 support::tests! {
-    kernel_functions_are_probed needs [Tracing] @ Kernel,
-    a_stock_kernel_refuses_nothing needs [Tracing] @ Kernel,
+    kernel_functions_are_probed needs [Tracing] @ Kernel Stock,
+    a_stock_kernel_refuses_nothing needs [Tracing] @ Kernel Stock,
 }
 
 fn kernel_functions_are_probed(lab: &Lab) {
@@ -29,16 +29,6 @@ fn a_stock_kernel_refuses_nothing(lab: &Lab) {
     }
     let daemon = Daemon::start(lab, &Config::default());
     let probes = daemon.list("probes", &["doctor"]);
-    let known = not_to_be_had();
-    let refused = probes.iter().filter(|probe| {
-        probe["status"] != "active" && !known.contains(&probe["event"].as_str().unwrap())
-    });
-    let refused: Vec<&Value> = refused.collect();
+    let refused: Vec<&Value> = probes.iter().filter(|probe| probe["status"] != "active").collect();
     assert!(refused.is_empty(), "{refused:#?}");
-}
-
-/// Events that this kernel lets no program see by the best rung.
-fn not_to_be_had() -> &'static [&'static str] {
-    // `bpf_loop` is 5.17's.
-    if poorer::kernel_is_before((5, 17)) { &["process-exit"] } else { &[] }
 }

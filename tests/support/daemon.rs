@@ -1,4 +1,4 @@
-//! The daemon under test and the questions put to it, through its command line alone.
+//! The daemon under test and the questions put to it, through its command line.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
 use crate::unit::{self, Cage};
-use crate::{Config, Lab, remedy, sys};
+use crate::{Config, Lab, peek, remedy, sys};
 
 /// The binary under test: `IPWATCH_BIN`, else the one cargo built beside this.
 #[must_use]
@@ -71,6 +71,7 @@ impl Daemon {
             if let Some(status) = self.child.try_wait().expect("wait for the daemon") {
                 panic!("the daemon ended ({status}):\n{}", self.log());
             }
+            peek::document(&self.socket, "/v1/health")?;
             self.ask(&["query", "ip", "-o", "json"]).status.success().then_some(())
         });
     }
@@ -222,13 +223,19 @@ impl Daemon {
         self.ip(ip).into_iter().find(|address| address["netns"]["inode"] == netns)
     }
 
+    /// The same at a first look.
+    fn peek_ip_in(&self, ip: &str, netns: u64) -> Option<Value> {
+        let all = peek::list(&self.socket, &format!("/v1/addresses?ip={ip}"), "addresses");
+        all.into_iter().find(|address| address["netns"]["inode"] == netns)
+    }
+
     /// Waits until it knows this IP in this netns.
     #[track_caller]
     pub fn await_ip(&self, ip: impl ToString, netns: u64) -> Value {
         let ip = ip.to_string();
         let mut found = None;
         crate::poll::settle(10, || {
-            found = self.ip_in(&ip, netns);
+            found = self.peek_ip_in(&ip, netns).and_then(|_| self.ip_in(&ip, netns));
             found.is_some()
         });
         found.unwrap_or_else(|| {
@@ -247,7 +254,8 @@ impl Daemon {
     pub fn await_no_ip(&self, ip: impl ToString, netns: u64) {
         let ip = ip.to_string();
         eventually(&format!("{ip} is gone from netns {netns}"), 10, || {
-            self.ip_in(&ip, netns).is_none().then_some(())
+            let gone = self.peek_ip_in(&ip, netns).is_none() && self.ip_in(&ip, netns).is_none();
+            gone.then_some(())
         });
     }
 
@@ -263,10 +271,13 @@ impl Daemon {
         let ip = ip.to_string();
         let mut seen = Value::Null;
         let mut found = None;
-        crate::poll::settle(10, || {
-            seen = self.ip_in(&ip, netns).map_or(Value::Null, |mut all| all["holders"].take());
+        let mut look = |address: Option<Value>| {
+            seen = address.map_or(Value::Null, |mut all| all["holders"].take());
             found = seen.as_array().and_then(|all| all.iter().find(|holder| is(holder)).cloned());
             found.is_some()
+        };
+        crate::poll::settle(10, || {
+            look(self.peek_ip_in(&ip, netns)) && look(self.ip_in(&ip, netns))
         });
         found.unwrap_or_else(|| panic!("{ip} in netns {netns}: no holder {what}; holders: {seen}"))
     }
@@ -292,11 +303,14 @@ impl Daemon {
     pub fn await_firing(&self, code: &str, seconds: u32, is: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Vec::new();
         let mut found = None;
-        crate::poll::settle(seconds, || {
-            seen = self.findings();
+        let mut look = |findings: Vec<Value>| {
+            seen = findings;
             let firing = |f: &&Value| f["code"] == code && f["status"] == "firing" && is(f);
             found = seen.iter().find(firing).cloned();
             found.is_some()
+        };
+        crate::poll::settle(seconds, || {
+            look(peek::list(&self.socket, "/v1/findings", "findings")) && look(self.findings())
         });
         let found = found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"));
         remedy::printed(&found);
@@ -307,9 +321,11 @@ impl Daemon {
     #[track_caller]
     pub fn await_resolved(&self, finding: &Value, seconds: u32) -> Value {
         let id = &finding["id"];
+        let resolved =
+            |all: Vec<Value>| all.into_iter().find(|f| f["id"] == *id && f["status"] == "resolved");
         eventually(&format!("{} {id} is resolved", finding["code"]), seconds, || {
-            let all = self.list("findings", &["query", "findings", "--all"]);
-            all.into_iter().find(|f| f["id"] == *id && f["status"] == "resolved")
+            resolved(peek::list(&self.socket, "/v1/findings?all=true", "findings"))?;
+            resolved(self.list("findings", &["query", "findings", "--all"]))
         })
     }
 

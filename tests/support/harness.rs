@@ -2,9 +2,10 @@
 //! swept, and a missing capability is a counted skip (in CI: a failure).
 //!
 //! Usage: `e2e [--list|--needs] [--jobs N] [--repeat N] [--marked MARK]… [--skip TEXT]… [--without NEED]… [FILTER…]`.
-//! `--needs` lists what the wanted tests need (see [`Need`]); `--marked` runs only those with a [`Mark`], with several of them those that have all; `--without` leaves
-//! out what needs something that the place is not meant to have; `--repeat` runs each test N times. The last line it prints is
-//! always `N passed, N failed, N skipped`.
+//! `--needs` lists what the wanted tests need (see [`Need`]); `--marked` runs only those with a [`Mark`], `--marked A,B`
+//! those with one of them, and several `--marked` those that have all; `--without` leaves out what needs something that
+//! the place is not meant to have; `--repeat` runs each test N times. The last line it prints is always
+//! `N passed, N failed, N skipped`.
 //!
 //! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first; one
 //! that starts many servers stands for two. Tests marked [`Mark::Alone`] run by themselves, after the others.
@@ -62,8 +63,11 @@ pub struct Test {
 pub enum Mark {
     /// It loads the machine, or changes something that all share: it runs by itself.
     Alone,
-    /// What it shows depends on the kernel: it runs in the VM of each kernel too.
+    /// What it shows depends on the kernel: it runs in the VM of each kernel too, when everything is tested.
     Kernel,
+    /// Of those, what a stock kernel does otherwise than the host's, or what the host cannot show: it runs in a VM of
+    /// every run.
+    Stock,
     /// What it shows is learned in another way on each rung of the attach ladder: it runs on the lower ones too.
     Rung,
     /// It reads other processes: it runs with the daemon in a container too.
@@ -217,8 +221,10 @@ impl Options {
         (self.filters.is_empty() || self.filters.iter().any(|text| name.contains(text)))
             && !self.skips.iter().any(|text| name.contains(text))
             && !test.needs.iter().any(|need| self.without.contains(&format!("{need:?}")))
-            && self.marked.iter().all(|mark| {
-                test.marks.iter().any(|has| format!("{has:?}").eq_ignore_ascii_case(mark))
+            && self.marked.iter().all(|any| {
+                any.split(',').any(|mark| {
+                    test.marks.iter().any(|has| format!("{has:?}").eq_ignore_ascii_case(mark))
+                })
             })
     }
 }

@@ -47,6 +47,7 @@ pub mod lead;
 pub mod need;
 pub mod netns;
 pub mod network;
+mod peek;
 pub mod pod;
 pub mod podman;
 pub mod poll;

@@ -25,11 +25,14 @@ pub fn eventually<T>(what: &str, seconds: u32, mut ask: impl FnMut() -> Option<T
     let limit = Duration::from_secs(u64::from(seconds * patience()));
     let mut pause = Duration::from_millis(5);
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
+        // Who waits leaves the CPU to what is waited for.
+        let took = asked.elapsed();
         assert!(began.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
-        std::thread::sleep(pause);
+        std::thread::sleep(pause.max(took));
         pause = (pause * 2).min(Duration::from_millis(200));
     }
 }
@@ -44,7 +47,11 @@ pub fn until(what: &str, seconds: u32, mut ask: impl FnMut() -> bool) {
 pub fn settle(seconds: u32, mut ask: impl FnMut() -> bool) {
     let began = Instant::now();
     let limit = Duration::from_secs(u64::from(seconds * patience()));
-    while !ask() && began.elapsed() < limit {
-        std::thread::sleep(Duration::from_millis(50));
+    loop {
+        let asked = Instant::now();
+        if ask() || began.elapsed() >= limit {
+            return;
+        }
+        std::thread::sleep(asked.elapsed().max(Duration::from_millis(50)));
     }
 }

@@ -6,15 +6,6 @@ use std::process::Command;
 use crate::Lab;
 use crate::role::{Helper, Role};
 
-/// This kernel is older than that version.
-#[must_use]
-pub fn kernel_is_before(version: (u32, u32)) -> bool {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < version)
-}
-
 /// bpf(2) is forbidden.
 #[must_use]
 pub fn without_bpf(program: &Path) -> Command {

@@ -19,7 +19,7 @@ pub struct View {
     pub shared_pending: u64,
     /// `CoreDumping: 1`.
     pub core_dumping: bool,
-    /// Kernel function it sleeps in.
+    /// Kernel function it sleeps in: where `wchan` tells none (x86 before 5.16), the first of its stack.
     pub wchan: String,
     /// Kernel stack.
     pub stack: String,
@@ -40,14 +40,18 @@ impl View {
             status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
         };
         let mask = |key: &str| u64::from_str_radix(line(key), 16).unwrap_or(0);
+        let stack = fs::read_to_string(dir.join("stack")).unwrap_or_default();
+        let wchan = fs::read_to_string(dir.join("wchan")).unwrap_or_default();
+        let innermost = stack.split([' ', '+']).nth(1).unwrap_or_default();
+        let wchan = if wchan == "0" { innermost.to_owned() } else { wchan };
         Some(Self {
             state: fields.first()?.chars().next()?,
             flags: fields.get(6)?.parse().ok()?,
             sig_pending: mask("SigPnd:"),
             shared_pending: mask("ShdPnd:"),
             core_dumping: line("CoreDumping:") == "1",
-            wchan: fs::read_to_string(dir.join("wchan")).unwrap_or_default(),
-            stack: fs::read_to_string(dir.join("stack")).unwrap_or_default(),
+            wchan,
+            stack,
             netns: netns_of(&dir.join("ns/net")),
         })
     }

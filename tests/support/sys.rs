@@ -183,23 +183,30 @@ pub fn forbid_core() -> io::Result<()> {
 
 /// Has the kernel end the calling process for a system call that it may not make.
 pub fn die_by_seccomp() -> io::Result<()> {
+    refuse(libc::SYS_getppid, libc::SECCOMP_RET_KILL_PROCESS)?;
+    // SAFETY: it takes nothing.
+    unsafe { libc::getppid() };
+    Err(io::Error::other("the filter let it through"))
+}
+
+/// From now on `action` is taken on a system call of the calling thread and of what it becomes.
+fn refuse(syscall: libc::c_long, action: u32) -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [
         step(LOAD, 0, 0, 0), // seccomp_data.nr
-        step(JUMP_IF, 0, 1, libc::SYS_getppid as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(JUMP_IF, 0, 1, syscall as u32),
+        step(RETURN, 0, 0, action),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program lives until the call returns, and the kernel copies it; getppid takes nothing.
-    unsafe {
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0);
-        libc::getppid();
-    }
-    Err(io::Error::last_os_error())
+    // SAFETY: the program lives until the call returns, and the kernel copies it.
+    let rc = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Calls `handler` on a signal.
@@ -220,22 +227,7 @@ pub fn copy_mounts() -> io::Result<()> {
 /// From now on bpf(2) fails with EPERM in this process and in what it becomes, as in a container
 /// without the privilege. (Taking CAP_BPF away would not do: CAP_SYS_ADMIN includes it.)
 pub fn forbid_bpf() -> io::Result<()> {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut filter = [
-        step(LOAD, 0, 0, 0), // seccomp_data.nr
-        step(JUMP_IF, 0, 1, libc::SYS_bpf as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program lives until the call returns, and the kernel copies it.
-    let rc = unsafe {
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    refuse(libc::SYS_bpf, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
 }
 
 /// Has `command` start its program without a limit of locked memory, where this process may set that.

@@ -13,7 +13,7 @@ use support::{Daemon, Lab, Netns, Sandbox};
 use super::{SOON, config, is_in, only_holder};
 
 support::tests! {
-    a_nic_stays_in_a_dead_sandbox needs [OwnMachine, FakeCri] @ Alone Kernel,
+    a_nic_stays_in_a_dead_sandbox needs [OwnMachine, FakeCri] @ Alone Kernel Stock,
 }
 
 const CODE: &str = "device-held-by-dead-sandbox";

@@ -10,8 +10,8 @@ use support::{Daemon, Lab, Netns, eventually, patience, rtnl};
 use super::{GRACE, SOON, config, evidence};
 
 support::tests! {
-    a_teardown_that_hangs_while_it_is_watched needs [OwnMachine] @ Alone Kernel,
-    a_teardown_that_hung_before_the_start needs [OwnMachine] @ Alone Kernel,
+    a_teardown_that_hangs_while_it_is_watched needs [OwnMachine] @ Alone Kernel Stock,
+    a_teardown_that_hung_before_the_start needs [OwnMachine] @ Alone Kernel Stock,
 }
 
 const CODE: &str = "netns-teardown-stuck";

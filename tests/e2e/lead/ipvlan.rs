@@ -21,7 +21,7 @@ use super::outlets::{Outlets, leads_to_what_it_is_about};
 use super::{SOON, is_about, names, small};
 
 support::tests! {
-    the_second_add_is_refused needs [OwnMachine, Cni, FakeCri, Rotel] @ Alone Kernel,
+    the_second_add_is_refused needs [OwnMachine, Cni, FakeCri, Rotel] @ Alone Kernel Stock,
 }
 
 const IMMINENT: &str = "ip-conflict-imminent";

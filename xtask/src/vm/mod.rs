@@ -22,7 +22,7 @@ use crate::tally::Tally;
 use crate::{place, setup};
 
 use self::emulator::Emulator;
-use kernel::{ARM64, LOCKED};
+use kernel::ARM64;
 pub(crate) use kernel::{Stock, UNDER_SYSTEMD, named, usual};
 
 /// What is tried on another architecture: what differs there is where a probe finds its arguments, and what a
@@ -59,8 +59,24 @@ const UNDER_CONFIDENTIALITY: [&str; 4] = [
     "holders::an_fd_alone",
 ];
 
-/// The kernel whose lower rung is tested in every run.
-const ON_EVERY_RUNG: &str = "6.12";
+/// What is tried of the oldest kernel unless everything is to be: what differs there is which programs load, what they
+/// tell, and what `/proc` shows of a task that hangs.
+const ON_THE_OLDEST: [&str; 10] = [
+    "tracing::",
+    "probes::every_event",
+    "ways_to_die::each_is_found_without",
+    "map::",
+    "holders::holders_of_before",
+    "holders::setns",
+    "stuck::a_killed_reader",
+    "stuck::the_innocent",
+    "cni_calls::calls_are_told",
+    "neighbours::two_answers",
+];
+
+/// The same of the one in between, which is tested on its lower rung.
+const IN_BETWEEN: [&str; 4] =
+    ["tracing::", "probes::every_event", "stuck::a_killed_reader", "cni_calls::calls_are_told"];
 
 /// One run of the test binary inside.
 #[derive(Debug)]
@@ -79,6 +95,12 @@ impl Run {
         // An emulated CPU works where a real one waits.
         let args = filters.iter().copied().chain(["--jobs", "2", "--marked", "kernel"]);
         Self { probes, caged: false, args: args.map(str::to_owned).collect() }
+    }
+
+    /// Of those the ones with one of these marks.
+    fn marked(mut self, marks: &str) -> Self {
+        self.args.extend(["--marked".to_owned(), marks.to_owned()]);
+        self
     }
 }
 
@@ -220,33 +242,37 @@ fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
     }
 }
 
-/// First all tests on the highest rung, then what a rung changes on the next one, with no more than the unit grants:
-/// with everything they are tested on the host. The second rung differs little between kernels: one of them shows it,
-/// unless every one is to.
+/// What runs inside, with no more than the unit grants: with everything the tests run on the host.
+///
+/// Where everything is tested (`every_rung`), and where tests are named, that is all of them on the highest rung, and
+/// on the next one those that it changes. Of every run, kernels share the work: the newest is tested on the highest
+/// rung, with what a stock kernel does otherwise than the host's; the one in between on the next rung; of the oldest,
+/// what is old.
 fn runs(kernel: Stock, filters: &[&str], every_rung: bool) -> Vec<Run> {
+    let caged = |run: Run| Run { caged: true, ..run };
+    let named = |its: &'static [&'static str]| if filters.is_empty() { its } else { filters };
     if ARM64.contains(&kernel) {
-        let filters = if filters.is_empty() { ON_ARM64.as_slice() } else { filters };
         // Without fentry the highest rung is the next one, which tests are to expect.
         let probes = if kernel.has_fentry() { "all" } else { "kprobe" };
-        return vec![Run::new(probes, filters)];
+        return vec![Run::new(probes, named(&ON_ARM64))];
     }
-    if LOCKED.contains(&kernel) {
-        let its = match kernel.words {
-            "lockdown=confidentiality" => UNDER_CONFIDENTIALITY.as_slice(),
-            _ => UNDER_LOCKDOWN.as_slice(),
-        };
-        let filters = if filters.is_empty() { its } else { filters };
-        return vec![Run { caged: true, ..Run::new("all", filters) }];
-    }
-    let mut runs = vec![Run { caged: true, ..Run::new("all", filters) }];
-    if every_rung || kernel.name == ON_EVERY_RUNG {
-        let mut lower = Run { caged: true, ..Run::new("kprobe", filters) };
-        if filters.is_empty() {
-            lower.args.extend(["--marked".to_owned(), "rung".to_owned()]);
+    match kernel.words {
+        "lockdown=integrity" => return vec![caged(Run::new("all", named(&UNDER_LOCKDOWN)))],
+        "lockdown=confidentiality" => {
+            return vec![caged(Run::new("all", named(&UNDER_CONFIDENTIALITY)))];
         }
-        runs.push(lower);
+        _ => {}
     }
-    runs
+    let lower = || caged(Run::new("kprobe", filters));
+    if every_rung {
+        let lower = if filters.is_empty() { lower().marked("rung") } else { lower() };
+        return vec![caged(Run::new("all", filters)), lower];
+    }
+    match kernel.name {
+        "5.10" => vec![caged(Run::new("all", &ON_THE_OLDEST))],
+        "6.1" => vec![caged(Run::new("all", &IN_BETWEEN)), lower().marked("rung")],
+        _ => vec![caged(Run::new("all", &[])).marked("rung,stock")],
+    }
 }
 
 fn boot(

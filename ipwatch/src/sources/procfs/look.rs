@@ -117,6 +117,15 @@ impl Proc {
             Ok(stack) => look.stack = frames(&stack),
             Err(error) => look.unanswered = unanswered(task, "stack", &error),
         }
+        // Before 5.16 x86 finds no wchan in a kernel without frame pointers, as most are (`get_wchan`,
+        // arch/x86/kernel/process.c). The stack of a task that sleeps begins with the same function.
+        if look.wchan.is_none() && matches!(look.state, 'S' | 'D') {
+            look.wchan = look.stack.first().cloned();
+            if look.wchan.as_deref() == Some(REFRIGERATOR) && look.frozen != Some(true) {
+                look.frozen = Some(true);
+                look.frozen_by = groups.as_deref().and_then(|lines| self.frozen_by(lines));
+            }
+        }
         // After all of these: if it still has a netns now, it had one while they were read.
         look.netns = presence(dir).ok();
         self.explain(dir, &mut look);

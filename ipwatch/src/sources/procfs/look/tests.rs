@@ -45,6 +45,19 @@ fn everything_a_finding_needs_is_seen() {
 }
 
 #[test]
+fn where_no_wchan_is_told_the_stack_begins_with_it() {
+    let stack = "[<0>] __refrigerator+0x12/0x20\n[<0>] get_signal+0x1/0x2\n";
+    for (state, told) in [('D', Some("__refrigerator")), ('R', None)] {
+        let tree = Tree::new();
+        let made = Made { state, wchan: "0", stack, ..Made::default() };
+        tree.task(&made);
+        let look = looked(&tree.proc(), made.key());
+        assert_eq!(look.wchan.as_deref(), told, "a running task sleeps nowhere");
+        assert_eq!(look.frozen == Some(true), state == 'D');
+    }
+}
+
+#[test]
 fn a_pid_that_is_used_again_is_another_task() {
     let tree = Tree::new();
     let made = Made::default();
