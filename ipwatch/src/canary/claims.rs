@@ -29,8 +29,8 @@ const MOST_NSIDS: usize = 4096;
 /// A teardown may wait behind another one that hangs. After this its netns has appeared nowhere for so long that it
 /// never will.
 const FORGET_AFTER: u64 = 600_000_000_000;
-/// How long an inode that has no cookie beside it still means the canary's netns when the stage is gone: the kernel may
-/// give it to another netns at any time then.
+/// How long the end of a netns of which only the inode is told still means the canary's when the stage is gone. All else
+/// that happens after that is another netns's: the kernel may give the inode to a new one at any time.
 const INODE_LASTS: u64 = 2_000_000_000;
 /// Between two looks whether facts may go on.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -78,15 +78,19 @@ struct Name {
 }
 
 impl Claims {
-    /// A run begins: `stage` is about to make its netns. Everybody waits until it has, but no longer than `hold`.
-    pub(super) fn begin(&self, stage: u32, hold: Duration) {
+    /// A run begins: `stage` is the process that is to make its netns.
+    pub(super) fn begin(&self, stage: u32) {
         let mut state = self.state();
         state.stage = Some(stage);
         state.tasks.clear();
         state.marks.clear();
         state.queued = None;
         self.active.store(true, Ordering::Release);
-        let until = clock::now().plus(hold.as_nanos() as u64);
+    }
+
+    /// The stage is about to make them. Everybody waits until it has, but no longer than this.
+    pub(crate) fn hold(&self, most: Duration) {
+        let until = clock::now().plus(most.as_nanos() as u64);
         self.hold_until.store(until.0, Ordering::Release);
     }
 
@@ -102,6 +106,7 @@ impl Claims {
 
     /// The stage is gone; what the kernel tells of its netns from now on is the end of them.
     pub(super) fn left(&self) {
+        // Before the doors close: as long as they hold the netns nobody else gets its inode.
         let now = clock::now();
         let mut state = self.state();
         state.stage = None;
@@ -194,13 +199,19 @@ impl Claims {
 
 impl State {
     fn is_ours(&mut self, seen: &marks::Seen) -> bool {
-        let there = self.names.iter().any(|name| is(name.netns, &seen.netns));
+        let there = self.names.iter().any(|name| {
+            let lasts = seen.ends || name.left.is_none_or(|left| seen.at <= left.0);
+            is(name.netns, &seen.netns) && (lasts || has_cookies(name.netns, &seen.netns))
+        });
         let nowhere = seen.netns.inode == 0 && seen.netns.cookie == 0;
         match seen.who {
             Who::Netns => {
                 // An inode that is given to a new netns is not ours any more.
-                if seen.mark == Some(Mark::Created) && seen.netns.cookie == 0 {
-                    self.names.retain(|name| name.left.is_none() || !is(name.netns, &seen.netns));
+                if seen.mark == Some(Mark::Created) {
+                    let by_cookie = |name: &Name| has_cookies(name.netns, &seen.netns);
+                    self.names.retain(|name| {
+                        name.left.is_none() || by_cookie(name) || !is(name.netns, &seen.netns)
+                    });
                     return self.names.iter().any(|name| is(name.netns, &seen.netns));
                 }
                 there
@@ -239,9 +250,9 @@ impl State {
             return ours;
         }
         let (ours, mark) = match &fact.what {
-            What::Netns { netns } => (self.is_named(netns, now), Some(Mark::NetnsListed)),
+            What::Netns { netns } => (self.is_named(netns, fact.at), Some(Mark::NetnsListed)),
             What::Task(task) => {
-                let ours = self.is_named(&task.netns, now) || self.stage == Some(task.key.pid);
+                let ours = self.is_named(&task.netns, fact.at) || self.stage == Some(task.key.pid);
                 if ours {
                     // Its end names no netns.
                     self.learn(task.key);
@@ -250,10 +261,11 @@ impl State {
             }
             What::Holder { netns, holder } => {
                 let fd = matches!(holder, Holder::Fd { .. });
-                (self.is_named(netns, now), fd.then_some(Mark::FileListed))
+                (self.is_named(netns, fact.at), fd.then_some(Mark::FileListed))
             }
             What::NetnsDying { netns } => {
-                let ours = self.is_named(netns, now);
+                // As if it had begun before the stage went, which is what began it.
+                let ours = self.is_named(netns, BootNs(fact.at.0.saturating_sub(INODE_LASTS)));
                 if ours {
                     self.queued = Some(fact.at);
                 }
@@ -264,7 +276,7 @@ impl State {
             }
             // Of a child that was killed and is slow to go. Somebody else who kills one of them, or the stage, is told.
             What::Signalled { by, .. } => (self.stage.is_some_and(|stage| stage == by.pid), None),
-            what => (place(what).is_some_and(|netns| self.is_named(netns, now)), None),
+            what => (place(what).is_some_and(|netns| self.is_named(netns, fact.at)), None),
         };
         if ours
             && fact.origin == Origin::Snapshot
@@ -287,11 +299,12 @@ impl State {
         ours
     }
 
-    fn is_named(&self, netns: &NetnsRef, now: BootNs) -> bool {
+    /// Whether a netns that was there at this time is the canary's.
+    fn is_named(&self, netns: &NetnsRef, at: BootNs) -> bool {
         self.names.iter().any(|name| match (name.netns.cookie, netns.cookie) {
             (Some(one), Some(other)) => one == other,
             _ => {
-                let lasts = name.left.is_none_or(|left| now.since(left) < INODE_LASTS);
+                let lasts = name.left.is_none_or(|left| at <= left);
                 lasts && netns.inode.is_some() && name.netns.inode == netns.inode
             }
         })
@@ -329,12 +342,17 @@ fn by_nsid(netns: &NetnsRef) -> Option<i32> {
     netns.nsid.filter(|_| netns.cookie.is_none() && netns.inode.is_none())
 }
 
-/// Whether a record's netns is this one.
+/// Whether a record's netns is this one. Where only one side knows the cookie (the kernel has it from 5.12 on, and tells
+/// it by `SO_NETNS_COOKIE` from 5.14 on), the inode decides.
 fn is(name: NetnsRef, netns: &Netns) -> bool {
     match name.cookie.filter(|_| netns.cookie != 0) {
         Some(cookie) => cookie == netns.cookie,
-        None => netns.cookie == 0 && netns.inode != 0 && name.inode == Some(netns.inode),
+        None => netns.inode != 0 && name.inode == Some(netns.inode),
     }
+}
+
+fn has_cookies(name: NetnsRef, netns: &Netns) -> bool {
+    name.cookie.is_some() && netns.cookie != 0
 }
 
 #[cfg(test)]

@@ -37,6 +37,12 @@ fn netns_record(kind: u16, netns: Netns) -> Vec<u8> {
     bytes::<NetnsRecord>(header::<NetnsRecord>(kind), &[(16, &netns_bytes(netns))])
 }
 
+/// The same, of a moment ago at the latest.
+fn later(mut record: Vec<u8>) -> Vec<u8> {
+    record[8..16].copy_from_slice(&clock::now().0.to_ne_bytes());
+    record
+}
+
 fn task_record(kind: u16, netns: Netns, pid: u32) -> Vec<u8> {
     let (pid, start) = (pid.to_ne_bytes(), (9 * TICK).to_ne_bytes());
     let fields: [(usize, &[u8]); 4] =
@@ -69,7 +75,7 @@ fn reference(netns: Netns) -> NetnsRef {
 /// Claims of a stage that has named its netns.
 fn standing() -> Claims {
     let claims = Claims::default();
-    claims.begin(STAGE, Duration::from_secs(60));
+    claims.begin(STAGE);
     let other = NetnsRef { cookie: Some(9), inode: Some(4_026_532_009), nsid: None };
     claims.know([reference(OURS), other], None);
     claims
@@ -96,11 +102,13 @@ fn without_a_canary_nothing_is_its() {
 #[test]
 fn everybody_waits_until_the_netns_have_names() {
     let claims = Claims::default();
-    claims.begin(STAGE, Duration::from_secs(60));
+    claims.begin(STAGE);
+    assert!(!claims.is_held(), "it does nothing yet");
+    claims.hold(Duration::from_secs(60));
     assert!(claims.is_held());
     claims.know([reference(OURS), reference(OURS)], None);
     assert!(!claims.is_held());
-    claims.begin(STAGE, Duration::ZERO);
+    claims.hold(Duration::ZERO);
     assert!(!claims.is_held(), "and no longer than this");
 }
 
@@ -122,7 +130,7 @@ fn a_netns_is_ours_by_its_cookie_from_its_making_to_its_end() {
 #[test]
 fn an_inode_alone_is_ours_only_until_it_is_given_to_another_netns() {
     let claims = Claims::default();
-    claims.begin(STAGE, Duration::from_secs(60));
+    claims.begin(STAGE);
     let old = Netns { cookie: 0, ..OURS };
     claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
     assert!(claims.claims(&netns_record(kind::NETNS_CREATED, old)));
@@ -130,6 +138,49 @@ fn an_inode_alone_is_ours_only_until_it_is_given_to_another_netns() {
     claims.left();
     assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, old)), "a new one");
     assert!(kept(&claims, What::Netns { netns: NetnsRef::inode(OURS.inode) }));
+}
+
+/// Its inode is given to a pod's netns, and no probe tells of that.
+#[test]
+fn after_its_end_an_inode_alone_is_another_netns() {
+    let claims = Claims::default();
+    claims.begin(STAGE);
+    let (inode, old) = (NetnsRef::inode(OURS.inode), Netns { cookie: 0, ..OURS });
+    claims.know([inode, NetnsRef::inode(1)], None);
+    claims.left();
+    let kept_later = |what| {
+        let mut facts = vec![Fact { at: clock::now(), origin: Origin::Snapshot, what }];
+        claims.admit(&mut facts);
+        !facts.is_empty()
+    };
+    assert!(kept_later(What::Netns { netns: inode }));
+    assert!(kept_later(What::Task(task(7, inode))));
+    assert!(!claims.claims(&later(task_record(kind::TASK_FORK, old, 101))));
+    assert!(!kept(&claims, What::Netns { netns: inode }), "read before, told after");
+    assert!(claims.claims(&task_record(kind::TASK_FORK, old, 101)));
+    assert!(!kept_later(What::NetnsDying { netns: inode }));
+    assert!(claims.claims(&later(netns_record(kind::NETNS_DYING, old))));
+    assert!(claims.claims(&later(netns_record(kind::NETNS_GONE, old))));
+    // A cookie is never given twice.
+    let claims = standing();
+    claims.left();
+    assert!(claims.claims(&later(task_record(kind::TASK_FORK, OURS, 101))));
+}
+
+/// Linux 5.12 and 5.13: the record has a cookie, and nobody can ask for ours.
+#[test]
+fn a_cookie_that_only_the_kernel_knows_does_not_hide_it() {
+    let claims = Claims::default();
+    claims.begin(STAGE);
+    claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
+    assert!(claims.claims(&netns_record(kind::NETNS_CREATED, OURS)));
+    assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, OTHERS)));
+    claims.left();
+    assert!(claims.claims(&netns_record(kind::NETNS_GONE, OURS)));
+    claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
+    claims.left();
+    let next = Netns { cookie: 99, ..OURS };
+    assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, next)), "a new one");
 }
 
 #[test]

@@ -94,6 +94,8 @@ pub(super) struct Seen {
     pub(super) netns: Netns,
     /// Whose.
     pub(super) who: Who,
+    /// It is part of the end of a netns.
+    pub(super) ends: bool,
     /// What it shows, if it is the canary's.
     pub(super) mark: Option<Mark>,
 }
@@ -176,7 +178,15 @@ fn whole<T: Wire>(mut bytes: &[u8]) -> Option<T> {
 }
 
 fn seen(header: Header, netns: Netns, who: Who, mark: Option<Mark>) -> Option<Seen> {
-    Some(Seen { at: header.time, netns, who, mark })
+    let ends = matches!(
+        header.kind,
+        kind::NETNS_DYING
+            | kind::NETNS_GONE
+            | kind::IPV4_DOWN
+            | kind::IPV6_DOWN
+            | kind::IPV6_REMOVED
+    );
+    Some(Seen { at: header.time, netns, who, ends, mark })
 }
 
 fn task(pid: u32, tid: u32, start: u64) -> TaskKey {

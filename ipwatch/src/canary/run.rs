@@ -20,6 +20,8 @@ use crate::fact::{BootNs, NetnsRef};
 use crate::sources::netlink::Numbers;
 use crate::sources::probes::Rung;
 
+/// Until the child runs: its program may have to be read from a slow disk.
+const LOADING: Duration = Duration::from_secs(3);
 /// A netns is made in milliseconds; for no longer than this everybody's facts wait for it.
 const MAKING: Duration = Duration::from_millis(500);
 /// All steps, and what is to be seen of them.
@@ -48,6 +50,10 @@ pub(crate) struct Help<'a> {
     pub(crate) walk: &'a dyn Fn(),
     /// How many events of a kind the kernel half has counted.
     pub(crate) counted: &'a dyn Fn(u16) -> u64,
+    /// The daemon goes down, and waits for nobody.
+    pub(crate) over: &'a dyn Fn() -> bool,
+    /// How many times as long as usual to wait for what is to be seen: a busy node may be late.
+    pub(crate) patience: u32,
 }
 
 /// What has been seen so far.
@@ -84,7 +90,8 @@ impl<'a> Sightings<'a> {
     }
 }
 
-/// Makes every event once and waits for what the probes of these events tell. At most five seconds.
+/// Makes every event once and waits for what the probes of these events tell. A second or two; where something is not
+/// seen, five at most, times the patience.
 pub(crate) fn run(claims: &Arc<Claims>, events: &[(&str, Rung)], help: &Help<'_>) -> Account {
     let mut account = Account { left_out: judge::untold(events), ..Account::default() };
     let sightings = Sightings::begin(claims, events, help);
@@ -106,13 +113,19 @@ fn play(
     if claims.is_on_stage() {
         return Err(io::Error::other("the process of an earlier run still hangs in the kernel"));
     }
+    if (help.over)() {
+        return Err(over());
+    }
     let mut stage = Stage::start(claims)?;
     let made = stage.make(claims);
     let stood = made.and_then(|()| {
         stage.say("on")?;
-        let until = after(STANDING);
+        let until = after(STANDING * help.patience);
         let mut listed = false;
         loop {
+            if (help.over)() {
+                return Err(over());
+            }
             let line = match stage.line(after(PAUSE).min(until)) {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => None,
                 line => Some(line?),
@@ -148,11 +161,12 @@ fn watch_teardown(
     help: &Help<'_>,
     left_out: &mut LeftOut,
 ) {
-    let (until, wanted) = (after(TEARDOWN), judge::wanted(events, left_out, false));
-    while !sightings.have(&wanted) && clock::now() < until {
+    let until = after(TEARDOWN * help.patience);
+    let wanted = judge::wanted(events, left_out, false);
+    while !sightings.have(&wanted) && clock::now() < until && !(help.over)() {
         std::thread::sleep(PAUSE);
     }
-    if sightings.have(&wanted) {
+    if sightings.have(&wanted) || (help.over)() {
         return;
     }
     let asked = clock::now();
@@ -166,6 +180,10 @@ fn watch_teardown(
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+fn over() -> io::Error {
+    io::Error::other("the daemon goes down")
 }
 
 fn after(pause: Duration) -> BootNs {
@@ -197,11 +215,15 @@ impl Stage {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        claims.begin(child.id(), MAKING);
+        claims.begin(child.id());
         Ok(Self { child, input: Some(input), output, rest: Vec::new(), words: 0 })
     }
 
     fn make(&mut self, claims: &Claims) -> io::Result<()> {
+        if self.line(after(LOADING))? != "ready" {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        claims.hold(MAKING);
         self.say("go")?;
         let line = self.line(after(MAKING)).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => io::Error::other("no network namespace was made in 0.5 s"),

@@ -1,6 +1,6 @@
 //! The canary's child: it makes two netns, does in them what the probes are to tell of, and goes.
 //!
-//! It talks with the daemon over its standard streams, a line at a time: `go` makes the netns, `netns …` names them,
+//! It talks with the daemon over its standard streams, a line at a time: `ready`, `go` makes the netns, `netns …` names them,
 //! `on` begins the steps, `not STEP WHY` says what cannot be made here, `stands` that all of it was made, `end` ends it.
 //! The end of its input is the daemon's and its own. Nothing is done in the host's netns, no module is loaded, and what
 //! it makes goes with it.
@@ -68,6 +68,7 @@ fn threads() -> io::Result<()> {
 }
 
 fn stage(plugin: &Path) -> io::Result<()> {
+    say("ready")?;
     expect("go")?;
     let (first, one) = new_netns()?;
     let (second, other) = new_netns()?;
@@ -195,9 +196,14 @@ impl Set {
         // Without the random pause before the first packet, up to a second (`addrconf_dad_kick`). Where /proc/sys is
         // read-only it stays.
         for device in [DEVICES[0], "all", "default"] {
-            let path = format!("/proc/sys/net/ipv6/conf/{device}/router_solicitation_delay");
-            let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            let _ = file.and_then(|file| rustix::io::write(file, b"0"));
+            set(device, "router_solicitation_delay", "0");
+        }
+        // A netns may begin with the host's settings (`net.core.devconf_inherit_init_net`).
+        set(DEVICES[0], "accept_dad", "1");
+        set(DEVICES[0], "dad_transmits", "1");
+        let accepts = is_on("all", "accept_dad") || is_on(DEVICES[0], "accept_dad");
+        if !accepts || !is_on(DEVICES[0], "dad_transmits") {
+            return Err(io::Error::other("duplicate address detection is off"));
         }
         enter(&self.second)?;
         let there = index(DEVICES[1]);
@@ -216,6 +222,20 @@ impl Set {
         let asked = Given { unasked: false, ..given(here, twice(attempt).into(), 64, None) };
         self.here.give(asked)
     }
+}
+
+/// Sets a value of the netns that the stage is in, where it may.
+fn set(device: &str, key: &str, value: &str) {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    let _ = file.and_then(|file| rustix::io::write(file, value.as_bytes()));
+}
+
+/// Whether it is above 0. One that cannot be read is taken for what the kernel begins with.
+fn is_on(device: &str, key: &str) -> bool {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
+    let value = bounded::read_text(path.as_ref(), LINE).ok();
+    value.and_then(|value| value.trim().parse::<i64>().ok()).is_none_or(|value| value > 0)
 }
 
 fn given(ifindex: u32, ip: IpAddr, prefix_len: u8, peer: Option<IpAddr>) -> Given {

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::desk::Desk;
 use super::start;
-use crate::canary::{self, Claims, Help, Verdict};
+use crate::canary::{self, Help, Verdict};
 use crate::clock;
 use crate::fact::{Sight, What};
 use crate::sources::Emit;
@@ -19,9 +19,12 @@ use crate::sources::probes::Standings;
 /// After the start: the first netns are adopted by then.
 const FIRST: Duration = Duration::from_secs(5);
 const DAILY: Duration = Duration::from_secs(24 * 3600);
-/// After an event was found blind, to see whether it stays so; then less and less often.
+/// After an event was found blind, or nothing could be said of it for a reason that may pass, to see whether it stays so;
+/// then less and less often.
 const AGAIN: Duration = Duration::from_secs(60);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
+/// How much longer than the first run the second one waits for what was not seen.
+const PATIENCE: u32 = 2;
 /// Whoever asks again and again gets what was seen last.
 const BETWEEN: Duration = Duration::from_secs(2);
 /// Who may wait for one run.
@@ -69,8 +72,9 @@ impl Keeper {
         let sight = standings.sight();
         let polling = None;
         let blind = Vec::new();
+        let (unsure, again) = (false, AGAIN);
         let keeping =
-            Keeping { standings, desk, emit, sweeps, sight, polling, blind, again: AGAIN };
+            Keeping { standings, desk, emit, sweeps, sight, polling, blind, unsure, again };
         tokio::spawn(keeping.keep(first, asked));
         Self(sender)
     }
@@ -95,6 +99,8 @@ struct Keeping {
     polling: Option<JoinHandle<()>>,
     /// The events that are blind.
     blind: Vec<&'static str>,
+    /// Of an event nothing could be said.
+    unsure: bool,
     again: Duration,
 }
 
@@ -127,28 +133,22 @@ impl Keeping {
                 // Whoever asked may have given up.
                 let _ = asker.send(());
             }
-            pause = first.map(|_| self.pause());
+            if first.is_some() {
+                let settled = self.blind.is_empty() && !self.unsure;
+                let (next, again) = next(settled, self.again);
+                (pause, self.again) = (Some(next), again);
+            }
             tokio::time::sleep(BETWEEN).await;
         }
-    }
-
-    fn pause(&mut self) -> Duration {
-        if self.blind.is_empty() {
-            self.again = AGAIN;
-            return DAILY;
-        }
-        let pause = self.again;
-        self.again = (pause * 2).min(AGAIN_AT_MOST);
-        pause
     }
 
     /// Runs it, and once more where something was not seen: a busy node may have been late. `Err`: the daemon is going
     /// down.
     async fn prove(&mut self) -> Result<(), crate::sources::Closed> {
-        let Some(mut verdicts) = self.run().await else { return Ok(()) };
+        let Some(mut verdicts) = self.run(1).await else { return Ok(()) };
         let unseen = |verdict: &Verdict| matches!(verdict, Verdict::NotSeen(_));
         if verdicts.values().any(unseen)
-            && let Some(second) = self.run().await
+            && let Some(second) = self.run(PATIENCE).await
         {
             for (event, verdict) in second {
                 if verdicts.get(event).is_none_or(unseen) {
@@ -157,6 +157,7 @@ impl Keeping {
             }
         }
         let now = clock::now();
+        self.unsure = verdicts.values().any(|verdict| matches!(verdict, Verdict::NotNow(_)));
         for (event, verdict) in verdicts {
             self.standings.proofs().set(event, verdict, now);
         }
@@ -164,10 +165,10 @@ impl Keeping {
     }
 
     /// One run, on a thread that may block.
-    async fn run(&self) -> Option<BTreeMap<&'static str, Verdict>> {
-        let (standings, desk, claims) =
-            (Arc::clone(&self.standings), self.desk.clone(), self.emit.claims());
-        let run = tokio::task::spawn_blocking(move || one(&standings, &desk, &claims));
+    async fn run(&self, patience: u32) -> Option<BTreeMap<&'static str, Verdict>> {
+        let (standings, desk, emit) =
+            (Arc::clone(&self.standings), self.desk.clone(), self.emit.clone());
+        let run = tokio::task::spawn_blocking(move || one(&standings, &desk, &emit, patience));
         run.await.inspect_err(|error| tracing::warn!("the canary: {error}")).ok()
     }
 
@@ -209,21 +210,50 @@ impl Keeping {
     }
 }
 
+/// When to run it again, and `again` after that.
+fn next(settled: bool, again: Duration) -> (Duration, Duration) {
+    if settled { (DAILY, AGAIN) } else { (again, (again * 2).min(AGAIN_AT_MOST)) }
+}
+
 /// Runs the canary and judges what came of it.
 fn one(
     standings: &Standings,
     desk: &Desk,
-    claims: &Arc<Claims>,
+    emit: &Emit,
+    patience: u32,
 ) -> BTreeMap<&'static str, Verdict> {
     let events = standings.attached();
     let before: Vec<u64> = events.iter().map(|(event, _)| standings.lost(event)).collect();
     let counted = |kind| standings.counted(kind);
-    let help = Help { lists: &|| desk.lists(), walk: &|| desk.walk(), counted: &counted };
-    let account = canary::run(claims, &events, &help);
+    let help = Help {
+        lists: &|| desk.lists(),
+        walk: &|| desk.walk(),
+        counted: &counted,
+        over: &|| emit.is_closed(),
+        patience,
+    };
+    let account = canary::run(&emit.claims(), &events, &help);
     tracing::debug!(?account, "the canary");
     let judged = events.iter().zip(before).map(|((event, rung), before)| {
         let lost = standings.lost(event) > before;
         (*event, canary::judge(event, *rung, &account.marks, &account.left_out, lost))
     });
     judged.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_settled_is_tried_again_less_and_less_often() {
+        let mut again = AGAIN;
+        let mut pauses = Vec::new();
+        for settled in [true, false, false, false, false, false, false, false, false, true, false] {
+            let pause;
+            (pause, again) = next(settled, again);
+            pauses.push(pause.as_secs() / 60);
+        }
+        assert_eq!(pauses, [1440, 1, 2, 4, 8, 16, 32, 60, 60, 1440, 1]);
+    }
 }

@@ -67,6 +67,11 @@ impl Emit {
         Arc::clone(&self.claims)
     }
 
+    /// Nobody listens any more: the daemon goes down.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// Hands facts over from async code.
     ///
     /// # Errors
