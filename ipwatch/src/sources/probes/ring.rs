@@ -138,7 +138,7 @@ fn on_a_thread(
     sender: mpsc::Sender<Fact>,
     claims: Arc<Claims>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = calls_runtime()?;
     let read = async move {
         let closed = sender.clone();
         tokio::select! {
@@ -153,6 +153,11 @@ fn on_a_thread(
     };
     let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
     thread.stack_size(512 * 1024).spawn(work).map(|_| ())
+}
+
+/// With timers: what is read waits for the canary ([`Claims::settled`]).
+fn calls_runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
 async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: Emit) -> io::Result<()> {
@@ -325,4 +330,18 @@ impl Counts {
 
 fn sum(counters: &PerCpuArray<MapData, u64>, index: u32) -> Result<u64, MapError> {
     counters.get(&index, 0).map(|cpus| cpus.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_of_the_calls_can_wait_for_the_canary() {
+        let emit = Emit::channel(1).0;
+        let claims = emit.claims();
+        claims.hold(std::time::Duration::from_millis(20));
+        calls_runtime().unwrap().block_on(claims.settled());
+        assert!(!claims.is_held());
+    }
 }
