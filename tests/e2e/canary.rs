@@ -5,13 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Config, Daemon, Lab, daemon, poll};
+use support::harness::FIGURE;
+use support::{Config, Daemon, Lab, daemon, poll, poorer};
 
 support::tests! {
-    each_event_is_proven @ Kernel Alone,
-    it_appears_nowhere_else @ Kernel Alone,
+    each_event_is_proven @ Alone Kernel Rung,
+    it_appears_nowhere_else @ Alone Kernel,
     a_program_that_tells_nothing_is_found @ Alone,
-    with_observe_only_there_is_none @ Kernel,
+    where_it_cannot_be_nothing_counts_as_not_seen,
+    with_observe_only_there_is_none,
 }
 
 /// Whether a program of ours is to tell of it, and not netlink, procfs or a list that tells of something else.
@@ -66,6 +68,12 @@ fn each_event_is_proven(lab: &Lab) {
         }
     }
     assert!(shown(&probes) > 8, "{probes:?}");
+    let of = |verdict: &str| {
+        let its = probes.iter().filter(|probe| probe["canary"]["verdict"] == verdict);
+        its.map(|probe| probe["event"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    let (seen, not_tried) = (of("seen").len(), of("not-tried").join(", "));
+    println!("{FIGURE}canary: seen {seen} of {} events; not tried: {not_tried}", probes.len());
     let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
     let told = ["CANARY", "seen in ", "counted, "];
     assert!(told.iter().all(|told| text.contains(told)), "{text}");
@@ -131,6 +139,29 @@ fn a_program_that_tells_nothing_is_found(lab: &Lab) {
     assert!(deaf.iter().all(|event| detail.contains(event)), "{source}");
     let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
     assert_eq!(text.matches("attached, not seen  ").count(), deaf.len(), "{text}");
+}
+
+/// No netns can be made. That says nothing about the programs, and the daemon works as before.
+fn where_it_cannot_be_nothing_counts_as_not_seen(lab: &Lab) {
+    if probes_are_off() {
+        return;
+    }
+    let command = poorer::without_unshare(&daemon::binary());
+    let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    daemon.await_ready();
+    let probes = proven(&daemon);
+    let mut refused = 0;
+    for probe in &probes {
+        assert_ne!(probe["status"], "degraded", "{probe}");
+        let canary = &probe["canary"];
+        assert_ne!(canary["verdict"], "not-seen", "{probe}");
+        assert_eq!(is_ours(probe), canary.is_object(), "{probe}");
+        refused += usize::from(canary["why"].to_string().contains("CAP_SYS_ADMIN"));
+    }
+    assert!(refused > 5, "{probes:?}");
+    let source = daemon.source("probes").expect("told");
+    assert!(!source["detail"].to_string().contains("not seen"), "{source}");
+    assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
 }
 
 fn with_observe_only_there_is_none(lab: &Lab) {
