@@ -79,10 +79,12 @@ impl Eyes {
     pub(super) fn canary(&self) -> Result<&Keeper, &'static str> {
         match self {
             Eyes::Open(_, Some(keeper)) => Ok(keeper),
-            Eyes::Open(_, None) => {
+            Eyes::Open(probes, None) if probes.standings().are_provable() => {
                 Err("observe_only = true: the canary would make network namespaces of its own")
             }
-            Eyes::Closed(_) => Err("no probe is loaded that a canary could prove"),
+            Eyes::Open(..) | Eyes::Closed(_) => {
+                Err("no probe is attached that a canary could prove")
+            }
         }
     }
 }
@@ -133,6 +135,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     }
     if let Eyes::Open(probes, keeper) = &mut loaded.eyes
         && canary != When::Never
+        && probes.standings().are_provable()
     {
         let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
         *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), desk.clone(), out));

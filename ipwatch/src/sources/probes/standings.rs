@@ -70,6 +70,12 @@ impl Standings {
         self.standings.iter().filter_map(attached).collect()
     }
 
+    /// There is any that a canary could prove. Under `lockdown=confidentiality` only a socket is left, which hears the
+    /// host's links.
+    pub(crate) fn are_provable(&self) -> bool {
+        self.standings.iter().any(|one| one.rung.is_some_and(|rung| rung != Rung::Socket))
+    }
+
     /// Records of an event that were not told so far.
     pub(crate) fn lost(&self, event: &str) -> u64 {
         ladder::kinds(event).iter().map(|kind| self.counts.of(*kind)).sum()
