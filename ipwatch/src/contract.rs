@@ -530,7 +530,8 @@ pub struct Probe {
     pub rung: String,
     /// The kernel function, tracepoint, group or file.
     pub hook: String,
-    /// `active`, `fallback` (a lower rung than the best) or `missing`.
+    /// `active`, `fallback` (a lower rung than the best), `degraded` (attached, and what the canary made was not seen) or
+    /// `missing`.
     pub status: String,
     /// Why not a higher rung, and what is missing for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -542,7 +543,26 @@ pub struct Probe {
     /// Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
+    /// What came of the canary: an event that ipwatch made itself, in a network namespace of its own. Absent: it was not
+    /// made yet, or no program is attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Proof>,
     /// Events that no probe told: a look at all tasks found what they had left, twice. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
+}
+
+/// What the canary has shown of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// `seen`, `not-seen` (attached, not seen) or `not-tried`.
+    pub verdict: String,
+    /// `seen`: microseconds from the event to here. Absent: the kernel half only counts such events, and counted one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micros: Option<u64>,
+    /// Seconds since then.
+    pub ago_secs: u64,
+    /// `not-seen`: what of it was not. `not-tried`: why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }

@@ -10,6 +10,7 @@
 
 pub mod api;
 pub mod bounded;
+mod canary;
 pub mod cli;
 pub mod clock;
 mod cluster;

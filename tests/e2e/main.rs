@@ -6,7 +6,7 @@
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
-//! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`container`] and [`tracing`] (what may be missing),
+//! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
@@ -24,6 +24,7 @@ mod bad_collector;
 mod bad_input;
 mod bad_link;
 mod bad_runtime;
+mod canary;
 mod cases;
 mod chart;
 mod cluster;
@@ -87,6 +88,7 @@ fn main() -> std::process::ExitCode {
         ipam::TESTS,
         restart::TESTS,
         probes::TESTS,
+        canary::TESTS,
         container::TESTS,
         chart::TESTS,
         cluster::TESTS,

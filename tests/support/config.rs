@@ -23,6 +23,7 @@ pub struct Config {
     otlp: Option<String>,
     otlp_lines: String,
     extra: String,
+    top: String,
     whole: Option<String>,
 }
 
@@ -134,6 +135,14 @@ impl Config {
         self
     }
 
+    /// A key that is in no table.
+    #[must_use]
+    pub fn top(mut self, line: &str) -> Self {
+        self.top.push_str(line);
+        self.top.push('\n');
+        self
+    }
+
     /// Any other lines.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
@@ -149,7 +158,7 @@ impl Config {
         if let Some(whole) = &self.whole {
             return whole.clone();
         }
-        let mut text = String::new();
+        let mut text = self.top.clone();
         let mut section = |name: &str, line: String| {
             let _ = writeln!(text, "[{name}]\n{line}");
         };

@@ -9,8 +9,18 @@ use crate::role::{Helper, Role};
 /// bpf(2) is forbidden.
 #[must_use]
 pub fn without_bpf(program: &Path) -> Command {
-    let mut command = Helper::command(Role::WithoutBpf);
-    command.arg(program);
+    without("bpf", program)
+}
+
+/// unshare(2) is forbidden, as by `RestrictNamespaces=` or without CAP_SYS_ADMIN.
+#[must_use]
+pub fn without_unshare(program: &Path) -> Command {
+    without("unshare", program)
+}
+
+fn without(call: &str, program: &Path) -> Command {
+    let mut command = Helper::command(Role::Without);
+    command.arg(call).arg(program);
     command
 }
 

@@ -105,8 +105,8 @@ roles! {
     Dumper = "dumper" => dumper,
     /// Exits and stays a zombie: its parent does not wait.
     Exiter = "exiter" => exiter,
-    /// Becomes the program named by its arguments, to which bpf(2) is forbidden.
-    WithoutBpf = "without-bpf" => without_bpf,
+    /// Becomes the program named by its other arguments, to which the system call that the first one names is forbidden.
+    Without = "without" => without,
     /// Holds the kernel's rtnl lock (see [`crate::rtnl`]).
     HoldRtnl = "hold-rtnl" => crate::rtnl::hold,
     /// Serves a file system that never answers (see [`crate::fuse`]).
@@ -445,11 +445,11 @@ fn crowd(args: &[String]) {
     wait_for_end();
 }
 
-fn without_bpf(args: &[String]) {
+fn without(args: &[String]) {
     use std::os::unix::process::CommandExt as _;
-    sys::forbid_bpf().expect("set the filter");
-    let error = Command::new(&args[0]).args(&args[1..]).env_remove(ROLE).exec();
-    panic!("{}: {error}", args[0]);
+    sys::forbid(&args[0]).expect("set the filter");
+    let error = Command::new(&args[1]).args(&args[2..]).env_remove(ROLE).exec();
+    panic!("{}: {error}", args[1]);
 }
 
 fn reader(args: &[String]) {

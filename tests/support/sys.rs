@@ -232,10 +232,15 @@ pub fn copy_mounts() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", private)?)
 }
 
-/// From now on bpf(2) fails with EPERM in this process and in what it becomes, as in a container
-/// without the privilege. (Taking CAP_BPF away would not do: CAP_SYS_ADMIN includes it.)
-pub fn forbid_bpf() -> io::Result<()> {
-    refuse(libc::SYS_bpf, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
+/// From now on this system call fails with EPERM in this process and in what it becomes, as in a container without the
+/// privilege. (Taking CAP_BPF away would not do: CAP_SYS_ADMIN includes it.)
+pub fn forbid(call: &str) -> io::Result<()> {
+    let number = match call {
+        "bpf" => libc::SYS_bpf,
+        "unshare" => libc::SYS_unshare,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    refuse(number, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
 }
 
 /// Has `command` start its program without a limit of locked memory, where this process may set that.

@@ -55,8 +55,10 @@ pub enum Ask {
     },
     /// `doctor`: every event and the rung it stands on.
     Doctor,
+    /// `doctor --canary`: the same after each event was made once, in netns of our own.
+    Canary,
     /// `ack`: an open finding is known and is not to page again. With `Unack`, the only ones that change
-    /// anything.
+    /// anything that stays.
     Ack {
         /// Its id or the beginning of it.
         what: String,
@@ -76,7 +78,7 @@ impl Ask {
     /// Whether it changes something: such a request is a POST, so that nothing is changed by looking.
     #[must_use]
     pub fn changes(&self) -> bool {
-        matches!(self, Ask::Ack { .. } | Ask::Unack { .. })
+        matches!(self, Ask::Canary | Ask::Ack { .. } | Ask::Unack { .. })
     }
 }
 

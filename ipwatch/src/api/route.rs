@@ -16,6 +16,7 @@ pub const ROUTES: &[&str] = &[
     "/v1/ipam?ip=IP|CIDR&network=NAME",
     "/v1/check?ip=IP&container=ID",
     "/v1/doctor",
+    "POST /v1/canary",
     "POST /v1/ack?what=ID&for=SECONDS&note=TEXT",
     "POST /v1/unack?what=ID",
     "/v1/watch?what=neigh",
@@ -79,6 +80,7 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             container: parameters.take("container").filter(|id| !id.is_empty()),
         }),
         "/v1/doctor" => Route::Ask(Ask::Doctor),
+        "/v1/canary" => Route::Ask(Ask::Canary),
         "/v1/ack" => Route::Ask(Ask::Ack {
             what: parameters.id()?,
             seconds: parameters.seconds("for")?,
@@ -133,6 +135,7 @@ pub fn target(ask: &Ask) -> String {
             target.optional("container", container.clone());
         }
         Ask::Doctor => target.path("/v1/doctor"),
+        Ask::Canary => target.path("/v1/canary"),
         Ask::Ack { what, seconds, note } => {
             target.path("/v1/ack");
             target.with("what", what);
@@ -407,6 +410,7 @@ mod tests {
             (prefix_or_not, name.clone()).prop_map(|(ip, network)| Ask::Ipam { ip, network }),
             (any::<IpAddr>(), name).prop_map(|(ip, container)| Ask::Check { ip, container }),
             Just(Ask::Doctor),
+            Just(Ask::Canary),
             (".{1,20}", proptest::option::of(1..1_000_000_u64), proptest::option::of(".{1,20}"))
                 .prop_map(|(what, seconds, note)| Ask::Ack { what, seconds, note }),
             ".{1,20}".prop_map(|what| Ask::Unack { what }),

@@ -128,7 +128,7 @@ pub(super) enum Command {
     /// It may page again
     Unack(Unacked),
     /// What can be seen on this node, and why not more
-    Doctor(Configured),
+    Doctor(Doctor),
     /// The configuration: its keys, whether a file is right, what is in force
     Config(ConfigCommand),
     /// Write down what the sources see, one JSON document a line, for `replay`
@@ -162,6 +162,15 @@ pub(super) struct Configured {
     /// Configuration file [default: /etc/ipwatch/ipwatch.toml where it exists]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    #[command(flatten)]
+    pub(super) configured: Configured,
+    /// First make each event once, in network namespaces of ipwatch's own, and see whether it is told
+    #[arg(long)]
+    pub(super) canary: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,25 +1,22 @@
 //! `ipwatch doctor`: the daemon's own word, or a try of our own where there is no daemon.
 
-use super::args::{Configured, Global};
+use super::args::{Doctor, Global};
 use super::output::Out;
 use super::{Failure, Outcome, complain, daemon, wait_for};
 use crate::api::Ask;
 use crate::api::client::{Client, ClientError};
 
-pub(super) fn doctor(
-    global: &Global,
-    out: &Out,
-    configured: &Configured,
-) -> Result<Outcome, Failure> {
+pub(super) fn doctor(global: &Global, out: &Out, asked: &Doctor) -> Result<Outcome, Failure> {
+    let Doctor { configured, canary } = asked;
     let client = Client::new(global.socket());
-    let document = match wait_for(client.ask(&Ask::Doctor))? {
+    let document = match wait_for(client.ask(if *canary { &Ask::Canary } else { &Ask::Doctor }))? {
         Ok(document) => document,
         Err(ClientError::NoDaemon(path)) => {
             complain(&format!(
                 "no daemon answers on {}: trying what this command may see",
                 path.display()
             ));
-            crate::daemon::doctor(&daemon::config(global, configured)?)?
+            crate::daemon::doctor(&daemon::config(global, configured)?, *canary)?
         }
         Err(error) => return Err(error.into()),
     };

@@ -32,6 +32,7 @@ use clap::CommandFactory as _;
 use self::args::{Cli, Command, ManPages};
 use self::output::Out;
 use crate::api::client::ClientError;
+use crate::canary;
 use crate::escape::escape;
 
 /// How a command that did its work ended.
@@ -79,6 +80,9 @@ const NOT_FOUND: u8 = 3;
 #[must_use]
 pub fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
+    if canary::stage::is_meant(&args) {
+        return canary::stage::main(&args);
+    }
     if kubectl::is_meant(args.first().map(OsString::as_os_str)) {
         match kubectl::read(args) {
             Ok(kubectl::Meant::Whole(whole)) => args = whole,
@@ -128,7 +132,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Ack(acked) => wait_for(ack::ack(&global, &out, acked))?,
         Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
-        Command::Doctor(configured) => doctor::doctor(&global, &out, &configured),
+        Command::Doctor(asked) => doctor::doctor(&global, &out, &asked),
         Command::Config(command) => config::config(&global, &out, command),
         Command::Record(record) => daemon::record(&global, record),
         Command::Replay(replay) => scan::replay(&out, &replay),

@@ -67,7 +67,7 @@ fn nothing(ask: &Ask) -> Body {
         Ask::History(_) => Body::History(Vec::new()),
         Ask::Ipam { .. } => Body::Ranges(Vec::new()),
         // `check`, `ack` and `unack` ask by themselves.
-        Ask::Doctor | Ask::Check { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
+        Ask::Doctor | Ask::Canary | Ask::Check { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
             Body::Probes(Vec::new())
         }
     }

@@ -51,7 +51,8 @@ pub(super) fn lasted(from: &str, to: &str) -> String {
     Now::at(to).age(Some(from))
 }
 
-fn span(seconds: i64) -> String {
+/// How long so many seconds are.
+pub(super) fn span(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;

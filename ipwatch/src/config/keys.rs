@@ -142,7 +142,7 @@ pub const KEYS: &[Key] = &[
     Key::new("state_dir", "Directory of the findings and the history.", |c| path(&c.state_dir)),
     Key::new(
         "observe_only",
-        "Change nothing on the node: assign no nsid, have no kernel module loaded. Less is then seen.",
+        "Change nothing on the node: assign no nsid, have no kernel module loaded, make no canary. Less is then seen.",
         |c| Some(Value::Boolean(c.observe_only)),
     ),
     Key::new("node", "The node's name in every document; default: the host name.", |c| {

@@ -94,6 +94,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         Ask::Doctor => {
             let _ = reply.send(Ok(doctor(core)));
         }
+        Ask::Canary => prove(core, uid, reply),
         Ask::Ack { what, seconds, note } => {
             let word = Word { uid, lasts: seconds.map(Duration::from_secs), note };
             let _ = reply.send(acknowledge(core, &what, Some(word)));
@@ -102,6 +103,23 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
             let _ = reply.send(acknowledge(core, &what, None));
         }
     }
+}
+
+/// Runs the canary, and tells what `doctor` tells then.
+fn prove(core: &mut Core, uid: u32, reply: Reply) {
+    let done = match core.eyes.canary() {
+        Ok(keeper) => keeper.ask(),
+        Err(why) => {
+            let _ = reply.send(Err(AskError::Unavailable(why.to_owned())));
+            return;
+        }
+    };
+    let again = core.again.clone();
+    tokio::spawn(async move {
+        // Too many ask: the answer says how old it is.
+        let _ = done.await;
+        let _ = again.send(Request { ask: Ask::Doctor, uid, reply }).await;
+    });
 }
 
 /// A process that the map does not follow: it is in the host's netns, or gone.

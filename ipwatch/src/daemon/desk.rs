@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -52,6 +53,8 @@ pub(super) enum SearchJob {
     },
     Walk,
     Tasks,
+    /// Every list that probes give.
+    Lists,
     Mounts,
     Holders(Vec<NetnsRef>),
     ContainerMounts(Vec<String>),
@@ -76,6 +79,8 @@ pub(super) struct Desk {
     search: SyncSender<SearchJob>,
     runtimes: Runtimes,
     polls: bool,
+    /// An event that was to be told is not, so that it is polled for.
+    polls_also: Arc<AtomicBool>,
 }
 
 /// How the threads work.
@@ -120,7 +125,8 @@ impl Desk {
         let searching = Post::start("search", "procfs", &readings, search_jobs, move |worker| {
             searcher.clone().work(&worker);
         })?;
-        let desk = Self { readings, netns, looks, search, runtimes, polls };
+        let polls_also = Arc::default();
+        let desk = Self { readings, netns, looks, search, runtimes, polls, polls_also };
         let again = desk.clone();
         let posts: Vec<Box<dyn workers::Watched>> =
             vec![Box::new(visits), Box::new(looking), Box::new(searching)];
@@ -178,6 +184,11 @@ impl Desk {
         let _ = self.search.try_send(SearchJob::Tasks);
     }
 
+    /// Everything that probes list: netns, tasks and files.
+    pub(super) fn lists(&self) {
+        let _ = self.search.try_send(SearchJob::Lists);
+    }
+
     /// The mount table has changed.
     pub(super) fn mounts(&self) {
         let _ = self.search.try_send(SearchJob::Mounts);
@@ -185,7 +196,12 @@ impl Desk {
 
     /// Whether an answer needs a fresh look, because not everything is pushed.
     pub(super) fn polls(&self) -> bool {
-        self.polls
+        self.polls || self.polls_also.load(Relaxed)
+    }
+
+    /// An event is not told although it was to be, or is again.
+    pub(super) fn poll_also(&self, polls: bool) {
+        self.polls_also.store(polls, Relaxed);
     }
 
     /// Reads netns and tasks; done when what was read is on its way to the core.

@@ -4,12 +4,14 @@
 //! - `core`: the single owner of the map; `answer`: what it says when asked.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
+//! - `canary`: when it runs, and what follows from it.
 //! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
 //! - `tape`: `record` and `replay`.
 
 mod answer;
 mod calls;
+mod canary;
 mod capabilities;
 mod concerns;
 mod core;
@@ -31,8 +33,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use self::canary::When;
 use self::core::{Core, Parts};
 use self::meter::Meter;
 use self::reload::Reloads;
@@ -76,7 +79,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         // listens to them yet.
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
-        let started = start::start(&config, Sight::Everything).await?;
+        let started = start::start(&config, Sight::Everything, When::Daily).await?;
         let ledger = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
@@ -236,7 +239,7 @@ pub struct ScanOptions {
 /// # Errors
 /// Not root, or no netlink.
 pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
-    let core = one_shot(config, options, Sight::Snapshots)?;
+    let core = one_shot(config, options, Sight::Snapshots, When::Never)?;
     let findings = core.ledger.findings(false);
     Ok(core.document(Body::Findings(findings)))
 }
@@ -244,15 +247,21 @@ pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
 /// `ipwatch doctor` where no daemon answers: loads every probe, tells how that went, and unloads.
 ///
 /// # Errors
-/// Not root, or no netlink.
-pub fn doctor(config: &Config) -> anyhow::Result<Document> {
-    let core = one_shot(config, ScanOptions::default(), Sight::Everything)?;
+/// Not root, or no netlink; or a canary is asked for and cannot be.
+pub fn doctor(config: &Config, canary: bool) -> anyhow::Result<Document> {
+    let when = if canary { When::Asked } else { When::Never };
+    let core = one_shot(config, ScanOptions::default(), Sight::Everything, when)?;
     Ok(Document { refused: core.map.refused(), ..core.document(Body::Probes(core.eyes.report())) })
 }
 
 /// Runs a core without a store and without a socket until it has seen all there is. With snapshots
 /// alone it also waits for what a second look has to decide.
-fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Result<Core> {
+fn one_shot(
+    config: &Config,
+    options: ScanOptions,
+    sight: Sight,
+    canary: When,
+) -> anyhow::Result<Core> {
     must_be_root()?;
     let mut config = config.clone();
     if let Some(grace) = options.grace {
@@ -263,7 +272,7 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
     config.holders.grace = config.holders.grace.min(SCAN_GRACE);
     on_runtime(async {
         let events = Streams::new(1);
-        let started = start::start(&config, sight).await?;
+        let started = start::start(&config, sight, canary).await?;
         let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
         let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
@@ -276,6 +285,13 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
             core.turn().await;
             if core.is_ready() && (sight == Sight::Everything || core.is_settled()) {
                 break;
+            }
+        }
+        if canary == When::Asked {
+            let mut done = core.eyes.canary().map_err(anyhow::Error::msg)?.ask();
+            // What it sees goes past the core.
+            while matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+                let _ = tokio::time::timeout(Duration::from_millis(10), core.turn()).await;
             }
         }
         Ok(core)

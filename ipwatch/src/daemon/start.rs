@@ -7,6 +7,7 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 
 use super::calls::Calls;
+use super::canary::{Keeper, When};
 use super::desk::{Desk, Settings};
 use super::workers;
 use crate::bounded;
@@ -53,7 +54,7 @@ pub(super) struct Started {
 
 /// The probes, attached for as long as this lives, or why there are none.
 pub(super) enum Eyes {
-    Open(Box<Probes>),
+    Open(Box<Probes>, Option<Keeper>),
     Closed(Vec<Probe>),
 }
 
@@ -61,7 +62,7 @@ impl Eyes {
     /// Every event and the rung it stands on now.
     pub(super) fn report(&self) -> Vec<Probe> {
         match self {
-            Eyes::Open(probes) => probes.report(),
+            Eyes::Open(probes, _) => probes.report(),
             Eyes::Closed(report) => report.clone(),
         }
     }
@@ -69,15 +70,29 @@ impl Eyes {
     /// Events that no program saw, because it was running already.
     pub(super) fn missed(&self) -> Missed {
         match self {
-            Eyes::Open(probes) => probes.missed(),
+            Eyes::Open(probes, _) => probes.missed(),
             Eyes::Closed(_) => Missed::default(),
+        }
+    }
+
+    /// A way to ask for a canary, or why there is none.
+    pub(super) fn canary(&self) -> Result<&Keeper, &'static str> {
+        match self {
+            Eyes::Open(_, Some(keeper)) => Ok(keeper),
+            Eyes::Open(probes, None) if probes.standings().are_provable() => {
+                Err("observe_only = true: the canary would make network namespaces of its own")
+            }
+            Eyes::Open(..) | Eyes::Closed(_) => {
+                Err("no probe is attached that a canary could prove")
+            }
         }
     }
 }
 
 /// Starts every source. What cannot be had is told as a source that is down, except netlink: without
 /// it there is nothing to watch.
-pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Started> {
+pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow::Result<Started> {
+    let canary = if config.observe_only { When::Never } else { canary };
     let (emit, facts) = Emit::channel(256);
     let host =
         Requests::new().context("cannot ask netlink about the host's network namespace")?.host();
@@ -86,7 +101,7 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
 
     let listener = Listener::open(host).context("cannot listen on netlink")?;
     let readings = Readings::default();
-    let loaded = load_probes(config, sight, &emit, &readings).await?;
+    let mut loaded = load_probes(config, sight, canary, &emit, &readings).await?;
     tokio::spawn(listen(listener, emit.clone()));
     watch_cni(config, &emit, &readings);
     let stores = ipam::start(&config.ipam, &emit, &readings);
@@ -118,12 +133,19 @@ pub(super) async fn start(config: &Config, sight: Sight) -> anyhow::Result<Start
         let (out, desk) = (emit.clone(), desk.clone());
         workers::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
     }
+    if let Eyes::Open(probes, keeper) = &mut loaded.eyes
+        && canary != When::Never
+        && probes.standings().are_provable()
+    {
+        let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
+        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), desk.clone(), out));
+    }
     let calls = Calls::new(&config.cni.logs, readings, emit);
     let first = vec![first, stores];
     Ok(Started { boot, desk, eyes: loaded.eyes, facts, first, calls })
 }
 
-fn daemon_fact(what: What) -> Fact {
+pub(super) fn daemon_fact(what: What) -> Fact {
     Fact { at: clock::now(), origin: Origin::Daemon, what }
 }
 
@@ -153,6 +175,7 @@ struct Loaded {
 async fn load_probes(
     config: &Config,
     sight: Sight,
+    canary: When,
     emit: &Emit,
     readings: &Readings,
 ) -> anyhow::Result<Loaded> {
@@ -173,7 +196,10 @@ async fn load_probes(
     if sight == Sight::Snapshots {
         forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Socket]);
     }
-    let plugin_dirs = config.cni.bin_dirs.clone();
+    let mut plugin_dirs = config.cni.bin_dirs.clone();
+    // By this path, and by no other, the canary runs a plugin: our own program.
+    let own = std::path::PathBuf::from(format!("/proc/{}", std::process::id()));
+    plugin_dirs.extend(Some(own).filter(|_| canary != When::Never));
     let watch = config.neighbours.watch;
     let settings = probes::Settings { forbid, plugin_dirs, watch, ..Default::default() };
     let mut probes = match Probes::load(&settings) {
@@ -185,9 +211,8 @@ async fn load_probes(
             return Ok(without(Probes::unavailable_report(&error)));
         }
     };
-    let (status, detail) = standing(&probes.report(), sight);
     emit.send(vec![daemon_fact(What::Sight(probes.sight()))]).await?;
-    tell_source(emit, "probes", status, with_lockdown(detail)).await?;
+    tell_probes(&probes.report(), sight, emit).await?;
     if sight == Sight::Everything {
         tell_arp(config, Some(&probes), emit).await?;
     }
@@ -214,7 +239,7 @@ async fn load_probes(
         sees_tasks: probes.sees_tasks(),
         tasks: (sight == Sight::Everything).then(|| probes.tasks()).flatten(),
         snapshots: probes.snapshots(),
-        eyes: Eyes::Open(Box::new(probes)),
+        eyes: Eyes::Open(Box::new(probes), None),
     })
 }
 
@@ -226,20 +251,33 @@ async fn tell_arp(config: &Config, probes: Option<&Probes>, emit: &Emit) -> Resu
     tell_source(emit, "arp", status, detail).await
 }
 
+/// How the probes stand, event by event.
+pub(super) async fn tell_probes(report: &[Probe], sight: Sight, emit: &Emit) -> Result<(), Closed> {
+    let (status, detail) = standing(report, sight);
+    tell_source(emit, "probes", status, with_lockdown(detail)).await
+}
+
 /// How the probes stand as a source.
 fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
     let wanted = |probe: &&Probe| {
         sight == Sight::Everything || probes::SNAPSHOTS.contains(&probe.event.as_str())
     };
     let all = report.iter().filter(wanted).count();
-    let lower = report.iter().filter(wanted).filter(|probe| probe.status != "active").count();
-    match (lower, sight) {
-        (0, Sight::Everything) => (SourceStatus::Active, String::new()),
-        (0, Sight::Snapshots) => (SourceStatus::Active, "snapshots only".to_owned()),
-        _ => (
-            SourceStatus::Degraded,
-            format!("{lower} of {all} events on a lower rung: see `ipwatch doctor`"),
-        ),
+    let lower = |probe: &&Probe| !["active", "degraded"].contains(&probe.status.as_str());
+    let lower = report.iter().filter(wanted).filter(lower).count();
+    let blind = report.iter().filter(|probe| probe.status == "degraded");
+    let blind: Vec<&str> = blind.map(|probe| probe.event.as_str()).collect();
+    let mut words = Vec::new();
+    if lower > 0 {
+        words.push(format!("{lower} of {all} events on a lower rung: see `ipwatch doctor`"));
+    }
+    if !blind.is_empty() {
+        words.push(format!("attached, not seen by the canary: {}", blind.join(", ")));
+    }
+    match (words.is_empty(), sight) {
+        (true, Sight::Everything) => (SourceStatus::Active, String::new()),
+        (true, Sight::Snapshots) => (SourceStatus::Active, "snapshots only".to_owned()),
+        _ => (SourceStatus::Degraded, words.join("; ")),
     }
 }
 
@@ -353,7 +391,7 @@ async fn sweep(desk: Desk, every: std::time::Duration) {
 }
 
 /// Looks every now and then at what nothing pushes on this kernel.
-async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
+pub(super) async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
     let mut turn = 0u32;
     let every = if has_bpf { WALK_EVERY } else { PROCFS_EVERY };
     let tasks_each = (TASKS_EVERY.as_secs() / WALK_EVERY.as_secs()) as u32;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::canary::When;
 use super::concerns::Concerns;
 use super::{must_be_root, on_runtime, shown, start};
 use crate::clock::Calendar;
@@ -41,7 +42,7 @@ pub fn record(
         None => Box::new(BufWriter::new(io::stdout())),
     };
     on_runtime(async move {
-        let mut started = start::start(&config, start::Sight::Everything).await?;
+        let mut started = start::start(&config, start::Sight::Everything, When::Never).await?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let end = tokio::time::sleep(duration.unwrap_or(Duration::from_secs(u32::MAX.into())));

@@ -202,6 +202,7 @@ impl Searcher {
             }
             SearchJob::Walk => self.walk(),
             SearchJob::Tasks => self.tasks(),
+            SearchJob::Lists => self.lists(),
             SearchJob::Mounts => self.mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
             SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
@@ -236,6 +237,14 @@ impl Searcher {
         let facts = self.proc.tasks(self.host).map(|facts| of_others(stamped(facts, began)));
         self.tell_procfs(facts.as_ref().err())?;
         self.put("tasks", facts)
+    }
+
+    fn lists(&self) -> Result<(), Closed> {
+        self.walk()?;
+        self.tasks()?;
+        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
+        let Some(facts) = taken else { return Ok(()) };
+        self.put("files", facts.map(of_others))
     }
 
     fn mounts(&self) -> Result<(), Closed> {

@@ -40,6 +40,7 @@ use tokio::sync::mpsc;
 pub use self::first::First;
 pub(crate) use self::first::Unheard;
 
+use crate::canary::Claims;
 use crate::fact::{Fact, Gate};
 
 /// Where a source puts what it saw. Bounded: a source that is faster than the map waits, and what it
@@ -50,6 +51,7 @@ use crate::fact::{Fact, Gate};
 pub struct Emit {
     sender: mpsc::Sender<Vec<Fact>>,
     gate: Arc<Mutex<Gate>>,
+    claims: Arc<Claims>,
 }
 
 impl Emit {
@@ -57,7 +59,17 @@ impl Emit {
     #[must_use]
     pub fn channel(batches: usize) -> (Self, mpsc::Receiver<Vec<Fact>>) {
         let (sender, receiver) = mpsc::channel(batches);
-        (Self { sender, gate: Arc::default() }, receiver)
+        (Self { sender, gate: Arc::default(), claims: Arc::default() }, receiver)
+    }
+
+    /// What is the canary's, and goes no further than here.
+    pub(crate) fn claims(&self) -> Arc<Claims> {
+        Arc::clone(&self.claims)
+    }
+
+    /// Nobody listens any more: the daemon goes down.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
     }
 
     /// Hands facts over from async code.
@@ -65,6 +77,7 @@ impl Emit {
     /// # Errors
     /// The daemon is going down.
     pub async fn send(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
+        self.claims.settled().await;
         self.admit(&mut facts);
         if facts.is_empty() {
             return Ok(());
@@ -77,6 +90,7 @@ impl Emit {
     /// # Errors
     /// The daemon is going down.
     pub fn send_blocking(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
+        self.claims.settled_blocking();
         self.admit(&mut facts);
         if facts.is_empty() {
             return Ok(());
@@ -85,6 +99,7 @@ impl Emit {
     }
 
     fn admit(&self, facts: &mut Vec<Fact>) {
+        self.claims.admit(facts);
         // A thread that died here left at most a list that counts as short.
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).admit(facts);
     }

@@ -3,7 +3,7 @@
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
-use crate::contract::{Document, Probe};
+use crate::contract::{Document, Probe, Proof};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 
@@ -25,18 +25,19 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
             Cell::new(&source.detail),
         ]);
     }
-    let mut events = if view.wide {
-        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "SEEN", "LOST", "WHY"])
-    } else {
-        Table::new(&["EVENT", "RUNG", "HOOK", "STATUS", "WHY"])
-    };
+    let proven = probes.iter().any(|probe| probe.canary.is_some());
+    let mut columns = vec!["EVENT", "RUNG", "HOOK", "STATUS"];
+    columns.extend(view.wide.then_some(["SEEN", "LOST"]).into_iter().flatten());
+    columns.extend(proven.then_some("CANARY"));
+    columns.push("WHY");
+    let mut events = Table::new(&columns);
     let mut notes = Notes { inline: view.wide || !view.headers, texts: Vec::new() };
     let whys: Vec<String> = probes.iter().map(why).collect();
     for (probe, why) in probes.iter().zip(&whys) {
         let style = match probe.status.as_str() {
             "active" if probe.missed.is_some() => Style::Yellow,
             "active" => Style::Green,
-            "missing" => Style::Red,
+            "missing" | "degraded" => Style::Red,
             _ => Style::Yellow,
         };
         let mut row = vec![
@@ -49,6 +50,9 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
             row.push(Cell::known(probe.seen));
             row.push(Cell::known(probe.lost.or(probe.seen.map(|_| 0))));
         }
+        if proven {
+            row.push(canary(probe.canary.as_ref(), &mut notes));
+        }
         row.push(Cell::new(notes.note(why)));
         events.row(row);
     }
@@ -60,6 +64,28 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         format!("{events}{notes}{refused}")
     } else {
         format!("{sources}\n{events}{notes}{refused}")
+    }
+}
+
+/// What the canary has shown: "seen in 120 µs, 3m ago", or "counted, 3m ago".
+fn canary<'a>(proof: Option<&'a Proof>, notes: &mut Notes<'a>) -> Cell {
+    let Some(proof) = proof else { return Cell::new("") };
+    let ago = format!("{} ago", text::span(proof.ago_secs.cast_signed()));
+    match (proof.verdict.as_str(), proof.micros) {
+        ("seen", Some(micros)) => Cell::new(format!("seen in {}, {ago}", spelt(micros))),
+        ("seen", None) => Cell::new(format!("counted, {ago}")),
+        ("not-seen", _) => Cell::styled("attached, not seen", Style::Red),
+        _ => {
+            let why = notes.note(proof.why.as_deref().unwrap_or_default());
+            Cell::styled(format!("not tried: {why}"), Style::Dim)
+        }
+    }
+}
+
+fn spelt(micros: u64) -> String {
+    match micros {
+        0..10_000 => format!("{micros} µs"),
+        _ => format!("{} ms", micros / 1000),
     }
 }
 
@@ -133,13 +159,17 @@ mod tests {
         assert!(sources.contains("cni         degraded  1 of 23"), "{sources}");
         assert!(events.starts_with("EVENT             RUNG     HOOK"), "{events}");
         assert!(events.contains("none     addrconf_dad_failure           missing"), "{events}");
-        assert!(events.contains("fallback  [1]\n"), "{events}");
+        assert!(events.contains("  [1]\n"), "{events}");
+        assert!(events.contains("active    counted, 3m ago         -\n"), "{events}");
+        assert!(events.contains("fallback  seen in 120 µs, 3m ago  [1]\n"), "{events}");
+        assert!(events.contains("not tried: [2]"), "{events}");
+        assert!(events.contains("\n\n[2] only the host's links are heard"), "{events}");
         assert!(events.contains("\n\n[1] fentry: load refused (EOPNOTSUPP): CONFIG_DYNAMIC"));
-        assert!(events.contains("fallback  fentry and kprobe refused: EPERM\n"), "{events}");
+        assert!(events.contains("fentry and kprobe refused: EPERM\n"), "{events}");
         let wide = document(&sample, View { wide: true, ..plain(&sample) });
         assert!(wide.contains("48211") && !text.contains("48211"), "{wide}");
-        assert!(wide.contains("112    0     fentry: load refused"), "{wide}");
-        assert!(wide.contains("71     1900  fentry and kprobe"), "{wide}");
+        assert!(wide.contains("640    0     -"), "{wide}");
+        assert!(wide.contains("71     1900  not tried: only the host's links"), "{wide}");
     }
 
     #[test]

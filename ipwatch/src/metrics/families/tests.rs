@@ -31,6 +31,7 @@ fn probe(event: &str, seen: Option<u64>) -> Probe {
         why: None,
         seen,
         lost: None,
+        canary: None,
         missed: None,
     }
 }

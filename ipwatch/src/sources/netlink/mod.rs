@@ -13,11 +13,14 @@ mod driver;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod listen;
+mod make;
 mod parse;
 mod requests;
 mod sieve;
 mod socket;
 mod talk;
+
+pub(crate) use make::{Given, Maker, Numbers};
 
 pub use listen::{Counters, Listener, Lost};
 pub use requests::{AdoptError, Requests};

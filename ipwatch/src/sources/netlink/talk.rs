@@ -122,7 +122,12 @@ impl Talk<'_> {
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::Fd(netns.as_raw_fd().cast_unsigned()));
         message.attributes.push(NsidAttribute::Id(-1));
-        self.send(RouteNetlinkMessage::NewNsId(message), NLM_F_ACK)?;
+        self.change(RouteNetlinkMessage::NewNsId(message), 0)
+    }
+
+    /// Makes, changes or deletes something.
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(message, NLM_F_ACK | flags)?;
         self.answer(|_| Ok(()))
     }
 

@@ -20,7 +20,7 @@ pub(super) const PF_EXITING: u32 = 0x4;
 /// `SIGKILL` as a bit of a signal set.
 pub(super) const KILL_BIT: u64 = 1 << 8;
 /// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
-pub(super) const TICK: u64 = 10_000_000;
+pub(crate) const TICK: u64 = 10_000_000;
 /// `include/uapi/linux/neighbour.h`.
 const NUD_VALID: u8 = 0xde;
 const NUD_NOARP: u8 = 0x40;

@@ -22,7 +22,7 @@ pub(crate) fn pid_namespace() -> Option<u32> {
 }
 
 /// Reads them. The cookie stays out on kernels before 5.14.
-pub(super) fn netns() -> io::Result<NetnsRef> {
+pub(crate) fn netns() -> io::Result<NetnsRef> {
     let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let inode = u32::try_from(inode).map_err(io::Error::other)?;
     Ok(NetnsRef { cookie: cookie().ok(), inode: Some(inode), nsid: None })

@@ -402,11 +402,23 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
     Standing { event: event.name, rung: None, hook: "", why }
 }
 
+/// The kinds of records that an event makes.
+pub(super) fn kinds(event: &str) -> &'static [u16] {
+    EVENTS.iter().find(|one| one.name == event).map_or(&[], |one| one.kinds)
+}
+
+/// The names of all events.
+#[cfg(test)]
+pub(crate) fn event_names() -> impl Iterator<Item = &'static str> {
+    EVENTS.iter().map(|event| event.name)
+}
+
 /// As `doctor` shows it; `seen` counts the events of each kind, `lost` those that were not told.
 pub(super) fn report(
     standings: &[Standing],
     seen: &dyn Fn(u16) -> u64,
     lost: &dyn Fn(u16) -> u64,
+    proof: &dyn Fn(&str) -> Option<contract::Proof>,
 ) -> Vec<contract::Probe> {
     EVENTS
         .iter()
@@ -415,13 +427,21 @@ pub(super) fn report(
             let seen = event.kinds.iter().map(|kind| seen(*kind)).sum();
             let lost = event.kinds.iter().map(|kind| lost(*kind)).sum();
             let why = standing.why.text();
+            let canary = proof(event.name);
+            let blind = canary.as_ref().and_then(|proof| unseen(event, proof));
+            let status = match (&blind, &why) {
+                (Some(_), _) => "degraded",
+                (None, Some(_)) => "fallback",
+                (None, None) => "active",
+            };
             match standing.rung {
                 Some(rung) => contract::Probe {
                     event: event.name.to_owned(),
                     rung: rung.to_string(),
                     hook: standing.hook.to_owned(),
-                    status: if why.is_none() { "active" } else { "fallback" }.to_owned(),
-                    why,
+                    status: status.to_owned(),
+                    why: join(blind, why),
+                    canary,
                     seen: (!event.kinds.is_empty()).then_some(seen),
                     lost: Some(lost).filter(|lost| *lost > 0),
                     missed: None,
@@ -430,6 +450,20 @@ pub(super) fn report(
             }
         })
         .collect()
+}
+
+/// What is not told although a program is attached, and what tells it instead.
+fn unseen(event: &Event, proof: &contract::Proof) -> Option<String> {
+    let (rung, hook) = event.fallback;
+    let what = proof.why.as_deref().filter(|_| proof.verdict == "not-seen")?;
+    let instead =
+        if rung == NOTHING { hook.to_owned() } else { format!("instead: {rung}, {hook}") };
+    Some(format!("attached, not seen by the canary: {what}; {instead}"))
+}
+
+fn join(one: Option<String>, other: Option<String>) -> Option<String> {
+    let both: Vec<String> = one.into_iter().chain(other).collect();
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 /// The same events when no program at all can be loaded, because of `reason`.
@@ -447,87 +481,11 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         why,
         seen: None,
         lost: None,
+        canary: None,
         missed: None,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_of_event_belongs_to_one_event() {
-        let mut kinds: Vec<u16> = EVENTS.iter().flat_map(|event| event.kinds).copied().collect();
-        kinds.sort_unstable();
-        // The iterators' kinds never come through the ring buffer.
-        assert_eq!(kinds, (kind::NETNS_CREATED..kind::TASK_SEEN).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
-        let standing = |event, rung| Standing { event, rung, hook: "", why: Why::default() };
-        let mut standings: Vec<Standing> =
-            EVENTS.iter().map(|event| standing(event.name, Some(Rung::Kprobe))).collect();
-        let arp = standings.iter_mut().find(|it| it.is_above_the_watch()).unwrap();
-        arp.lacks_the_watch(None);
-        assert_eq!(arp.why, Why::default());
-        arp.lacks_the_watch(Some(Reason::Forbidden));
-        let report = report(&standings, &|_| 0, &|_| 0);
-        let shown = report.iter().find(|probe| probe.event == ARP_CLAIM).unwrap();
-        let why = format!("{}: forbidden by the configuration", Rung::Socket);
-        assert_eq!((&*shown.status, shown.why.as_ref()), ("fallback", Some(&why)));
-        assert!(!standing(ARP_CLAIM, Some(Rung::Socket)).is_above_the_watch());
-        assert!(!standing(ARP_CLAIM, None).is_above_the_watch());
-    }
-
-    #[test]
-    fn without_bpf_every_event_still_shows_with_the_reason() {
-        let report = unavailable("no BTF");
-        assert_eq!(report.len(), EVENTS.len());
-        for probe in report {
-            let status = if probe.event == "cni-call" { "missing" } else { "fallback" };
-            assert_eq!(probe.status, status, "{probe:?}");
-            assert_eq!(probe.why.as_deref(), Some("no BTF"));
-            assert!(
-                ["netlink", "procfs", "snapshot", "none"].contains(&probe.rung.as_str()),
-                "{probe:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_rung_that_holds_by_its_second_hook_is_no_lower_one() {
-        let mut why = Why::default();
-        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
-        why.reached(Rung::Kprobe);
-        assert!(why.text().is_some());
-        why.reached(Rung::Fentry);
-        assert_eq!(why.text(), None);
-    }
-
-    #[test]
-    fn a_rung_that_holds_shows_why_it_is_not_a_better_one() {
-        let mut why = Why::default();
-        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("first_name")));
-        let refused = Refusal::Refused("load refused (EPERM)".to_owned());
-        why.add(Some(Rung::Fentry), Reason::Refused(refused));
-        why.add(Some(Rung::Fentry), Reason::Refused(Refusal::NoHook("second_name")));
-        let standings: Vec<Standing> = EVENTS
-            .iter()
-            .map(|event| Standing {
-                event: event.name,
-                rung: (event.name == "ipv4-address").then_some(Rung::Kprobe),
-                hook: "fib_inetaddr_event",
-                why: why.clone(),
-            })
-            .collect();
-        let seen = |kind| u64::from(kind == kind::IPV4_UP || kind == kind::IPV4_DOWN);
-        let lost = |kind| u64::from(kind == kind::IPV4_DOWN) * 3;
-        let report = report(&standings, &seen, &lost);
-        let probe = report.iter().find(|probe| probe.event == "ipv4-address").unwrap();
-        assert_eq!((probe.rung.as_str(), probe.status.as_str()), ("kprobe", "fallback"));
-        assert_eq!(probe.why.as_deref(), Some("fentry: load refused (EPERM)"));
-        assert_eq!((probe.seen, probe.lost), (Some(2), Some(3)));
-        assert!(report.iter().all(|other| other.event == probe.event || other.lost.is_none()));
-    }
-}
+#[path = "ladder_tests.rs"]
+mod tests;

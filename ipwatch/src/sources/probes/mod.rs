@@ -7,6 +7,7 @@
 //! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
 //! - `ring`, `events`: records out of the ring buffer, and the facts they are. `tasks`: what is told of tasks.
 //! - `snapshot`: netns, tasks and files that are there already.
+//! - `standings`: how each event stands, and what the canary has shown of it.
 //! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
 //!
 //! One refused program stops nothing: its event falls to netlink or procfs and `doctor` says why.
@@ -33,6 +34,7 @@ mod plugin_file;
 mod plugins;
 mod ring;
 mod snapshot;
+mod standings;
 mod tasks;
 
 use std::fmt;
@@ -56,6 +58,12 @@ pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
 pub use snapshot::{SnapshotError, Snapshots};
 pub use tasks::{Beside, Tasks};
+
+pub(crate) use events::TICK;
+pub(crate) use host::netns as own_netns;
+#[cfg(test)]
+pub(crate) use ladder::event_names;
+pub(crate) use standings::Standings;
 
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// A kernel's BTF takes 4 to 6 MB; with every debug option some 20.
@@ -199,9 +207,7 @@ pub enum ProbesError {
 /// The probes, attached for as long as this or its [`Snapshots`] live.
 pub struct Probes {
     ebpf: Arc<Mutex<Ebpf>>,
-    standings: Vec<ladder::Standing>,
-    counters: Arc<events::Counters>,
-    counts: Arc<ring::Counts>,
+    standings: Arc<Standings>,
     /// Hears ARP for as long as it is open, and is never read.
     arp: Option<OwnedFd>,
     host: NetnsRef,
@@ -274,9 +280,7 @@ impl Probes {
             tasks: Some(tasks),
             snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
             ebpf,
-            standings,
-            counters: Arc::default(),
-            counts,
+            standings: Arc::new(Standings::new(standings, counts)),
             arp,
             host,
             losses,
@@ -294,8 +298,7 @@ impl Probes {
     /// Every event and how it is seen.
     #[must_use]
     pub fn report(&self) -> Vec<contract::Probe> {
-        let seen = |kind| self.counters.seen(kind) + self.counts.seen(kind);
-        ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind))
+        self.standings.report()
     }
 
     /// The same where [`Probes::load`] failed, so that `doctor` shows every event in any case.
@@ -307,21 +310,18 @@ impl Probes {
     /// What a silence means.
     #[must_use]
     pub fn sight(&self) -> Sight {
-        Sight {
-            teardown_end: self.sees("netns-teardown-end"),
-            release: self.sees("netns-release"),
-            addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
-            calls: self.sees("cni-call"),
-            tasks: self.sees_tasks(),
-        }
+        self.standings.sight()
+    }
+
+    /// How the events stand, shared: for who proves them.
+    pub(crate) fn standings(&self) -> Arc<Standings> {
+        Arc::clone(&self.standings)
     }
 
     /// Tasks that come, go and move between netns are seen. If not, only a task snapshot tells.
     #[must_use]
     pub fn sees_tasks(&self) -> bool {
-        ["process-fork", "process-exec", "process-exit", "netns-join"]
-            .iter()
-            .all(|event| self.sees(event))
+        self.standings.sees_tasks()
     }
 
     /// Every netns is seen when it is made. If not, one without a device is found by a walk only.
@@ -331,17 +331,13 @@ impl Probes {
     }
 
     fn sees(&self, event: &str) -> bool {
-        self.rung(event).is_some()
-    }
-
-    fn rung(&self, event: &str) -> Option<Rung> {
-        self.standings.iter().find(|standing| standing.event == event)?.rung
+        self.standings.sees(event)
     }
 
     /// How claims of an IP by ARP are seen, if they are.
     #[must_use]
     pub fn hears_arp(&self) -> Option<Rung> {
-        self.rung(ladder::ARP_CLAIM)
+        self.standings.rung(ladder::ARP_CLAIM)
     }
 
     /// A socket hears the ARP of the host's links.
@@ -381,7 +377,7 @@ impl Probes {
         let Some(Unstarted { rings, lost }) = self.events.take() else {
             return Ok(None);
         };
-        Events::new(rings, &self.counters, &lost).map(Some)
+        Events::new(rings, &self.standings.counters, &lost).map(Some)
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::events::{self, Counters};
 use super::plugin_file;
+use crate::canary::Claims;
 use crate::fact::Fact;
 use crate::reading::Readings;
 use crate::sources::{Closed, Emit};
@@ -94,8 +95,9 @@ impl Events {
     /// A ring buffer cannot be polled.
     pub async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
-        let events = self.events.run(Out::Map(emit.clone()));
-        on_a_thread(self.calls, sender, readings)?;
+        let claims = emit.claims();
+        let events = self.events.run(Out::Map(emit.clone()), Arc::clone(&claims));
+        on_a_thread(self.calls, sender, readings, claims)?;
         tokio::try_join!(events, hand_over(waiting, emit))?;
         Ok(())
     }
@@ -137,12 +139,13 @@ fn on_a_thread(
     calls: Unregistered,
     sender: mpsc::Sender<Fact>,
     readings: Readings,
+    claims: Arc<Claims>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = calls_runtime()?;
     let read = async move {
         let closed = sender.clone();
         tokio::select! {
-            read = async { calls.register()?.run(Out::Waiting(sender)).await } => read,
+            read = async { calls.register()?.run(Out::Waiting(sender), claims).await } => read,
             () = closed.closed() => Ok(()),
         }
     };
@@ -154,6 +157,11 @@ fn on_a_thread(
     };
     let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
     thread.stack_size(512 * 1024).spawn(work).map(|_| ())
+}
+
+/// With timers: what is read waits for the canary ([`Claims::settled`]).
+fn calls_runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
 async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: Emit) -> io::Result<()> {
@@ -195,27 +203,31 @@ struct Reader {
 
 impl Reader {
     /// Reads it until nobody listens.
-    async fn run(mut self, out: Out) -> io::Result<()> {
+    async fn run(mut self, out: Out, claims: Arc<Claims>) -> io::Result<()> {
         // Ends that were found beside the ring buffer: theirs is the place after all that is in it.
         let mut late = Vec::new();
         loop {
+            claims.settled().await;
             let mut guard = self.ring.readable_mut().await?;
             let mut facts = Vec::with_capacity(64);
             let ring = guard.get_inner_mut();
             let mut empty = false;
-            while facts.len() < BATCH {
+            while facts.len() < BATCH && !claims.is_held() {
                 let Some(record) = ring.next() else {
                     empty = true;
                     break;
                 };
-                decode(&record, &self.counters, &mut facts);
+                decode(&record, &self.counters, &claims, &mut facts);
             }
             if empty {
                 facts.append(&mut late);
             }
             if self.lost.is_news(&mut self.drops) {
                 late.extend(
-                    self.untold.as_mut().into_iter().flat_map(|map| take(map, &self.counters)),
+                    self.untold
+                        .as_mut()
+                        .into_iter()
+                        .flat_map(|map| take(map, &self.counters, &claims)),
                 );
             }
             if empty && late.is_empty() {
@@ -228,7 +240,10 @@ impl Reader {
     }
 }
 
-fn decode(record: &[u8], counters: &Counters, facts: &mut Vec<Fact>) {
+fn decode(record: &[u8], counters: &Counters, claims: &Claims, facts: &mut Vec<Fact>) {
+    if claims.claims(record) {
+        return;
+    }
     match events::decode(record, facts) {
         Ok(kind) => counters.count(kind),
         Err(malformed) => tracing::warn!(%malformed, "probes: a record was skipped"),
@@ -236,12 +251,12 @@ fn decode(record: &[u8], counters: &Counters, facts: &mut Vec<Fact>) {
 }
 
 /// Takes the ends out, the oldest first.
-fn take(untold: &mut Untold, counters: &Counters) -> Vec<Fact> {
+fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> {
     let keys: Vec<CallKey> = untold.keys().filter_map(Result::ok).collect();
     let mut facts = Vec::with_capacity(keys.len());
     for key in keys {
         if let Ok(record) = untold.get(&key, 0) {
-            decode(&record, counters, &mut facts);
+            decode(&record, counters, claims, &mut facts);
             let _ = untold.remove(&key);
         }
     }
@@ -319,4 +334,18 @@ impl Counts {
 
 fn sum(counters: &PerCpuArray<MapData, u64>, index: u32) -> Result<u64, MapError> {
     counters.get(&index, 0).map(|cpus| cpus.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_of_the_calls_can_wait_for_the_canary() {
+        let emit = Emit::channel(1).0;
+        let claims = emit.claims();
+        claims.hold(std::time::Duration::from_millis(20));
+        calls_runtime().unwrap().block_on(claims.settled());
+        assert!(!claims.is_held());
+    }
 }

@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::events::{self, KILL_BIT, PF_EXITING, TICK};
 use super::ring::Lost;
 use super::snapshot;
+use crate::canary::Claims;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Sender, Task, TaskKey, What};
 use crate::sources::{Closed, Emit};
@@ -132,20 +133,23 @@ impl Tasks {
 
     /// Reads until nobody listens.
     pub fn run(mut self, emit: &Emit, beside: &impl Beside) {
+        let claims = emit.claims();
         let mut due = None;
         loop {
             if let Err(error) = self.wait(due) {
                 tracing::error!(%error, "probes: the ring buffer of tasks cannot be polled");
                 return;
             }
+            // Whose a task is, is not known before.
+            claims.settled_blocking();
             let mut facts = Vec::new();
             let now = clock::now();
-            if self.drain(&mut facts) || due.is_none() {
+            if self.drain(&claims, &mut facts) || due.is_none() {
                 let soon = now.plus(PAUSE);
                 due = Some(due.map_or(soon, |due: BootNs| due.min(soon)));
             }
             if due.is_some_and(|due| due <= now) {
-                due = self.look(now, &mut facts, beside);
+                due = self.look(now, &claims, &mut facts, beside);
             }
             if self.tell(facts, emit, beside).is_err() {
                 return;
@@ -192,33 +196,41 @@ impl Tasks {
     }
 
     /// Reads the ring buffer empty. Whether it was a call to look at the tables.
-    fn drain(&mut self, facts: &mut Vec<Fact>) -> bool {
+    fn drain(&mut self, claims: &Claims, facts: &mut Vec<Fact>) -> bool {
         let mut roused = false;
-        while let Some(record) = self.tables.ring.next() {
+        while !claims.is_held()
+            && let Some(record) = self.tables.ring.next()
+        {
             if Header::take(&mut &record[..]).is_some_and(|header| header.kind == kind::ROUSE) {
                 roused = true;
-            } else if let Err(malformed) = events::decode(&record, facts) {
-                tracing::warn!(%malformed, "probes: a record was skipped");
+            } else {
+                decode(&record, claims, facts);
             }
         }
         roused
     }
 
     /// Looks at both tables. Returns when to look again, whether or not anything happens.
-    fn look(&mut self, now: BootNs, facts: &mut Vec<Fact>, beside: &impl Beside) -> Option<BootNs> {
+    fn look(
+        &mut self,
+        now: BootNs,
+        claims: &Claims,
+        facts: &mut Vec<Fact>,
+        beside: &impl Beside,
+    ) -> Option<BootNs> {
         // First: what comes into a table that was read already wakes us again.
         if let Err(error) = self.tables.roused.set(0, 0, 0) {
             tracing::warn!(%error, "probes: the tables of tasks cannot be reset");
         }
-        self.drain(facts);
-        let young = self.fresh(now, facts);
+        self.drain(claims, facts);
+        let young = self.fresh(now, claims, facts);
         let groups = self.groups(now, facts, beside);
         let owed = self.losses.owed.then(|| self.losses.swept.plus(SWEEPS));
         young.into_iter().chain(groups).chain(owed).min().map(|due| due.max(now.plus(PAUSE)))
     }
 
     /// Tells those that are a moment old, and returns when the others will be.
-    fn fresh(&mut self, now: BootNs, facts: &mut Vec<Fact>) -> Option<BootNs> {
+    fn fresh(&mut self, now: BootNs, claims: &Claims, facts: &mut Vec<Fact>) -> Option<BootNs> {
         let keys: BTreeSet<FreshKey> = bounded(self.tables.fresh.keys(), MOST_FRESH);
         let mut next = None;
         for key in keys {
@@ -227,11 +239,9 @@ impl Tasks {
             let due = BootNs(told).plus(YOUNG);
             if due > now {
                 next = Some(next.map_or(due, |next: BootNs| next.min(due)));
-            } else if self.tables.fresh.remove(&key).is_ok()
-                && let Err(malformed) = events::decode(&record, facts)
-            {
+            } else if self.tables.fresh.remove(&key).is_ok() {
                 // Only who takes it out tells it: a task that has ended meanwhile is not in there any more.
-                tracing::warn!(%malformed, "probes: a record was skipped");
+                decode(&record, claims, facts);
             }
         }
         next
@@ -335,6 +345,16 @@ impl Tasks {
         if entry.pid != 0 {
             facts.push(say(now, What::TaskReleased { task }));
         }
+    }
+}
+
+/// Appends what a record says, unless it is the canary's.
+fn decode(record: &[u8], claims: &Claims, facts: &mut Vec<Fact>) {
+    if claims.claims(record) {
+        return;
+    }
+    if let Err(malformed) = events::decode(record, facts) {
+        tracing::warn!(%malformed, "probes: a record was skipped");
     }
 }
 

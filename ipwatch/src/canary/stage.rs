@@ -1,0 +1,343 @@
+//! The canary's child: it makes two netns, does in them what the probes are to tell of, and goes.
+//!
+//! It talks with the daemon over its standard streams, a line at a time: `ready`, `go` makes the netns, `netns …` names them,
+//! `on` begins the steps, `not STEP WHY` says what cannot be made here, `stands` that all of it was made, `end` ends it.
+//! The end of its input is the daemon's and its own. Nothing is done in the host's netns, no module is loaded, and what
+//! it makes goes with it.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use super::{
+    ATTEMPTS, CONTAINER, ENDS, IPV4, IPV4_PEERS, IPV6, IPV6_PEERS, NEIGHBOUR, NEIGHBOUR_MAC, STAGE,
+    twice,
+};
+use crate::bounded;
+use crate::fact::NetnsRef;
+use crate::sources::netlink::{Given, Maker};
+use crate::sources::probes;
+
+/// Between two attempts at an address that another one has.
+const ATTEMPT: Duration = Duration::from_millis(250);
+/// The loopback device of every netns.
+const LO: u32 = 1;
+const DEVICES: [&str; 2] = ["canary0", "canary1"];
+/// Longest line that is taken.
+const LINE: usize = 64;
+const SELF: &str = "/proc/self/exe";
+
+/// Whether these are the arguments of a child of the canary's.
+pub(crate) fn is_meant(args: &[std::ffi::OsString]) -> bool {
+    args.get(1).is_some_and(|arg| arg == STAGE)
+}
+
+/// Runs one of its children: the stage itself, or what it makes.
+pub(crate) fn main(args: &[std::ffi::OsString]) -> ExitCode {
+    let role = args.get(2).and_then(|role| role.to_str()).unwrap_or_default();
+    let done = match role {
+        "stage" => args.get(3).ok_or(io::ErrorKind::InvalidInput.into()).and_then(|plugin| {
+            let plugin = Path::new(plugin);
+            stage(plugin)
+        }),
+        "threads" => threads(),
+        "wait" => io::stdin().read(&mut [0]).map(drop),
+        // The plugin: that it runs is all.
+        _ => Ok(()),
+    };
+    if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A process of two threads. The one that is not its leader ends both (`do_group_exit`, kernel/exit.c).
+fn threads() -> io::Result<()> {
+    std::thread::Builder::new().spawn(|| {
+        #[expect(clippy::disallowed_methods, reason = "exit_group() by a thread is what is wanted")]
+        std::process::exit(0)
+    })?;
+    // The end of it comes from the other thread.
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(())
+}
+
+fn stage(plugin: &Path) -> io::Result<()> {
+    say("ready")?;
+    expect("go")?;
+    let (first, one) = new_netns()?;
+    let (second, other) = new_netns()?;
+    enter(&first)?;
+    say(&format!("netns {} {}", spelt(one), spelt(other)))?;
+    expect("on")?;
+    let mut set = Set { first, second, here: Maker::open()?, there: None, waits: None };
+    let steps: [(&str, Step); 4] = [
+        ("ipv4", Set::ipv4),
+        ("ipv6", Set::ipv6),
+        ("neighbour", Set::neighbour),
+        ("children", Set::children),
+    ];
+    // Without it, what follows says so by itself.
+    let _ = set.here.up(LO);
+    for (step, make) in steps {
+        leave_out(step, make(&mut set))?;
+    }
+    leave_out("plugin", run_plugin(plugin))?;
+    let devices = set.devices();
+    let told = devices.as_ref().err().map(io::Error::to_string);
+    for step in ["device", "arp", "dad"].into_iter().filter(|_| told.is_some()) {
+        say(&format!("not {step} {}", told.as_deref().unwrap_or_default()))?;
+    }
+    if devices.is_ok() {
+        leave_out("arp", set.arp())?;
+        leave_out("dad", set.first_of_two())?;
+    }
+    say("stands")?;
+    for attempt in 0..ATTEMPTS {
+        if devices.is_ok() && set.second_of_two(attempt).is_err() {
+            break;
+        }
+        if readable(Some(ATTEMPT))? {
+            break;
+        }
+    }
+    let ended = expect("end");
+    if let Some(mut waits) = set.waits {
+        // Its input ends, and it with that.
+        waits.wait()?;
+    }
+    ended
+}
+
+/// What makes one event, or a few.
+type Step = fn(&mut Set) -> io::Result<()>;
+
+/// What the steps work with. The stage is in the first netns.
+struct Set {
+    first: OwnedFd,
+    second: OwnedFd,
+    here: Maker,
+    /// In the second netns, once there is a device there.
+    there: Option<Maker>,
+    /// The child that stays.
+    waits: Option<Child>,
+}
+
+impl Set {
+    /// An address, which gets another peer: for the kernel another address.
+    fn ipv4(&mut self) -> io::Result<()> {
+        for peer in IPV4_PEERS {
+            let given = given(LO, IPV4.into(), 32, Some(peer.into()));
+            self.here.give(given)?;
+            self.here.take(given)?;
+        }
+        Ok(())
+    }
+
+    /// The same: here the kernel changes the peer in place (`inet6_addr_modify`, net/ipv6/addrconf.c, 5.7).
+    fn ipv6(&mut self) -> io::Result<()> {
+        let one = |peer: std::net::Ipv6Addr| given(LO, IPV6.into(), 128, Some(peer.into()));
+        self.here.give(one(IPV6_PEERS[0]))?;
+        self.here.give(one(IPV6_PEERS[1]))?;
+        self.here.take(one(IPV6_PEERS[1]))
+    }
+
+    /// One that stays as long as the stage: younger ones are not told. One that a thread of it ends, and one that is
+    /// killed.
+    fn children(&mut self) -> io::Result<()> {
+        let wait = || child(SELF.as_ref(), "wait").stdin(Stdio::piped()).spawn();
+        self.waits = Some(wait()?);
+        child(SELF.as_ref(), "threads").stdin(Stdio::null()).spawn()?.wait()?;
+        kill(wait()?)
+    }
+
+    fn neighbour(&mut self) -> io::Result<()> {
+        self.here.neighbour(LO, NEIGHBOUR, NEIGHBOUR_MAC)
+    }
+
+    /// A pair of devices, of which one goes to the second netns.
+    fn devices(&mut self) -> io::Result<()> {
+        if !has_veth() {
+            return Err(io::Error::other("the module veth is not loaded, and none is for this"));
+        }
+        self.here.veth(DEVICES)?;
+        self.here.move_to(index(DEVICES[1])?, self.second.as_fd())
+    }
+
+    /// One end asks for the other. That which is brought up last sends at once: of the first one the kernel begins to
+    /// send when it hears of its carrier, up to a second later (`linkwatch_event`, net/core/link_watch.c).
+    fn arp(&mut self) -> io::Result<()> {
+        enter(&self.second)?;
+        let moved = self.bring_up_there();
+        enter(&self.first)?;
+        moved?;
+        let here = index(DEVICES[0])?;
+        self.here.up(here)?;
+        self.here.give(given(here, ENDS[0].into(), 24, None))?;
+        UdpSocket::bind((ENDS[0], 0))?.send_to(b"?", (ENDS[1], 9)).map(drop)
+    }
+
+    fn bring_up_there(&mut self) -> io::Result<()> {
+        let there = index(DEVICES[1])?;
+        let mut maker = Maker::open()?;
+        maker.up(there)?;
+        maker.give(given(there, ENDS[1].into(), 24, None))?;
+        self.there = Some(maker);
+        Ok(())
+    }
+
+    /// The second netns has every address that the first one is to try.
+    fn first_of_two(&mut self) -> io::Result<()> {
+        // Without the random pause before the first packet, up to a second (`addrconf_dad_kick`). Where /proc/sys is
+        // read-only it stays.
+        for device in [DEVICES[0], "all", "default"] {
+            set(device, "router_solicitation_delay", "0");
+        }
+        // A netns may begin with the host's settings (`net.core.devconf_inherit_init_net`).
+        set(DEVICES[0], "accept_dad", "1");
+        set(DEVICES[0], "dad_transmits", "1");
+        let accepts = is_on("all", "accept_dad") || is_on(DEVICES[0], "accept_dad");
+        if !accepts || !is_on(DEVICES[0], "dad_transmits") {
+            return Err(io::Error::other("duplicate address detection is off"));
+        }
+        enter(&self.second)?;
+        let there = index(DEVICES[1]);
+        enter(&self.first)?;
+        let there = there?;
+        let maker = self.there.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        for attempt in 0..ATTEMPTS {
+            let given = given(there, twice(attempt).into(), 64, None);
+            maker.give(given)?;
+        }
+        Ok(())
+    }
+
+    fn second_of_two(&mut self, attempt: u16) -> io::Result<()> {
+        let here = index(DEVICES[0])?;
+        let asked = Given { unasked: false, ..given(here, twice(attempt).into(), 64, None) };
+        self.here.give(asked)
+    }
+}
+
+/// Sets a value of the netns that the stage is in, where it may.
+fn set(device: &str, key: &str, value: &str) {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    let _ = file.and_then(|file| rustix::io::write(file, value.as_bytes()));
+}
+
+/// Whether it is above 0. One that cannot be read is taken for what the kernel begins with.
+fn is_on(device: &str, key: &str) -> bool {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
+    let value = bounded::read_text(path.as_ref(), LINE).ok();
+    value.and_then(|value| value.trim().parse::<i64>().ok()).is_none_or(|value| value > 0)
+}
+
+fn given(ifindex: u32, ip: IpAddr, prefix_len: u8, peer: Option<IpAddr>) -> Given {
+    Given { ifindex, ip, prefix_len, peer, unasked: ip.is_ipv6() }
+}
+
+fn kill(mut child: Child) -> io::Result<()> {
+    child.kill()?;
+    child.wait().map(drop)
+}
+
+/// Our own program, run by a path and with an environment that make it a plugin.
+fn run_plugin(plugin: &Path) -> io::Result<()> {
+    let mut command = child(plugin, "plugin");
+    command.env("CNI_COMMAND", "VERSION").env("CNI_CONTAINERID", CONTAINER).stdin(Stdio::null());
+    command.spawn()?.wait().map(drop)
+}
+
+fn child(program: &Path, role: &str) -> Command {
+    let mut command = Command::new(program);
+    command.arg0(CONTAINER).args([STAGE, role]).env_clear().stdout(Stdio::null());
+    command
+}
+
+/// Whether there are such devices without a module being loaded for them (`request_module` in `rtnl_newlink`,
+/// net/core/rtnetlink.c).
+fn has_veth() -> bool {
+    const MODULES: &str = "/proc/modules";
+    const LIMIT: usize = 1 << 20;
+    if !Path::new(MODULES).exists() {
+        // A kernel without modules has what it has.
+        return true;
+    }
+    let has = |path: &Path, is: &dyn Fn(&str) -> bool| {
+        bounded::read_text(path, LIMIT).is_ok_and(|text| text.lines().any(is))
+    };
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let builtin = format!("/lib/modules/{release}/modules.builtin");
+    has(MODULES.as_ref(), &|line| line.starts_with("veth "))
+        || has(builtin.as_ref(), &|line| line.ends_with("/veth.ko"))
+}
+
+/// Puts the stage into a new netns.
+fn new_netns() -> io::Result<(OwnedFd, NetnsRef)> {
+    // SAFETY: only what concerns file descriptors is unsafe to unshare; the stage has one thread beside.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?;
+    Ok((fd, probes::own_netns()?))
+}
+
+fn enter(netns: &OwnedFd) -> io::Result<()> {
+    let kind = Some(LinkNameSpaceType::Network);
+    Ok(rustix::thread::move_into_link_name_space(netns.as_fd(), kind)?)
+}
+
+fn index(name: &str) -> io::Result<u32> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
+/// As `run` reads it.
+fn spelt(netns: NetnsRef) -> String {
+    format!("{}:{}", netns.cookie.unwrap_or_default(), netns.inode.unwrap_or_default())
+}
+
+fn leave_out(step: &str, made: io::Result<()>) -> io::Result<()> {
+    match made {
+        Ok(()) => Ok(()),
+        Err(error) => say(&format!("not {step} {error}")),
+    }
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Waits for one line. Anything else, or the end, is the end.
+fn expect(word: &str) -> io::Result<()> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    let input = io::stdin();
+    while line.len() < LINE {
+        // Byte by byte and past the buffer of `Stdin`, which would hide from `poll` what it has read ahead.
+        if rustix::io::read(input.as_fd(), &mut byte)? == 0 || byte[0] == b'\n' {
+            break;
+        }
+        line.push(byte[0]);
+    }
+    if line == word.as_bytes() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Whether the daemon says anything within `pause`.
+fn readable(pause: Option<Duration>) -> io::Result<bool> {
+    let input = io::stdin();
+    let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
+    let timeout = pause.map(|pause| rustix::event::Timespec {
+        tv_sec: pause.as_secs().cast_signed(),
+        tv_nsec: i64::from(pause.subsec_nanos()),
+    });
+    Ok(rustix::event::poll(&mut fds, timeout.as_ref())? > 0)
+}

@@ -1,0 +1,93 @@
+//! How each event stands, for as long as the probes are attached: the rung it was put on, and what the canary has shown
+//! of it since.
+
+use std::sync::Arc;
+
+use super::{Rung, events::Counters, ladder, ring::Counts};
+use crate::canary::Proofs;
+use crate::clock;
+use crate::contract;
+use crate::fact::Sight;
+
+/// Shared by the probes and by who proves them.
+pub(crate) struct Standings {
+    standings: Vec<ladder::Standing>,
+    pub(super) counters: Arc<Counters>,
+    counts: Arc<Counts>,
+    proofs: Proofs,
+}
+
+impl std::fmt::Debug for Standings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.standings).finish()
+    }
+}
+
+impl Standings {
+    pub(super) fn new(standings: Vec<ladder::Standing>, counts: Arc<Counts>) -> Self {
+        Self { standings, counters: Arc::default(), counts, proofs: Proofs::default() }
+    }
+
+    /// Every event and how it is seen.
+    pub(crate) fn report(&self) -> Vec<contract::Probe> {
+        let now = clock::now();
+        let proof = |event: &str| self.proofs.of(event, now);
+        let seen = |kind| self.counters.seen(kind) + self.counts.seen(kind);
+        ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind), &proof)
+    }
+
+    /// What a silence means.
+    pub(crate) fn sight(&self) -> Sight {
+        Sight {
+            teardown_end: self.sees("netns-teardown-end"),
+            release: self.sees("netns-release"),
+            addresses: self.sees("ipv4-address") && self.sees("ipv6-address"),
+            calls: self.sees("cni-call"),
+            tasks: self.sees_tasks(),
+        }
+    }
+
+    /// Tasks that come, go and move between netns are seen.
+    pub(super) fn sees_tasks(&self) -> bool {
+        ["process-fork", "process-exec", "process-exit", "netns-join"]
+            .iter()
+            .all(|event| self.sees(event))
+    }
+
+    /// A program of ours tells of it, as far as is known.
+    pub(crate) fn sees(&self, event: &str) -> bool {
+        self.rung(event).is_some() && !self.proofs.is_blind(event)
+    }
+
+    pub(super) fn rung(&self, event: &str) -> Option<Rung> {
+        self.standings.iter().find(|standing| standing.event == event)?.rung
+    }
+
+    /// Events that a program of ours is to tell of.
+    pub(crate) fn attached(&self) -> Vec<(&'static str, Rung)> {
+        let attached =
+            |standing: &ladder::Standing| standing.rung.map(|rung| (standing.event, rung));
+        self.standings.iter().filter_map(attached).collect()
+    }
+
+    /// There is any that a canary could prove. Under `lockdown=confidentiality` only a socket is left, which hears the
+    /// host's links.
+    pub(crate) fn are_provable(&self) -> bool {
+        self.standings.iter().any(|one| one.rung.is_some_and(|rung| rung != Rung::Socket))
+    }
+
+    /// Records of an event that were not told so far.
+    pub(crate) fn lost(&self, event: &str) -> u64 {
+        ladder::kinds(event).iter().map(|kind| self.counts.of(*kind)).sum()
+    }
+
+    /// Events of a kind that the kernel half itself has counted, the canary's among them.
+    pub(crate) fn counted(&self, kind: u16) -> u64 {
+        self.counts.seen(kind)
+    }
+
+    /// What the canary has shown.
+    pub(crate) fn proofs(&self) -> &Proofs {
+        &self.proofs
+    }
+}

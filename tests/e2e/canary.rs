@@ -1,0 +1,186 @@
+//! The canary: ipwatch makes each event once, in network namespaces of its own, and says whether its probes told of it. It
+//! appears nowhere else.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::harness::FIGURE;
+use support::{Config, Daemon, Lab, daemon, poll, poorer};
+
+support::tests! {
+    each_event_is_proven @ Alone Kernel Rung,
+    it_appears_nowhere_else @ Alone Kernel,
+    a_program_that_tells_nothing_is_found @ Alone,
+    where_it_cannot_be_nothing_counts_as_not_seen,
+    with_observe_only_there_is_none,
+}
+
+/// Whether a program of ours is to tell of it, and not netlink, procfs or a list that tells of something else.
+fn is_ours(probe: &Value) -> bool {
+    let rung = probe["rung"].as_str().unwrap();
+    let list = rung == "snapshot" && probe["event"].as_str().unwrap().ends_with("-list");
+    list || ["tp_btf", "raw_tp", "fentry", "kprobe", "socket"].contains(&rung)
+}
+
+fn probes_are_off() -> bool {
+    daemon::probes() == "off"
+}
+
+/// Without probes there is nothing to prove, nor under a lockdown that leaves no program but that of a socket.
+fn can_be_proven(daemon: &Daemon) -> bool {
+    let locked = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let probes = daemon.list("probes", &["doctor"]);
+    let any = probes.iter().any(|probe| is_ours(probe) && probe["rung"] != "socket");
+    assert!(any || probes_are_off() || locked.contains("[confidentiality]"), "{probes:?}");
+    any
+}
+
+fn proven(daemon: &Daemon) -> Vec<Value> {
+    daemon.list("probes", &["doctor", "--canary"])
+}
+
+/// By itself after the start, and when somebody asks.
+fn each_event_is_proven(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    if !can_be_proven(&daemon) {
+        let out = daemon.ask(&["doctor", "--canary"]);
+        assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no probe"));
+        return;
+    }
+    let shown = |probes: &[Value]| probes.iter().filter(|one| one["canary"].is_object()).count();
+    poll::until("it has run by itself", 60, || shown(&daemon.list("probes", &["doctor"])) > 0);
+    let probes = proven(&daemon);
+    for probe in &probes {
+        let ours = is_ours(probe);
+        let canary = &probe["canary"];
+        println!("{} {} {canary}", probe["event"], probe["rung"]);
+        assert_eq!(ours, canary.is_object(), "{probe}");
+        if !ours {
+            continue;
+        }
+        assert_ne!(probe["status"], "degraded", "{probe}");
+        match canary["verdict"].as_str().unwrap() {
+            "seen" => {
+                let counted = ["process-fork", "process-exit", "sigkill", "group-exit"];
+                let timed = canary["micros"].is_u64();
+                assert!(timed || counted.iter().any(|event| probe["event"] == *event), "{probe}");
+                assert!(canary["ago_secs"].as_u64() < Some(60), "{probe}");
+            }
+            "not-tried" => {
+                let why = canary["why"].as_str().unwrap();
+                let known =
+                    ["host's links", "veth", "IPv6", "not supported", "netns-release tells"];
+                assert!(known.iter().any(|word| why.contains(word)), "{probe}");
+            }
+            other => panic!("{other}: {probe}"),
+        }
+    }
+    assert!(shown(&probes) > 8, "{probes:?}");
+    let of = |verdict: &str| {
+        let its = probes.iter().filter(|probe| probe["canary"]["verdict"] == verdict);
+        its.map(|probe| probe["event"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    let (seen, not_tried) = (of("seen").len(), of("not-tried").join(", "));
+    println!("{FIGURE}canary: seen {seen} of {} events; not tried: {not_tried}", probes.len());
+    let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
+    let told = ["CANARY", "seen in ", "counted, "];
+    assert!(told.iter().all(|told| text.contains(told)), "{text}");
+}
+
+fn it_appears_nowhere_else(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    if !can_be_proven(&daemon) {
+        return;
+    }
+    let follower = daemon.follow();
+    for _ in 0..3 {
+        proven(&daemon);
+    }
+    // Its addresses, as an answer or an event spells them, and what it calls itself.
+    let nowhere = |text: &str| {
+        let traces = ["\"192.0.2.1\"", "\"198.51.100.", "\"2001:db8::1\"", "2001:db8:1::1"];
+        traces.into_iter().chain(["ipwatch-canary"]).all(|trace| !text.contains(trace))
+    };
+    let links = Command::new("ip").args(["-o", "link"]).output().expect("ip");
+    assert!(!String::from_utf8_lossy(&links.stdout).contains("canary"));
+    for args in [&["query", "history"][..], &["query", "findings", "--all"], &["query", "netns"]] {
+        let out = daemon.ask(&[args, &["-o", "json"]].concat());
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(nowhere(&said), "{args:?}: {said}");
+    }
+    assert!(nowhere(&follower.text()), "{}", follower.text());
+    assert!(nowhere(&daemon.log()), "{}", daemon.log());
+    // Neither a child nor a zombie is left.
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    for task in std::fs::read_dir(tasks).unwrap().flatten() {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        assert_eq!(children, "", "{}", task.path().display());
+    }
+}
+
+/// Three programs that are attached, as far as anybody knows, and tell of nothing. (What is shipped has no such way: the
+/// host's tests run what is built for tests.)
+fn a_program_that_tells_nothing_is_found(lab: &Lab) {
+    if probes_are_off() {
+        return;
+    }
+    let mut command = Command::new(daemon::binary());
+    command.env("IPWATCH_TEST_DEAF", "tp_signal,tp_exec,tp_neigh_update");
+    let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    daemon.await_ready();
+    let deaf = ["neighbour-update", "process-exec", "sigkill"];
+    let probes = proven(&daemon);
+    let mut found: Vec<&str> = probes
+        .iter()
+        .filter(|probe| probe["status"] == "degraded")
+        .map(|probe| {
+            assert_eq!(probe["canary"]["verdict"], "not-seen", "{probe}");
+            let why = probe["why"].as_str().unwrap();
+            assert!(why.contains("instead: procfs") || why.contains("instead: netlink"), "{why}");
+            probe["event"].as_str().unwrap()
+        })
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, deaf);
+    let source = daemon.source("probes").expect("told");
+    let detail = source["detail"].as_str().unwrap();
+    assert!(deaf.iter().all(|event| detail.contains(event)), "{source}");
+    let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
+    assert_eq!(text.matches("attached, not seen  ").count(), deaf.len(), "{text}");
+}
+
+/// No netns can be made. That says nothing about the programs, and the daemon works as before.
+fn where_it_cannot_be_nothing_counts_as_not_seen(lab: &Lab) {
+    if probes_are_off() {
+        return;
+    }
+    let command = poorer::without_unshare(&daemon::binary());
+    let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    daemon.await_ready();
+    let probes = proven(&daemon);
+    let mut refused = 0;
+    for probe in &probes {
+        assert_ne!(probe["status"], "degraded", "{probe}");
+        let canary = &probe["canary"];
+        assert_ne!(canary["verdict"], "not-seen", "{probe}");
+        assert_eq!(is_ours(probe), canary.is_object(), "{probe}");
+        refused += usize::from(canary["why"].to_string().contains("CAP_SYS_ADMIN"));
+    }
+    assert!(refused > 5, "{probes:?}");
+    let source = daemon.source("probes").expect("told");
+    assert!(!source["detail"].to_string().contains("not seen"), "{source}");
+    assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
+}
+
+fn with_observe_only_there_is_none(lab: &Lab) {
+    let config = Config::default().top("observe_only = true");
+    let daemon = Daemon::start(lab, &config);
+    let out = daemon.ask(&["doctor", "--canary"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    let why = if probes_are_off() { "no probe" } else { "observe_only" };
+    assert!(!out.status.success() && said.contains(why), "{said}");
+    assert!(Path::new("/proc").join(daemon.pid().to_string()).exists());
+    let probes = daemon.list("probes", &["doctor"]);
+    assert!(probes.iter().all(|probe| probe["canary"].is_null()), "{probes:?}");
+}
