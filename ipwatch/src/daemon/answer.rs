@@ -206,6 +206,7 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
         }
     };
     if let Some(change) = core.ledger.acknowledge(&id, clock::now(), word) {
+        core.write();
         core.tell(change);
         // The core is to wake when it ends.
         core.step();
@@ -281,7 +282,7 @@ fn doctor(core: &Core) -> Document {
 
 fn history(core: &Core, prefix: Option<Prefix>, reply: Reply) {
     let empty = core.document(Body::History(Vec::new()));
-    let history = core.ledger.history(prefix, HISTORY);
+    let history = core.file.history(prefix, HISTORY);
     tokio::spawn(async move {
         let found = tokio::task::spawn_blocking(move || history.run()).await.unwrap_or_default();
         let answer = match prefix.filter(|_| found.is_empty()) {

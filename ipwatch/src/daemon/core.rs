@@ -17,13 +17,13 @@ use super::memory::Housekeeper;
 use super::meter::{self, Meter};
 use super::start::Eyes;
 use crate::api::{Event, Request, Streams};
-use crate::clock;
+use crate::clock::{self, Calendar};
 use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::detect;
 use crate::escape::escape;
 use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
 use crate::finding::{Change, Code, Status};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NodeMap, Policy, TenureEvent};
 use crate::metrics::Question;
 use crate::sinks::Sinks;
@@ -55,6 +55,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 pub(super) struct Core {
     pub(super) map: NodeMap,
     pub(super) ledger: Ledger,
+    pub(super) file: LedgerFile,
     pub(super) desk: Desk,
     pub(super) latency: Latency,
     pub(super) eyes: Eyes,
@@ -95,7 +96,7 @@ pub(super) struct Core {
 /// What a core is made of.
 pub(super) struct Parts {
     pub(super) map: NodeMap,
-    pub(super) ledger: Ledger,
+    pub(super) file: LedgerFile,
     pub(super) desk: Desk,
     pub(super) eyes: Eyes,
     pub(super) sinks: Sinks,
@@ -113,7 +114,7 @@ impl Core {
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
         let Parts {
             map,
-            ledger,
+            file,
             desk,
             eyes,
             sinks,
@@ -128,9 +129,10 @@ impl Core {
         let (asking, requests) = mpsc::channel(64);
         let (again, returned) = mpsc::channel(64);
         let started = clock::now();
-        let core = Self {
+        let mut core = Self {
             map,
-            ledger,
+            ledger: Ledger::default(),
+            file,
             desk,
             latency: Latency::default(),
             eyes,
@@ -159,6 +161,7 @@ impl Core {
             memory: Housekeeper::default(),
             beat: None,
         };
+        core.restore(started);
         (core, asking)
     }
 
@@ -226,6 +229,9 @@ impl Core {
             match &fact.what {
                 What::Lost { count, .. } => self.lost(*count),
                 What::Source(source) => tell_source(source),
+                What::Boot(boot) => {
+                    self.ledger.set_calendar(Calendar { wall_offset: boot.wall_offset });
+                }
                 _ => {}
             }
             self.map.apply(fact);
@@ -266,8 +272,25 @@ impl Core {
         }
         if now.since(self.pruned) >= PRUNE_EVERY.as_nanos() as u64 {
             self.pruned = now;
-            self.ledger.prune(now);
+            self.prune(now);
         }
+    }
+
+    /// Joins what the ledger's file brought back, at the start or when it works again.
+    pub(super) fn restore(&mut self, now: BootNs) {
+        if let Some(loaded) = self.file.take_loaded() {
+            self.ledger.restore(loaded, now);
+        }
+    }
+
+    /// Queues what the ledger's file must learn.
+    pub(super) fn write(&mut self) {
+        self.file.write(self.ledger.take_writes());
+    }
+
+    fn prune(&mut self, now: BootNs) {
+        let before = self.file.prune(&self.map.calendar().date(now));
+        self.ledger.forget_before(before);
     }
 
     /// What is counted, for the collector.
@@ -288,6 +311,7 @@ impl Core {
     /// Everything that follows from what was applied.
     pub(super) fn step(&mut self) {
         let now = clock::now();
+        self.restore(now);
         if self.resync.is_some_and(|due| due <= now) {
             self.resync = None;
             self.resynced = now;
@@ -313,7 +337,9 @@ impl Core {
         // What stood before this run may not have been found again yet.
         self.ledger.be_patient(&detect::patient(now.since(self.started), &self.policy));
         self.ledger.keep_while(|finding| detect::still_holds(&self.map, finding, now));
-        for change in self.ledger.observe(now, &candidates, &blind) {
+        let changes = self.ledger.observe(now, &candidates, &blind);
+        self.write();
+        for change in changes {
             self.tell(change);
         }
         self.next = [self.next, self.ledger.due(now)].into_iter().flatten().min();
@@ -376,7 +402,7 @@ impl Core {
                 self.concerns.released(&ended, &self.map, self.sinks.otlp());
                 self.events.send(Event::Released(ended));
             }
-            self.ledger.prune(now);
+            self.prune(now);
         }
     }
 
@@ -503,7 +529,7 @@ impl Core {
 
     /// The envelope around an answer.
     pub(super) fn document(&self, body: Body) -> Document {
-        let (status, detail) = self.ledger.status();
+        let (status, detail) = self.file.status();
         let mut sources = self.map.sources();
         for (name, text, _) in self.desk.hanging(clock::now()) {
             if let Some(source) = sources.iter_mut().find(|source| source.name == name) {
@@ -542,10 +568,12 @@ impl Core {
     }
 
     /// Lets go of everything in an orderly way; blocks a little on the disk.
-    pub(super) async fn close(self) {
+    pub(super) async fn close(mut self) {
+        self.restore(clock::now());
+        self.file.write(self.ledger.final_writes());
         self.sinks.shutdown().await;
-        let closed =
-            tokio::task::spawn_blocking(move || self.ledger.close(Duration::from_secs(5))).await;
+        let file = self.file;
+        let closed = tokio::task::spawn_blocking(move || file.close(Duration::from_secs(5))).await;
         if let Ok(Err(error)) = closed {
             tracing::warn!("{error}");
         }

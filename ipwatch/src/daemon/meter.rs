@@ -105,7 +105,7 @@ fn read(core: &Core) -> Reading {
         facts: core.meter.facts,
         resyncs: core.meter.resyncs,
         sources,
-        ledger: core.ledger.backlog(),
+        ledger: core.file.backlog(),
         sizes: sizes(&core.map),
         beyond_bounds: core.map.beyond_bounds(),
         forgotten_claims: core.map.forgotten_claims(),

@@ -45,7 +45,7 @@ use crate::api::server::{Options, Server};
 use crate::clock;
 use crate::config::Config;
 use crate::contract::{Body, Document};
-use crate::ledger::{Ledger, Retention};
+use crate::ledger::{LedgerFile, Retention};
 use crate::map::NodeMap;
 use crate::metrics;
 use crate::sinks::{self, Sinks};
@@ -77,10 +77,10 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything).await?;
-        let ledger = open_ledger(&config, &started)?;
+        let file = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
-        let (mut core, requests) = core(&config, started, ledger, &events, otlp, scrapes)?;
+        let (mut core, requests) = core(&config, started, file, &events, otlp, scrapes)?;
         core.beat(service.beat());
         tell_cluster(&config, &node, &mut core);
         let mut reloads = Reloads::new(reread, config);
@@ -177,20 +177,18 @@ fn telemetry(config: &Config) -> anyhow::Result<Option<sinks::otlp::Settings>> {
     config.otlp.settings(&environment).context("the configuration is wrong")
 }
 
-fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<Ledger> {
+fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<LedgerFile> {
     let retention = Retention {
         max_age_secs: config.retention.max_age.as_secs().unsigned_abs(),
         max_bytes: config.retention.max_mib.saturating_mul(1024 * 1024),
     };
-    let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
-    let ledger = Ledger::open(Some(&config.state_dir), &started.boot, calendar, retention)?;
-    Ok(ledger)
+    Ok(LedgerFile::open(Some(&config.state_dir), &started.boot, retention)?)
 }
 
 fn core(
     config: &Config,
     started: Started,
-    ledger: Ledger,
+    file: LedgerFile,
     events: &Streams,
     otlp: Option<sinks::otlp::Settings>,
     scrapes: mpsc::Receiver<metrics::Question>,
@@ -209,7 +207,7 @@ fn core(
     meter.configure(&config.metrics, &config.addresses.shared);
     Ok(Core::new(Parts {
         map,
-        ledger,
+        file,
         desk: started.desk,
         eyes: started.eyes,
         sinks,
@@ -264,11 +262,10 @@ fn one_shot(config: &Config, options: ScanOptions, sight: Sight) -> anyhow::Resu
     on_runtime(async {
         let events = Streams::new(1);
         let started = start::start(&config, sight).await?;
-        let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
-        let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
+        let file = LedgerFile::open(None, &started.boot, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot answers on its own standard output only.
-        let (mut core, _requests) = core(&config, started, ledger, &events, None, scrapes)?;
+        let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);
