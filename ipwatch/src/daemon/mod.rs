@@ -1,7 +1,8 @@
 //! Wires sources, map, detectors, ledger, API and sinks, and takes them down again.
 //!
 //! - `start`: the sources, in an order that leaves no gap.
-//! - `core`: the single owner of the map; `answer`: what it says when asked.
+//! - `core`: the single owner of the engine; `answer`: what it says when asked. `own`: the facts that the daemon tells
+//!   itself.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
 //! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
@@ -18,6 +19,7 @@ mod latency;
 mod memory;
 mod meter;
 mod orphans;
+mod own;
 mod reload;
 mod service;
 mod start;
@@ -45,8 +47,8 @@ use crate::api::server::{Options, Server};
 use crate::clock;
 use crate::config::Config;
 use crate::contract::{Body, Document};
+use crate::engine::Engine;
 use crate::ledger::{LedgerFile, Retention};
-use crate::map::NodeMap;
 use crate::metrics;
 use crate::sinks::{self, Sinks};
 
@@ -127,7 +129,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
 }
 
 fn tell_ready(core: &Core) {
-    let (netns, addresses, tasks) = core.map.sizes();
+    let (netns, addresses, tasks) = core.map().sizes();
     tracing::info!("ready: {addresses} addresses in {netns} network namespaces, {tasks} holders");
     memory::give_back();
 }
@@ -201,18 +203,17 @@ fn core(
     let sinks = Sinks::start(otlp, &node).context("the configuration is wrong")?;
     let mut calls = started.calls;
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
-    let mut map = NodeMap::new(config.identity.provisional);
-    map.share(config.addresses.shared.clone());
     let mut meter = Meter::default();
     meter.configure(&config.metrics, &config.addresses.shared);
+    let begun = clock::now();
     Ok(Core::new(Parts {
-        map,
+        engine: Engine::new(config.engine(), begun),
         file,
         desk: started.desk,
         eyes: started.eyes,
         sinks,
         calls,
-        policy: config.policy(),
+        started: begun,
         facts: started.facts,
         first: started.first,
         events: events.clone(),
@@ -235,7 +236,7 @@ pub struct ScanOptions {
 /// Not root, or no netlink.
 pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
     let core = one_shot(config, options, Sight::Snapshots)?;
-    let findings = core.ledger.findings(false);
+    let findings = core.ledger().findings(false);
     Ok(core.document(Body::Findings(findings)))
 }
 
@@ -245,7 +246,10 @@ pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
 /// Not root, or no netlink.
 pub fn doctor(config: &Config) -> anyhow::Result<Document> {
     let core = one_shot(config, ScanOptions::default(), Sight::Everything)?;
-    Ok(Document { refused: core.map.refused(), ..core.document(Body::Probes(core.eyes.report())) })
+    Ok(Document {
+        refused: core.map().refused(),
+        ..core.document(Body::Probes(core.eyes.report()))
+    })
 }
 
 /// Runs a core without a store and without a socket until it has seen all there is. With snapshots
