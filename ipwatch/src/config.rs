@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::bounded;
 use crate::contract::Prefix;
+use crate::engine::Settings;
 use crate::map::Policy;
 use crate::metrics;
 use crate::sinks::otlp::config::Otlp;
@@ -370,6 +371,16 @@ impl Config {
             leak_age: nanoseconds(self.holders.leak_age),
             teardown_grace: nanoseconds(self.holders.teardown_grace),
             ..Policy::default()
+        }
+    }
+
+    /// What of it changes what is found.
+    #[must_use]
+    pub fn engine(&self) -> Settings {
+        Settings {
+            provisional: self.identity.provisional,
+            policy: self.policy(),
+            shared: self.addresses.shared.clone(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! sources ──► Fact ──► map ──► detect ──► Candidate ──► ledger ──► Finding ──► sinks, api
 //! ```
 //!
-//! The arrows never turn: [`map`] and [`detect`] are pure. `ARCHITECTURE.md` walks one event through
+//! The arrows never turn: [`engine`], which is everything between the sources and the sinks, is pure. `ARCHITECTURE.md` walks one event through
 //! all of it by file names.
 
 pub mod api;
@@ -18,6 +18,7 @@ pub mod config;
 pub mod contract;
 pub mod daemon;
 pub mod detect;
+pub mod engine;
 pub mod escape;
 pub mod fact;
 pub mod finding;

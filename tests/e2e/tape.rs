@@ -1,6 +1,7 @@
 //! `record` and `replay`: a case from the field, taken along, says the same elsewhere; and it carries
 //! no secret.
 
+use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -50,8 +51,9 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     netns.add_address(&lab.cidr(7), "eth0");
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), &secret);
     let out = lab.dir().join("record.jsonl");
-    // Without a grace of its own: a replay goes by the default policy.
-    let recorder = Recorder::start(lab, &Config::default().cache_dir(pod.cache()), &out);
+    // A grace of its own, by which the replay goes too.
+    let config = Config::default().cache_dir(pod.cache()).grace(2);
+    let recorder = Recorder::start(lab, &config, &out);
     let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| {
         helper.within(&pod).env("API_TOKEN", &secret).arg(&secret)
     });
@@ -73,6 +75,22 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string());
     assert_eq!(finding["subject"]["pod"]["name"], pod.name, "{finding}");
     assert_eq!(finding["holders"][0]["pid"], pid, "{finding}");
+    // What the recorder found as it happened, the replay finds, and at the same times.
+    let lives = |findings: Vec<Value>| -> BTreeMap<String, Vec<Value>> {
+        let parts = ["code", "status", "since", "firing_at", "resolved_at", "subject", "steps"];
+        let life = |finding: Value| {
+            let id = finding["id"].as_str().unwrap().to_owned();
+            (id, parts.map(|part| finding[part].clone()).to_vec())
+        };
+        findings.into_iter().map(life).collect()
+    };
+    assert_eq!(lives(told(&record)), lives(findings), "as it happened, and replayed");
+}
+
+/// The findings as the recorder told them, each change in its turn.
+fn told(record: &str) -> Vec<Value> {
+    let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter_map(|mut line| Some(line.get_mut("told")?["finding"].take())).collect()
 }
 
 /// The default grace of 5 s, the second look, and where there are no probes their stand-in's period.

@@ -48,7 +48,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
     let Request { ask, uid, reply } = request;
     match ask {
         Ask::Addresses(Selector::Pid(pid)) | Ask::Reach(Selector::Pid(pid))
-            if core.map.tasks_of(pid).next().is_none() =>
+            if core.map().tasks_of(pid).next().is_none() =>
         {
             by_procfs(core, pid, uid, reply);
         }
@@ -62,7 +62,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         Ask::Reach(selector) => {
             let mut answer = addresses(core, &selector);
             if let Ok(Document { body: Body::Addresses(found), .. }) = &mut answer {
-                core.map.draw_reach(found);
+                core.map().draw_reach(found);
                 let members = found.iter().flat_map(|address| address.reach.iter().flatten());
                 let members: usize = members.map(|segment| segment.members.len()).sum();
                 core.memory.worked(found.len() + members, clock::now());
@@ -70,7 +70,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
             let _ = reply.send(answer);
         }
         Ask::Neighbours(prefix) => {
-            let found = core.map.neighbours(prefix.as_ref());
+            let found = core.map().neighbours(prefix.as_ref());
             let missing = prefix.filter(|_| found.is_empty());
             let answer = match missing {
                 Some(prefix) => Err(AskError::NotFound(format!(
@@ -139,13 +139,13 @@ fn by_procfs(core: &mut Core, pid: u32, uid: u32, reply: Reply) {
 }
 
 fn addresses(core: &Core, selector: &Selector) -> Result<Document, AskError> {
-    let mut found = core.map.addresses(selector);
+    let mut found = core.map().addresses(selector);
     if found.is_empty()
         && let Some(text) = not_found(selector)
     {
         return Err(AskError::NotFound(text));
     }
-    let open = core.ledger.findings(false);
+    let open = core.ledger().findings(false);
     for address in &mut found {
         address.findings = findings_about(&open, address);
     }
@@ -186,7 +186,7 @@ fn not_found(selector: &Selector) -> Option<String> {
 }
 
 fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskError> {
-    let mut found = core.ledger.findings(all || what.is_some());
+    let mut found = core.ledger().findings(all || what.is_some());
     if let Some(what) = what {
         found.retain(|finding| {
             is_about(finding, what)
@@ -209,7 +209,7 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
 
 /// One open finding, by its id alone: whoever names an IP or a pod may mean several.
 fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Document, AskError> {
-    let mut open = core.ledger.findings(false);
+    let mut open = core.ledger().findings(false);
     open.retain(|finding| finding.id.starts_with(what));
     let id = match open.as_slice() {
         [] => {
@@ -223,12 +223,13 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
             )));
         }
     };
-    if let Some(change) = core.ledger.acknowledge(&id, clock::now(), word) {
+    if let Some(change) = core.engine.acknowledge(&id, clock::now(), word) {
+        core.write();
         core.tell(change);
         // The core is to wake when it ends.
         core.step();
     }
-    let found = core.ledger.findings(false).into_iter().filter(|finding| finding.id == id);
+    let found = core.ledger().findings(false).into_iter().filter(|finding| finding.id == id);
     Ok(core.document(Body::Findings(found.collect())))
 }
 
@@ -248,17 +249,17 @@ fn is_about(finding: &Finding, what: &str) -> bool {
 /// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
 fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
     let now = clock::now();
-    let mut ranges = core.map.ranges_view(now, core.policy());
+    let mut ranges = core.map().ranges_view(now, core.policy());
     let reservations = if ip.is_none() && network.is_none() {
-        core.map.disagreements(RESERVATIONS)
+        core.map().disagreements(RESERVATIONS)
     } else {
-        core.map.reservations_view(ip.as_ref(), network.as_deref(), RESERVATIONS)
+        core.map().reservations_view(ip.as_ref(), network.as_deref(), RESERVATIONS)
     };
     if let Some(network) = &network {
         ranges.retain(|range| range.network == *network);
     }
     if let Some(prefix) = &ip {
-        let pools: Vec<(&str, &str)> = core.map.pools_of(prefix).collect();
+        let pools: Vec<(&str, &str)> = core.map().pools_of(prefix).collect();
         let of = |range: &IpamRange| {
             let same = |one: &IpamEntry| one.store == range.store && one.network == range.network;
             reservations.iter().any(same)
@@ -278,16 +279,16 @@ fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Docu
 }
 
 fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
-    let mut verdict = core.map.verdict(ip, container);
+    let mut verdict = core.map().verdict(ip, container);
     let about = |finding: &&Finding| finding.subject.ip == Some(ip);
-    let open = core.ledger.findings(false);
+    let open = core.ledger().findings(false);
     verdict.findings = open.iter().filter(about).map(|finding| finding.id.clone()).collect();
     core.document(Body::Verdict(verdict))
 }
 
 fn doctor(core: &Core) -> Document {
     let mut document = core.document(Body::Probes(meter::probes(core)));
-    document.refused = core.map.refused();
+    document.refused = core.map().refused();
     if let Some(speed) = core.speed()
         && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")
     {
@@ -299,7 +300,7 @@ fn doctor(core: &Core) -> Document {
 
 fn history(core: &Core, prefix: Option<Prefix>, reply: Reply) {
     let empty = core.document(Body::History(Vec::new()));
-    let history = core.ledger.history(prefix, HISTORY);
+    let history = core.file.history(prefix, HISTORY);
     tokio::spawn(async move {
         let found = tokio::task::spawn_blocking(move || history.run()).await.unwrap_or_default();
         let answer = match prefix.filter(|_| found.is_empty()) {

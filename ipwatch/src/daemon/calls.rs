@@ -24,7 +24,7 @@ const MOST: usize = 8;
 /// A plugin that calls a plugin that calls a plugin.
 const DEEPEST: usize = 8;
 
-/// Takes the ended runs out of the map.
+/// Deals with ended runs.
 #[derive(Debug)]
 pub(super) struct Calls {
     logs: Arc<[PathBuf]>,
@@ -46,10 +46,8 @@ impl Calls {
         self.exporter = exporter;
     }
 
-    /// Deals with the runs that have ended since the last time. Never waits. To be called within the
-    /// runtime.
-    pub(super) fn tell(&self, map: &mut NodeMap, concerns: &Concerns) {
-        let ended = map.take_calls();
+    /// Deals with runs that have ended. Never waits. To be called within the runtime.
+    pub(super) fn tell(&self, ended: Vec<CallEntry>, map: &NodeMap, concerns: &Concerns) {
         if ended.is_empty() {
             return;
         }

@@ -9,7 +9,7 @@ use crate::contract::{Netns, Tenure};
 use crate::fact::{CniCommand, NetnsRef, TaskKey};
 use crate::finding::{Change, ChangeKind, Finding};
 use crate::ledger::Ledger;
-use crate::map::{CallEntry, NodeMap, strip_var};
+use crate::map::{CallEntry, Ending, NodeMap, strip_var};
 use crate::sinks::Link;
 use crate::sinks::call::{Run, RunKey};
 use crate::sinks::otlp::{Calls, Otlp};
@@ -162,9 +162,13 @@ fn span_of(link: &Link) -> [u8; 8] {
     link.span_context.span_id().to_bytes()
 }
 
-/// Teardowns of netns that have ended, or hang.
-pub(super) fn tell_teardowns(map: &mut NodeMap, otlp: Option<&Otlp>) {
-    let (endings, untold) = (map.take_endings(), map.take_untold_endings());
+/// Tells of teardowns of netns that have ended, or hang, and of how many more there were.
+pub(super) fn tell_teardowns(
+    map: &NodeMap,
+    endings: Vec<Ending>,
+    untold: u64,
+    otlp: Option<&Otlp>,
+) {
     let Some(otlp) = otlp.filter(|otlp| otlp.traces()) else { return };
     if untold > 0 {
         otlp.teardowns_lost(untold);

@@ -89,7 +89,7 @@ pub(super) fn answer(core: &mut Core, question: Question) {
 fn read(core: &Core) -> Reading {
     let Document { node, sources, body, .. } = core.document(Body::Probes(probes(core)));
     let probes = if let Body::Probes(probes) = body { probes } else { Vec::new() };
-    let boot = core.map.boot();
+    let boot = core.map().boot();
     let mut reading = Reading {
         node,
         kernel: boot.map(|boot| boot.kernel.clone()).unwrap_or_default(),
@@ -98,28 +98,28 @@ fn read(core: &Core) -> Reading {
         ranges: ranges(core),
         addresses: core.meter.settings.address_info.then(|| addresses(core)),
         probes,
-        refused: core.map.refused(),
+        refused: core.map().refused(),
         missed: core.missed(),
-        missed_events: core.map.missed_events(),
+        missed_events: core.map().missed_events(),
         latency: core.latency.reading(),
         facts: core.meter.facts,
         resyncs: core.meter.resyncs,
         sources,
-        ledger: core.ledger.backlog(),
-        sizes: sizes(&core.map),
-        beyond_bounds: core.map.beyond_bounds(),
-        forgotten_claims: core.map.forgotten_claims(),
+        ledger: core.file.backlog(),
+        sizes: sizes(core.map()),
+        beyond_bounds: core.map().beyond_bounds(),
+        forgotten_claims: core.map().forgotten_claims(),
         ..Reading::default()
     };
     reading.opened.extend(core.meter.opened.iter().map(|(code, count)| (*code, *count)));
-    findings(&mut reading, core.ledger.open_findings());
+    findings(&mut reading, core.ledger().open_findings());
     telemetry(&mut reading, core.sinks.counters());
     reading
 }
 
 /// Every event, how it is seen, and how many of it were missed.
 pub(super) fn probes(core: &Core) -> Vec<Probe> {
-    let missed = core.map.missed_events();
+    let missed = core.map().missed_events();
     let mut report = core.eyes.report();
     for probe in &mut report {
         probe.missed = missed.get(probe.event.as_str()).copied().filter(|count| *count > 0);
@@ -154,7 +154,7 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) 
 }
 
 fn ranges(core: &Core) -> Counted<crate::contract::IpamRange> {
-    Counted::first(core.map.ranges_view(clock::now(), core.policy()), RANGES)
+    Counted::first(core.map().ranges_view(clock::now(), core.policy()), RANGES)
 }
 
 /// IPs of pods, in the order of the IPs: where there are too many, the same ones are left out each time. The
@@ -163,7 +163,7 @@ fn addresses(core: &Core) -> Counted<AddressInfo> {
     let Meter { settings, shared, .. } = &core.meter;
     let within = |ip: IpAddr, prefixes: &[Prefix]| prefixes.iter().any(|one| one.contains(ip));
     let mut found: Vec<(IpAddr, &Netns)> = Vec::new();
-    for netns in core.map.all_netns().filter(|netns| !netns.host) {
+    for netns in core.map().all_netns().filter(|netns| !netns.host) {
         let used = netns.addresses().filter(|(_, known)| known.is_used());
         let ips = used.map(|(key, _)| key.local);
         let wanted = |ip: &IpAddr| within(*ip, &settings.pod_cidrs) && !within(*ip, shared);
@@ -173,7 +173,7 @@ fn addresses(core: &Core) -> Counted<AddressInfo> {
     found.dedup_by_key(|(ip, netns)| (*ip, netns.id));
     let Counted { told, omitted } = Counted::first(found, settings.max_address_series);
     let info = |(ip, netns): (IpAddr, &Netns)| {
-        let pod = core.map.sandbox_of(netns.id).1.unwrap_or_default();
+        let pod = core.map().sandbox_of(netns.id).1.unwrap_or_default();
         AddressInfo {
             ip,
             netns: netns_name(netns),

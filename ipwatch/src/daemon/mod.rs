@@ -1,7 +1,8 @@
 //! Wires sources, map, detectors, ledger, API and sinks, and takes them down again.
 //!
 //! - `start`: the sources, in an order that leaves no gap.
-//! - `core`: the single owner of the map; `answer`: what it says when asked.
+//! - `core`: the single owner of the engine; `answer`: what it says when asked. `own`: the facts that the daemon tells
+//!   itself.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
 //! - `canary`: when it runs, and what follows from it.
@@ -20,6 +21,7 @@ mod latency;
 mod memory;
 mod meter;
 mod orphans;
+mod own;
 mod reload;
 mod service;
 mod start;
@@ -48,8 +50,8 @@ use crate::api::server::{Options, Server};
 use crate::clock;
 use crate::config::Config;
 use crate::contract::{Body, Document};
-use crate::ledger::{Ledger, Retention};
-use crate::map::NodeMap;
+use crate::engine::Engine;
+use crate::ledger::{LedgerFile, Retention};
 use crate::metrics;
 use crate::sinks::{self, Sinks};
 
@@ -80,10 +82,10 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
         let started = start::start(&config, Sight::Everything, When::Daily).await?;
-        let ledger = open_ledger(&config, &started)?;
+        let file = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
-        let (mut core, requests) = core(&config, started, ledger, &events, otlp, scrapes)?;
+        let (mut core, requests) = core(&config, started, file, &events, otlp, scrapes)?;
         core.beat(service.beat());
         tell_cluster(&config, &node, &mut core);
         let mut reloads = Reloads::new(reread, config);
@@ -130,7 +132,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
 }
 
 fn tell_ready(core: &Core) {
-    let (netns, addresses, tasks) = core.map.sizes();
+    let (netns, addresses, tasks) = core.map().sizes();
     tracing::info!("ready: {addresses} addresses in {netns} network namespaces, {tasks} holders");
     memory::give_back();
 }
@@ -180,20 +182,18 @@ fn telemetry(config: &Config) -> anyhow::Result<Option<sinks::otlp::Settings>> {
     config.otlp.settings(&environment).context("the configuration is wrong")
 }
 
-fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<Ledger> {
+fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<LedgerFile> {
     let retention = Retention {
         max_age_secs: config.retention.max_age.as_secs().unsigned_abs(),
         max_bytes: config.retention.max_mib.saturating_mul(1024 * 1024),
     };
-    let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
-    let ledger = Ledger::open(Some(&config.state_dir), &started.boot, calendar, retention)?;
-    Ok(ledger)
+    Ok(LedgerFile::open(Some(&config.state_dir), &started.boot, retention)?)
 }
 
 fn core(
     config: &Config,
     started: Started,
-    ledger: Ledger,
+    file: LedgerFile,
     events: &Streams,
     otlp: Option<sinks::otlp::Settings>,
     scrapes: mpsc::Receiver<metrics::Question>,
@@ -206,18 +206,17 @@ fn core(
     let sinks = Sinks::start(otlp, &node).context("the configuration is wrong")?;
     let mut calls = started.calls;
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
-    let mut map = NodeMap::new(config.identity.provisional);
-    map.share(config.addresses.shared.clone());
     let mut meter = Meter::default();
     meter.configure(&config.metrics, &config.addresses.shared);
+    let begun = clock::now();
     Ok(Core::new(Parts {
-        map,
-        ledger,
+        engine: Engine::new(config.engine(), begun),
+        file,
         desk: started.desk,
         eyes: started.eyes,
         sinks,
         calls,
-        policy: config.policy(),
+        started: begun,
         facts: started.facts,
         first: started.first,
         events: events.clone(),
@@ -240,7 +239,7 @@ pub struct ScanOptions {
 /// Not root, or no netlink.
 pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
     let core = one_shot(config, options, Sight::Snapshots, When::Never)?;
-    let findings = core.ledger.findings(false);
+    let findings = core.ledger().findings(false);
     Ok(core.document(Body::Findings(findings)))
 }
 
@@ -251,7 +250,10 @@ pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
 pub fn doctor(config: &Config, canary: bool) -> anyhow::Result<Document> {
     let when = if canary { When::Asked } else { When::Never };
     let core = one_shot(config, ScanOptions::default(), Sight::Everything, when)?;
-    Ok(Document { refused: core.map.refused(), ..core.document(Body::Probes(core.eyes.report())) })
+    Ok(Document {
+        refused: core.map().refused(),
+        ..core.document(Body::Probes(core.eyes.report()))
+    })
 }
 
 /// Runs a core without a store and without a socket until it has seen all there is. With snapshots
@@ -273,11 +275,10 @@ fn one_shot(
     on_runtime(async {
         let events = Streams::new(1);
         let started = start::start(&config, sight, canary).await?;
-        let calendar = clock::Calendar { wall_offset: started.boot.wall_offset };
-        let ledger = Ledger::open(None, &started.boot, calendar, Retention::default())?;
+        let file = LedgerFile::open(None, &started.boot, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot answers on its own standard output only.
-        let (mut core, _requests) = core(&config, started, ledger, &events, None, scrapes)?;
+        let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);

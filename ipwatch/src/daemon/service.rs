@@ -119,7 +119,7 @@ fn send(manager: &OsStr, states: &[NotifyState<'_>]) -> io::Result<()> {
 
 /// How things stand, for `systemctl status`.
 fn line(core: &Core) -> String {
-    let (netns, addresses, _) = core.map.sizes();
+    let (netns, addresses, _) = core.map().sizes();
     let mut line = format!("{addresses} addresses in {netns} network namespaces");
     let (causes, firing) = core.wrongs();
     if firing > 0 {
@@ -129,7 +129,7 @@ fn line(core: &Core) -> String {
     if !core.is_whole() {
         line.push_str(", not everything could be read yet");
     }
-    let down = core.map.sources();
+    let down = core.map().sources();
     let down: Vec<&str> = down
         .iter()
         .filter(|source| source.status == crate::fact::SourceStatus::Down)

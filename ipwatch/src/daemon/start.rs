@@ -48,7 +48,7 @@ pub(super) struct Started {
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     /// The first answers of the container runtimes, and of the stores.
     pub(super) first: Vec<First>,
-    /// Takes ended runs of CNI plugins out of the map.
+    /// Deals with ended runs of CNI plugins.
     pub(super) calls: Calls,
 }
 

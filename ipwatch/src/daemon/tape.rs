@@ -1,7 +1,9 @@
-//! `record` writes the fact stream, one JSON document a line; `replay` runs the pure half on it.
+//! `record` writes the fact stream, one JSON document a line; `replay` runs the engine on it.
 //!
-//! That is how a case from the field becomes a test, and how the core is measured. A record begins
-//! with the first snapshot, so it stands alone.
+//! That is how a case from the field becomes a test, and how the core is measured. A recording begins with the settings
+//! that change what is found, and then with the first snapshot, so it stands alone. After the facts of each step stands
+//! the time of that step: a replay takes the same steps at the same times, and finds the same. What the recorder itself
+//! found stands there too ([`Note::Told`]), for comparison; a replay does not read it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -9,23 +11,73 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::canary::When;
 use super::concerns::Concerns;
-use super::{must_be_root, on_runtime, shown, start};
-use crate::clock::Calendar;
+use super::core::heard;
+use super::own::Own;
+use super::start::{self, Started};
+use super::{must_be_root, on_runtime, shown};
+use crate::clock;
 use crate::config::Config;
 use crate::contract::{Body, Document, SCHEMA};
-use crate::detect;
-use crate::fact::{BootNs, Fact, Gate, What};
-use crate::ledger::{Ledger, Retention};
-use crate::map::{NodeMap, Policy, want::Want};
+use crate::engine::{Engine, Settings};
+use crate::fact::{BootNs, Fact, Gate, Origin, What};
+use crate::finding::Change;
+use crate::map::Policy;
 
-/// After a loss everything is read again, but not more often than this, in ns.
-const RESYNC_EVERY: u64 = 1_000_000_000;
-/// No fact is longer than this.
+/// No line is longer than this.
 const MAX_LINE: usize = 1 << 20;
+/// Batches of facts in one step of the recorder.
+const BATCHES: usize = 64;
+/// Between two steps before the first snapshot is complete, in ns.
+const UNTIL_READY: u64 = 20_000_000;
+
+/// A line of a recording.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Note(Note),
+    Fact(Box<Fact>),
+}
+
+/// A line that is no fact.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Note {
+    /// What the facts were judged by. The first line.
+    Settings(Judged),
+    /// The facts before this line made a step at this time.
+    Step(BootNs),
+    /// What that step changed in the findings.
+    Told(Box<Change>),
+}
+
+/// [`Settings`], and when the engine started.
+#[derive(Serialize, Deserialize)]
+struct Judged {
+    started: BootNs,
+    provisional: bool,
+    policy: Policy,
+    /// As people write them.
+    shared: Vec<String>,
+}
+
+impl Judged {
+    fn new(settings: &Settings, started: BootNs) -> Self {
+        let Settings { provisional, policy, shared } = settings;
+        let shared = shared.iter().map(ToString::to_string).collect();
+        Self { started, provisional: *provisional, policy: *policy, shared }
+    }
+
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let shared = self.shared.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+        let (provisional, policy) = (self.provisional, self.policy);
+        Ok(Settings { provisional, policy, shared: shared? })
+    }
+}
 
 /// `ipwatch record`: to a file, or to standard output without one; for a time, or until interrupted.
 ///
@@ -37,55 +89,101 @@ pub fn record(
     duration: Option<Duration>,
 ) -> anyhow::Result<()> {
     must_be_root()?;
-    let mut out: Box<dyn Write> = match out {
+    let out: Box<dyn Write> = match out {
         Some(path) => Box::new(BufWriter::new(create(&path)?)),
         None => Box::new(BufWriter::new(io::stdout())),
     };
     on_runtime(async move {
-        let mut started = start::start(&config, start::Sight::Everything, When::Never).await?;
+        let started = start::start(&config, start::Sight::Everything, When::Never).await?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let end = tokio::time::sleep(duration.unwrap_or(Duration::from_secs(u32::MAX.into())));
         tokio::pin!(end);
-        // The map asks for what it needs to know; the answers are part of the record.
-        let mut map = NodeMap::new(config.identity.provisional);
-        let policy = config.policy();
-        let (mut resync, mut resynced) = (false, BootNs::default());
+        let mut recorder = Recorder::new(started, &config.engine(), out)?;
         loop {
-            let agenda = map.agenda(crate::clock::now(), &policy);
-            for want in agenda.wants {
-                started.desk.want(want);
-            }
-            let now = crate::clock::now();
-            let next = agenda.next.unwrap_or(now.plus(1_000_000_000));
             tokio::select! {
-                batch = started.facts.recv() => {
-                    for fact in batch.unwrap_or_default() {
-                        serde_json::to_writer(&mut out, &fact)?;
-                        out.write_all(b"\n")?;
-                        map.apply(&fact);
-                        if matches!(fact.what, What::Lost { .. }) {
-                            resync = true;
-                        }
-                    }
-                    let now = crate::clock::now();
-                    if resync && now.since(resynced) >= RESYNC_EVERY {
-                        (resync, resynced) = (false, now);
-                        started.desk.snapshot();
-                        map.reopen_all(now);
-                    }
-                    map.take_tenures();
-                    started.calls.tell(&mut map, &Concerns::default());
-                }
-                () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
+                told = recorder.turn() => told?,
                 () = &mut end => break,
                 _ = interrupt.recv() => break,
                 _ = terminate.recv() => break,
             }
         }
-        out.flush()?;
+        recorder.out.flush()?;
         Ok(())
     })
+}
+
+/// A daemon that tells nobody but its file: the engine asks for what it needs to know, and the answers are part of the
+/// recording.
+struct Recorder {
+    engine: Engine,
+    own: Own,
+    started: Started,
+    next: Option<BootNs>,
+    out: Box<dyn Write>,
+}
+
+impl Recorder {
+    fn new(started: Started, settings: &Settings, mut out: Box<dyn Write>) -> io::Result<Self> {
+        let now = clock::now();
+        line(&mut out, &Note::Settings(Judged::new(settings, now)))?;
+        let engine = Engine::new(settings.clone(), now);
+        Ok(Self { engine, own: Own::new(now), started, next: None, out })
+    }
+
+    /// Waits for something to happen and takes one step. Cancel-safe.
+    async fn turn(&mut self) -> io::Result<()> {
+        let now = clock::now();
+        let mut next = self.next.map_or(self.own.due(), |next| next.min(self.own.due()));
+        if !self.engine.is_ready() {
+            next = next.min(now.plus(UNTIL_READY));
+        }
+        let Started { facts, first, .. } = &mut self.started;
+        let mut took = Vec::new();
+        tokio::select! {
+            Some(batch) = facts.recv() => {
+                took.extend(batch);
+                for _ in 0..BATCHES {
+                    let Ok(batch) = facts.try_recv() else { break };
+                    took.extend(batch);
+                }
+            }
+            () = heard(first) => {
+                first.clear();
+                // What they told lies in the queue.
+                while let Ok(batch) = facts.try_recv() {
+                    took.extend(batch);
+                }
+                let (at, origin, what) = (clock::now(), Origin::Daemon, What::FirstAnswers);
+                took.push(Fact { at, origin, what });
+            }
+            () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
+        }
+        self.step(took)
+    }
+
+    fn step(&mut self, mut facts: Vec<Fact>) -> io::Result<()> {
+        let Started { desk, eyes, calls, .. } = &self.started;
+        let now = clock::now();
+        facts.extend(self.own.facts(desk, eyes, self.engine.map(), now));
+        for fact in &facts {
+            line(&mut self.out, fact)?;
+        }
+        let mut effects = self.engine.step(&facts, now);
+        line(&mut self.out, &Note::Step(now))?;
+        for change in effects.changes.drain(..) {
+            line(&mut self.out, &Note::Told(Box::new(change)))?;
+        }
+        self.own.ask(desk, &mut effects, now);
+        self.next = effects.next;
+        calls.tell(effects.calls, self.engine.map(), &Concerns::default());
+        Ok(())
+    }
+}
+
+fn line(out: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, what)?;
+    out.write_all(b"\n")
 }
 
 /// A record tells who runs what here: for root only.
@@ -100,22 +198,18 @@ fn create(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("cannot write {}", shown(path)))
 }
 
-/// `ipwatch replay`: what the map, the detectors and the ledger make of a record.
+/// `ipwatch replay`: what the engine makes of a recording.
 ///
 /// # Errors
-/// The file cannot be read, or a line of it is no fact.
+/// The file cannot be read, or is no recording.
 pub fn replay(path: &Path) -> anyhow::Result<Document> {
     let file = File::open(path).with_context(|| format!("cannot read {}", shown(path)))?;
     let mut player = Player::default();
     for (number, line) in lines(BufReader::new(file)).enumerate() {
         let line = line.with_context(|| format!("cannot read {}", shown(path)))?;
-        let fact: Fact = serde_json::from_slice(&line).with_context(|| {
+        player.play(&line).with_context(|| {
             format!("{} is no record of ipwatch: line {} is no fact", shown(path), number + 1)
         })?;
-        // A recording comes from elsewhere, as what it was made of did.
-        let mut facts = vec![fact];
-        player.gate.admit(&mut facts);
-        facts.iter().try_for_each(|fact| player.play(fact))?;
     }
     player.end()
 }
@@ -136,54 +230,83 @@ fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> 
     })
 }
 
-/// The pure half on its own clock: the time of the facts.
+/// The engine on the recording's clock.
 #[derive(Default)]
 struct Player {
     gate: Gate,
-    map: NodeMap,
-    ledger: Option<Ledger>,
-    next: BootNs,
+    engine: Option<Engine>,
+    /// The recording says when steps were taken. Those that older versions wrote do not.
+    has_steps: bool,
+    /// The newest step.
+    at: BootNs,
 }
 
 impl Player {
-    /// Between two looks of the detectors, in the record's time.
+    /// Between two steps where the recording does not say, in the recording's time.
     const STEP: u64 = 10_000_000;
 
-    fn play(&mut self, fact: &Fact) -> anyhow::Result<()> {
-        self.map.apply(fact);
-        if let What::Boot(boot) = &fact.what {
-            let calendar = Calendar { wall_offset: boot.wall_offset };
-            self.ledger = Some(Ledger::open(None, boot, calendar, Retention::default())?);
-        }
-        if self.map.now() >= self.next {
-            self.next = self.map.now().plus(Self::STEP);
-            self.look();
+    fn play(&mut self, line: &[u8]) -> anyhow::Result<()> {
+        match serde_json::from_slice(line)? {
+            Line::Note(Note::Settings(judged)) => {
+                let settings = judged.settings()?;
+                self.has_steps = true;
+                match &mut self.engine {
+                    Some(engine) => engine.retune(settings.policy, settings.shared),
+                    None => self.engine = Some(Engine::new(settings, judged.started)),
+                }
+            }
+            Line::Note(Note::Step(at)) => self.step(at),
+            Line::Note(Note::Told(_)) => {}
+            Line::Fact(fact) => self.apply(*fact),
         }
         Ok(())
     }
 
-    fn look(&mut self) {
-        let (now, policy) = (self.map.now(), Policy::default());
-        let _: Vec<Want> = self.map.agenda(now, &policy).wants;
-        self.map.take_tenures();
-        let candidates = detect::detect(&self.map, now, &policy);
-        if let Some(ledger) = &mut self.ledger {
-            ledger.set_second_look(policy.second_look);
-            ledger.observe(now, &candidates, &detect::blind(&self.map, &policy));
+    fn apply(&mut self, fact: Fact) {
+        let at = fact.at;
+        // A recording comes from elsewhere, as what it was made of did.
+        let mut facts = vec![fact];
+        self.gate.admit(&mut facts);
+        let engine = self.engine.get_or_insert_with(|| {
+            let mut engine = Engine::new(Settings::default(), at);
+            // Nothing in there says when they had answered.
+            engine.apply(&[Fact { at, origin: Origin::Daemon, what: What::FirstAnswers }]);
+            engine
+        });
+        engine.apply(&facts);
+        let now = engine.map().now();
+        if !self.has_steps && now >= self.at.plus(Self::STEP) {
+            self.step(now);
+        }
+    }
+
+    fn step(&mut self, at: BootNs) {
+        self.at = at;
+        if let Some(engine) = &mut self.engine {
+            engine.step(&[], at);
         }
     }
 
     fn end(mut self) -> anyhow::Result<Document> {
-        self.look();
-        let ledger = self.ledger.context("the record does not say which boot it is of")?;
+        if let Some(engine) = &self.engine
+            && !self.has_steps
+        {
+            self.step(engine.map().now());
+        }
+        let engine = self.engine.filter(|engine| engine.map().boot().is_some());
+        let engine = engine.context("the record does not say which boot it is of")?;
+        let map = engine.map();
         Ok(Document {
             schema: SCHEMA.to_owned(),
-            node: self.map.boot().map(|boot| boot.node.clone()).unwrap_or_default(),
-            taken_at: self.map.calendar().date(self.map.now()),
-            sources: self.map.sources(),
-            body: Body::Findings(ledger.findings(true)),
+            node: map.boot().map(|boot| boot.node.clone()).unwrap_or_default(),
+            taken_at: map.calendar().date(map.now()),
+            sources: map.sources(),
+            body: Body::Findings(engine.ledger().findings(true)),
             reservations: Vec::new(),
             refused: Vec::new(),
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

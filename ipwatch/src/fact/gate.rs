@@ -140,6 +140,7 @@ impl Check<'_> {
             | What::Sight(_)
             | What::SourceGone { .. }
             | What::Refused { .. }
+            | What::FirstAnswers
             | What::Lost { .. }
             | What::ProcessDoubted { .. }
             | What::Began(_)

@@ -204,6 +204,9 @@ pub enum What {
         count: u64,
     },
 
+    /// Every container runtime and store that was there at the start has given its first answer, or has had the
+    /// time to: what they have not told by now is not waited for. What they told comes before this.
+    FirstAnswers,
     /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that
     /// were being torn down are dropped then, for the end of that may be what was lost.
     Lost {

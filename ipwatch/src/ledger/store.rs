@@ -75,7 +75,7 @@ pub(super) struct Identity {
 
 /// What the file held when it was opened.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub struct Loaded {
     /// Findings of this boot that were alive.
     pub(super) findings: Vec<Record>,
     /// The last that were resolved, oldest first.

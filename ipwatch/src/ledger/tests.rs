@@ -1,11 +1,20 @@
 //! The ledger with a real file: what survives what.
 
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::backlog::FindingRow;
+use super::file::FILE;
+use super::life::{Life, Record};
+use super::tenure::Open;
+use super::writer::Pace;
 use super::*;
-use crate::contract::Netns;
-use crate::fact::NetnsRef;
-use crate::finding::{ChangeKind, Severity, Status, Subject};
+use crate::api::Prefix;
+use crate::clock::Calendar;
+use crate::contract::{Netns, Tenure};
+use crate::fact::{Boot, BootNs, NetnsRef, SourceStatus};
+use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Severity, Status, Subject};
 
 mod disk;
 mod file;
@@ -26,16 +35,101 @@ fn boot(id: &str) -> Boot {
     }
 }
 
-fn open(dir: &Path, boot_id: &str) -> Ledger {
+/// The ledger and its file, in the daemon's order: what the file brings back is joined first, and what is to be
+/// written is queued at once.
+#[derive(Debug)]
+struct Whole {
+    ledger: Ledger,
+    file: LedgerFile,
+}
+
+impl Whole {
+    fn open(dir: Option<&Path>, boot: &Boot, retention: Retention) -> Result<Self, LedgerError> {
+        Self::open_with(dir, boot, retention, Pace::default())
+    }
+
+    fn open_with(
+        dir: Option<&Path>,
+        boot: &Boot,
+        retention: Retention,
+        pace: Pace,
+    ) -> Result<Self, LedgerError> {
+        let file = LedgerFile::open_with(dir, boot, retention, pace)?;
+        let mut ledger = Ledger::default();
+        ledger.set_calendar(CALENDAR);
+        let mut whole = Self { ledger, file };
+        whole.with(|_| ());
+        Ok(whole)
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Ledger) -> T) -> T {
+        if let Some(loaded) = self.file.take_loaded() {
+            self.ledger.restore(loaded, crate::clock::now());
+        }
+        let done = act(&mut self.ledger);
+        self.file.write(self.ledger.take_writes());
+        done
+    }
+
+    fn observe(
+        &mut self,
+        now: BootNs,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+    ) -> Vec<Change> {
+        self.with(|ledger| ledger.observe(now, candidates, blind))
+    }
+
+    fn held(&mut self, key: &str, tenure: Tenure) -> bool {
+        self.with(|ledger| ledger.held(key, tenure))
+    }
+
+    fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
+        self.with(|ledger| ledger.released(key, at, ended_by))
+    }
+
+    fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {
+        self.with(|ledger| ledger.settle(alive, at))
+    }
+
+    fn take_ended_by_reboot(&mut self) -> Option<(String, Vec<Tenure>)> {
+        self.ledger.take_ended_by_reboot()
+    }
+
+    fn findings(&self, all: bool) -> Vec<Finding> {
+        self.ledger.findings(all)
+    }
+
+    fn history(&self, prefix: Option<Prefix>, limit: usize) -> History {
+        self.file.history(prefix, limit)
+    }
+
+    fn prune(&mut self, now: BootNs) {
+        let before = self.file.prune(&CALENDAR.date(now));
+        self.ledger.forget_before(before);
+    }
+
+    fn status(&self) -> (SourceStatus, String) {
+        self.file.status()
+    }
+
+    fn close(mut self, timeout: Duration) -> Result<(), LedgerError> {
+        self.with(|_| ());
+        self.file.write(self.ledger.final_writes());
+        self.file.close(timeout)
+    }
+}
+
+fn open(dir: &Path, boot_id: &str) -> Whole {
     try_open(dir, boot_id, Retention::default()).unwrap()
 }
 
-fn try_open(dir: &Path, boot_id: &str, retention: Retention) -> Result<Ledger, LedgerError> {
+fn try_open(dir: &Path, boot_id: &str, retention: Retention) -> Result<Whole, LedgerError> {
     let pace = Pace {
         gather: Duration::from_millis(200),
         retry: (Duration::from_millis(20), Duration::from_millis(50)),
     };
-    Ledger::open_with(Some(dir), &boot(boot_id), CALENDAR, retention, pace)
+    Whole::open_with(Some(dir), &boot(boot_id), retention, pace)
 }
 
 fn candidate(key: &str, observed: u64) -> Candidate {
@@ -67,18 +161,18 @@ fn tenure(ip: &str, from: u64) -> Tenure {
     }
 }
 
-fn see(ledger: &mut Ledger, seconds: u64, keys: &[&str]) -> Vec<Change> {
+fn see(ledger: &mut Whole, seconds: u64, keys: &[&str]) -> Vec<Change> {
     let candidates: Vec<Candidate> =
         keys.iter().map(|key| candidate(key, seconds * SECOND)).collect();
     ledger.observe(BootNs(seconds * SECOND), &candidates, &BTreeSet::new())
 }
 
-fn close(ledger: Ledger) {
+fn close(ledger: Whole) {
     ledger.close(PATIENCE).unwrap();
 }
 
 /// Waits until `ledger` says so; panics with its state when it never does.
-fn until(ledger: &mut Ledger, what: &str, mut done: impl FnMut(&mut Ledger) -> bool) {
+fn until(ledger: &mut Whole, what: &str, mut done: impl FnMut(&mut Whole) -> bool) {
     let start = crate::clock::now();
     while !done(ledger) {
         let waited = Duration::from_nanos(crate::clock::now().since(start));
@@ -88,19 +182,19 @@ fn until(ledger: &mut Ledger, what: &str, mut done: impl FnMut(&mut Ledger) -> b
 }
 
 /// Waits until everything is on the disk.
-fn until_written(ledger: &mut Ledger) {
-    until(ledger, "everything written", |ledger| ledger.shared.is_idle());
+fn until_written(ledger: &mut Whole) {
+    until(ledger, "everything written", |ledger| ledger.file.shared.is_idle());
 }
 
 /// What a restart must keep of each finding that is alive. Fresh evidence is not written: it is seen
 /// again.
-fn lives(ledger: &Ledger) -> Vec<(String, Status, String, Option<String>)> {
+fn lives(ledger: &Whole) -> Vec<(String, Status, String, Option<String>)> {
     let alive = ledger.findings(false).into_iter();
     alive.map(|alive| (alive.id, alive.status, alive.since, alive.firing_at)).collect()
 }
 
 /// `(ip, from, to, ended_by)` of the history, newest first, in seconds of the boot.
-fn history(ledger: &Ledger) -> Vec<(String, String, Option<String>)> {
+fn history(ledger: &Whole) -> Vec<(String, String, Option<String>)> {
     let rows = ledger.history(None, 1000).run();
     rows.into_iter().map(|row| (row.ip.to_string(), row.from, row.ended_by)).collect()
 }
@@ -206,7 +300,7 @@ fn findings_are_written_without_waiting_for_more() {
     let dir = tempfile::tempdir().unwrap();
     let pace = Pace { gather: Duration::from_secs(24 * 3600), ..Pace::default() };
     let (boot, retention) = (boot("boot-1"), Retention::default());
-    let mut ledger = Ledger::open_with(Some(dir.path()), &boot, CALENDAR, retention, pace).unwrap();
+    let mut ledger = Whole::open_with(Some(dir.path()), &boot, retention, pace).unwrap();
     ledger.held("k", tenure("10.0.0.1", 1));
     see(&mut ledger, 10, &["a"]);
     // Nothing else happens and nothing is closed.
@@ -234,7 +328,7 @@ fn a_resolved_finding_that_comes_back_is_alive_after_a_restart() {
 fn history_is_newest_first_of_file_and_memory_alike() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path(), "boot-1");
-    let history = |ledger: &Ledger, prefix: Option<(&str, u8)>, limit| -> Vec<String> {
+    let history = |ledger: &Whole, prefix: Option<(&str, u8)>, limit| -> Vec<String> {
         let prefix = prefix.map(|(ip, len)| Prefix { ip: ip.parse().unwrap(), len });
         let rows = ledger.history(prefix, limit).run();
         rows.into_iter().map(|row| format!("{}", row.ip)).collect()
@@ -261,7 +355,7 @@ fn history_is_newest_first_of_file_and_memory_alike() {
 #[test]
 fn without_a_directory_everything_is_in_memory() {
     let boot = boot("boot-1");
-    let mut ledger = Ledger::open(None, &boot, CALENDAR, Retention::default()).unwrap();
+    let mut ledger = Whole::open(None, &boot, Retention::default()).unwrap();
     assert_eq!(ledger.status(), (SourceStatus::Disabled, "in memory only".to_owned()));
     assert_eq!(see(&mut ledger, 10, &["a"]).len(), 1);
     ledger.held("k", tenure("10.0.0.1", 1));

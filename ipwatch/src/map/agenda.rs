@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::fact::{BootNs, TaskKey};
 
 use super::want::{Door, Want};
@@ -34,7 +36,8 @@ const NAME_PAUSES: [u64; 3] = [SEC, 10 * SEC, 60 * SEC];
 const NAMES_A_TURN: usize = 512;
 
 /// How patient the map is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Policy {
     /// How long a task may be exiting or killed before it is called stuck, in ns.
     pub grace: u64,

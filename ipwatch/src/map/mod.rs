@@ -211,6 +211,8 @@ impl NodeMap {
                 self.endpoints_over(name);
             }
             What::Refused { source, name, count } => self.name_refused(source, *name, *count, at),
+            // For the engine: what is known of the node is the same.
+            What::FirstAnswers => {}
             What::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;

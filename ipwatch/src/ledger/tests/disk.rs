@@ -52,10 +52,10 @@ impl Drop for Disk {
     }
 }
 
-fn until_active(ledger: &mut Ledger) {
+fn until_active(ledger: &mut Whole) {
     until(ledger, "in use again", |ledger| {
         ledger.observe(BootNs(0), &[], &BTreeSet::from([Code::IpHeldByStuckProcess]));
-        ledger.status().0 == SourceStatus::Active && ledger.shared.is_idle()
+        ledger.status().0 == SourceStatus::Active && ledger.file.shared.is_idle()
     });
 }
 
@@ -95,7 +95,7 @@ fn a_disk_that_fills_up_loses_nothing() {
     let mut held = 0_u64;
     until(&mut ledger, "the disk is felt", |ledger| {
         // No more than may wait, however slow the writer is.
-        let waiting = ledger.shared.lock().backlog.len();
+        let waiting = ledger.file.shared.lock().backlog.len();
         for _ in waiting..500 {
             let key = held.to_string();
             ledger.held(&key, tenure(&format!("10.0.{}.{}", held / 250, held % 250), held));

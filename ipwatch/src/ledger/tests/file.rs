@@ -168,7 +168,7 @@ fn a_file_that_is_deleted_is_made_again_with_all_that_is_alive() {
     until(&mut ledger, "a new file", |ledger| {
         // The core's next turn takes over what the new file holds, which is nothing.
         ledger.held("k", tenure("10.0.0.1", 1));
-        file(dir.path()).exists() && ledger.shared.is_idle()
+        file(dir.path()).exists() && ledger.file.shared.is_idle()
     });
     close(ledger);
     let ledger = open(dir.path(), "boot-1");

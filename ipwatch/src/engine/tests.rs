@@ -1,0 +1,236 @@
+//! What the engine itself decides: when it is ready, what is not told before, what a restart keeps, and when everything
+//! is read again.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::fact::{
+    Address, AddressKey, Boot, Look, NetnsRef, Origin, Presence, Scope, Source, SourceStatus, Task,
+    TaskKey,
+};
+use crate::finding::{ChangeKind, Status};
+
+const MS: u64 = 1_000_000;
+const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
+const KEY: TaskKey = TaskKey { pid: 10, tid: 10, start: 100 };
+const PF_EXITING: u32 = 0x4;
+
+pub(crate) fn fact(ms: u64, what: What) -> Fact {
+    Fact { at: BootNs(ms * MS), origin: Origin::Probe, what }
+}
+
+fn ended(scope: Scope, ms: u64) -> What {
+    What::Ended { scope, began: BootNs(ms * MS), complete: true }
+}
+
+/// The first snapshot of a node with one pod of one process, but for the runtimes' first answer.
+pub(crate) fn snapshot() -> Vec<Fact> {
+    let boot = Boot {
+        boot_id: "boot".into(),
+        node: "node".into(),
+        kernel: String::new(),
+        wall_offset: 0,
+        host: HOST,
+    };
+    let local = Ipv4Addr::new(10, 0, 0, 5).into();
+    let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+    let task = Task {
+        key: KEY,
+        netns: POD,
+        comm: "java".into(),
+        parent: None,
+        exiting: false,
+        killed: false,
+        state: None,
+        idle: None,
+    };
+    let source = |name: &str| {
+        let status = SourceStatus::Active;
+        What::Source(Source { name: name.into(), status, detail: String::new() })
+    };
+    let mut all = vec![What::Boot(boot)];
+    all.extend(SOURCES.map(source));
+    all.extend([
+        What::Netns { netns: POD },
+        What::Task(task),
+        What::Address { netns: POD, address: Address { key, scope: Some(0), flags: Some(0) } },
+        ended(Scope::Tasks, 1),
+        ended(Scope::Mounts { mount_ns: 1 }, 1),
+        ended(Scope::Addresses { netns: HOST }, 1),
+        ended(Scope::Addresses { netns: POD }, 1),
+    ]);
+    all.into_iter().map(|what| fact(1, what)).collect()
+}
+
+pub(crate) fn exiting(ms: u64) -> Fact {
+    fact(ms, What::TaskExiting { task: KEY })
+}
+
+/// It still hangs in its exit.
+pub(crate) fn look(ms: u64) -> Fact {
+    let look = Look {
+        netns: Some(Presence::In(POD)),
+        comm: "java".into(),
+        state: 'D',
+        flags: PF_EXITING,
+        wchan: Some("request_wait_answer".into()),
+        stack: vec!["request_wait_answer".into(), "fuse_flush".into(), "do_exit".into()],
+        frozen: Some(false),
+        ..Look::default()
+    };
+    fact(ms, What::Look { task: KEY, look: Box::new(look) })
+}
+
+struct Run(Engine);
+
+impl Run {
+    fn new(settings: Settings) -> Self {
+        Self(Engine::new(settings, BootNs(MS)))
+    }
+
+    /// One that has seen everything.
+    fn whole() -> Self {
+        let mut run = Self::new(Settings::default());
+        let mut facts = snapshot();
+        facts.push(fact(2, What::FirstAnswers));
+        assert!(run.step(2, &facts).whole);
+        run
+    }
+
+    fn step(&mut self, ms: u64, facts: &[Fact]) -> Effects {
+        self.0.step(facts, BootNs(ms * MS))
+    }
+
+    /// Hangs until it fires, at 6.7 s by the default thresholds.
+    fn hang(&mut self) -> Vec<Change> {
+        let mut changes = self.step(1_000, &[exiting(1_000)]).changes;
+        for ms in [6_100, 6_700] {
+            changes.extend(self.step(ms, &[look(ms)]).changes);
+        }
+        changes
+    }
+}
+
+fn told(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
+    changes.iter().map(|change| (change.change, change.finding.status)).collect()
+}
+
+#[test]
+fn it_is_ready_when_everything_was_read_and_everybody_has_answered() {
+    let mut run = Run::new(Settings::default());
+    let effects = run.step(2, &snapshot());
+    assert!(!effects.whole && !run.0.is_ready(), "the runtimes have not answered");
+    assert!(effects.next.is_some_and(|next| next <= BootNs(MS).plus(READY_AFTER)));
+    let effects = run.step(3, &[fact(3, What::FirstAnswers)]);
+    assert!(effects.whole && run.0.is_ready() && run.0.is_whole());
+    assert!(!run.step(4, &[]).whole, "once");
+}
+
+#[test]
+fn it_is_ready_without_what_takes_too_long() {
+    let mut run = Run::new(Settings::default());
+    run.step(2, &snapshot());
+    run.step(5_001, &[]);
+    assert!(!run.0.is_ready());
+    assert!(!run.step(5_002, &[]).whole);
+    assert!(run.0.is_ready() && !run.0.is_whole());
+    assert!(run.step(9_000, &[fact(9_000, What::FirstAnswers)]).whole, "whole later");
+}
+
+#[test]
+fn two_looks_make_a_finding_fire_and_the_second_is_asked_for() {
+    let mut run = Run::whole();
+    run.step(1_000, &[exiting(1_000)]);
+    let effects = run.step(6_000, &[]);
+    assert!(effects.wants.contains(&Want::Look { task: KEY }), "{:?}", effects.wants);
+    let effects = run.step(6_100, &[look(6_100)]);
+    assert_eq!(told(&effects.changes), [(ChangeKind::Opened, Status::Pending)]);
+    assert!(!effects.writes.is_empty());
+    let next = effects.next.unwrap();
+    assert!(next > BootNs(6_100 * MS) && next <= BootNs(6_600 * MS), "{next:?}");
+    let changes = run.step(6_700, &[look(6_700)]).changes;
+    assert_eq!(told(&changes), [(ChangeKind::Updated, Status::Firing)]);
+    let released = fact(7_000, What::TaskReleased { task: KEY });
+    let changes = run.step(7_000, &[released]).changes;
+    assert_eq!(told(&changes), [(ChangeKind::Resolved, Status::Resolved)]);
+}
+
+#[test]
+fn the_thresholds_are_the_settings() {
+    let policy = Policy { grace: 60_000 * MS, ..Policy::default() };
+    let mut run = Run::new(Settings { policy, ..Settings::default() });
+    let mut facts = snapshot();
+    facts.push(fact(2, What::FirstAnswers));
+    run.step(2, &facts);
+    assert_eq!(run.hang(), [], "within its grace");
+    run.0.retune(Policy::default(), Vec::new());
+    let changes = run.step(6_800, &[]).changes;
+    assert_eq!(told(&changes), [(ChangeKind::Opened, Status::Pending)], "by the new one it is not");
+}
+
+#[test]
+fn nothing_is_told_to_be_over_before_it_is_ready() {
+    let mut run = Run::new(Settings::default());
+    run.step(2, &snapshot());
+    run.step(1_000, &[exiting(1_000)]);
+    // Not ready for a while yet: the engine started later than what it is told of.
+    run.0.started = BootNs(6_000 * MS);
+    assert_eq!(run.step(6_100, &[look(6_100)]).changes.len(), 1);
+    let released = fact(6_200, What::TaskReleased { task: KEY });
+    assert_eq!(run.step(6_200, &[released]).changes, []);
+    let changes = run.step(6_300, &[fact(6_300, What::FirstAnswers)]).changes;
+    assert_eq!(told(&changes), [(ChangeKind::Resolved, Status::Resolved)]);
+}
+
+#[test]
+fn a_source_that_is_down_keeps_what_rests_on_it() {
+    let mut run = Run::whole();
+    assert_eq!(run.hang().len(), 2);
+    let source = |ms, status| {
+        let source = Source { name: "netlink".into(), status, detail: String::new() };
+        fact(ms, What::Source(source))
+    };
+    let released = fact(7_000, What::TaskReleased { task: KEY });
+    let down = [source(7_000, SourceStatus::Down), released];
+    assert_eq!(run.step(7_000, &down).changes, []);
+    let up = run.step(7_100, &[source(7_100, SourceStatus::Active)]).changes;
+    assert_eq!(told(&up), [(ChangeKind::Resolved, Status::Resolved)]);
+}
+
+#[test]
+fn after_a_loss_everything_is_read_again_at_most_once_a_second() {
+    let lost = |ms| fact(ms, What::Lost { count: None, calls: false });
+    let mut run = Run::whole();
+    assert!(run.step(5_000, &[lost(5_000), lost(5_000)]).reread, "at once");
+    let effects = run.step(5_100, &[lost(5_100)]);
+    assert!(!effects.reread);
+    assert!(effects.next.is_some_and(|next| next <= BootNs(6_000 * MS)), "{:?}", effects.next);
+    let effects = run.step(6_000, &[]);
+    assert!(effects.reread);
+    let adopt = |want: &Want| matches!(want, Want::Adopt { netns, .. } if *netns == POD);
+    assert!(effects.wants.iter().any(adopt), "every netns is opened again: {:?}", effects.wants);
+    assert!(!run.step(8_000, &[]).reread, "once");
+}
+
+#[test]
+fn who_has_an_ip_is_told_once_and_written() {
+    let mut run = Run::new(Settings::default());
+    let effects = run.step(2, &snapshot());
+    let [TenureChange::Held(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
+    assert_eq!(tenure.ip, Ipv4Addr::new(10, 0, 0, 5));
+    assert!(!effects.writes.is_empty());
+    let effects = run.step(10, &[fact(10, What::NetnsGone { netns: POD })]);
+    let [TenureChange::Released(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
+    assert_eq!(tenure.ended_by.as_deref(), Some("netns-gone"));
+}
+
+/// Facts that come one by one and steps that come late are the same as all at once.
+#[test]
+fn it_does_not_matter_how_facts_are_cut_into_batches() {
+    let mut one = Run::whole();
+    let mut other = Run::whole();
+    let facts = [exiting(1_000), look(6_100)];
+    facts.iter().for_each(|fact| one.0.apply(std::slice::from_ref(fact)));
+    assert_eq!(one.step(6_100, &[]).changes, other.step(6_100, &facts).changes);
+}

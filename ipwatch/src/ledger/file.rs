@@ -1,0 +1,229 @@
+//! The ledger's side of the disk: opens the file, hands over what it brings back, and queues rows for the thread that
+//! writes it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backlog::FindingRow;
+use super::state::Writes;
+use super::store::{FORMAT, Identity, Loaded, StoreError};
+use super::tenure;
+use super::writer::{self, Pace, Shared};
+use crate::api::Prefix;
+use crate::clock::Calendar;
+use crate::contract::Tenure;
+use crate::fact::{Boot, BootNs, SourceStatus};
+
+/// Name of the file in the state directory.
+pub(super) const FILE: &str = "ledger.redb";
+
+/// Why there is no ledger. Trouble with the disk is not among these: the ledger goes on in memory
+/// then, and says so in its [`LedgerFile::status`].
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Another daemon works with this state directory.
+    #[error(
+        "{} is open in another process: is ipwatch running already? Stop it, or give this one a \
+         --state-dir of its own",
+        .0.display()
+    )]
+    Locked(PathBuf),
+    /// A newer ipwatch wrote it.
+    #[error(
+        "{} has format {found}, this ipwatch knows {FORMAT}: run the newer ipwatch again, or move \
+         the file away to start a new history",
+        .path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// No thread could be started for it.
+    #[error("{}: {why}", .path.display())]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// It was closed before everything was written.
+    #[error("{}: not everything was written: {why}", .path.display())]
+    NotWritten {
+        /// The file.
+        path: PathBuf,
+        /// Its last state.
+        why: String,
+    },
+}
+
+/// How long what is over is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Resolved findings and ended tenures older than this go.
+    pub max_age_secs: u64,
+    /// The file does not grow beyond about this: the oldest go first. What is not over stays.
+    pub max_bytes: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { max_age_secs: 30 * 24 * 3600, max_bytes: 64 * 1024 * 1024 }
+    }
+}
+
+impl Retention {
+    /// How many bytes of rows are left when the file has grown too big: far enough below, because
+    /// the tree around the rows takes as much again, and so that it does not happen every minute.
+    pub(super) fn target(self) -> u64 {
+        self.max_bytes / 3
+    }
+}
+
+/// The ledger's file, or without a directory what is kept of it in memory. The rows that wait there are written by a thread
+/// of its own; nothing here but [`LedgerFile::open`] and [`LedgerFile::close`] blocks.
+#[derive(Debug)]
+pub struct LedgerFile {
+    retention: Retention,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl LedgerFile {
+    /// Opens the file in a state directory (made if missing), or without one keeps in memory what [`History`] tells:
+    /// for one `scan`.
+    ///
+    /// Blocks on the disk.
+    ///
+    /// # Errors
+    /// The file is somebody else's: [`LedgerError::Locked`], [`LedgerError::Newer`]. A file that
+    /// cannot be used for any other reason is no error: see [`LedgerFile::status`].
+    pub fn open(
+        dir: Option<&Path>,
+        boot: &Boot,
+        retention: Retention,
+    ) -> Result<Self, LedgerError> {
+        Self::open_with(dir, boot, retention, Pace::default())
+    }
+
+    pub(super) fn open_with(
+        dir: Option<&Path>,
+        boot: &Boot,
+        retention: Retention,
+        pace: Pace,
+    ) -> Result<Self, LedgerError> {
+        let shared = match dir {
+            None => Shared::memory(),
+            Some(dir) => {
+                let path = dir.join(FILE);
+                let identity = Identity {
+                    boot_id: boot.boot_id.clone(),
+                    node: boot.node.clone(),
+                    began: Calendar { wall_offset: boot.wall_offset }.date(BootNs(0)),
+                };
+                writer::start(path.clone(), identity, retention, pace).map_err(
+                    |error| match error {
+                        StoreError::Locked => LedgerError::Locked(path),
+                        StoreError::Newer(found) => LedgerError::Newer { path, found },
+                        other => LedgerError::Failed { path, why: other.to_string() },
+                    },
+                )?
+            }
+        };
+        Ok(Self { retention, shared })
+    }
+
+    /// What the file brought back, at the start or when it works again, for
+    /// [`Ledger::restore`](super::Ledger::restore). Nothing is written until it is taken.
+    #[must_use]
+    pub fn take_loaded(&self) -> Option<Loaded> {
+        let mut inner = self.shared.lock();
+        let mut loaded = inner.loaded.take()?;
+        // What ended while the file was away still waits to be written: the file is behind.
+        loaded.tenures.retain(|row| !inner.backlog.ends(&row.name));
+        Some(loaded)
+    }
+
+    /// Queues these rows for the writer.
+    pub fn write(&self, writes: Writes) {
+        let Writes { superseded, findings, tenures } = writes;
+        // Without a file nothing reads the findings back; the tenures are the history.
+        let findings = if self.shared.in_memory() { Vec::new() } else { findings };
+        if superseded.is_empty() && findings.is_empty() && tenures.is_empty() {
+            return;
+        }
+        let findings: Vec<_> = findings
+            .into_iter()
+            .map(|record| (FindingRow::new(&record), record.finding.id))
+            .collect();
+        self.shared.put(|backlog| {
+            superseded.iter().for_each(|name| backlog.forget(name));
+            findings.into_iter().for_each(|(row, id)| backlog.finding(&id, row));
+            tenures.into_iter().for_each(|row| backlog.tenure(row));
+        });
+    }
+
+    /// Who had the IPs of `prefix`, the newest first, at most `limit`. The query blocks on the disk:
+    /// run it where that is allowed.
+    #[must_use]
+    pub fn history(&self, prefix: Option<Prefix>, limit: usize) -> History {
+        History { shared: Arc::clone(&self.shared), prefix, limit }
+    }
+
+    /// Lets go of what has been over for too long at this date. To be called once at the start and every hour; the
+    /// work is done by the writer thread, in small steps. Returns what the limit is (wall clock, milliseconds), for
+    /// [`Ledger::forget_before`](super::Ledger::forget_before).
+    pub fn prune(&self, date: &str) -> u64 {
+        let age = self.retention.max_age_secs.saturating_mul(1000);
+        let before = tenure::millis(date).saturating_sub(age);
+        self.shared.prune(before);
+        before
+    }
+
+    /// How the file stands: `active`, `degraded` with the reason, or `disabled` (in memory only).
+    #[must_use]
+    pub fn status(&self) -> (SourceStatus, String) {
+        self.shared.status()
+    }
+
+    /// Rows that wait to be written, and those that were lost for want of room.
+    #[must_use]
+    pub fn backlog(&self) -> (u64, u64) {
+        self.shared.backlog()
+    }
+
+    /// Writes what waits and closes the file. Blocks, at most for `timeout`.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotWritten`].
+    pub fn close(self, timeout: Duration) -> Result<(), LedgerError> {
+        if self.shared.stop(timeout) {
+            return Ok(());
+        }
+        let (_, why) = self.shared.status();
+        Err(LedgerError::NotWritten { path: self.shared.path().to_owned(), why })
+    }
+}
+
+impl Drop for LedgerFile {
+    fn drop(&mut self) {
+        self.shared.abandon();
+    }
+}
+
+/// A question for the past, detached from the ledger so that it can be asked on another thread.
+#[derive(Debug, Clone)]
+pub struct History {
+    shared: Arc<Shared>,
+    prefix: Option<Prefix>,
+    limit: usize,
+}
+
+impl History {
+    /// The answer, the newest first. Blocks on the disk.
+    #[must_use]
+    pub fn run(&self) -> Vec<Tenure> {
+        self.shared.history(self.prefix, self.limit)
+    }
+}

@@ -1,0 +1,253 @@
+//! The ledger itself: findings and tenures as they stand. Pure: no clock, no I/O.
+//!
+//! What must go to the disk is collected as [`Writes`] for [`LedgerFile`](super::LedgerFile), and what the file brings
+//! back is joined by [`Ledger::restore`].
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use super::life::{Life, Record};
+use super::store::Loaded;
+use super::tenure::{self, Open, Row, RowKey};
+use crate::clock::Calendar;
+use crate::contract::{Container, Pod, Tenure};
+use crate::fact::BootNs;
+use crate::finding::{Ack, Candidate, Change, Code, Finding};
+
+/// An acknowledgement as it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    /// The user who gives it.
+    pub uid: u32,
+    /// For how long; `None`: until the finding is over.
+    pub lasts: Option<Duration>,
+    /// Why.
+    pub note: Option<String>,
+}
+
+/// Rows that the file must learn of.
+#[derive(Debug, Default)]
+pub struct Writes {
+    /// Rows of tenures that must not be written after all. They go before anything else here is put.
+    pub(super) superseded: Vec<RowKey>,
+    pub(super) findings: Vec<Record>,
+    pub(super) tenures: Vec<Row>,
+}
+
+impl Writes {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.superseded.is_empty() && self.findings.is_empty() && self.tenures.is_empty()
+    }
+}
+
+/// Findings and tenures, and what of them is not written yet.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    calendar: Calendar,
+    life: Life,
+    open: Open,
+    writes: Writes,
+    /// Changes that belong to the next [`Ledger::observe`]: what a reboot ended.
+    owed: Vec<Change>,
+    /// Tenures that a reboot ended, and the boot that they were of.
+    ended: Option<(String, Vec<Tenure>)>,
+    /// The first complete snapshot was compared with the open tenures.
+    settled: bool,
+}
+
+impl Ledger {
+    /// Sets how moments of this boot become dates.
+    pub fn set_calendar(&mut self, calendar: Calendar) {
+        self.calendar = calendar;
+    }
+
+    /// What the file must learn since the last call.
+    pub fn take_writes(&mut self) -> Writes {
+        std::mem::take(&mut self.writes)
+    }
+
+    /// The same at the end, with every finding that is alive: its latest evidence is not worth a write each time it
+    /// changes, but this last one.
+    pub fn final_writes(&mut self) -> Writes {
+        self.writes.findings.extend(self.life.open().cloned());
+        self.take_writes()
+    }
+
+    /// See [`Life::set_second_look`].
+    pub fn set_second_look(&mut self, ns: u64) {
+        self.life.set_second_look(ns);
+    }
+
+    /// When something may change without anything new being seen: see [`Life::due`], and acknowledgements
+    /// that end.
+    #[must_use]
+    pub fn due(&self, now: BootNs) -> Option<BootNs> {
+        let wall = tenure::millis(&self.calendar.date(now));
+        let until = |record: &Record| {
+            let until = tenure::millis(record.finding.acked.as_ref()?.until.as_deref()?);
+            // A millisecond later it is over for sure.
+            Some(now.plus((until.saturating_sub(wall) + 1).saturating_mul(1_000_000)))
+        };
+        let acks = self.life.open().filter_map(until).min();
+        [self.life.due(now), acks].into_iter().flatten().min()
+    }
+
+    /// See [`Life::be_patient`].
+    pub fn be_patient(&mut self, codes: &[Code]) {
+        self.life.be_patient(codes);
+    }
+
+    /// See [`Life::keep_while`].
+    pub fn keep_while(&mut self, holds: impl Fn(&Finding) -> bool) {
+        self.life.keep_while(holds);
+    }
+
+    /// What changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind:
+    /// what an earlier run left open is unknown, not gone.
+    pub fn observe(
+        &mut self,
+        now: BootNs,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+    ) -> Vec<Change> {
+        let mut changes = std::mem::take(&mut self.owed);
+        let fresh = self.life.observe(now, &self.calendar, candidates, blind);
+        self.write_findings(&fresh);
+        changes.extend(fresh);
+        changes
+    }
+
+    /// Acknowledges a finding that is alive, for so long or until it is over; with `None` takes that back.
+    /// What changed, if anything.
+    pub fn acknowledge(&mut self, id: &str, now: BootNs, ack: Option<Word>) -> Option<Change> {
+        let date = |after: u64| self.calendar.date(now.plus(after));
+        let ack = ack.map(|Word { uid, lasts, note }| Ack {
+            at: date(0),
+            uid: Some(uid),
+            until: lasts.map(|lasts| date(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX / 4))),
+            note,
+        });
+        let change = self.life.acknowledge(id, &date(0), ack)?;
+        self.write_findings(std::slice::from_ref(&change));
+        Some(change)
+    }
+
+    /// The findings that are alive, the worst and oldest first; with `all` then those that are over,
+    /// the newest first (at most 256).
+    #[must_use]
+    pub fn findings(&self, all: bool) -> Vec<Finding> {
+        let mut findings: Vec<Finding> =
+            self.life.open().map(|record| record.finding.clone()).collect();
+        findings.sort_by(|a, b| {
+            b.severity.cmp(&a.severity).then_with(|| a.since.cmp(&b.since)).then(a.id.cmp(&b.id))
+        });
+        if all {
+            findings.extend(self.life.resolved().cloned());
+        }
+        findings
+    }
+
+    /// The same in no order, and not copied.
+    pub fn open_findings(&self) -> impl Iterator<Item = &Finding> {
+        self.life.open().map(|record| &record.finding)
+    }
+
+    /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Whether it
+    /// is a new one: a key that is held already goes on since its beginning, and only learns.
+    pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {
+        let new = !self.open.contains(key);
+        self.writes.tenures.extend(self.open.held(key, tenure));
+        new
+    }
+
+    /// The tenure that lasts under this key, since its own beginning.
+    #[must_use]
+    pub fn tenure(&self, key: &str) -> Option<Tenure> {
+        self.open.tenure(key)
+    }
+
+    /// The container or the pod of a held IP became known.
+    pub fn named(&mut self, key: &str, container: Option<Container>, pod: Option<Pod>) {
+        self.writes.tenures.extend(self.open.named(key, container, pod));
+    }
+
+    /// An IP is no longer held. The tenure as it ended; `None` when it was not held.
+    pub fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
+        let (row, tenure) = self.open.released(key, &self.calendar.date(at), ended_by)?;
+        self.writes.tenures.push(row);
+        Some(tenure)
+    }
+
+    /// After the first complete snapshot: ends what an earlier run left open and is not among `alive`,
+    /// the keys of everything that is held now. Tells what ended.
+    pub fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {
+        self.settled = true;
+        let ended = self.open.settle(alive, &self.calendar.date(at), "unseen");
+        let (rows, tenures): (Vec<Row>, Vec<Tenure>) = ended.into_iter().unzip();
+        self.writes.tenures.extend(rows);
+        tenures
+    }
+
+    /// Tenures that a reboot ended, once they are read, and the boot that they were of.
+    pub fn take_ended_by_reboot(&mut self) -> Option<(String, Vec<Tenure>)> {
+        self.ended.take()
+    }
+
+    /// Forgets resolved findings that ended before this (wall clock, milliseconds).
+    pub fn forget_before(&mut self, before: u64) {
+        self.life.forget_before(before);
+    }
+
+    /// Joins what the file brought back, at the start or when it works again, with what is known: what an earlier run
+    /// of this boot left goes on; what an earlier boot left ends, and the next [`Ledger::observe`] tells so.
+    /// What was known before is written again: the file may be a new one.
+    pub fn restore(&mut self, loaded: Loaded, now: BootNs) {
+        let known: Vec<String> = self.life.open().map(|record| record.finding.id.clone()).collect();
+        let held: Vec<u128> = self.open.rows().map(|row| row.hash).collect();
+        let ended = self.continue_from(loaded, now);
+        let records = known.iter().filter_map(|id| self.life.get(id)).cloned();
+        self.writes.findings.extend(records);
+        let rows = held.iter().filter_map(|hash| self.open.get(*hash)).cloned();
+        self.writes.tenures.extend(rows.chain(ended));
+    }
+
+    /// Takes over what goes on. Tenures that turn out to be over are returned, to be written.
+    fn continue_from(&mut self, loaded: Loaded, now: BootNs) -> Vec<Row> {
+        // What ended here while the file was away may still wait to be written: the file is behind.
+        let over: HashSet<String> = self.life.resolved().map(|past| past.id.clone()).collect();
+        for past in loaded.resolved {
+            if !over.contains(&past.id) && self.life.get(&past.id).is_none() {
+                self.life.remember(past);
+            }
+        }
+        self.owed.extend(loaded.ended_by_reboot);
+        if let Some(boot_id) = loaded.earlier {
+            self.ended = Some((boot_id, loaded.tenures_of_before));
+        }
+        for record in loaded.findings {
+            if !over.contains(&record.finding.id) {
+                self.life.continue_from(record);
+            }
+        }
+        let mut ended = Vec::new();
+        for row in loaded.tenures {
+            if self.settled && self.open.get(row.hash).is_none() {
+                ended.extend(row.end(&self.calendar.date(now), "unseen").map(|(row, _)| row));
+            } else if let Some(superseded) = self.open.continue_from(row) {
+                self.writes.tenures.retain(|row| row.name != superseded);
+                self.writes.superseded.push(superseded);
+            }
+        }
+        ended
+    }
+
+    fn write_findings(&mut self, changes: &[Change]) {
+        self.writes.findings.extend(changes.iter().map(|Change { finding, .. }| {
+            // Of one that is over it matters no more which observation opened it.
+            let alive = self.life.get(&finding.id).cloned();
+            alive.unwrap_or_else(|| Record::over(finding.clone()))
+        }));
+    }
+}
