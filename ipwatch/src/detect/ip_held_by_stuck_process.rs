@@ -6,6 +6,10 @@
 //! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
 //! it is thawed), and one whose core is being dumped, until that takes too long.
 //!
+//! One that still gets somewhere (it runs, uses CPU time, or its threads become fewer) is slow and not stuck: gigabytes
+//! are unmapped for many seconds in a cgroup with little CPU. That is information. Its grace begins anew with the last
+//! look that showed progress.
+//!
 //! Stuck, too, is a process none of whose files under `/proc` answers for that long: it hangs in `execve` with a lock
 //! that its readers need (`exec_update_lock`). One that is frozen answers.
 
@@ -14,7 +18,7 @@ use std::net::IpAddr;
 use super::cause::{Cause, FRAMES, blocked_tasks};
 use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
-use crate::fact::{BootNs, Presence, TaskKey};
+use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
 use crate::remedy::{self, Step, Text, guard, said, text};
@@ -28,16 +32,20 @@ const PF_EXITING: u32 = 0x4;
 const SIGKILL_BIT: u64 = 1 << 8;
 
 pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    let mut stuck: Vec<(&TaskEntry, &LookEntry)> = map
+    let mut late: Vec<(&TaskEntry, &LookEntry)> = map
         .leaving()
         .filter_map(|task| task.look.as_ref().map(|look| (task, look)))
-        .filter(|(task, look)| is_stuck(task, look, policy))
+        .filter(|(task, look)| is_late(task, look, policy))
         .collect();
-    stuck.sort_by_key(|(task, _)| task.key);
+    late.sort_by_key(|(task, _)| task.key);
     // One finding a process.
-    stuck
-        .chunk_by(|(a, _), (b, _)| a.key.pid == b.key.pid && a.netns == b.netns)
-        .filter_map(|threads| candidate(map, threads))
+    late.chunk_by(|(a, _), (b, _)| a.key.pid == b.key.pid && a.netns == b.netns)
+        .filter_map(|threads| {
+            // What hangs is what matters, whatever the rest of the process does.
+            let hang: Vec<_> =
+                threads.iter().copied().filter(|t| advances(t, policy).is_none()).collect();
+            candidate(map, if hang.is_empty() { threads } else { &hang }, policy)
+        })
         .collect()
 }
 
@@ -55,7 +63,14 @@ fn grace(entry: &LookEntry, policy: &Policy) -> u64 {
     if entry.look.core_dumping { policy.core_dump_grace } else { policy.grace }
 }
 
-fn is_stuck(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
+/// By what the last looks showed it getting somewhere, if that was less than its grace ago.
+fn advances((task, entry): &(&TaskEntry, &LookEntry), policy: &Policy) -> Option<Progress> {
+    let (at, progress) = task.progress.filter(|_| !entry.look.is_blank())?;
+    (entry.at.since(at) < grace(entry, policy)).then_some(progress)
+}
+
+/// Whether it should be gone by now and is not.
+fn is_late(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
     let look = &entry.look;
     let Some(since) = task.leaving_since() else { return false };
     if look.is_blank() {
@@ -69,7 +84,12 @@ fn is_stuck(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
     holds && leaving && look.frozen == Some(false) && entry.at.since(since) >= grace(entry, policy)
 }
 
-fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Candidate> {
+/// What to say of threads of one process, all of which hang, or none.
+fn candidate(
+    map: &NodeMap,
+    threads: &[(&TaskEntry, &LookEntry)],
+    policy: &Policy,
+) -> Option<Candidate> {
     let (first, _) = threads.first()?;
     let netns = map.netns(first.netns)?;
     let ip = netns.routable().map(|(key, _)| key.local).next()?;
@@ -83,12 +103,13 @@ fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Cand
     let observed = threads.iter().map(|(_, look)| look.at).min()?;
     let boot = map.boot()?;
     let pid = first.key.pid;
+    let progress = threads.iter().find_map(|thread| advances(thread, policy));
 
     Some(Candidate {
         code: Code::IpHeldByStuckProcess,
         // No thread's number or start: which of them hang changes. While one does, the pid is taken.
         key: format!("{}/{}/{pid}", boot.boot_id, netns.identity),
-        severity: Severity::Warning,
+        severity: if progress.is_some() { Severity::Info } else { Severity::Warning },
         subject: Subject {
             ip: Some(ip),
             netns: Some(map.netns_view(netns)),
@@ -97,11 +118,19 @@ fn candidate(map: &NodeMap, threads: &[(&TaskEntry, &LookEntry)]) -> Option<Cand
             network: None,
         },
         holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
-        evidence: evidence(map, threads, netns, kill),
+        evidence: evidence(map, threads, netns, kill, progress),
         since,
         observed,
-        impact: impact(ip, pod.as_ref(), container.as_ref()),
-        remediation: remediation(threads, &boot.node, ip),
+        impact: match progress {
+            Some(_) => slow(ip, pod.as_ref(), container.as_ref()),
+            None => impact(ip, pod.as_ref(), container.as_ref()),
+        },
+        remediation: match progress {
+            Some(_) => vec![Step::advice(text!(
+                "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
+            ))],
+            None => remediation(threads, &boot.node, ip),
+        },
         caused_by: None,
         preexisting: first.preexisting,
     })
@@ -129,6 +158,7 @@ fn evidence(
     threads: &[(&TaskEntry, &LookEntry)],
     netns: &Netns,
     kill: Option<&Kill>,
+    progress: Option<Progress>,
 ) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
     if let Some(kill) = kill {
@@ -138,6 +168,15 @@ fn evidence(
         tell_thread(&mut proof, task, look);
     }
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
+    if let Some(progress) = progress {
+        // No figures: each look would make another text of them.
+        let how = match progress {
+            Progress::Runs => "it runs or waits for a CPU",
+            Progress::Cpu(_) => "it used CPU time between two looks",
+            Progress::Threads(_) => "threads of it ended between two looks",
+        };
+        proof.tell("procfs", newest, format!("it is exiting and not stuck: {how}"));
+    }
     let ips = words::addresses(netns).join(", ");
     proof.tell("netlink", newest, format!("still up in {}: {ips}", words::netns_text(netns)));
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
@@ -242,6 +281,11 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text 
         owner,
         ip
     )
+}
+
+fn slow(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
+    let owner = words::owner(pod, container, text!("the process"));
+    text!("{} stays up until {} has exited, which takes long but goes on.", ip, owner)
 }
 
 /// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as

@@ -30,6 +30,7 @@ use crate::fact::{
     Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Origin, Presence, Sender, Source,
     SourceStatus, Task, TaskKey, What,
 };
+use crate::finding::Severity;
 use crate::map::NodeMap;
 use crate::map::want::Want;
 
@@ -246,7 +247,7 @@ fn any_state_will_do_and_pending_is_enough() {
     let looks = [
         hanging(),
         Look { flags: 0, state: 'D', sig_pending: SIGKILL, ..hanging() },
-        Look { flags: 0, state: 'R', shared_pending: SIGKILL, ..hanging() },
+        Look { flags: 0, state: 'S', shared_pending: SIGKILL, ..hanging() },
     ];
     for look in looks {
         let mut case = Case::pod();
@@ -254,6 +255,66 @@ fn any_state_will_do_and_pending_is_enough() {
         case.look(6_100, look.clone());
         assert_eq!(case.found().len(), 1, "{look:?}");
     }
+}
+
+#[test]
+fn one_that_gets_somewhere_is_slow_and_not_stuck() {
+    let at = |cpu: u64, threads: u32| Look { cpu: Some(cpu), threads: Some(threads), ..hanging() };
+    let running = Look { state: 'R', ..at(7, 5) };
+    // The look before, the one at the end of its grace, and what the latter shows.
+    let cases = [
+        ("it runs", at(7, 5), running, Severity::Info),
+        ("it used CPU time", at(7, 5), at(8, 5), Severity::Info),
+        ("threads of it ended", at(7, 5), at(7, 4), Severity::Info),
+        ("nothing moved", at(7, 5), at(7, 5), Severity::Warning),
+        ("another has its number of threads", at(7, 5), at(7, 6), Severity::Warning),
+    ];
+    for (what, first, second, severity) in cases {
+        let mut case = Case::pod();
+        case.at(1_000, What::TaskExiting { task: KEY });
+        case.look(3_500, first);
+        assert_eq!(case.found(), [], "{what}: within its grace");
+        case.look(6_100, second.clone());
+        let [found] = case.found().try_into().unwrap();
+        assert_eq!(found.severity, severity, "{what}");
+        let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+        let told = proof.iter().any(|text| text.contains("it is exiting and not stuck"));
+        assert_eq!(told, severity == Severity::Info, "{what}: {proof:?}");
+        // Its grace begins anew with what it last did.
+        case.look(8_000, Look { state: 'D', ..second.clone() });
+        assert_eq!(case.found()[0].severity, severity, "{what}: no grace has passed");
+        case.look(11_200, Look { state: 'D', ..second });
+        assert_eq!(
+            case.found()[0].severity,
+            Severity::Warning,
+            "{what}: nothing moved for a grace"
+        );
+    }
+}
+
+#[test]
+fn a_thread_that_hangs_is_told_whatever_others_of_its_process_do() {
+    let mut case = Case::pod();
+    let other = TaskKey { tid: 11, start: 101, ..KEY };
+    case.at(900, What::Task(task(other, POD)));
+    case.killed(1_000);
+    case.at(1_001, What::TaskExiting { task: other });
+    case.look(6_100, Look { shared_pending: SIGKILL, ..hanging() });
+    case.at(6_100, What::Look { task: other, look: Box::new(Look { state: 'R', ..hanging() }) });
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!(found.severity, Severity::Warning);
+    assert_eq!(found.holders.len(), 1, "the one that hangs");
+}
+
+#[test]
+fn progress_is_looked_for_halfway() {
+    let mut case = Case::pod();
+    case.at(1_000, What::TaskExiting { task: KEY });
+    let look = Want::Look { task: KEY };
+    assert!(case.wants(3_600).contains(&look), "halfway");
+    case.look(3_600, hanging());
+    assert!(!case.wants(5_900).contains(&look));
+    assert!(case.wants(6_100).contains(&look), "at the end of its grace");
 }
 
 #[test]

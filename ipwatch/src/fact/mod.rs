@@ -36,7 +36,7 @@ pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
-pub use task::{Holder, Look, Presence, Sender, Task, TaskKey, Unanswered};
+pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
 
 /// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
 /// counting through a suspend.

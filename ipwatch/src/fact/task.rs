@@ -86,6 +86,12 @@ pub struct Look {
     /// A core dump is being written (`CoreDumping: 1`).
     #[serde(default)]
     pub core_dumping: bool,
+    /// CPU time of the thread so far, user and system, in USER_HZ ticks (10 ms): fields 14 and 15 of stat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u64>,
+    /// Threads that its process still has: field 20 of stat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
     /// Its cgroup is frozen (v1 `freezer.state`, v2 `cgroup.events`), or being frozen. `None`: could
     /// not be read, so it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +121,31 @@ impl Look {
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.unanswered.is_some() && self.state == char::default()
+    }
+}
+
+/// What shows that a task is still getting somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It runs, or is about to: one that waits for the CPU time that its cgroup grants is runnable as well.
+    Runs,
+    /// It has used so much CPU time since the look before, in USER_HZ ticks.
+    Cpu(u64),
+    /// So many threads of its process have ended since the look before.
+    Threads(u32),
+}
+
+impl Look {
+    /// What this look shows of progress since the one before.
+    #[must_use]
+    pub fn progress(&self, before: Option<&Look>) -> Option<Progress> {
+        if self.state == 'R' {
+            return Some(Progress::Runs);
+        }
+        let before = before?;
+        let cpu = self.cpu?.checked_sub(before.cpu?).filter(|ticks| *ticks > 0);
+        let ended = || before.threads?.checked_sub(self.threads?).filter(|ended| *ended > 0);
+        cpu.map(Progress::Cpu).or_else(|| ended().map(Progress::Threads))
     }
 }
 

@@ -310,8 +310,8 @@ impl Pending {
         self.plans.remove(task);
     }
 
-    /// Plans the next look at a task: soon whether it is gone, then at the end of its grace, again for
-    /// certainty, then with growing pauses to keep the evidence fresh.
+    /// Plans the next look at a task: soon whether it is gone, halfway through its grace, so that the look at the end
+    /// of it can tell progress, again for certainty, then with growing pauses to keep the evidence fresh.
     fn plan(&mut self, task: TaskKey, looked: Option<BootNs>, policy: &Policy, sees_release: bool) {
         let Some((since, after_grace)) = self.plans.get_mut(&task) else { return };
         let since = *since;
@@ -326,9 +326,10 @@ impl Pending {
             }
             looked => {
                 let from = looked.unwrap_or(since);
-                let early = GONE_YET.iter().map(|pause| since.plus(*pause));
-                let early = early.filter(|_| !sees_release).find(|due| *due > from);
-                early.filter(|due| *due < end).unwrap_or(end)
+                let early = GONE_YET.iter().filter(|_| !sees_release);
+                let early = early.map(|pause| since.plus(*pause));
+                let early = early.chain([since.plus(policy.grace / 2)]);
+                early.filter(|due| *due > from && *due < end).min().unwrap_or(end)
             }
         };
         self.looks.set(task, due);

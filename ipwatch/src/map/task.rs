@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Sender, Task, TaskKey};
+use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Task, TaskKey};
 
 use super::{Netns, NetnsId, NodeMap, Table};
 
@@ -45,6 +45,8 @@ pub struct TaskEntry {
     pub look: Option<LookEntry>,
     /// None of its files answers, since then.
     pub silent: Option<BootNs>,
+    /// The last look that showed it getting somewhere, and by what.
+    pub progress: Option<(BootNs, Progress)>,
     touched: BootNs,
 }
 
@@ -179,6 +181,7 @@ impl NodeMap {
             state: None,
             look: None,
             silent: None,
+            progress: None,
             touched: at,
         });
         if entry.touched > at {
@@ -363,6 +366,10 @@ impl NodeMap {
         }
         if let Some(cgroup) = &look.cgroup {
             entry.learn_cgroup(Rc::from(cgroup.as_str()));
+        }
+        let before = entry.look.as_ref().map(|last| &last.look);
+        if let Some(progress) = look.progress(before) {
+            entry.progress = Some((at, progress));
         }
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);

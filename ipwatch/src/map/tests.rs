@@ -311,10 +311,14 @@ fn a_killed_task_is_looked_at_after_its_grace_and_again() {
     let by = Sender { pid: 1, comm: "killer".into() };
     feed.tell(What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
     let looks = |wants: &[Want]| wants.contains(&Want::Look { task: key });
-    assert!(!looks(&feed.wants(4_000)), "within its grace");
-    assert!(looks(&feed.wants(1_100)));
     let look = Look { netns: Some(Presence::In(netns)), state: 'D', ..Look::default() };
-    feed.tell(What::Look { task: key, look: Box::new(look) });
+    let look = What::Look { task: key, look: Box::new(look) };
+    assert!(!looks(&feed.wants(2_400)), "within its grace");
+    assert!(looks(&feed.wants(200)), "halfway");
+    feed.tell(look.clone());
+    assert!(!looks(&feed.wants(2_300)), "within its grace");
+    assert!(looks(&feed.wants(200)));
+    feed.tell(look);
     assert!(looks(&feed.wants(600)), "a second time, to be certain");
 }
 

@@ -98,6 +98,8 @@ impl Proc {
             sig_pending: signals.thread,
             shared_pending: signals.process,
             core_dumping: signals.core_dumping,
+            cpu: Some(stat.utime.saturating_add(stat.stime)),
+            threads: u32::try_from(stat.num_threads).ok(),
             frozen,
             frozen_by: groups
                 .as_deref()

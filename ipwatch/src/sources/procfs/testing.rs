@@ -57,7 +57,7 @@ impl Made {
         let mut line = format!("{tid} (").into_bytes();
         line.extend(self.comm);
         let rest = format!(
-            ") {state} {} {pid} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 {start} 0 0 \
+            ") {state} {} {pid} {pid} 0 -1 {flags} 0 0 0 0 23 12 0 0 20 0 {threads} 0 {start} 0 0 \
              18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
             1
         );

@@ -37,6 +37,8 @@ fn everything_a_finding_needs_is_seen() {
         wchan: Some("request_wait_answer".to_owned()),
         stack: vec!["request_wait_answer".to_owned(), "vfs_read".to_owned()],
         core_dumping: true,
+        cpu: Some(35),
+        threads: Some(1),
         frozen: Some(false),
         cgroup: Some("/pod (deleted)".to_owned()),
         ..Look::default()
