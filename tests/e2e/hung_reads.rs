@@ -15,7 +15,7 @@ use support::fuse::Hung;
 use support::poll::{settle, until};
 use support::role::{Helper, Role, Running};
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, Sandbox, patience};
+use support::{Config, Daemon, Lab, Netns, Sandbox, harness, patience, rtnl, sys};
 
 support::tests! {
     a_process_that_hangs_in_execve needs [OwnMachine, Fuse] @ Kernel Stock,
@@ -23,6 +23,7 @@ support::tests! {
     a_store_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
     directories_of_cni_below_hung_mounts needs [OwnMachine, Fuse, Cni] @ Kernel Stock,
     a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
+    rtnl_that_is_held needs [OwnMachine, Fuse] @ Alone Kernel Stock,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
 
@@ -232,6 +233,44 @@ impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
     }
+}
+
+/// The lock is the node's: nothing can be asked of netlink meanwhile, and nothing changes. What processes do is seen all
+/// the same.
+fn rtnl_that_is_held(lab: &Lab) {
+    // Ends last: while one of its threads waits for the lock, it cannot.
+    let daemon;
+    let mut hung = Hung::mount(lab);
+    let known = with_address(lab, "known", 7);
+    let mut stuck = stuck::start(How::Kill, &known, &mut hung);
+    daemon = Daemon::start(lab, &config(lab));
+    daemon.await_holder(lab.ip(7), known.inode, "the helper", |h| h["pid"] == stuck.pid());
+    // It hears of another netns once nobody can be asked about it.
+    sys::kill(daemon.pid(), libc::SIGSTOP).expect("stop the daemon");
+    let late = with_address(lab, "late", 8);
+    let held = rtnl::Held::take();
+    sys::kill(daemon.pid(), libc::SIGCONT).expect("have the daemon go on");
+    let began = Instant::now();
+    stuck::hang(How::Kill, &mut stuck);
+    let is_known = |finding: &Value| finding["subject"]["netns"]["inode"] == known.inode;
+    let finding = daemon.await_firing(CODE, SOON, is_known);
+    println!("FIGURE found after {:.1} s of the lock", began.elapsed().as_secs_f64());
+    await_detail(&daemon, "netlink", &["rtnetlink has not answered for", "rtnl_mutex"]);
+    let length = if harness::is_long() { 60 } else { 20 };
+    std::thread::sleep(Duration::from_secs(length).saturating_sub(began.elapsed()));
+    let address = daemon.ip_in(lab.ip(7), known.inode).expect("its IP is up");
+    assert_eq!(address["holders"][0]["pid"], stuck.pid(), "{address:#}");
+    let open = daemon.findings();
+    assert!(open.iter().any(|f| f["id"] == finding["id"]), "nobody has resolved it: {open:#?}");
+    await_detail(&daemon, "netlink", &["rtnetlink has not answered for"]);
+    println!("FIGURE held for {:.0} s", began.elapsed().as_secs_f64());
+    held.release();
+    let says_so = || detail(&daemon, "netlink").1.contains("rtnetlink");
+    until("netlink is read again", RECOVERY, || !says_so());
+    until("the other netns is known", RECOVERY, || daemon.ip_in(lab.ip(8), late.inode).is_some());
+    hung.release();
+    until("it has ended", RECOVERY, || daemon.findings_in(known.inode).is_empty());
+    assert!(daemon.stop().success());
 }
 
 /// It says its name, and takes ten seconds for everything else. A `scan` gives the others' findings without it.
