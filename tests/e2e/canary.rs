@@ -9,7 +9,7 @@ use support::harness::FIGURE;
 use support::{Config, Daemon, Lab, daemon, poll, poorer};
 
 support::tests! {
-    each_event_is_proven @ Alone Kernel Rung,
+    each_event_is_proven @ Alone Kernel Stock Rung,
     it_appears_nowhere_else @ Alone Kernel,
     a_program_that_tells_nothing_is_found @ Alone,
     where_it_cannot_be_nothing_counts_as_not_seen,
