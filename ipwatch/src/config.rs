@@ -116,6 +116,8 @@ pub struct Probes {
     /// Between two looks at all tasks where probes tell of them.
     #[serde(deserialize_with = "duration")]
     pub sweep: SignedDuration,
+    /// The canary runs by itself, and not only when somebody asks.
+    pub canary: bool,
 }
 
 /// Who claims which IP on a link.
@@ -225,7 +227,12 @@ impl Default for Holders {
 
 impl Default for Probes {
     fn default() -> Self {
-        Self { enabled: true, forbid: Vec::new(), sweep: SignedDuration::from_secs(30) }
+        Self {
+            enabled: true,
+            forbid: Vec::new(),
+            sweep: SignedDuration::from_secs(30),
+            canary: false,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ fn proven(daemon: &Daemon) -> Vec<Value> {
 
 /// By itself after the start, and when somebody asks.
 fn each_event_is_proven(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::start(lab, &Config::default().probes_line("canary = true"));
     if !can_be_proven(&daemon) {
         let out = daemon.ask(&["doctor", "--canary"]);
         assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no probe"));

@@ -189,6 +189,11 @@ pub const KEYS: &[Key] = &[
         |c| span(c.probes.sweep),
     ),
     Key::new(
+        "probes.canary",
+        "The canary runs a few seconds after the start and once a day, and not only on `ipwatch doctor --canary`.",
+        |c| Some(Value::Boolean(c.probes.canary)),
+    ),
+    Key::new(
         "addresses.shared",
         "IPs, or prefixes of them, that several may have on purpose: anycast, VIPs that move; as \
          [\"10.0.0.100\", \"192.0.2.0/24\"].",

@@ -81,7 +81,8 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         // listens to them yet.
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
-        let started = start::start(&config, Sight::Everything, When::Daily).await?;
+        let canary = if config.probes.canary { When::Daily } else { When::Asked };
+        let started = start::start(&config, Sight::Everything, canary).await?;
         let file = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);

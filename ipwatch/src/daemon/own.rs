@@ -13,6 +13,10 @@ use crate::sources::probes::Missed;
 /// Events that the kernel did not even offer are asked for this often: nothing tells of them.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
+/// What is said of a source whose reads hang, all of them or some.
+const BLIND: &str = "reads of it do not come back";
+const PARTLY: &str = "some of it does not answer";
+
 /// What is remembered of them.
 pub(super) struct Own {
     /// For the next step.
@@ -84,7 +88,7 @@ impl Own {
             let still =
                 |(name, _, now): &(&str, String, bool)| before.name == *name && now == blind;
             let still = hanging.iter().any(still);
-            if !still {
+            if !still && is_ours(map.source(&before.name)) {
                 changed.push(before.clone());
             }
             still
@@ -98,13 +102,18 @@ impl Own {
             let Some(before) = before else { continue };
             self.hanging.push((before.clone(), blind));
             let (status, detail) = match blind {
-                true => (SourceStatus::Down, "reads of it do not come back"),
-                false => (lessened(before.status), "some of it does not answer"),
+                true => (SourceStatus::Down, BLIND),
+                false => (lessened(before.status), PARTLY),
             };
             changed.push(Source { name: before.name, status, detail: detail.to_owned() });
         }
         changed
     }
+}
+
+/// Whether a source stands as it was told here. What it has said of itself since is newer than what it said before.
+fn is_ours(source: Option<&Source>) -> bool {
+    source.is_some_and(|source| [BLIND, PARTLY].contains(&&*source.detail))
 }
 
 fn fact(at: BootNs, what: What) -> Fact {
@@ -116,5 +125,22 @@ pub(super) fn lessened(status: SourceStatus) -> SourceStatus {
     match status {
         SourceStatus::Active => SourceStatus::Degraded,
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_source_said_meanwhile_outlasts_the_end_of_a_hang() {
+        let said = |detail: &str| Source {
+            name: "cni".into(),
+            status: SourceStatus::Degraded,
+            detail: detail.into(),
+        };
+        assert!(is_ours(Some(&said(BLIND))) && is_ours(Some(&said(PARTLY))));
+        assert!(!is_ours(Some(&said("/etc/cni/net.d: not found"))), "it is newer");
+        assert!(!is_ours(None), "it is gone");
     }
 }

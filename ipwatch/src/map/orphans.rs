@@ -40,7 +40,11 @@ impl NodeMap {
     /// look at.
     pub(super) fn settle_orphans(&mut self, now: BootNs, policy: &Policy) -> Option<BootNs> {
         let host = self.netns.get(&self.host()?)?;
-        host.wiring.routes().find(|(key, ..)| key.prefix_len > 0)?;
+        if !host.wiring.routes().any(|(key, ..)| key.prefix_len > 0) {
+            // The last one may have been one of these.
+            self.orphans.routes.clear();
+            return None;
+        }
         let pause = policy.leak_age / LOOKS;
         if now.since(self.orphans.looked) >= pause {
             let mut routes: BTreeMap<RouteKey, OrphanRoute> =

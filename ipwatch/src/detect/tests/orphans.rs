@@ -3,7 +3,7 @@
 use super::neighbours::{A, B, link};
 use super::silence::{attachment, route};
 use super::*;
-use crate::fact::{Hop, Scope};
+use crate::fact::{Hop, RouteKey, Scope};
 
 const CALI: u32 = 9;
 const IP: [u8; 4] = [10, 0, 0, 5];
@@ -70,6 +70,22 @@ pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod(
         },
     );
     assert_eq!(orphans(&mut case, 3 * AGE + 80_000), [], "it has it again");
+}
+
+#[test]
+fn the_last_route_of_the_node_ends_with_its_finding() {
+    let mut case = routed(DEVICE, true);
+    let address = Address { key: key([10, 0, 0, 6]), scope: Some(0), flags: None };
+    case.at(2 * AGE, What::Address { netns: POD, address });
+    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    orphans(&mut case, 2 * AGE + 40_000);
+    assert_eq!(orphans(&mut case, 4 * AGE).len(), 2);
+    for ip in [IP, FLOATING] {
+        let to = Ipv4Addr::from(ip).into();
+        let key = RouteKey { to, prefix_len: 32, table: 254, priority: 0 };
+        case.at(4 * AGE + 1, What::RouteGone { netns: HOST, key, hops: Vec::new() });
+    }
+    assert_eq!(orphans(&mut case, 5 * AGE), [], "the node has no route left");
 }
 
 #[test]
