@@ -1,5 +1,6 @@
 //! What tests share, because its start costs more than what most of them do with it: a containerd, an API server
-//! with its etcd, and a daemon. Each runs in a process of this binary that has a lab of its own, as a test has, and is swept like one.
+//! with its etcd, and a daemon. Each runs in a process of this binary that has a lab of its own, as a test has, and is
+//! swept like one.
 //!
 //! The runner starts one for the first test that declares it, gives each test a slot in it, and ends it when no test is
 //! left that declares it, or when the run ends in any other way. What a slot is, the part says: see
