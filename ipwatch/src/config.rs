@@ -563,27 +563,4 @@ mod tests {
             [""; 0].map(PathBuf::from)
         );
     }
-
-    #[test]
-    fn the_readme_shows_the_defaults() {
-        let readme = include_str!("../../README.md");
-        let (_, sample) = readme.split_once("```toml\n").unwrap();
-        let (sample, _) = sample.split_once("```").unwrap();
-        assert_eq!(parse(sample).unwrap(), Config::default());
-        let sections = [
-            "[stuck]",
-            "[holders]",
-            "[probes]",
-            "[neighbours]",
-            "[cni]",
-            "[ipam]",
-            "[runtime]",
-            "[otlp]",
-            "[metrics]",
-            "[retention]",
-        ];
-        for section in sections {
-            assert!(sample.contains(section), "{section}");
-        }
-    }
 }

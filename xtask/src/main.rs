@@ -8,6 +8,7 @@
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
 //! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
+//! - `pictures`: those of the documentation, from their sources.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
 //! - `bench`: the figures that the design promises.
 //!
@@ -28,7 +29,10 @@ mod kubernetes;
 mod machine;
 mod monitor;
 mod package;
+#[cfg(test)]
+mod pages;
 mod phases;
+mod pictures;
 mod place;
 mod run;
 mod setup;
@@ -59,6 +63,7 @@ Usage: cargo xtask COMMAND
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package
+  pictures                    draw docs/images/*.svg from their sources
   bench [FILTER]...           measure what the design promises (root)";
 
 fn main() -> ExitCode {
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         ["vm", rest @ ..] => vm::command(rest),
         ["support", names @ ..] => support::command(names).map(|()| true),
         ["package", rest @ ..] => package::command_line(rest).map(|()| true),
+        ["pictures"] => pictures::draw().map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         _ => {
             eprintln!("{USAGE}");

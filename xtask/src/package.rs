@@ -106,7 +106,7 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let doc = "usr/share/doc/ipwatch";
     file(repository.join("README.md"), &format!("{doc}/README.md"))?;
     // As they lie in the repository: pages lead to each other. Templates are for whoever has the source.
-    for part in ["docs", "docs/findings", "docs/contract"] {
+    for part in ["docs", "docs/findings", "docs/contract", "docs/images", "docs/support"] {
         for entry in fs::read_dir(repository.join(part))?.flatten() {
             if entry.file_type()?.is_file() {
                 let name = entry.file_name();
