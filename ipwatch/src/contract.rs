@@ -5,6 +5,7 @@
 //! `docs/contract/*.json` holds one example of each, which the tests read.
 
 mod cluster;
+mod holder;
 mod step;
 
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
+pub use self::holder::{Holder, HolderKind};
 pub use self::step::{Run, Step};
 
 use crate::fact::{Mac, Name, SourceStatus};
@@ -233,81 +235,6 @@ pub struct Interface {
     pub master: Option<String>,
 }
 
-/// Who or what keeps a netns alive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// What kind of hold it is.
-    pub kind: HolderKind,
-    /// The process; for a mount, one that sees it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// The thread, for `thread`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tid: Option<u32>,
-    /// Its name. May hold any byte a program chose: escape it before a terminal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub comm: Option<String>,
-    /// State letter, when it was looked at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<char>,
-    /// It has begun to exit and still holds the netns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exiting: Option<bool>,
-    /// Since when it has been so (exiting, else holding), RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
-    /// Path of the mount, for `mount`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mount_path: Option<String>,
-    /// Mount namespace of the mount.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mount_ns: Option<u64>,
-    /// The fd, for `fd` and `socket`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fd: Option<u32>,
-    /// For a `socket` that no process has: `tcp LOCAL → REMOTE STATE`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket: Option<String>,
-}
-
-impl Holder {
-    /// A holder of which nothing but its kind is known.
-    #[must_use]
-    pub fn of_kind(kind: HolderKind) -> Self {
-        Self {
-            kind,
-            pid: None,
-            tid: None,
-            comm: None,
-            state: None,
-            exiting: None,
-            since: None,
-            mount_path: None,
-            mount_ns: None,
-            fd: None,
-            socket: None,
-        }
-    }
-}
-
-/// What kind of hold it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HolderKind {
-    /// A process in it.
-    Process,
-    /// A thread in it whose process is not: its leader has exited, or it went there alone.
-    Thread,
-    /// A bind mount.
-    Mount,
-    /// An open fd.
-    Fd,
-    /// A socket.
-    Socket,
-    /// Nothing visible: a reference inside the kernel.
-    Kernel,
-}
-
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Container {
@@ -446,6 +373,13 @@ pub struct Verdict {
     pub free: bool,
     /// Why not, a line each; the first one weighs most. Empty when it is free.
     pub reasons: Vec<String>,
+    /// The networks of this node that can hand it out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<String>,
+    /// Whether it belongs to a network of this node, or is reserved in one. `false` says that no store known here would
+    /// hand it out; `free` then says only that nobody on this node has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_pool: Option<bool>,
     /// Who has it.
     pub holders: Vec<IpamHolder>,
     /// For whom it is reserved.

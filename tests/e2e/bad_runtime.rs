@@ -145,7 +145,7 @@ fn ten_thousand_mounts(lab: &Lab) {
     let crowd = Helper::new(Role::Crowd).arg(dir.to_str().unwrap()).arg("10000").start();
     netns.unmount();
     let daemon = Daemon::start(lab, &config(lab).cache_dir(pod.cache()));
-    let is = |h: &Value| h["kind"] == "mount" && h["pid"] == crowd.pid();
+    let is = |h: &Value| h["kind"] == "mount" && h["mount_ns_pid"] == crowd.pid();
     let holder = daemon.await_holder(lab.ip(7), netns.inode, "the mount among many", is);
     assert_eq!(holder["mount_path"], netns.path().to_str().unwrap());
     let rss = support::proc::rss_kib(daemon.pid());

@@ -32,7 +32,10 @@ fn it_answers_as_on_the_node(lab: &Lab) {
     let contained = start(lab);
     let path = before.path().to_str().unwrap();
     let is = |holder: &serde_json::Value| {
-        holder["kind"] == "mount" && holder["mount_path"] == path && holder["pid"].is_u64()
+        holder["kind"] == "mount"
+            && holder["mount_path"] == path
+            && holder["mount_ns_pid"].is_u64()
+            && holder["pid"].is_null()
     };
     contained.await_holder(lab.ip(7), before.inode, "mount, by its path on the node", is);
     let later = Netns::new(lab, "later");

@@ -48,7 +48,7 @@ fn a_bind_mount_alone_is_named(lab: &Lab) {
     let path = netns.path().to_str().unwrap();
     let is = |h: &Value| h["kind"] == "mount" && h["mount_path"] == path;
     let holder = daemon.await_holder(lab.ip(7), netns.inode, "mount", is);
-    assert!(holder["mount_ns"].is_u64(), "{holder}");
+    assert!(holder["mount_ns"].is_u64() && holder["pid"].is_null(), "{holder}");
 }
 
 /// The usual culprit: an agent in a mount namespace of its own still has the name mounted.
@@ -60,7 +60,7 @@ fn a_mount_in_another_mount_namespace_is_named(lab: &Lab) {
     netns.unmount();
     // Before it was unmounted here, the mount of the host may have been told.
     let is = |h: &Value| {
-        let there = h["mount_path"] == path.as_str() && h["pid"] == agent.pid();
+        let there = h["mount_path"] == path.as_str() && h["mount_ns_pid"] == agent.pid();
         h["kind"] == "mount" && there
     };
     daemon.await_holder(lab.ip(7), netns.inode, "mount of the agent", is);

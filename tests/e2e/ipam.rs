@@ -78,7 +78,11 @@ fn an_ip_is_checked_before_it_is_handed_out(lab: &Lab) {
     assert_eq!(taken["verdict"]["free"], false, "{taken}");
     assert_eq!(taken["verdict"]["holders"][0]["netns"]["inode"], pod.inode, "{taken}");
     assert_eq!(taken["verdict"]["reservations"][0]["container_id"], container.id.as_str());
-    assert_eq!(check(&["192.0.2.77"]).0, Some(0), "nobody has it");
+    let (code, nobodys) = check(&["192.0.2.77"]);
+    assert_eq!((code, &nobodys["verdict"]["in_pool"]), (Some(0), &Value::Bool(false)), "{nobodys}");
+    assert_eq!(check(&["192.0.2.77", "--strict"]).0, Some(4), "no pool has it");
+    assert_eq!(check(&[&ip, "--container", &container.id[..12]]).0, Some(0), "its own");
+    assert_eq!(check(&["0.0.0.0"]).0, Some(1), "no address of a container");
     // Freed in the store, and still up: the case that kubelet does not see.
     std::fs::remove_file(network.reservations().join(&ip)).unwrap();
     let freed = eventually("the store has let go of it", 10, || {

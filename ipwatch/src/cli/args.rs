@@ -19,7 +19,8 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 #[command(version, about, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 fine, 1 `scan` or `cluster scan` found something or `check` says no, 2 error or usage, \
-                  3 not found."
+                  3 not found, \
+                  4 `check --strict` in no pool."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
@@ -310,9 +311,12 @@ pub(super) struct Check {
     /// The IP
     #[arg(value_name = "IP")]
     pub(super) ip: IpAddr,
-    /// What this container already has of it does not count: its id, whole
+    /// What this container already has of it does not count: its id, or the first 12 characters or more
     #[arg(long, value_name = "ID")]
     pub(super) container: Option<String>,
+    /// Exit with 4 if nobody has it, but no IPAM pool of this node contains it
+    #[arg(long)]
+    pub(super) strict: bool,
 }
 
 #[derive(Debug, Args)]

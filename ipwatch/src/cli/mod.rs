@@ -44,6 +44,8 @@ enum Outcome {
     Findings,
     /// `check` says no.
     Taken,
+    /// `check --strict`: nobody has the IP, and no pool of this node contains it.
+    InNoPool,
 }
 
 /// Why a command did not do its work.
@@ -76,6 +78,9 @@ const ERROR: u8 = 2;
 /// Exit code when what was asked for is not there.
 const NOT_FOUND: u8 = 3;
 
+/// Exit code of `check --strict` for an IP that is in no pool.
+const IN_NO_POOL: u8 = 4;
+
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -98,6 +103,7 @@ pub fn main() -> ExitCode {
     match dispatch(cli) {
         Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Ok(Outcome::Findings | Outcome::Taken) => ExitCode::from(FINDINGS),
+        Ok(Outcome::InNoPool) => ExitCode::from(IN_NO_POOL),
         Err(failure) => failed(&failure),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use crate::contract::{
-    Address, ClusterFinding, Container, Document, Holder, HolderKind, Netns, Pod, SourceState,
+    Address, ClusterFinding, Container, Document, Holder, Netns, Pod, SourceState,
 };
 use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
@@ -146,40 +146,13 @@ pub(super) fn netns(netns: &Netns) -> String {
     }
 }
 
-/// A holder in a few words: `pid 812 java`, `mount /run/netns/x`.
-pub(super) fn holder(holder: &Holder) -> String {
-    let comm = holder.comm.as_deref().unwrap_or("?");
-    let pid = holder.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    match holder.kind {
-        HolderKind::Process => format!("pid {pid} {comm}"),
-        HolderKind::Thread => match holder.tid {
-            Some(tid) if Some(tid) != holder.pid => format!("pid {pid} thread {tid} {comm}"),
-            _ => format!("pid {pid} {comm}"),
-        },
-        HolderKind::Mount => format!("mount {}", holder.mount_path.as_deref().unwrap_or("?")),
-        HolderKind::Fd => format!("fd {} of pid {pid} {comm}", number(holder.fd)),
-        HolderKind::Socket => match &holder.socket {
-            Some(socket) => format!("socket {socket} of no process"),
-            None => format!("socket fd {} of pid {pid} {comm}", number(holder.fd)),
-        },
-        HolderKind::Kernel => match holder.pid {
-            Some(pid) => format!("kernel worker {pid} {comm}"),
-            None => "kernel reference".to_owned(),
-        },
-    }
-}
-
-fn number(value: Option<u32>) -> String {
-    value.map_or_else(|| "?".to_owned(), |value| value.to_string())
-}
-
 /// The first holder, the one at fault before others, and how many more there are.
 pub(super) fn holders(list: &[Holder]) -> String {
     let first = list.iter().find(|holder| holder.exiting == Some(true)).or(list.first());
     match (first, list.len()) {
         (None, _) => String::new(),
-        (Some(first), 1) => holder(first),
-        (Some(first), n) => format!("{} +{}", holder(first), n - 1),
+        (Some(first), 1) => first.words(),
+        (Some(first), n) => format!("{} +{}", first.words(), n - 1),
     }
 }
 
@@ -262,6 +235,7 @@ pub(super) fn cut(text: &str, length: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::HolderKind;
 
     #[test]
     fn ages_as_people_say_them() {
@@ -300,17 +274,10 @@ mod tests {
     #[test]
     fn the_holder_at_fault_comes_first() {
         let process = |pid, exiting| Holder {
-            kind: HolderKind::Process,
             pid: Some(pid),
-            tid: None,
             comm: Some("java".into()),
-            state: None,
             exiting,
-            since: None,
-            mount_path: None,
-            mount_ns: None,
-            fd: None,
-            socket: None,
+            ..Holder::of_kind(HolderKind::Process)
         };
         assert_eq!(holders(&[process(1, None), process(2, Some(true))]), "pid 2 java +1");
         assert_eq!(holders(&[process(1, None)]), "pid 1 java");

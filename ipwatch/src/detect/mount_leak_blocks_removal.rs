@@ -128,9 +128,9 @@ fn agent(map: &NodeMap, mount: &crate::fact::ContainerMount) -> Option<Text> {
 fn holder_view(found: &Leftover) -> contract::Holder {
     let process = found.mount.processes.first();
     contract::Holder {
-        pid: process.map(|process| process.pid),
-        comm: process.map(|process| process.comm.clone()),
         mount_path: Some(found.mount.path.clone()),
+        mount_ns_pid: process.map(|process| process.pid),
+        mount_ns_comm: process.map(|process| process.comm.clone()),
         mount_ns: Some(found.mount.mount_ns),
         ..contract::Holder::of_kind(HolderKind::Mount)
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::clock::Calendar;
-use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix, Verdict};
+use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
 use crate::fact::{BootNs, PodName};
 
 use super::dispute::{Grounds, Match};
@@ -11,7 +11,7 @@ use super::view::{interface_view, prefix_range};
 use super::{Netns, NodeMap, Policy, ReservationEntry, Word};
 
 /// Holders of one IP that are listed.
-const LISTED: usize = 16;
+pub(super) const LISTED: usize = 16;
 
 impl NodeMap {
     /// Every range of which is known how much of it is taken, and that.
@@ -146,69 +146,6 @@ impl NodeMap {
         all.map(view).collect()
     }
 
-    /// Whether an IP can be given to a new container on this node. With `container`, what is reserved for
-    /// that one and up in its netns does not count. Ids of findings are not filled in.
-    #[must_use]
-    pub fn verdict(&self, ip: IpAddr, container: Option<&str>) -> Verdict {
-        let mut reasons = Vec::new();
-        let own = |id: Option<&str>| container.is_some() && id == container;
-        for netns in self.with_ip(ip).filter_map(|id| self.netns.get(&id)).take(LISTED) {
-            let sandbox = netns.owner().map(|owner| &*owner.sandbox);
-            if !own(sandbox) {
-                reasons.push(self.holding(netns, ip));
-            }
-        }
-        for entry in self.reservations_of(ip).take(LISTED) {
-            if own(entry.container_id.as_deref()) {
-                continue;
-            }
-            let whose = entry.container_id.as_deref().unwrap_or("a pod");
-            let leaked =
-                if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
-            reasons.push(format!(
-                "{} has it reserved in network {} for {whose}{leaked}: {}",
-                entry.store, entry.network, entry.key
-            ));
-        }
-        // What is not seen may be there.
-        for name in ["netlink", "procfs"].into_iter().chain(self.stores()) {
-            if !self.answers(name) {
-                reasons.push(format!("{name} does not answer: nobody knows"));
-            }
-        }
-        let short = self.short().filter(|netns| netns.with_ip(ip).next().is_none());
-        reasons.extend(short.take(LISTED).map(|netns| {
-            let kept = netns.addresses.len();
-            format!(
-                "{} has more addresses than the {kept} that are kept: nobody knows",
-                name(netns)
-            )
-        }));
-        Verdict {
-            ip,
-            free: reasons.is_empty(),
-            reasons,
-            holders: self.ip_holders(ip),
-            reservations: self.reservations_of(ip).take(LISTED).map(reservation_view).collect(),
-            findings: Vec::new(),
-        }
-    }
-
-    fn holding(&self, netns: &Netns, ip: IpAddr) -> String {
-        let on = netns.with_ip(ip).next();
-        let device = on.and_then(|(key, _)| Some(netns.link(key.ifindex)?.name.clone()));
-        let device = device.map(|name| format!(" on {name}")).unwrap_or_default();
-        if netns.host {
-            return format!("the node itself has it{device}");
-        }
-        let pod = self.sandbox_of(netns.id).1;
-        let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
-        let name = name(netns);
-        let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
-        let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
-        format!("{name}{whose} has it{device}{dying}")
-    }
-
     /// What a store says of an address that a netns has: its own reservation before another's.
     pub(super) fn reservation_at(
         &self,
@@ -224,12 +161,7 @@ impl NodeMap {
     }
 }
 
-fn name(netns: &Netns) -> String {
-    let inode = netns.names.inode;
-    inode.map_or_else(|| netns.identity.to_string(), |inode| format!("net:[{inode}]"))
-}
-
-fn reservation_view(entry: &ReservationEntry) -> contract::Reservation {
+pub(super) fn reservation_view(entry: &ReservationEntry) -> contract::Reservation {
     contract::Reservation {
         store: entry.store.to_string(),
         network: Some(entry.network.to_string()),

@@ -71,6 +71,7 @@ mod task;
 mod teardown;
 mod tenure;
 mod unasked;
+mod verdict;
 mod view;
 pub mod want;
 mod ways;

@@ -14,6 +14,7 @@ mod order;
 mod owner;
 mod reach;
 mod runs;
+mod verdict;
 mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};

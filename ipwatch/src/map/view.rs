@@ -215,9 +215,9 @@ fn other_view(other: &Holder) -> contract::Holder {
     use contract::HolderKind;
     match other {
         Holder::Mount { mount_ns, path, comm, .. } => contract::Holder {
-            pid: other.process(),
-            comm: comm.clone().filter(|_| other.process().is_some()),
             mount_path: Some(path.clone()),
+            mount_ns_pid: other.process(),
+            mount_ns_comm: comm.clone().filter(|_| other.process().is_some()),
             mount_ns: Some(*mount_ns),
             ..contract::Holder::of_kind(HolderKind::Mount)
         },

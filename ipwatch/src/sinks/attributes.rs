@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::Node;
 use super::names::{self, Name};
-use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
+use crate::contract::{Container, Holder, Netns, Pod};
 use crate::escape::escape;
 
 /// Maximum number of holders in one attribute; `ipwatch.holders.count` has their total.
@@ -83,25 +83,12 @@ pub(super) fn holders(holders: &[Holder], out: &mut Vec<KeyValue>) {
 }
 
 fn holder(holder: &Holder) -> String {
-    let mut line = match holder.kind {
-        HolderKind::Process => "process",
-        HolderKind::Thread => "thread",
-        HolderKind::Mount => "mount",
-        HolderKind::Fd => "fd",
-        HolderKind::Socket => "socket",
-        HolderKind::Kernel => "kernel",
-    }
-    .to_owned();
-    let numbers = [("pid", holder.pid), ("tid", holder.tid), ("fd", holder.fd)];
-    for (name, number) in numbers.into_iter().filter_map(|(name, n)| n.map(|n| (name, n))) {
-        line.push_str(&format!(" {name} {number}"));
-    }
-    for name in [&holder.comm, &holder.mount_path].into_iter().flatten() {
-        line.push(' ');
-        line.push_str(name);
+    let mut line = holder.words();
+    if let Some(place) = holder.mount_place() {
+        line.push_str(&format!(" in {place}"));
     }
     if holder.exiting == Some(true) {
-        line.push_str(" exiting");
+        line.push_str(", exiting");
     }
     line
 }

@@ -72,12 +72,7 @@ pub(super) fn sentence(change: &Change) -> String {
         let _ = write!(line, " of {pod}");
     }
     if let Some(holder) = finding.holders.first() {
-        if let Some(pid) = holder.pid {
-            let _ = write!(line, ", held by pid {pid}");
-        }
-        if let Some(comm) = &holder.comm {
-            let _ = write!(line, " {}", escape(comm));
-        }
+        let _ = write!(line, ", held by {}", escape(&holder.words()));
         if finding.holders.len() > 1 {
             let _ = write!(line, " and {} more", finding.holders.len() - 1);
         }

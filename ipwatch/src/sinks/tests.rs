@@ -27,17 +27,11 @@ pub(crate) fn opened(id: &str) -> Change {
             network: None,
         },
         holders: vec![Holder {
-            kind: HolderKind::Process,
             pid: Some(812),
-            tid: None,
             comm: Some("java".to_owned()),
             state: Some('D'),
             exiting: Some(true),
-            since: None,
-            mount_path: None,
-            mount_ns: None,
-            fd: None,
-            socket: None,
+            ..Holder::of_kind(HolderKind::Process)
         }],
         evidence: vec![Evidence {
             source: "procfs".to_owned(),

@@ -27,7 +27,7 @@ fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
         finding["holders"].as_array().is_some_and(|all| {
             all.iter().any(|holder| {
                 let path = holder["mount_path"].as_str().unwrap_or_default();
-                holder["pid"] == agent.pid() && path.contains(&pod.sandbox)
+                holder["mount_ns_pid"] == agent.pid() && path.contains(&pod.sandbox)
             })
         })
     };
@@ -35,7 +35,7 @@ fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
     let own = std::fs::read_link(format!("/proc/{}/ns/mnt", agent.pid())).unwrap();
     for holder in finding["holders"].as_array().unwrap() {
         assert_eq!(own.to_str(), Some(&*format!("mnt:[{}]", holder["mount_ns"])), "{finding:#?}");
-        assert_eq!(holder["comm"], "node-agent", "{finding:#?}");
+        assert_eq!(holder["mount_ns_comm"], "node-agent", "{finding:#?}");
     }
     let remedies = finding["remediation"].to_string();
     assert!(!remedies.contains("nsenter"), "nothing of the agent's is run: {remedies}");

@@ -96,7 +96,8 @@ fn netns_that_are_held_in_every_way(lab: &Lab) {
         let named = finding["holders"].as_array().unwrap();
         assert!(named.iter().all(|holder| holder["kind"] == *kind), "{kind}: {finding:#?}");
         if let Some(helper) = helper.as_ref().filter(|_| *kind != "kernel") {
-            assert!(named.iter().any(|h| h["pid"] == helper.pid()), "{kind}: {finding:#?}");
+            let pid = if *kind == "mount" { "mount_ns_pid" } else { "pid" };
+            assert!(named.iter().any(|h| h[pid] == helper.pid()), "{kind}: {finding:#?}");
         }
     }
     holders.into_iter().flatten().for_each(support::role::Running::end);

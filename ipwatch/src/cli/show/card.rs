@@ -3,7 +3,7 @@
 use crate::cli::output::View;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
-use crate::contract::{Address, Container, Holder, HolderKind, Neighbour, Pod};
+use crate::contract::{Address, Container, Holder, Neighbour, Pod};
 use crate::escape::escape;
 use crate::finding::{Finding, Status};
 
@@ -92,12 +92,9 @@ fn kernel(address: &Address, view: View) -> String {
 
 /// A holder and how it stands.
 pub(super) fn holding(holder: &Holder, view: View) -> String {
-    let mut text = text::holder(holder);
-    if let (HolderKind::Mount, Some(mount_ns)) = (holder.kind, holder.mount_ns) {
-        text.push_str(&format!(" in mount namespace {mount_ns}"));
-        if let Some(pid) = holder.pid {
-            text.push_str(&format!(" (seen by pid {pid})"));
-        }
+    let mut text = holder.words();
+    if let Some(place) = holder.mount_place() {
+        text.push_str(&format!(" in {place}"));
     }
     let age = view.now.age(holder.since.as_deref());
     match (holder.exiting, age.as_str()) {
@@ -218,7 +215,7 @@ finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
             "10.0.3.23   in use",
             "holder   pid 2204 thread 2207 worker, state S",
             "holder   pid 2204 thread 2209 worker, exiting for 20s, state D",
-            "holder   mount /run/netns/cni-aa10 in mount namespace 4026532001 (seen by pid 1840)",
+            "holder   mount /run/netns/cni-aa10 in the mount namespace of pid 1840 node-agent",
             "holder   fd 14 of pid 1977 node-agent",
             "holder   socket fd 15 of pid 1977 node-agent",
             "holder   socket tcp 10.0.3.23:443 → 10.0.9.9:51234 FIN-WAIT-1 of no process",

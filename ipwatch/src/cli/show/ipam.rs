@@ -90,7 +90,12 @@ fn in_kernel(holders: &[IpamHolder]) -> String {
 /// Whether an IP is free, and why not.
 pub(super) fn verdict(verdict: &Verdict) -> String {
     let word = if verdict.free { "free" } else { "NOT FREE" };
-    let mut text = format!("{}  {word}\n", verdict.ip);
+    let pool = match verdict.in_pool {
+        Some(false) => ", in no pool of this node".to_owned(),
+        _ if verdict.pools.is_empty() => String::new(),
+        _ => format!(", in the pool of {}", escape(&verdict.pools.join(", "))),
+    };
+    let mut text = format!("{}  {word}{pool}\n", verdict.ip);
     for reason in &verdict.reasons {
         text.push_str(&format!("  {}\n", escape(reason)));
     }
@@ -135,8 +140,7 @@ IP         NETWORK  RESERVED FOR  KERNEL      RUNTIME  AGREE   AGE
     fn a_verdict_says_why_and_where_to_read_on() {
         let sample = sample("check.json");
         let text = document(&sample, plain(&sample));
-        let begins =
-            "10.0.3.17  NOT FREE\n  net:[4026532177], that of pod shop/api-0 has it on eth0\n";
+        let begins = "10.0.3.17  NOT FREE, in the pool of cbr0\n  net:[4026532177], that of pod shop/api-0 has it on eth0\n";
         assert!(text.starts_with(begins), "{text}");
         assert!(text.ends_with("ipwatch explain k3f9xq2mzt7ahw4c\n"), "{text}");
     }

@@ -488,7 +488,7 @@ pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_anot
     let found = case.only();
     assert_eq!(found.code, Code::MountLeakBlocksRemoval);
     let holder = &found.holders[0];
-    assert_eq!((holder.pid, holder.mount_ns), (Some(40), Some(5)));
+    assert_eq!((holder.pid, holder.mount_ns, holder.mount_ns_pid), (None, Some(5), Some(40)));
     assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
     let command = found.remediation[0].command.as_ref().unwrap().sh();
     assert!(command.starts_with("readlink /proc/40/ns/mnt | grep -qxF 'mnt:["), "{command}");

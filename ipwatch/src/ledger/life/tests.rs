@@ -27,17 +27,11 @@ fn candidate(key: &str, observed: u64) -> Candidate {
 
 fn holder(pid: u32) -> Holder {
     Holder {
-        kind: crate::contract::HolderKind::Process,
         pid: Some(pid),
-        tid: None,
         comm: Some("cat".to_owned()),
         state: Some('S'),
         exiting: Some(true),
-        since: None,
-        mount_path: None,
-        mount_ns: None,
-        fd: None,
-        socket: None,
+        ..Holder::of_kind(crate::contract::HolderKind::Process)
     }
 }
 

@@ -142,13 +142,9 @@ fn message(finding: &Finding) -> String {
         (None, None) => None,
     };
     let held = finding.holders.first().map(|holder| {
-        let pid = holder.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
-        let comm = holder.comm.as_deref().map(|comm| format!(" {comm}")).unwrap_or_default();
         let more = finding.holders.len() - 1;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        // A mount or a socket has neither.
-        let what = if pid.is_empty() && comm.is_empty() { " something" } else { "" };
-        format!("held by{what}{pid}{comm}{more}")
+        format!("held by {}{more}", holder.words())
     });
     let title: Vec<String> = [about, held].into_iter().flatten().collect();
     if !title.is_empty() {

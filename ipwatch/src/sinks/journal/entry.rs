@@ -65,6 +65,7 @@ fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<Str
     optional("IPWATCH_CONTAINER", subject.container.as_ref().and_then(|one| text(&one.id)));
     optional("IPWATCH_NETWORK", text(&subject.network));
     if let Some(holder) = finding.holders.first() {
+        optional("IPWATCH_HOLDER", Some(escape(&holder.words()).into_owned()));
         optional("IPWATCH_HOLDER_PID", holder.pid.map(|pid| pid.to_string()));
         optional("IPWATCH_HOLDER_COMM", text(&holder.comm));
     }

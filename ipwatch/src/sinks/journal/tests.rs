@@ -67,3 +67,18 @@ fn what_is_unknown_is_absent() {
         assert!(!log.contains(part), "{part} is in {log}");
     }
 }
+
+#[test]
+fn a_mount_has_no_process() {
+    let mut change = opened("a");
+    change.finding.holders = vec![crate::contract::Holder {
+        mount_path: Some("/run/netns/x".to_owned()),
+        mount_ns: Some(4_026_531_841),
+        mount_ns_pid: Some(805),
+        mount_ns_comm: Some("ipwatch".to_owned()),
+        ..crate::contract::Holder::of_kind(crate::contract::HolderKind::Mount)
+    }];
+    let log = log(&[change]);
+    assert!(log.contains("held by mount /run/netns/x"), "{log}");
+    assert!(!log.contains("805") && !log.contains("holder.pid"), "{log}");
+}

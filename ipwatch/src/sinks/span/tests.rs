@@ -97,7 +97,7 @@ fn attributes_have_the_names_that_everybody_knows() {
     }
     assert!(!values.contains_key("thread.id"), "what is unknown is absent");
     let Value::ArrayValue(holders) = &values["ipwatch.holders"] else { panic!() };
-    assert_eq!(holders.values[0].value, Some(string("process pid 812 java exiting")));
+    assert_eq!(holders.values[0].value, Some(string("pid 812 java, exiting")));
 }
 
 #[test]

@@ -33,7 +33,7 @@ netns host
 netns 4026532290
 ├─ 10.0.3.23/24 on eth0 0a:58:0a:00:03:17, up 12m
 │  └─ host-local cbr0 reserves it for b1946ac92492
-├─ mount /run/netns/cni-aa10 in mount namespace 4026532001 (seen by pid 1840)
+├─ mount /run/netns/cni-aa10 in the mount namespace of pid 1840 node-agent
 ├─ fd 14 of pid 1977 node-agent
 ├─ socket fd 15 of pid 1977 node-agent
 ├─ socket tcp 10.0.3.23:443 → 10.0.9.9:51234 FIN-WAIT-1 of no process
