@@ -3,10 +3,11 @@
 #[path = "../../xtask/src/demo/stage.rs"]
 mod stage;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use support::remedy::{Shell, change, changes};
+use support::remedy::{Shell, change, changes, forms};
 use support::{Config, Daemon, Lab};
 
 use crate::remedies::Fusectl;
@@ -45,6 +46,18 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
     for finding in daemon.findings().iter().filter(|finding| of_demo(finding)) {
         let known = [&leaked, &stuck].iter().any(|one| one["id"] == finding["id"]);
         assert!(known, "{finding:#?}");
+    }
+    // What it shows of one look, without the daemon, tells the same commands.
+    let known: BTreeSet<String> = [&leaked, &stuck].into_iter().flat_map(forms).collect();
+    let config = lab.dir().join("ipwatch.toml");
+    let looked = daemon.ask(&["scan", "-o", "json", "--config", config.to_str().expect("text")]);
+    let looked: Value = serde_json::from_slice(&looked.stdout).expect("a document");
+    let looked = looked["findings"].as_array().expect("findings");
+    let looked: Vec<&Value> = looked.iter().filter(|finding| of_demo(finding)).collect();
+    assert!(!looked.is_empty(), "one look shows what hangs");
+    for finding in looked {
+        let forms = forms(finding);
+        assert!(forms.is_subset(&known), "no test runs {:?}", forms.difference(&known));
     }
     [&leaked, &stuck].into_iter().for_each(|finding| shell.looks(finding));
 

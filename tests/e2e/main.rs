@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
-//! [`neighbour_links`] (what is found), [`remedies`] and [`demo`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
+//! [`neighbour_links`] (what is found), [`remedies`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
@@ -30,6 +30,7 @@ mod chart;
 mod cluster;
 mod cni_calls;
 mod container;
+mod dead_nfs;
 mod demo;
 mod differential;
 mod etcd;
@@ -80,6 +81,7 @@ fn main() -> std::process::ExitCode {
         ways_to_die::TESTS,
         remedies::TESTS,
         demo::TESTS,
+        dead_nfs::TESTS,
         never::TESTS,
         never_ipam::TESTS,
         never_pool::TESTS,

@@ -16,6 +16,7 @@ support::tests! {
     a_reload_takes_over_what_needs_no_restart_and_keeps_the_map,
     a_shorter_grace_is_for_who_hangs_already_too needs [Fuse],
     a_configuration_broken_at_reload_changes_nothing,
+    doctor_asks_the_daemon_of_the_configuration_that_is_named,
     the_journal_gets_fields needs [Fuse],
     with_the_units_capabilities_it_sees_everything needs [Fuse] @ Kernel Stock,
     a_capability_that_is_missing_is_named @ Kernel,
@@ -191,6 +192,16 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
     let done = reload(lab, &daemon, &mut manager, &config.text());
     assert!(done.contains("reloaded: nothing to take over"), "{done}");
     assert!(daemon.ask(&["doctor"]).status.success());
+}
+
+fn doctor_asks_the_daemon_of_the_configuration_that_is_named(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    let file = lab.dir().join("named.toml");
+    fs::write(&file, format!("socket = {:?}\n", daemon.socket())).unwrap();
+    let doctor = Command::new(daemon::binary()).args(["doctor", "--config"]).arg(&file).output();
+    let (out, own) = (doctor.unwrap(), daemon.ask(&["doctor"]));
+    assert!(out.status.success() && own.status.success(), "{out:?}");
+    assert!(out.stderr.is_empty(), "it asks another one, or none: {out:?}");
 }
 
 fn the_journal_gets_fields(lab: &Lab) {

@@ -258,6 +258,10 @@ fn explain_says_what_to_do(lab: &Lab) {
     let runbook = explained(CODE);
     assert!(runbook.starts_with(&format!("# {CODE}")), "a code brings its runbook");
     assert!(runbook.contains("/sys/fs/fuse/connections/"), "with the way out: {runbook}");
+    // An error that no finding is about has a meaning still.
+    let pasted = daemon.ask(&["explain", "time limit exceeded while waiting to become leader"]);
+    let said = String::from_utf8_lossy(&pasted.stderr);
+    assert!(said.contains("Whereabouts") && said.contains("`ipwatch explain "), "{said}");
 }
 
 fn the_innocent_raise_nothing(lab: &Lab) {

@@ -145,8 +145,8 @@ fn is_frame_of_fuse(text: &str) -> bool {
     frame == "request_wait_answer" || frame.starts_with("fuse_") && !frame.starts_with("fuse_dev_")
 }
 
-/// No NFS is here: the command is told of a record in which what hangs is called NFS, with the pid and the mount point
-/// of what really hangs, on FUSE. `umount -f` asks either file system to fail its requests (`umount_begin`, by
+/// No NFS is here (`dead_nfs` has it, in a VM): the command is told of a record in which what hangs is called NFS, with
+/// the pid and the mount point of what really hangs, on FUSE. `umount -f` asks either file system to fail its requests (`umount_begin`, by
 /// `do_umount`, fs/namespace.c, 6.12).
 fn what_is_told_of_nfs_fails_the_requests_of_the_process(lab: &Lab) {
     let mut hung = Hung::mount(lab);

@@ -241,8 +241,7 @@ fn run_one(all: &[Test], name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs them; where they are the whole, every command of a finding that changes something must have been run by one of
-/// them.
+/// Runs them; where they are the whole, every form of command of a finding must have been run by one of them.
 fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         eprintln!("these tests make network namespaces: run them as root");
@@ -288,7 +287,7 @@ fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
         println!("failed: {}", short(test));
     }
     if !all_ran {
-        println!("failed: every command of a finding that changes something is run by a test");
+        println!("failed: every command of a finding is run by a test");
     }
     let failed = count.failed.len() + usize::from(!all_ran);
     println!("{} passed, {failed} failed, {} skipped", count.passed, count.skipped);

@@ -4,7 +4,7 @@
 //! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
 //!   after it, whatever became of it; [`need`] says what a place must offer; [`shared`] keeps what tests share.
 //! - [`netns`] makes namespaces and devices; [`role`] the helper processes, which are this same
-//!   binary started under another role; [`fuse`] a file system that never answers; [`rtnl`] a
+//!   binary started under another role; [`fuse`] a file system that never answers, [`nfs`] one whose server dies; [`rtnl`] a
 //!   kernel whose teardown hangs; [`stuck`] and
 //!   [`innocent`] the processes that must be found and those that must not.
 //! - [`arp`] asks on a link who answers.
@@ -47,6 +47,7 @@ pub mod lead;
 pub mod need;
 pub mod netns;
 pub mod network;
+pub mod nfs;
 mod peek;
 pub mod pod;
 pub mod podman;

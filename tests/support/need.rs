@@ -59,6 +59,8 @@ pub enum Need {
     Vxlan,
     /// An `umount` that takes a mount namespace as an argument (`-N`, util-linux 2.35).
     UmountN,
+    /// The kernel's client of NFS.
+    Nfs,
 }
 
 impl Need {
@@ -112,6 +114,10 @@ impl Need {
             Need::Macvlan => no_device("link low type macvlan mode bridge"),
             Need::Vxlan => no_device("type vxlan id 7 remote 100.64.0.1 dstport 4789"),
             Need::UmountN => without_umount(),
+            Need::Nfs => {
+                let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+                (!known.lines().any(|line| line == "nodev\tnfs")).then(|| "no NFS client".into())
+            }
         }
     }
 }

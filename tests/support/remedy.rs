@@ -5,8 +5,8 @@
 //! Where there is a containerd, `crictl` has it do what it is told ([`Shell::with_runtime`]); where there is an API
 //! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
 //!
-//! Every form of command that a finding of a test carries is to be run by some test: the harness counts both
-//! ([`Forms`]), and a whole run in which one was not run has failed.
+//! Every form of command that a finding of a test carries, whether it changes something or only looks, is to be run by
+//! some test: the harness counts both ([`Forms`]), and a whole run in which one was not run has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,8 +25,6 @@ const STAND_INS: [&str; 3] = ["kubectl", "crictl", "calicoctl"];
 /// What begins a line about a form of command that a finding has, and about one that was run.
 const PRINTED: &str = "PRINTED ";
 const RAN: &str = "RAN ";
-/// What such a command does, if it does not only look.
-const CHANGES: &str = "changes";
 
 /// A root shell of a lab.
 #[derive(Debug)]
@@ -181,9 +179,8 @@ pub fn printed(finding: &Value) {
         let (Some(command), form) = (step["command"].as_str(), form(step)) else { continue };
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.values().any(|known| *known == form) {
-            let does = if step["changes"] == true { CHANGES } else { "looks" };
             let code = finding["code"].as_str().unwrap_or_default();
-            println!("{PRINTED}{code}\t{does}\t{form}");
+            println!("{PRINTED}{code}\t{form}");
         }
         seen.insert(command.to_owned(), form);
     }
@@ -279,8 +276,8 @@ fn shape(at: usize, word: &str) -> &str {
 /// The forms of commands that findings of a run had, and those that were run.
 #[derive(Debug, Default)]
 pub(crate) struct Forms {
-    /// With a test and a code that has it, and whether it changes something.
-    printed: BTreeMap<String, (String, bool)>,
+    /// With a test and a code that has it.
+    printed: BTreeMap<String, String>,
     ran: BTreeSet<String>,
 }
 
@@ -291,15 +288,14 @@ impl Forms {
             if let Some(form) = line.strip_prefix(RAN) {
                 self.ran.insert(form.to_owned());
             } else if let Some(line) = line.strip_prefix(PRINTED) {
-                let cells: Vec<&str> = line.splitn(3, '\t').collect();
-                let [code, does, form] = cells[..] else { continue };
+                let Some((code, form)) = line.split_once('\t') else { continue };
                 let entry = self.printed.entry(form.to_owned());
-                entry.or_insert_with(|| (format!("{code} of {test}"), does == CHANGES));
+                entry.or_insert_with(|| format!("{code} of {test}"));
             }
         }
     }
 
-    /// Prints how many there are, and which no test ran. Whether all were run that change something.
+    /// Prints how many there are, and which no test ran. Whether all were run.
     pub(crate) fn print(&self) -> bool {
         let left = self.printed.iter().filter(|(form, _)| !self.ran.contains(*form));
         let left: Vec<_> = left.collect();
@@ -307,9 +303,16 @@ impl Forms {
             let (all, ran) = (self.printed.len(), self.printed.len() - left.len());
             println!("commands of findings: {all} forms, of which {ran} were run by a test");
         }
-        left.iter().for_each(|(form, (whose, _))| println!("never run: {form} ({whose})"));
-        left.iter().all(|(_, (_, changes))| !changes)
+        left.iter().for_each(|(form, whose)| println!("never run: {form} ({whose})"));
+        left.is_empty()
     }
+}
+
+/// The forms of all commands of a finding.
+#[must_use]
+pub fn forms(finding: &Value) -> BTreeSet<String> {
+    let steps = finding["steps"].as_array().into_iter().flatten();
+    steps.filter(|step| step["command"].is_string()).map(form).collect()
 }
 
 /// The commands of a finding that change something.

@@ -8,7 +8,12 @@ use crate::api::client::{Client, ClientError};
 
 pub(super) fn doctor(global: &Global, out: &Out, asked: &Doctor) -> Result<Outcome, Failure> {
     let Doctor { configured, canary } = asked;
-    let client = Client::new(global.socket());
+    // Whoever names a configuration means the daemon that has it.
+    let socket = match configured.config {
+        Some(_) => daemon::config(global, configured)?.socket,
+        None => global.socket(),
+    };
+    let client = Client::new(socket);
     let document = match wait_for(client.ask(if *canary { &Ask::Canary } else { &Ask::Doctor }))? {
         Ok(document) => document,
         Err(ClientError::NoDaemon(path)) => {

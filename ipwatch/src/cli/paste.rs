@@ -104,6 +104,11 @@ const TROUBLES: &[Trouble] = &[
         codes: &[Code::CniDelFailing, Code::CniDelHitsSuccessor, Code::IpamStoreUnreadable],
     },
     Trouble {
+        says: &[&["waiting to become leader"], &["overlappingrangeipreservation error"]],
+        means: "Whereabouts does not get at its reservations in the API server, or not in time",
+        codes: &[Code::SandboxCrashLoop, Code::IpamReservationLeaked],
+    },
+    Trouble {
         says: &[&["container veth name", "already exists"]],
         means: "an earlier attempt left its device in the sandbox's network namespace",
         codes: &[Code::SandboxCrashLoop, Code::NetnsLeaked, Code::VethOrphaned],

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::kubernetes::{ControlPlane, stores};
 use support::pod::{Containerd, PodSandbox};
 use support::poll::until;
-use support::remedy::{Shell, change};
+use support::remedy::{Shell, change, changes};
 use support::{Daemon, Lab};
 
 use crate::lead::exhaustion::{EXHAUSTING, network_of};
@@ -42,6 +42,7 @@ fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
 fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let control = ControlPlane::start_as(lab, &[]);
     stores::whereabouts(&control);
+    let overlapping = stores::overlapping(&control);
     let mut containerd = Containerd::start(lab);
     let name = |n: usize| format!("db-{n}");
     let dead: Vec<PodSandbox> = (0..2).map(|n| containerd.pod(&name(n)).sandbox()).collect();
@@ -64,6 +65,8 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     stores::pool(&control, &network, &json!({ "range": range, "allocations": allocations }))
         .unwrap();
 
+    stores::reserve(&control, &overlapping, &ip(12), "shop/db-1", &dead[1].sandbox);
+
     let config = config_for(&containerd).line(&lines(lab, &control));
     let daemon = Daemon::start(lab, &config);
     await_ready(&daemon, std::slice::from_ref(&living));
@@ -80,6 +83,9 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     for said in ["5 of 5 taken, 2 of them leaked, 0 free", "for 2 if the leaks were freed"] {
         assert!(text.contains(said), "{said}: {full:#?}");
     }
+    // What pods are told is in this plugin's words, not in host-local's.
+    assert!(full.to_string().contains("Could not allocate IP in range"), "{full:#?}");
+    assert!(!full.to_string().contains("available in range set"), "{full:#?}");
     let shell = Shell::new(lab).with_kubectl(&control.admin_config());
     shell.looks(&full);
     let mut leaks = Vec::new();
@@ -105,9 +111,36 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let told: BTreeSet<String> = of_pool.filter_map(|finding| whose(&finding)).collect();
     assert_eq!(told, BTreeSet::from([ip(10), ip(12)]));
     assert_ne!(network, network_of(&containerd));
+    let (leak, _) = &leaks[1];
+    comes_back(&shell, &control, &network, &overlapping, leak);
     for (leak, offset) in leaks {
         frees(&shell, &control, &network, &leak, offset);
     }
+}
+
+/// The pod of a leak is back under its name on another node, with the same IP: whatever is printed is run line by line,
+/// and it keeps both that and what keeps the IP for all pools.
+fn comes_back(shell: &Shell, control: &ControlPlane, pool: &str, overlapping: &str, leak: &Value) {
+    const NEW: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+    let ip = leak["subject"]["ip"].as_str().expect("an IP");
+    let (path, kept) = (format!("{}/{pool}", stores::POOLS), format!("{overlapping}/{ip}"));
+    let before = control.api().get(&path).expect("the pool")["spec"]["allocations"]["12"].clone();
+    let set = |one: &Value| {
+        let mut object = control.api().get(&path).expect("the pool");
+        object["spec"]["allocations"]["12"] = one.clone();
+        control.api().ask("PUT", &path, Some(&object)).expect("write the pool");
+    };
+    let living = json!({ "id": NEW, "podref": "shop/db-1", "ifname": "net1" });
+    set(&living);
+    stores::reserve(control, overlapping, ip, "shop/db-1", NEW);
+    for command in changes(leak) {
+        let _ = shell.run(&command);
+    }
+    let after = control.api().get(&path).expect("the pool");
+    assert_eq!(after["spec"]["allocations"]["12"], living, "a living pod's IP was freed");
+    let after = control.api().get(&kept).expect("a living pod's reservation is there");
+    assert_eq!(after["spec"]["containerid"], NEW, "{after:#?}");
+    set(&before);
 }
 
 /// The printed command frees the allocation, if it is still the one that leaked.

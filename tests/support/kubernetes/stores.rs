@@ -9,6 +9,8 @@ use super::ControlPlane;
 
 /// Definition of Whereabouts' pools.
 pub const IP_POOLS: &str = include_str!("../../fixtures/crds/whereabouts-ippools.yaml");
+/// Definition of what keeps an IP for all of its pools.
+const OVERLAPPING: &str = include_str!("../../fixtures/crds/whereabouts-overlapping.yaml");
 /// Definition of Multus' networks.
 pub const NETWORKS: &str = include_str!("../../fixtures/crds/net-attach-def.yaml");
 /// What the daemon may, to read Whereabouts' pools: by our own manifest.
@@ -37,6 +39,26 @@ pub fn pool(control: &ControlPlane, name: &str, spec: &Value) -> Result<Value, S
         "metadata": { "name": name }, "spec": spec,
     });
     control.api().ask("POST", POOLS, Some(&pool))
+}
+
+/// Has the API server know the reservations that keep an IP for all pools; where they are is the answer.
+#[must_use]
+pub fn overlapping(control: &ControlPlane) -> String {
+    control.define(OVERLAPPING);
+    POOLS.replace("ippools", "overlappingrangeipreservations")
+}
+
+/// The reservation of an IP for all pools, and whose it is: one that was there goes.
+pub fn reserve(control: &ControlPlane, all: &str, ip: &str, podref: &str, id: &str) {
+    let path = format!("{all}/{ip}");
+    if control.api().get(&path).is_ok() {
+        control.api().ask("DELETE", &path, None).expect("delete a reservation");
+    }
+    let object = json!({
+        "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation",
+        "metadata": { "name": ip }, "spec": { "podref": podref, "containerid": id },
+    });
+    control.api().create(all, &object);
 }
 
 /// A network whose IPs come from Whereabouts, by these words of its `ipam`.

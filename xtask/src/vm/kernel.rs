@@ -59,13 +59,14 @@ pub(crate) fn named(name: &str) -> Result<Stock> {
 
 /// What the tests need beyond what is built in; virtio for the one NIC, and for the disks of the VMs that boot
 /// systemd. The others need none: input comes in the initramfs and output goes to the console.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "veth",
     "bridge",
     "macvlan",
     "ipvlan",
     "dummy",
     "fuse",
+    "nfsv3",
     "8021q",
     "vxlan",
     "vrf",

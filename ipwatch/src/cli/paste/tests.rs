@@ -51,6 +51,18 @@ fn errors_as_they_are_logged_have_a_runbook() {
             Code::SandboxCrashLoop,
         ),
         (
+            r#"plugin type="whereabouts" failed (add): time limit exceeded while waiting to become leader"#,
+            Code::SandboxCrashLoop,
+        ),
+        (
+            "error at storage engine: k8s get OverlappingRangeIPReservation error: client rate limiter Wait returned an error",
+            Code::SandboxCrashLoop,
+        ),
+        (
+            r#"plugin type="whereabouts" failed (delete): time limit exceeded while waiting to become leader"#,
+            Code::CniDelFailing,
+        ),
+        (
             r#"rpc error: code = Unknown desc = failed to stop container "8a1f": an error occurs during waiting for container "8a1f" to be killed: wait container "8a1f": context deadline exceeded"#,
             Code::IpHeldByStuckProcess,
         ),
