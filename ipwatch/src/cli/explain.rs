@@ -202,7 +202,7 @@ fn healthy(out: &Out, what: &str, document: Document) -> Result<Outcome, Failure
     let mut text = format!("{}: nothing wrong is known\n", escape(what));
     for address in addresses {
         text.push('\n');
-        text.push_str(&card::render(address, &card::Around::default(), out.view(&document)));
+        text.push_str(&card::render(address, out.view(&document)));
     }
     out.raw(text.as_bytes())?;
     Ok(Outcome::Fine)

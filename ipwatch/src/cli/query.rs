@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::args::{Format, Global, Query, What, Within};
 use super::output::{Out, View};
-use super::show::card::{self, Around};
+use super::show::ip::{self, Around};
 use super::{Failure, Outcome, show, text};
 use crate::api::client::{Client, ClientError, Watch};
 use crate::api::{Ask, Prefix, Selector, Stream};
@@ -33,6 +33,10 @@ pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Ou
             // Programs get a document all the same: an empty list, and how the sources stand.
             if !out.for_people() {
                 out.document(&document, true)?;
+            } else if let Ask::Addresses(Selector::Ip(Some(prefix))) = &ask
+                && is_card(out, *prefix)
+            {
+                out.raw(answer(&client, out, &ask, &document).await?.as_bytes())?;
             }
             Err(Failure::NotFound(message))
         }
@@ -105,7 +109,9 @@ async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failur
         let (document, missing) = look(client, ask).await?;
         if shown.as_ref() != Some(&document.body) {
             out.clear()?;
-            let text = match missing.filter(|_| out.for_people()) {
+            let card =
+                matches!(ask, Ask::Addresses(Selector::Ip(Some(prefix))) if is_card(out, *prefix));
+            let text = match missing.filter(|_| out.for_people() && !card) {
                 Some(message) => format!("{}\n", escape(&message)),
                 None => answer(client, out, ask, &document).await?,
             };
@@ -136,8 +142,7 @@ async fn settled(watch: &mut Watch) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The text of an answer: trees where they were asked for, the card when one address was asked for
-/// and is there once.
+/// The text of an answer: trees where they were asked for, the card when one IP was asked for.
 async fn answer(
     client: &Client,
     out: &Out,
@@ -156,19 +161,36 @@ async fn answer(
             Ok(show::trees(document, &open_findings(client, addresses).await, view))
         }
         (Ask::Addresses(Selector::Ip(Some(prefix))), Body::Addresses(addresses))
-            if out.for_people() && prefix.is_host() && addresses.len() == 1 =>
+            if is_card(out, *prefix) =>
         {
             let around = around(client, *prefix, addresses).await;
-            Ok(addresses.iter().map(|address| card::render(address, &around, view)).collect())
+            Ok(ip::render(prefix.ip, addresses, &around, view))
         }
         _ => out.render(document, view),
     }
 }
 
-/// What else is known of an address. The card does without what cannot be had.
+/// One IP is shown as a card, also when it is up nowhere: a store may still reserve it.
+fn is_card(out: &Out, prefix: Prefix) -> bool {
+    out.for_people() && out.format != Format::Tree && prefix.is_host()
+}
+
+/// What else is known of an IP. The card does without what cannot be had.
 async fn around(client: &Client, ip: Prefix, addresses: &[Address]) -> Around {
-    let mut around =
-        Around { findings: open_findings(client, addresses).await, ..Around::default() };
+    let mut around = Around::default();
+    if let Ok(Document { body: Body::Findings(findings), .. }) =
+        client.ask(&Ask::Findings { all: false, what: None }).await
+    {
+        around.findings = findings;
+    }
+    let reserved = client.ask(&Ask::Ipam { ip: Some(ip), network: None }).await;
+    around.reservations = reserved.map(|document| document.reservations).unwrap_or_default();
+    if addresses.is_empty()
+        && let Ok(Document { body: Body::Verdict(verdict), .. }) =
+            client.ask(&Ask::Check { ip: ip.ip, container: None }).await
+    {
+        around.verdict = Some(verdict);
+    }
     if let Ok(Document { body: Body::Neighbours(neighbours), .. }) =
         client.ask(&Ask::Neighbours(Some(ip))).await
     {

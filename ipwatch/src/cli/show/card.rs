@@ -10,63 +10,78 @@ use crate::finding::{Finding, Status};
 /// Most holders that get a line of their own.
 const MOST_HOLDERS: usize = 8;
 
-/// What other questions told about the address.
-#[derive(Debug, Default)]
-pub(in crate::cli) struct Around {
-    /// Neighbour entries for the IP.
-    pub(in crate::cli) neighbours: Vec<Neighbour>,
-    /// Every open finding: the short forms of ids come from all of them.
-    pub(in crate::cli) findings: Vec<Finding>,
-}
-
-/// The card. Lines of which nothing is known are left out.
-pub(in crate::cli) fn render(address: &Address, around: &Around, view: View) -> String {
-    let mut card = Card { out: String::new(), paint: view.paint };
-    card.title(address);
-    card.line("kernel", &kernel(address, view));
-    for holder in address.holders.iter().take(MOST_HOLDERS) {
-        card.line("holder", &holding(holder, view));
-    }
-    if let Some(more) = address.holders.len().checked_sub(MOST_HOLDERS).filter(|more| *more > 0) {
-        card.line("", &format!("{more} more (-o json shows all)"));
-    }
-    card.line("pod", &address.pod.as_ref().map(pod).unwrap_or_default());
-    let container = address.container.as_ref().map(container).unwrap_or_default();
-    card.line("runtime", &container);
-    card.line("ipam", &ipam(address));
-    for neighbour in &around.neighbours {
-        card.line("neigh", &entry(neighbour, view));
-    }
-    let open = around.findings.iter().map(|finding| finding.id.as_str());
-    let short = ShortIds::new(open.chain(address.findings.iter().map(String::as_str)));
-    for id in &address.findings {
-        let finding = around.findings.iter().find(|finding| finding.id == *id);
-        card.line("finding", &verdict(short.get(id), finding, view));
-    }
+/// The card of a netns's address, as `explain` has it. Lines of which nothing is known are left out.
+pub(in crate::cli) fn render(address: &Address, view: View) -> String {
+    let mut card = Card::new(view.paint);
+    let ip = address
+        .ip
+        .map_or_else(|| format!("netns {}", text::netns(&address.netns)), |ip| ip.to_string());
+    let (verdict, style) = verdict_on(address);
+    card.title(&ip, verdict, style);
+    card.address(address, view);
+    card.findings(address.findings.iter().map(String::as_str), &[], view);
     card.out
 }
 
-struct Card {
-    out: String,
+/// What to say of an IP that is up here and nowhere else.
+pub(super) fn verdict_on(address: &Address) -> (&'static str, Style) {
+    match address.netns.state.as_deref() {
+        _ if !address.findings.is_empty() => ("HELD: unsafe to hand out", Style::Red),
+        Some("host") => ("the node's own", Style::Plain),
+        Some("dying") => ("being torn down", Style::Yellow),
+        _ => ("IN USE", Style::Plain),
+    }
+}
+
+/// Lines with a label each.
+pub(super) struct Card {
+    pub(super) out: String,
     paint: Paint,
 }
 
 impl Card {
-    fn title(&mut self, address: &Address) {
-        let ip = address
-            .ip
-            .map_or_else(|| format!("netns {}", text::netns(&address.netns)), |ip| ip.to_string());
-        let (verdict, style) = match address.netns.state.as_deref() {
-            _ if !address.findings.is_empty() => ("HELD: unsafe to hand out", Style::Red),
-            Some("host") => ("the node's own", Style::Plain),
-            Some("dying") => ("being torn down", Style::Yellow),
-            _ => ("in use", Style::Plain),
-        };
-        let (ip, verdict) = (self.paint.paint(Style::Bold, &ip), self.paint.paint(style, verdict));
-        self.out.push_str(&format!("{ip}   {verdict}\n"));
+    pub(super) fn new(paint: Paint) -> Self {
+        Self { out: String::new(), paint }
     }
 
-    fn line(&mut self, label: &str, text: &str) {
+    pub(super) fn title(&mut self, what: &str, verdict: &str, style: Style) {
+        let (what, verdict) =
+            (self.paint.paint(Style::Bold, what), self.paint.paint(style, verdict));
+        self.out.push_str(&format!("{what}   {verdict}\n"));
+    }
+
+    /// Where it is up, and who keeps it there.
+    pub(super) fn address(&mut self, address: &Address, view: View) {
+        self.line("kernel", &kernel(address, view));
+        for holder in address.holders.iter().take(MOST_HOLDERS) {
+            self.line("holder", &holding(holder, view));
+        }
+        let more = address.holders.len().checked_sub(MOST_HOLDERS).filter(|more| *more > 0);
+        if let Some(more) = more {
+            self.line("", &format!("{more} more (-o json shows all)"));
+        }
+        self.line("pod", &address.pod.as_ref().map(pod).unwrap_or_default());
+        let container = address.container.as_ref().map(container).unwrap_or_default();
+        self.line("runtime", &container);
+        self.line("ipam", &ipam(address));
+    }
+
+    /// The findings with these ids. `open` are all that are open: the short forms of ids come from all of them.
+    pub(super) fn findings<'a>(
+        &mut self,
+        ids: impl Iterator<Item = &'a str> + Clone,
+        open: &'a [Finding],
+        view: View,
+    ) {
+        let short =
+            ShortIds::new(open.iter().map(|finding| finding.id.as_str()).chain(ids.clone()));
+        for id in ids {
+            let finding = open.iter().find(|finding| finding.id == *id);
+            self.line("finding", &verdict(short.get(id), finding, view));
+        }
+    }
+
+    pub(super) fn line(&mut self, label: &str, text: &str) {
         if !text.is_empty() {
             let label = self.paint.paint(Style::Dim, &format!("{label:<8}")).into_owned();
             self.out.push_str(&format!("{label} {}\n", escape(text)));
@@ -147,7 +162,7 @@ pub(super) fn ipam(address: &Address) -> String {
     )
 }
 
-fn entry(neighbour: &Neighbour, view: View) -> String {
+pub(super) fn entry(neighbour: &Neighbour, view: View) -> String {
     let mut parts = vec![neighbour.state.clone()];
     parts.extend(neighbour.mac.map(|mac| mac.to_string()));
     let device = neighbour.interface.name.clone();
@@ -174,6 +189,7 @@ pub(super) fn verdict(short: &str, finding: Option<&Finding>, view: View) -> Str
 
 #[cfg(test)]
 mod tests {
+    use super::super::ip::{self, Around};
     use super::super::{plain, sample};
     use super::*;
     use crate::contract::Body;
@@ -193,7 +209,8 @@ mod tests {
             panic!("neighbours")
         };
         neighbours.truncate(1);
-        let text = render(&address, &Around { neighbours, findings }, view);
+        let around = Around { neighbours, findings, ..Around::default() };
+        let text = ip::render(address.ip.unwrap(), &[address], &around, view);
         let expected = "\
 10.0.3.17   HELD: unsafe to hand out
 kernel   netns 4026532177 (/run/netns/cni-7f3a11c2-0b8e-4d07-9a57-2d1f6a9c0e44) eth0 0a:58:0a:00:03:11, up 6d
@@ -210,9 +227,9 @@ finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
     #[test]
     fn every_kind_of_holder_has_its_words() {
         let (address, view) = address("query-netns.json", 3);
-        let text = render(&address, &Around::default(), view);
+        let text = render(&address, view);
         for part in [
-            "10.0.3.23   in use",
+            "10.0.3.23   IN USE",
             "holder   pid 2204 thread 2207 worker, state S",
             "holder   pid 2204 thread 2209 worker, exiting for 20s, state D",
             "holder   mount /run/netns/cni-aa10 in the mount namespace of pid 1840 node-agent",
@@ -230,7 +247,7 @@ finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
     fn hostile_names_are_shown_escaped() {
         let (mut address, view) = address("query-ip.json", 0);
         address.holders[0].comm = Some("\u{1b}]0;x\u{7}\nholder   pid 1 init".into());
-        let text = render(&address, &Around::default(), view);
+        let text = render(&address, view);
         assert!(text.contains("\\x1b]0;x\\x07\\x0aholder"), "{text}");
     }
 }

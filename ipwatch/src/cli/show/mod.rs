@@ -6,6 +6,7 @@ mod cluster;
 pub(super) mod event;
 pub(super) mod family;
 pub(super) mod findings;
+pub(super) mod ip;
 mod ipam;
 mod lists;
 mod probes;
