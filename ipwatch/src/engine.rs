@@ -5,9 +5,11 @@
 //! so that a recording gives the findings that the daemon gave. No I/O, no clock, no tokio, no aya: what the outside has
 //! to do is in [`Effects`], and what comes of it comes back as facts.
 
+use std::collections::BTreeSet;
+
 use crate::clock::Calendar;
 use crate::contract::{Prefix, Tenure};
-use crate::detect;
+use crate::detect::{self, Detection};
 use crate::fact::{BootNs, Fact, What};
 use crate::finding::{Change, Code};
 use crate::ledger::{Ledger, Loaded, Word, Writes};
@@ -95,6 +97,10 @@ pub struct Engine {
     /// When that was last done.
     reread_at: BootNs,
     wants_neighbours: bool,
+    /// What is wrong, as of the last step.
+    detection: Detection,
+    /// What could not be judged in the last step.
+    blind: BTreeSet<Code>,
 }
 
 impl Engine {
@@ -115,6 +121,8 @@ impl Engine {
             reread: None,
             reread_at: BootNs::default(),
             wants_neighbours: false,
+            detection: Detection::default(),
+            blind: BTreeSet::new(),
         }
     }
 
@@ -186,18 +194,23 @@ impl Engine {
 
     /// What the detectors make of the map, and the ledger of that.
     fn observe(&mut self, now: BootNs) -> Vec<Change> {
-        let Self { map, ledger, policy, .. } = self;
-        let candidates = detect::detect(map, now, policy);
+        let Self { map, ledger, policy, detection, .. } = self;
+        let changed = detection.update(map, now, policy);
         // Before the first snapshot nothing can be told to be over.
         let blind = match self.ready {
-            Some(_) => detect::blind(map, policy),
+            Some(_) => detection.blind(map, policy),
             None => Code::ALL.iter().copied().collect(),
         };
+        if !changed && blind == self.blind && ledger.is_at_rest() {
+            return Vec::new();
+        }
         ledger.set_second_look(policy.second_look);
         // What stood before this run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), policy));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
-        ledger.observe(now, &candidates, &blind)
+        let changes = ledger.observe(now, detection.found(), &blind);
+        self.blind = blind;
+        changes
     }
 
     /// The first snapshot is complete once every netns has been opened, or tried in vain.

@@ -4,11 +4,12 @@
 //! One of two DELs at once that fails because the other was quicker is none (`map/calls.rs` counts them as
 //! one), nor is one whose network is gone all the same.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, NodeMap, Policy, Word};
+use crate::map::{CallHistory, Kinds, NodeMap, Policy, Word};
 use crate::remedy::{self, Command, Step, Text, said, text, value};
 
 /// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
@@ -16,9 +17,21 @@ const LONG: u64 = 60_000_000_000;
 /// A history that is this old is over: whoever repeats a DEL does so more often.
 const STALE: u64 = 3_600_000_000_000;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector = Detector::Whole {
+    on: Kinds::NONE,
+    beyond: Kinds::CALLS.and(Kinds::RUNTIMES).and(Kinds::IPAM).and(Kinds::NETNS),
+    detect,
+};
+
+fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
     let failing = map.failing_dels().filter_map(|(id, history)| failing(map, id, history, now));
-    failing.chain(missing(map, now, policy)).collect()
+    let found: Vec<Candidate> = failing.chain(missing(map, now, policy)).collect();
+    let old = map.all_dead().filter_map(|entry| Some(entry.dead?.plus(policy.leak_age)));
+    let again = match Again::always_if(!found.is_empty() || map.failing_dels().next().is_some()) {
+        Again::OnChange => Again::at(old.filter(|old| *old > now).min()),
+        always => always,
+    };
+    (found, again)
 }
 
 fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Option<Candidate> {
@@ -50,7 +63,7 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
 /// Sandboxes that have been dead for long, with an IP reserved, and no DEL of theirs was ever run.
 fn missing(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     let Some(seen) = map.calls_seen_since() else { return Vec::new() };
-    let dead = map.all_sandboxes().filter_map(|entry| Some((entry, entry.dead?)));
+    let dead = map.all_dead().filter_map(|entry| Some((entry, entry.dead?)));
     let quiet = dead.filter(|(entry, dead)| {
         !entry.preexisting
             && !entry.sandbox.host_network

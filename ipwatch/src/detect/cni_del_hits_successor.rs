@@ -6,11 +6,14 @@
 
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
-use crate::map::{LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word};
+use crate::map::{
+    Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word,
+};
 use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
 
 const CODE: &str = "cni-del-hits-successor";
@@ -20,8 +23,12 @@ const OWN_CALL: u64 = 10_000_000_000;
 /// What a datastore let go of, that is no IP.
 const ENDPOINT: &str = "the endpoint";
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    map.late_dels().filter_map(|del| candidate(map, del, now)).collect()
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+    let found = map.late_dels().filter_map(|del| candidate(map, del, now)).collect();
+    (found, Again::always_if(map.late_dels().any(|del| !del.lost.is_empty())))
 }
 
 fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {

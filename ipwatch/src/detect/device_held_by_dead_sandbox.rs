@@ -1,21 +1,34 @@
 //! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
 //! and is still there, though the sandbox is dead. The next pod that needs it waits.
 
+use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Netns, NodeMap, Policy, SandboxEntry};
+use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry};
 use crate::remedy::{Command, Step, Text, guard, said as quoted, text, value};
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    let dead = map.dead_sandboxes();
-    dead.flat_map(|(entry, netns)| {
-        let devices = netns
-            .links()
-            .filter_map(|known| Some((&known.link, known.link.parent.as_ref()?, known.touched)));
-        devices.filter_map(move |device| candidate(map, entry, netns, device, policy))
-    })
-    .collect()
+pub(super) const DETECTOR: Detector = Detector::Each {
+    listed_on: Kinds::NONE,
+    listed_beyond: Kinds::NETNS.and(Kinds::RUNTIMES),
+    list,
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES),
+    judge,
+};
+
+fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
+    map.dead_sandboxes().map(|(_, netns)| netns.id.into()).collect()
+}
+
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
+    let netns = map.netns(subject.netns);
+    let owner = netns.and_then(|netns| Some((netns, map.sandbox(&netns.owner()?.sandbox)?)));
+    let Some((netns, entry)) = owner else { return (Vec::new(), Again::OnChange) };
+    let devices = netns
+        .links()
+        .filter_map(|known| Some((&known.link, known.link.parent.as_ref()?, known.touched)));
+    let found = devices.filter_map(|device| candidate(map, entry, netns, device, policy));
+    (found.collect(), Again::OnChange)
 }
 
 fn candidate(

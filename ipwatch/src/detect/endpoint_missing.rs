@@ -6,11 +6,12 @@
 //! must have said after that that the pod lives. Where the pod itself is the endpoint (the API server), its status
 //! stands in for what its annotations lack: that is no page.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
-use crate::map::{EndpointEntry, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
+use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
 use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
 
 const CODE: &str = "endpoint-missing";
@@ -18,15 +19,27 @@ const CODE: &str = "endpoint-missing";
 /// Endpoints of pods that are gone that are told one by one.
 const TOLD: usize = 64;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector = Detector::Whole {
+    on: Kinds::NONE,
+    beyond: Kinds::NETNS
+        .and(Kinds::LINKS)
+        .and(Kinds::RUNTIMES)
+        .and(Kinds::PODS)
+        .and(Kinds::CALLS)
+        .and(Kinds::ENDPOINTS),
+    detect,
+};
+
+fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+    let unwired = map.has_unwired_pods();
     let missing = map.missing_endpoints(policy);
     let missing = missing.iter().filter(|one| one.from <= now);
     let stale = map.stale_endpoints(policy);
+    // What is told of a pod changes with all that is in its netns, and a call of its own excuses it for a while.
+    let again = Again::always_if(unwired || !stale.is_empty());
     let stale = stale.iter().filter(|one| one.from <= now).take(TOLD);
-    missing
-        .filter_map(|one| of_pod(map, one))
-        .chain(stale.filter_map(|one| of_endpoint(map, one)))
-        .collect()
+    let missing = missing.filter_map(|one| of_pod(map, one));
+    (missing.chain(stale.filter_map(|one| of_endpoint(map, one))).collect(), again)
 }
 
 fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {

@@ -6,14 +6,18 @@
 
 use std::net::IpAddr;
 
-use super::neighbour_failed::{YOUNG, is_pod, tell_silence};
+use super::neighbour_failed::{YOUNG, is_pod, judged, tell_silence};
+use super::run::{Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Fixed, Netns, NodeMap, Policy};
+use crate::map::{Fixed, Kinds, Netns, NodeMap, Policy};
 use crate::remedy::{Command, Step, guard, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let silent = map.silent(now).filter_map(|((id, ifindex, ip), silence)| {
         let pod = pod(map, *id, *ifindex, *ip, silence.changed)?;
         let mut proof = Proof::new(map);
@@ -28,7 +32,7 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
         proof.tell("neighbours", lost, missing(map, pod, (*ifindex, *ip), fixed)?);
         candidate(map, pod, (*ifindex, *ip), proof, (lost, now))
     });
-    silent.chain(unfixed).collect()
+    judged(map, now, silent.chain(unfixed).collect())
 }
 
 /// The pod whose default route goes to this IP by this device.

@@ -6,14 +6,26 @@
 
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Duplicate, Holding, Meeting, Netns, NodeMap, Policy};
+use crate::map::{Duplicate, Holding, Kinds, Meeting, Netns, NodeMap, Policy};
 use crate::remedy::{self, Command, Step, Text, guard, kubernetes, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    map.duplicates().iter().filter_map(|one| candidate(map, one, now)).collect()
+pub(super) const DETECTOR: Detector = Detector::Whole {
+    on: Kinds::NETNS
+        .and(Kinds::ADDRESSES)
+        .and(Kinds::LINKS)
+        .and(Kinds::ROUTES)
+        .and(Kinds::RUNTIMES),
+    beyond: Kinds::NONE,
+    detect,
+};
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+    let found = map.duplicates().iter().filter_map(|one| candidate(map, one, now)).collect();
+    (found, Again::always_if(!map.duplicates().is_empty()))
 }
 
 /// What makes it the same one: the two may be found in either order.

@@ -7,15 +7,29 @@
 
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Netns, NodeMap, Policy, SandboxEntry, TaskEntry, Word};
+use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry, TaskEntry, Word};
 use crate::remedy::{self, Command, Step, guard, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector = Detector::Each {
+    listed_on: Kinds::NONE,
+    listed_beyond: Kinds::NETNS.and(Kinds::RUNTIMES),
+    list,
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES).and(Kinds::CALLS),
+    judge,
+};
+
+fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
     let dead = map.dead_sandboxes().map(|(_, netns)| netns);
-    dead.chain(map.strangers()).filter_map(|netns| candidate(map, netns, policy)).collect()
+    dead.chain(map.strangers()).map(|netns| netns.id.into()).collect()
+}
+
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
+    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, policy));
+    (found.into_iter().collect(), Again::OnChange)
 }
 
 /// Since when its sandbox is dead, by whose word, and when that was said last.

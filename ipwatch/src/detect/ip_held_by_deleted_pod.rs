@@ -9,15 +9,32 @@
 
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
-use crate::map::{DeletedPod, NodeMap, Policy};
+use crate::map::{DeletedPod, Kinds, NodeMap, Policy};
 use crate::remedy::{self, Command, Step, guard, said, text};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    map.deleted_pods(policy).filter_map(|deleted| candidate(map, now, &deleted)).collect()
+pub(super) const DETECTOR: Detector = Detector::Each {
+    listed_on: Kinds::NONE,
+    listed_beyond: Kinds::NETNS.and(Kinds::RUNTIMES).and(Kinds::PODS),
+    list,
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES).and(Kinds::PODS),
+    judge,
+};
+
+fn list(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Subject> {
+    map.deleted_pods(policy).map(|deleted| deleted.netns.id.into()).collect()
+}
+
+fn judge(map: &NodeMap, subject: &Subject, now: BootNs, policy: &Policy) -> Judged {
+    let deleted = map.deleted_pod(subject.netns, policy);
+    let found = deleted.and_then(|deleted| candidate(map, now, &deleted));
+    // Who has been there for long enough to be named changes with time.
+    let next = found.as_ref().and_then(|_| map.next_resident(subject.netns, now));
+    (found.into_iter().collect(), Again::at(next))
 }
 
 fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Candidate> {

@@ -16,11 +16,12 @@
 use std::net::IpAddr;
 
 use super::cause::{Cause, FRAMES, blocked_tasks};
+use super::run::{self, Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
-use crate::map::{Kill, LookEntry, Netns, NodeMap, Policy, TaskEntry};
+use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, Policy, TaskEntry};
 use crate::remedy::{self, Step, Text, guard, said, text};
 
 /// Without these nothing can be said, in either direction.
@@ -31,28 +32,43 @@ const PF_EXITING: u32 = 0x4;
 /// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.
 const SIGKILL_BIT: u64 = 1 << 8;
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    let mut late: Vec<(&TaskEntry, &LookEntry)> = map
-        .leaving()
-        .filter_map(|task| task.look.as_ref().map(|look| (task, look)))
-        .filter(|(task, look)| is_late(task, look, policy))
+pub(super) const DETECTOR: Detector = Detector::Each {
+    listed_on: Kinds::TASKS.and(Kinds::NETNS),
+    listed_beyond: Kinds::NONE,
+    list,
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES),
+    judge,
+};
+
+/// Threads that should be gone by now: one subject a process.
+fn list(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<run::Subject> {
+    let mut late: Vec<&TaskEntry> = map
+        .seen_leaving()
+        .filter(|task| task.look.as_ref().is_some_and(|look| is_late(task, look, policy)))
         .collect();
-    late.sort_by_key(|(task, _)| task.key);
-    // One finding a process.
-    late.chunk_by(|(a, _), (b, _)| a.key.pid == b.key.pid && a.netns == b.netns)
-        .filter_map(|threads| {
-            // What hangs is what matters, whatever the rest of the process does.
-            let hang: Vec<_> =
-                threads.iter().copied().filter(|t| advances(t, policy).is_none()).collect();
-            candidate(map, if hang.is_empty() { threads } else { &hang }, policy)
-        })
-        .collect()
+    late.sort_by_key(|task| task.key);
+    let processes = late.chunk_by(|a, b| a.key.pid == b.key.pid && a.netns == b.netns);
+    let subject = |threads: &[&TaskEntry]| {
+        let tasks = threads.iter().map(|task| task.key).collect();
+        Some(run::Subject { netns: threads.first()?.netns, tasks })
+    };
+    processes.filter_map(subject).collect()
+}
+
+fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, policy: &Policy) -> Judged {
+    let tasks = subject.tasks.iter().filter_map(|key| map.task(key));
+    let threads: Vec<_> =
+        tasks.filter_map(|task| task.look.as_ref().map(|look| (task, look))).collect();
+    // What hangs is what matters, whatever the rest of the process does.
+    let hang: Vec<_> = threads.iter().copied().filter(|t| advances(t, policy).is_none()).collect();
+    let found = candidate(map, if hang.is_empty() { &threads } else { &hang }, policy);
+    (found.into_iter().collect(), Again::OnChange)
 }
 
 /// Whether a task that was on its way out before ipwatch looked first has not had its grace since: after
 /// a restart it may well be the one that a finding is about.
 pub(super) fn undecided(map: &NodeMap, policy: &Policy) -> bool {
-    map.leaving().filter(|task| task.preexisting).any(|task| {
+    map.left_before().any(|task| {
         let since = task.leaving_since().unwrap_or_default();
         task.look.as_ref().is_none_or(|entry| entry.at.since(since) < grace(entry, policy))
     })

@@ -2,10 +2,11 @@
 //! last minutes. It tells leaks from living pods: how many can still start, and how many if the leaks were
 //! freed.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
+use crate::map::{Kinds, Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
 use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 
 /// Owners that are listed.
@@ -13,10 +14,14 @@ const LISTED: usize = 24;
 /// Other pools that are named.
 const NAMED: usize = 8;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+    let again = Again::always_if(map.ranges().any(|range| range.level() != Level::Enough));
     let ranges = map.ranges().filter(|range| map.store_counts(&range.range.store));
     let ranges = ranges.filter(|range| map.is_counted(range));
-    ranges.filter_map(|range| candidate(map, range, now, policy)).collect()
+    (ranges.filter_map(|range| candidate(map, range, now, policy)).collect(), again)
 }
 
 fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) -> Option<Candidate> {

@@ -6,14 +6,21 @@
 
 use std::collections::BTreeMap;
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
+use crate::map::{CallHistory, Kinds, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
 use crate::remedy::{Command, Part, Step, host_local, kubernetes, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector = Detector::Whole {
+    on: Kinds::NONE,
+    beyond: Kinds::IPAM.and(Kinds::RUNTIMES).and(Kinds::CALLS).and(Kinds::NETNS),
+    detect,
+};
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
     for leak in map.leaks().filter(|leak| map.store_counts(&leak.entry.store)) {
         let network = (&*leak.entry.store, &*leak.entry.network);
@@ -34,7 +41,14 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candid
             found.push(candidate);
         }
     }
-    found
+    (found, Again::always_if(map.leaks().any(|leak| is_as_of_now(map, leak.entry))))
+}
+
+/// Whether what is said of it is no runtime's list, or may change with the tasks of its netns.
+fn is_as_of_now(map: &NodeMap, entry: &ReservationEntry) -> bool {
+    let Some(id) = entry.container_id.as_deref() else { return false };
+    !matches!(map.word_on(id), Word::Gone(_) | Word::Denied(_))
+        || map.netns_of_sandbox(id).is_some()
 }
 
 fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {

@@ -3,18 +3,23 @@
 
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged};
 use super::words::Proof;
 use crate::fact::{BootNs, Unreadable};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{NodeMap, Policy, UnreadableEntry, WRITING};
+use crate::map::{Kinds, NodeMap, Policy, UnreadableEntry, WRITING};
 use crate::remedy::{Command, Step, host_local, said, text, value};
 
 /// Files that are told one by one.
 const TOLD: usize = 64;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let old = map.unreadable().filter(|entry| now.since(entry.since) >= WRITING);
-    old.take(TOLD).map(|entry| candidate(map, entry, now)).collect()
+    let found = old.take(TOLD).map(|entry| candidate(map, entry, now)).collect();
+    (found, Again::always_if(map.unreadable().next().is_some()))
 }
 
 fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {

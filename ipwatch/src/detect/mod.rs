@@ -24,17 +24,21 @@ mod neighbour_conflict;
 mod neighbour_failed;
 mod netns_leaked;
 mod netns_teardown_stuck;
+mod run;
 mod sandbox_crash_loop;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod veth_orphaned;
 mod words;
 
 use std::collections::BTreeSet;
 
+pub use run::Detection;
+use run::{Again, Detector};
+
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Finding};
-use crate::map::{LOOP_WINDOW, NodeMap, Policy};
+use crate::map::{Kinds, LOOP_WINDOW, NodeMap, Policy};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
@@ -61,46 +65,48 @@ const BY_THE_PAST: [Code; 2] = [Code::SandboxCrashLoop, Code::IpamRangeExhaustin
 /// What a runtime and a search take to answer twice.
 const SETTLES: u64 = 60_000_000_000;
 
-/// What every detector is.
-type Detector = fn(&NodeMap, BootNs, &Policy) -> Vec<Candidate>;
+/// What the stores and the kernel disagree on: worked out once for both codes. What may be in dispute depends on all
+/// that is known of an IP, and what is found tells the time.
+const DISPUTED: Detector =
+    Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect: disputed };
 
-/// What the stores and the kernel disagree on: worked out once for both codes.
-fn disputed(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+fn disputed(map: &NodeMap, now: BootNs, _policy: &Policy) -> run::Judged {
     let disputes = map.disputes(now);
     let mut found = ip_released_but_held::detect(map, &disputes, now);
     found.extend(ip_conflict_imminent::detect(map, &disputes, now));
-    found
+    (found, Again::always_if(map.has_doubtful_ips()))
 }
 
-/// Everything that is wrong at `now`.
+/// In the order in which what they find is told.
+const DETECTORS: &[Detector] = &[
+    ip_held_by_stuck_process::DETECTOR,
+    ip_held_by_dead_sandbox::DETECTOR,
+    ip_held_by_deleted_pod::DETECTOR,
+    device_held_by_dead_sandbox::DETECTOR,
+    netns_leaked::DETECTOR,
+    netns_teardown_stuck::DETECTOR,
+    mount_leak_blocks_removal::DETECTOR,
+    sandbox_crash_loop::DETECTOR,
+    DISPUTED,
+    ipam_reservation_leaked::DETECTOR,
+    ipam_range_exhausting::DETECTOR,
+    ipam_store_unreadable::DETECTOR,
+    cni_del_hits_successor::DETECTOR,
+    cni_del_failing::DETECTOR,
+    endpoint_missing::DETECTOR,
+    veth_orphaned::DETECTOR,
+    ip_duplicate::DETECTOR,
+    neighbour_conflict::DETECTOR,
+    neighbour_failed::DETECTOR,
+    gateway_neighbour_lost::DETECTOR,
+];
+
+/// Everything that is wrong at `now`, from scratch.
 #[must_use]
 pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    const DETECTORS: &[Detector] = &[
-        ip_held_by_stuck_process::detect,
-        ip_held_by_dead_sandbox::detect,
-        ip_held_by_deleted_pod::detect,
-        device_held_by_dead_sandbox::detect,
-        netns_leaked::detect,
-        netns_teardown_stuck::detect,
-        mount_leak_blocks_removal::detect,
-        sandbox_crash_loop::detect,
-        disputed,
-        ipam_reservation_leaked::detect,
-        ipam_range_exhausting::detect,
-        ipam_store_unreadable::detect,
-        cni_del_hits_successor::detect,
-        cni_del_failing::detect,
-        endpoint_missing::detect,
-        veth_orphaned::detect,
-        ip_duplicate::detect,
-        neighbour_conflict::detect,
-        neighbour_failed::detect,
-        gateway_neighbour_lost::detect,
-    ];
-    let mut found: Vec<Candidate> =
-        DETECTORS.iter().flat_map(|detect| detect(map, now, policy)).collect();
-    fold::fold(map, now, &mut found);
-    found
+    let mut all = Detection::default();
+    all.update(map, now, policy);
+    all.found().to_vec()
 }
 
 /// Codes of which what an earlier run found may not have been found again yet, `age` ns after the start.
@@ -124,11 +130,20 @@ pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
 /// before ipwatch did has not been looked at long enough: their findings must not be resolved.
 #[must_use]
 pub fn blind(map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
+    let mut blind = blind_by_sources(map);
+    blind_for_now(map, policy, &mut blind);
+    blind
+}
+
+/// What [`blind_by_sources`] says changes with these, and with how sources stand.
+const SOURCES_SAY: Kinds =
+    Kinds::RUNTIMES.and(Kinds::PODS).and(Kinds::IPAM).and(Kinds::CALLS).and(Kinds::ENDPOINTS);
+
+/// Codes of which a source does not answer, or has not told all.
+fn blind_by_sources(map: &NodeMap) -> BTreeSet<Code> {
     let answers = |sources: &[&str]| sources.iter().all(|source| map.answers(source));
     let mut blind = BTreeSet::new();
-    if !answers(ip_held_by_stuck_process::SOURCES)
-        || ip_held_by_stuck_process::undecided(map, policy)
-    {
+    if !answers(ip_held_by_stuck_process::SOURCES) {
         blind.insert(Code::IpHeldByStuckProcess);
     }
     if !answers(&["procfs"]) {
@@ -149,6 +164,19 @@ pub fn blind(map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
     }
     blind_to_ipam(map, &mut blind);
     blind
+}
+
+/// Codes that cannot be judged at this moment, whatever sources say.
+fn blind_for_now(map: &NodeMap, policy: &Policy, blind: &mut BTreeSet<Code>) {
+    if ip_held_by_stuck_process::undecided(map, policy) {
+        blind.insert(Code::IpHeldByStuckProcess);
+    }
+    if map.is_unsettled() || !map.has_all_duplicates() {
+        blind.insert(Code::IpDuplicate);
+    }
+    if !map.has_all_conflicts(map.now()) {
+        blind.insert(Code::NeighbourConflict);
+    }
 }
 
 /// The same of what rests on IPAM stores and CNI calls.
@@ -188,12 +216,6 @@ fn blind_to_ipam(map: &NodeMap, blind: &mut BTreeSet<Code>) {
     }
     if !map.answers("netlink") {
         blind.extend([Code::VethOrphaned, Code::IpDuplicate]);
-    }
-    if map.is_unsettled() || !map.has_all_duplicates() {
-        blind.insert(Code::IpDuplicate);
-    }
-    if !map.has_all_conflicts(map.now()) {
-        blind.insert(Code::NeighbourConflict);
     }
     // What is silent is not at peace.
     if !neighbour_conflict::SOURCES.iter().all(|source| map.answers(source)) {

@@ -7,23 +7,28 @@
 
 use std::collections::BTreeMap;
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::cgroup::attribution;
-use crate::map::{Leftover, NodeMap, Policy};
+use crate::map::{Kinds, Leftover, NodeMap, Policy};
 use crate::remedy::{Step, Text, said, text, value};
 
 /// Mounts that are listed one by one.
 const LISTED: usize = 8;
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::MOUNTS.and(Kinds::RUNTIMES), beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Judged {
     let mut by_mount_ns: BTreeMap<u64, Vec<&Leftover>> = BTreeMap::new();
     for leftover in map.leftovers().filter(|leftover| !leftover.mount.host) {
         by_mount_ns.entry(leftover.mount.mount_ns).or_default().push(leftover);
     }
-    by_mount_ns.values().filter_map(|mounts| candidate(map, mounts)).collect()
+    let found = by_mount_ns.values().filter_map(|mounts| candidate(map, mounts));
+    (found.collect(), Again::OnChange)
 }
 
 fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {

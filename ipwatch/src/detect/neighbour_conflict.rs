@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Conflict, ConflictGrounds, Netns, NetnsId, NodeMap, Party, Policy};
+use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Policy};
 use crate::remedy::{Command, Step, Text, text};
 
 /// Whose word it rests on.
@@ -20,10 +21,13 @@ type Link = (NetnsId, u32);
 /// Holders that are named of each netns.
 const HOLDERS: usize = 8;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::NEIGHBOURS.and(Kinds::ADDRESSES), beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let links = by_link(map, now);
     let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
-    told.collect()
+    (told.collect(), Again::always_if(map.has_contested_claims()))
 }
 
 /// One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the link's,

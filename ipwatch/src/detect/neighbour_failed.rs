@@ -3,10 +3,11 @@
 //! Only what failed while the pod had the IP counts, and only on the device that leads to it. An entry that
 //! is missing says nothing: nobody may have asked, or the table was full.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Netns, NetnsId, NodeMap, Policy, Silence};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Policy, Silence};
 use crate::remedy::{Command, Step, said, text, value};
 
 use std::net::IpAddr;
@@ -16,16 +17,26 @@ pub(super) const YOUNG: u64 = 3_000_000_000;
 /// Whoever sends makes the kernel ask again after each failure.
 const TRAFFIC: u32 = 2;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let host = map.host().and_then(|id| map.netns(id));
-    let Some(host) = host else { return Vec::new() };
+    let Some(host) = host else { return (Vec::new(), Again::OnChange) };
     let silent = map.silent(now).filter(|((netns, ..), _)| *netns == host.id);
-    silent
+    let found = silent
         .filter_map(|((_, ifindex, ip), silence)| {
             let pod = map.with_ip(*ip).find_map(|id| pod(map, id, *ip, *ifindex, silence))?;
             candidate(map, (host, *ifindex), pod, *ip, silence)
         })
-        .collect()
+        .collect();
+    judged(map, now, found)
+}
+
+/// With who is in the netns by now, which changes with time.
+pub(super) fn judged(map: &NodeMap, now: BootNs, found: Vec<Candidate>) -> Judged {
+    let again = Again::at(map.next_silence(now)).sooner(Again::always_if(!found.is_empty()));
+    (found, again)
 }
 
 /// The pod that should have answered on this device.

@@ -4,14 +4,33 @@
 //! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
 //! one whose sandbox the runtime still has: its owner may clean up any moment.
 
+use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Netns, NodeMap, Policy, Word};
+use crate::map::{Kinds, Netns, NodeMap, Policy, Word};
 use crate::remedy::{Command, Step, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    map.taskless().filter_map(|netns| candidate(map, netns, policy)).collect()
+pub(super) const DETECTOR: Detector = Detector::Each {
+    listed_on: Kinds::NETNS.and(Kinds::TASKS),
+    listed_beyond: Kinds::NONE,
+    list,
+    beyond: Kinds::NETNS
+        .and(Kinds::TASKS)
+        .and(Kinds::RUNTIMES)
+        .and(Kinds::CALLS)
+        .and(Kinds::IPAM)
+        .and(Kinds::TEARDOWN),
+    judge,
+};
+
+fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
+    map.taskless().map(|netns| netns.id.into()).collect()
+}
+
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
+    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, policy));
+    (found.into_iter().collect(), Again::OnChange)
 }
 
 fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate> {

@@ -3,15 +3,22 @@
 //! not leaked.
 
 use super::cause::{FRAMES, blocked_tasks};
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{NodeMap, Policy, Teardown};
+use crate::map::{Kinds, NodeMap, Policy, Teardown};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    map.teardown().and_then(|busy| candidate(map, busy, policy)).into_iter().collect()
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::NETNS.and(Kinds::TEARDOWN), beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Judged {
+    let found = map.teardown().and_then(|busy| candidate(map, busy, policy));
+    // It tells of every netns that waits.
+    let again = Again::always_if(found.is_some());
+    (found.into_iter().collect(), again)
 }
 
 fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidate> {

@@ -1,19 +1,26 @@
 //! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
 //! why a range runs out; or none gets one, and then it is what follows when the range is empty.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, PodName};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Attempt, LOOP_WINDOW, Loop, NodeMap, Policy};
+use crate::map::{Attempt, Kinds, LOOP_WINDOW, Loop, NodeMap, Policy};
 use crate::remedy::{Command, Step, said, text, value};
 
 /// Sandboxes of one pod, made within the window, that are a loop. kubelet makes a second one when a
 /// runtime or a node restarts, and a third when that goes on for a while.
 const ATTEMPTS: usize = 5;
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Vec<Candidate> {
-    map.loops().filter_map(|pod| candidate(map, pod, now)).collect()
+pub(super) const DETECTOR: Detector =
+    Detector::Whole { on: Kinds::RUNTIMES, beyond: Kinds::NONE, detect };
+
+fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+    let found = map.loops().filter_map(|pod| candidate(map, pod, now)).collect();
+    let attempts = map.loops().flat_map(|pod| &pod.attempts);
+    let over = attempts.map(|attempt| attempt.made.plus(LOOP_WINDOW).plus(1));
+    (found, Again::at(over.filter(|over| *over > now).min()))
 }
 
 fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {

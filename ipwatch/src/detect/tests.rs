@@ -10,7 +10,7 @@ mod calls;
 mod dispute;
 mod duplicate;
 mod endpoints;
-mod hostile;
+pub(crate) mod hostile;
 mod ipam;
 mod leaks;
 mod neighbours;
@@ -23,6 +23,7 @@ mod stores;
 mod unasked;
 mod whereabouts;
 
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 
 use super::*;
@@ -43,12 +44,30 @@ const SIGKILL: u64 = 1 << 8;
 
 /// The map of a case. What it is told can be written down, and told again in other words: see `hostile`.
 #[derive(Default)]
-struct Told(NodeMap);
+struct Told(NodeMap, RefCell<Kept>);
+
+/// What was found at every earlier moment, as a step of the engine leaves it for the next one.
+#[derive(Default)]
+struct Kept {
+    detection: Detection,
+    at: BootNs,
+}
 
 impl Told {
     fn apply(&mut self, fact: &Fact) {
         hostile::write(|| hostile::Line::Fact(Box::new(fact.clone())));
         self.0.apply(fact);
+        self.keep(self.0.now(), &Policy::default());
+    }
+
+    /// Judges what has changed. Where a case goes back in time, nothing is kept.
+    fn keep(&self, now: BootNs, policy: &Policy) {
+        let kept = &mut *self.1.borrow_mut();
+        if now < kept.at {
+            kept.detection = Detection::default();
+        }
+        kept.at = now;
+        kept.detection.update(&self.0, now, policy);
     }
 
     fn agenda(&mut self, now: BootNs, policy: &Policy) -> crate::map::Agenda {
@@ -73,7 +92,10 @@ impl std::ops::DerefMut for Told {
 
 fn detect(told: &Told, now: BootNs, policy: &Policy) -> Vec<Candidate> {
     hostile::write(|| hostile::Line::Detect(now, *policy));
-    super::detect(told, now, policy)
+    let found = super::detect(told, now, policy);
+    told.keep(now, policy);
+    assert_eq!(told.1.borrow().detection.found(), found, "by what has changed, and from scratch");
+    found
 }
 
 /// Facts at chosen times, in ms since the boot.

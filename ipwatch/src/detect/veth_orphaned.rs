@@ -6,18 +6,24 @@
 //! Only names that CNI plugins give count; pairs that people make, and Cilium's own, are left alone. A peer in a
 //! netns that is not known, or was not read whole, is unknown.
 
+use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::{BootNs, Holder, Link};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Netns, NodeMap, OrphanRoute, Policy, is_pods};
+use crate::map::{Kinds, Netns, NodeMap, OrphanRoute, Policy, is_pods};
 use crate::remedy::{Command, Step, guard, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub(super) const DETECTOR: Detector = Detector::Whole {
+    on: Kinds::NONE,
+    beyond: Kinds::LINKS.and(Kinds::ADDRESSES).and(Kinds::NETNS).and(Kinds::ROUTES),
+    detect,
+};
+
+fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
     let host = map.host().and_then(|id| map.netns(id));
-    let Some(host) = host else { return Vec::new() };
-    let pods = host.links().filter(|known| is_pods(&known.link));
-    let old = pods.filter(|known| now.since(known.since) >= policy.leak_age);
+    let Some(host) = host else { return (Vec::new(), Again::OnChange) };
+    let old = host.pairs().filter(|known| now.since(known.since) >= policy.leak_age);
     let pairs = old.filter_map(|known| {
         let peer = known.link.peer.filter(|_| known.link.peer_nsid.is_none())?;
         // That of a pair which is made first is told of before it has a peer (`veth_newlink`, 6.18).
@@ -33,7 +39,12 @@ pub(super) fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candida
             .then(|| candidate(map, &known.link, other, known.since, now))?
     });
     let routes = map.orphan_routes(now, policy.leak_age);
-    pairs.chain(routes.filter_map(|route| of_route(map, route, now))).collect()
+    let found: Vec<Candidate> =
+        pairs.chain(routes.filter_map(|route| of_route(map, route, now))).collect();
+    let of_age = host.pairs().map(|known| known.since.plus(policy.leak_age));
+    let of_age = of_age.filter(|at| *at > now).chain(map.next_orphan_route(now, policy.leak_age));
+    let again = Again::at(of_age.min()).sooner(Again::always_if(!found.is_empty()));
+    (found, again)
 }
 
 fn candidate(

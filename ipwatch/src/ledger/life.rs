@@ -141,6 +141,16 @@ impl Life {
         due.filter(|due| *due > now).min()
     }
 
+    /// Whether an observation that shows what the last one showed would change nothing, whenever it is made.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        let rests = |one: &Record| {
+            let ack = one.finding.acked.as_ref();
+            one.finding.status != Status::Pending && ack.is_none_or(|ack| ack.until.is_none())
+        };
+        self.inherited.is_empty() && self.open.values().all(rests)
+    }
+
     /// The findings that are alive, by id.
     pub fn open(&self) -> impl Iterator<Item = &Record> {
         self.open.values()

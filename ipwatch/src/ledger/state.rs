@@ -84,14 +84,20 @@ impl Ledger {
     /// that end.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
-        let wall = tenure::millis(&self.calendar.date(now));
         let until = |record: &Record| {
             let until = tenure::millis(record.finding.acked.as_ref()?.until.as_deref()?);
+            let wall = tenure::millis(&self.calendar.date(now));
             // A millisecond later it is over for sure.
             Some(now.plus((until.saturating_sub(wall) + 1).saturating_mul(1_000_000)))
         };
         let acks = self.life.open().filter_map(until).min();
         [self.life.due(now), acks].into_iter().flatten().min()
+    }
+
+    /// Whether [`Ledger::observe`] would change nothing if nothing else is seen: see [`Life::is_at_rest`].
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.owed.is_empty() && self.life.is_at_rest()
     }
 
     /// See [`Life::be_patient`].

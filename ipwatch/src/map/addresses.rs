@@ -10,7 +10,7 @@ use crate::fact::{Address, AddressKey, BootNs, Mac, NetnsRef, Origin};
 use super::claims::How;
 use super::graves::Grave;
 use super::netns::{Netns, is_routable};
-use super::{NetnsId, NodeMap};
+use super::{Kinds, NetnsId, NodeMap};
 
 /// What the kernel takes for one address of a netns (5.10 to 6.18).
 ///
@@ -270,6 +270,9 @@ impl NodeMap {
         if entry.addresses.remove(key).is_none() {
             return false;
         }
+        // It may be another netns's than the fact's: see `shares`.
+        self.mark_in(id, Kinds::ADDRESSES);
+        let Some(entry) = self.netns.get(&id) else { return false };
         self.reach.readdressed();
         // The same IP may stand on another device or with another prefix.
         let last = entry.with_ip(key.local).next().is_none();

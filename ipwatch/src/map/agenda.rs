@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::fact::{BootNs, TaskKey};
 
 use super::want::{Door, Want};
-use super::{NetnsId, NodeMap, Table};
+use super::{Kinds, NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -341,6 +341,7 @@ impl NodeMap {
     /// fact answers it.
     pub fn agenda(&mut self, now: BootNs, policy: &Policy) -> Agenda {
         let mut wants = Vec::new();
+        self.changes.begin();
         self.policy = *policy;
         self.settle_owners(policy);
         self.plan_looks(policy);
@@ -465,6 +466,8 @@ impl NodeMap {
     fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Want>) {
         let mut netns = Vec::new();
         while let Some(id) = self.agenda.search.pop(now) {
+            // What is not searched for any more is not without tasks.
+            self.changes.mark(Kinds::NETNS);
             let Some(entry) = self.netns.get(&id) else { continue };
             let needless = !entry.tasks.is_empty() && !entry.has_hidden_holder();
             if needless || entry.dying.is_some() {

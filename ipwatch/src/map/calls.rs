@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
 
-use super::NodeMap;
 use super::sandbox::strip_var;
+use super::{Kinds, NodeMap};
 
 /// Runs under way that are kept. A node that starts 50 pods a second has some hundred.
 const MOST_RUNNING: usize = 4096;
@@ -346,6 +346,7 @@ impl NodeMap {
     pub(super) fn tidy_calls(&mut self, now: BootNs) -> Option<BootNs> {
         if now.since(self.calls.tidied) >= TIDY {
             self.calls.tidied = now;
+            self.changes.mark(Kinds::CALLS);
             self.calls.paths.retain(|_, (_, began)| now.since(*began) < KEEP);
             self.forget_lost_calls(now);
         }

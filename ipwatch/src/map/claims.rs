@@ -523,6 +523,12 @@ impl NodeMap {
         side
     }
 
+    /// Whether any claim may be in conflict with another.
+    #[must_use]
+    pub fn has_contested_claims(&self) -> bool {
+        !self.claims.contested.is_empty() || !self.claims.dad.is_empty()
+    }
+
     /// Claims that were forgotten for want of room.
     #[must_use]
     pub fn forgotten_claims(&self) -> u64 {

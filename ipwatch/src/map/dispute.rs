@@ -12,7 +12,7 @@ use super::calls::HUNG;
 use super::cgroup::attribution;
 use super::owner::mounts_of;
 use super::sandbox::strip_var;
-use super::{CallEntry, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
+use super::{CallEntry, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 const SETTLE: u64 = 300_000_000;
@@ -246,6 +246,12 @@ impl NodeMap {
         (found, true)
     }
 
+    /// Whether anything may be in dispute, at a first look.
+    #[must_use]
+    pub fn has_doubtful_ips(&self) -> bool {
+        !self.ipam.doubtful.is_empty()
+    }
+
     /// Whether everything that is in dispute is told of.
     #[must_use]
     pub fn has_all_disputes(&self) -> bool {
@@ -422,8 +428,11 @@ impl NodeMap {
             dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
         });
         let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
-        self.ipam.unreserved = free;
-        self.ipam.more_disputes = !complete;
+        if self.ipam.unreserved != free || self.ipam.more_disputes == complete {
+            self.ipam.unreserved = free;
+            self.ipam.more_disputes = !complete;
+            self.changes.mark(Kinds::IPAM);
+        }
         next
     }
 

@@ -269,15 +269,39 @@ impl NodeMap {
         stores.map(|(name, store)| (&**name, store))
     }
 
+    /// Whether a pod has no endpoint at a first look: neither its life nor its device are asked about.
+    #[must_use]
+    pub fn has_unwired_pods(&self) -> bool {
+        self.unwired().next().is_some()
+    }
+
+    /// Sandboxes whose pod has no endpoint in a datastore, at a first look.
+    fn unwired(&self) -> impl Iterator<Item = ((&str, &Datastore), &SandboxEntry)> {
+        self.datastores().flat_map(move |store| {
+            let sandboxes = self.runtimes.sandboxes();
+            let lacks = move |sandbox: &&SandboxEntry| self.lacks_endpoint(store.0, sandbox);
+            sandboxes.filter(lacks).map(move |sandbox| (store, sandbox))
+        })
+    }
+
+    fn lacks_endpoint(&self, store: &str, entry: &SandboxEntry) -> bool {
+        let Some(pod) = entry.sandbox.pod.as_ref() else { return false };
+        let of_it = |known: &EndpointEntry| {
+            known.endpoint.container.as_ref().is_none_or(|other| *other == entry.sandbox.id)
+        };
+        !entry.sandbox.host_network
+            && entry.dead.is_none()
+            && entry.sandbox.life == crate::fact::Life::Alive
+            && !self.endpoints.of(store, pod).any(of_it)
+    }
+
     /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
     /// count yet.
     pub fn missing_endpoints(&self, policy: &Policy) -> Vec<MissingEndpoint<'_>> {
         let index = Index::new(self);
         let mut found = Vec::new();
-        for store in self.datastores() {
-            for sandbox in self.runtimes.sandboxes() {
-                found.extend(self.missing_endpoint(store, sandbox, &index, policy));
-            }
+        for (store, sandbox) in self.unwired() {
+            found.extend(self.missing_endpoint(store, sandbox, &index, policy));
         }
         found
     }
@@ -291,18 +315,6 @@ impl NodeMap {
     ) -> Option<MissingEndpoint<'a>> {
         let id = &sandbox.sandbox.id;
         let pod = sandbox.sandbox.pod.as_ref()?;
-        if sandbox.sandbox.host_network
-            || sandbox.dead.is_some()
-            || sandbox.sandbox.life != crate::fact::Life::Alive
-        {
-            return None;
-        }
-        let of_it = |entry: &&EndpointEntry| {
-            entry.endpoint.container.as_ref().is_none_or(|other| other == id)
-        };
-        if self.endpoints.of(store, pod).any(|entry| of_it(&entry)) {
-            return None;
-        }
         let other = self.endpoints.of(store, pod).next();
         if !matches!(self.word_on(id), Word::Lives)
             || !is_only(sandbox, index.sandboxes(&pod.namespace, &pod.name))

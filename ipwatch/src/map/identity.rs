@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::fact::{BootNs, NetnsRef};
 
-use super::{Netns, NodeMap, Table, Told};
+use super::{Kinds, Netns, NodeMap, Table, Told};
 
 /// A netns within one run of the map. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -220,6 +220,7 @@ impl NodeMap {
     }
 
     fn insert_netns(&mut self, names: &NetnsRef, at: BootNs) -> NetnsId {
+        self.changes.mark(Kinds::NETNS);
         let (id, identity) = self.names.fresh(names);
         let host = is_host(&self.names.host, names);
         let mut entry = Netns::new(id, identity, *names, host, at);
@@ -237,6 +238,7 @@ impl NodeMap {
 
     /// `id` is also known by these names.
     fn learn(&mut self, id: NetnsId, names: &NetnsRef) {
+        self.changes.mark(Kinds::NETNS);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         entry.learn_names(names);
         self.reach.rewired();
@@ -254,6 +256,7 @@ impl NodeMap {
     /// These names of `id` belong to somebody else now: the kernel gives a name out again only when its
     /// owner is being destroyed.
     fn take_names(&mut self, id: NetnsId, names: &NetnsRef, at: BootNs) {
+        self.changes.mark(Kinds::NETNS);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let host = entry.host;
         if entry.names.inode.is_some() && entry.names.inode == names.inode {
@@ -276,6 +279,7 @@ impl NodeMap {
 
     /// Two entries turn out to be one netns: `other` goes into `id`.
     fn merge(&mut self, id: NetnsId, other: NetnsId) {
+        self.changes.mark(Kinds::ALL);
         let Some(mut gone) = self.netns.remove(&other) else { return };
         self.agenda.forget_netns(other);
         self.strangers.forget(other);
@@ -306,12 +310,14 @@ impl NodeMap {
     }
 
     pub(super) fn unbind_nsid(&mut self, id: NetnsId, nsid: i32) {
+        self.changes.mark(Kinds::NETNS);
         self.reach.rewired();
         self.names.free_nsid(id, nsid);
     }
 
     /// Forgets a netns: its names are free, its addresses ended.
     pub(super) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
+        self.changes.mark(Kinds::ALL);
         self.end_all_tenures(id, at, ended_by);
         self.teardowns.finished(id, at);
         let Some(entry) = self.netns.remove(&id) else { return };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
-use super::{NetnsId, NodeMap, Policy, Table, blocks, leaks, ranges};
+use super::{Kinds, NetnsId, NodeMap, Policy, Table, blocks, leaks, ranges};
 
 /// Reservations kept, of all stores.
 const MOST: usize = 262_144;
@@ -374,6 +374,9 @@ impl NodeMap {
     pub(super) fn settle_ipam(&mut self, now: BootNs, policy: &Policy) -> Option<BootNs> {
         let dirty = std::mem::take(&mut self.ipam.dirty);
         let all = std::mem::take(&mut self.ipam.all_dirty);
+        if all || !dirty.is_empty() {
+            self.changes.mark(Kinds::IPAM);
+        }
         if all {
             let mut ips: BTreeSet<IpAddr> = self.by_ip.iter().map(|(ip, _)| *ip).collect();
             ips.extend(dirty);
@@ -381,7 +384,9 @@ impl NodeMap {
         } else {
             self.review(&dirty);
         }
-        self.ipam.ranges.sample(now, &self.ipam.blocks);
+        if self.ipam.ranges.sample(now, &self.ipam.blocks) {
+            self.changes.mark(Kinds::IPAM);
+        }
         let leaks = self.settle_leaks(now, policy, all);
         self.prune_releases(now);
         let written = self.unreadable().map(|entry| entry.since.plus(WRITING));

@@ -15,7 +15,7 @@ use super::calls::HUNG;
 use super::dispute::Match;
 use super::sandbox::strip_var;
 use super::unasked::Why;
-use super::{NodeMap, Policy, RangeEntry, ReservationEntry, Word};
+use super::{Kinds, NodeMap, Policy, RangeEntry, ReservationEntry, Word};
 
 /// Reservations without their container beyond which not all are asked about each time that a runtime says
 /// something.
@@ -267,9 +267,14 @@ impl NodeMap {
                 && let Some(entry) = self.ipam.get(slot).cloned()
             {
                 self.ipam.set_leak(slot, &entry, from);
+                self.changes.mark(Kinds::IPAM);
             }
         }
+        let waiting = self.ipam.leaks.waiting.len();
         let next = self.ipam.promote_leaks(now);
+        if self.ipam.leaks.waiting.len() != waiting {
+            self.changes.mark(Kinds::IPAM);
+        }
         [next, again, more.then(|| now.plus(PAUSE))].into_iter().flatten().min()
     }
 

@@ -39,6 +39,7 @@ impl NodeMap {
                 self.reach.rewired();
             }
         }
+        entry.pair_up(link.ifindex);
         // Not of one that never was up: its first route may be told before its birth, by another socket.
         if went_down {
             entry.wiring.forget_routes(link.ifindex, at);
@@ -57,6 +58,7 @@ impl NodeMap {
             return;
         }
         entry.links.remove(&ifindex);
+        entry.pair_up(ifindex);
         entry.wiring.forget_device(ifindex, at);
         self.reach.rewired();
         self.forget_device_neighbours(id, ifindex);

@@ -29,6 +29,7 @@
 //! - `refused`: names and runs that were not taken, by source.
 //! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
+//! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
 mod addresses;
@@ -36,6 +37,7 @@ mod agenda;
 mod blocks;
 mod calls;
 pub mod cgroup;
+pub(crate) mod changes;
 mod claims;
 mod conflict;
 mod dispute;
@@ -86,6 +88,7 @@ use std::net::IpAddr;
 pub use addresses::{AddressEntry, AddressId};
 pub use agenda::{Agenda, Policy};
 pub use calls::{CallEnd, CallEntry, CallHistory, Went};
+pub use changes::{Kinds, Tick};
 pub use claims::Side;
 pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub use dispute::{Dispute, Grounds, Match};
@@ -136,6 +139,7 @@ pub struct NodeMap {
     /// When events were last lost: what was not told since may be gone.
     lost_last: BootNs,
 
+    changes: changes::Changes,
     names: identity::Names,
     netns: Table<NetnsId, Netns>,
     /// Every address of every netns, in IP order.
@@ -186,6 +190,12 @@ impl NodeMap {
 
     /// Applies one fact.
     pub fn apply(&mut self, fact: &Fact) {
+        self.changes.begin();
+        self.take_in(fact);
+        self.mark_fact(&fact.what);
+    }
+
+    fn take_in(&mut self, fact: &Fact) {
         self.now = self.now.max(fact.at);
         let at = fact.at;
         match &fact.what {
@@ -503,6 +513,16 @@ impl NodeMap {
     /// Tasks that are exiting or killed and still hold a netns.
     pub fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         self.tasks.leaving()
+    }
+
+    /// Those of them that a look was taken at.
+    pub fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        self.tasks.seen_leaving()
+    }
+
+    /// Those of them that were so when ipwatch first looked.
+    pub fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
+        self.tasks.left_before()
     }
 
     /// When and by whom a task's process was killed, if it was seen.

@@ -12,9 +12,10 @@ use crate::fact::{BootNs, Holder, Link, NetnsRef, Scope, TaskKey};
 
 use super::addresses::{AddressEntry, AddressId};
 use super::neighbours::NeighbourEntry;
+use super::orphans::is_pods;
 use super::shares::Unkept;
 use super::wiring::Wiring;
-use super::{Identity, NetnsId, NodeMap, Owner};
+use super::{Identity, Kinds, NetnsId, NodeMap, Owner, Tick};
 
 /// One network namespace.
 #[derive(Debug)]
@@ -43,7 +44,11 @@ pub struct Netns {
     /// Its addresses have been told as tenures.
     pub(super) announced: bool,
     pub(super) touched: BootNs,
+    /// When something within it last changed: see `changes`.
+    pub(super) changed: Tick,
     pub(super) links: BTreeMap<u32, LinkEntry>,
+    /// Of these, those that have a pod's name and their other end in this netns too.
+    pairs: BTreeSet<u32>,
     pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Wiring,
@@ -92,7 +97,9 @@ impl Netns {
             unkept: Unkept::default(),
             announced: false,
             touched: at,
+            changed: Tick::default(),
             links: BTreeMap::new(),
+            pairs: BTreeSet::new(),
             addresses: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             wiring: Wiring::default(),
@@ -121,6 +128,7 @@ impl Netns {
         self.dumped |= other.dumped;
         self.unkept.addresses += other.unkept.addresses;
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
+        self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
         absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
@@ -133,6 +141,24 @@ impl Netns {
     /// Its links, by index.
     pub fn links(&self) -> impl Iterator<Item = &LinkEntry> {
         self.links.values()
+    }
+
+    /// Those of them that have a pod's name and their other end in this netns too, by index.
+    pub fn pairs(&self) -> impl Iterator<Item = &LinkEntry> {
+        self.pairs.iter().filter_map(|ifindex| self.links.get(ifindex))
+    }
+
+    /// A link has come, changed or gone.
+    pub(super) fn pair_up(&mut self, ifindex: u32) {
+        let is_pair = self.links.get(&ifindex).is_some_and(|known| {
+            let link = &known.link;
+            link.peer.is_some() && link.peer_nsid.is_none() && is_pods(link)
+        });
+        if is_pair {
+            self.pairs.insert(ifindex);
+        } else {
+            self.pairs.remove(&ifindex);
+        }
     }
 
     /// One link.
@@ -220,6 +246,7 @@ impl NodeMap {
         // On `net->list` after all: it was called dying by a torn walk.
         if entry.dying.is_some_and(|since| since < at) {
             entry.dying = None;
+            self.changes.mark(Kinds::ALL);
             self.teardowns.revived(id);
             self.reach.rewired();
             self.agenda.netns_appeared(id, at);
@@ -258,6 +285,7 @@ impl NodeMap {
             return;
         }
         let asked = entry.dying.replace(entry.dying.unwrap_or(at)).is_none();
+        self.changes.mark(Kinds::NETNS);
         self.reach.rewired();
         for key in entry.addresses.keys() {
             self.ipam.touch(key.local);

@@ -9,7 +9,7 @@ use sha1::{Digest as _, Sha1};
 
 use crate::fact::{BootNs, Link, RouteKey};
 
-use super::{NetnsId, NodeMap, Policy};
+use super::{Kinds, NetnsId, NodeMap, Policy};
 
 /// Looks within the age that counts.
 const LOOKS: u64 = 10;
@@ -42,7 +42,10 @@ impl NodeMap {
         let host = self.netns.get(&self.host()?)?;
         if !host.wiring.routes().any(|(key, ..)| key.prefix_len > 0) {
             // The last one may have been one of these.
-            self.orphans.routes.clear();
+            if !self.orphans.routes.is_empty() {
+                self.orphans.routes.clear();
+                self.changes.mark(Kinds::ROUTES);
+            }
             return None;
         }
         let pause = policy.leak_age / LOOKS;
@@ -55,6 +58,9 @@ impl NodeMap {
                 {
                     one.since = known.since;
                 }
+            }
+            if self.orphans.routes != routes {
+                self.changes.mark(Kinds::ROUTES);
             }
             self.orphans = Orphans { routes, looked: now };
         }
@@ -107,6 +113,13 @@ impl NodeMap {
     /// Routes that have been without their IP since this long.
     pub fn orphan_routes(&self, now: BootNs, age: u64) -> impl Iterator<Item = &OrphanRoute> {
         self.orphans.routes.values().filter(move |one| now.since(one.since) >= age)
+    }
+
+    /// When the next of them will have been without it for this long.
+    #[must_use]
+    pub fn next_orphan_route(&self, now: BootNs, age: u64) -> Option<BootNs> {
+        let due = self.orphans.routes.values().map(|one| one.since.plus(age));
+        due.filter(|due| *due > now).min()
     }
 
     /// The pod that a device is named after, of those that are known or were: `namespace/name`.

@@ -13,7 +13,7 @@ use super::calls::HUNG;
 use super::cgroup::{attribution, is_nested};
 use super::runtime::Word;
 use super::sandbox::strip_var;
-use super::{Netns, NetnsId, NodeMap, Policy};
+use super::{Kinds, Netns, NetnsId, NodeMap, Policy};
 
 /// Whose a netns is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -267,6 +267,7 @@ impl NodeMap {
         if entry.owner == owner {
             return;
         }
+        self.changes.mark(Kinds::NETNS);
         let before = std::mem::replace(&mut entry.owner, owner.clone());
         if let Some(before) = before {
             self.owners.claims.remove(&(before.sandbox, id));
@@ -290,12 +291,16 @@ impl NodeMap {
         let strange = |owner: &Owner| {
             owner.kubelet && owner.told != Told::ByIp && runtimes.sandbox(&owner.sandbox).is_none()
         };
-        self.owners.strangers = self
+        let strangers = self
             .netns
             .values()
             .filter(|entry| entry.owner.as_ref().is_some_and(strange))
             .map(|entry| entry.id)
             .collect();
+        if self.owners.strangers != strangers {
+            self.owners.strangers = strangers;
+            self.changes.mark(Kinds::NETNS);
+        }
     }
 
     /// Netns of a kubelet's sandbox that every runtime denies, and the moment from which that counts.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Pod};
 
-use super::{Netns, NodeMap, Policy, SandboxEntry, Told};
+use super::{Netns, NetnsId, NodeMap, Policy, SandboxEntry, Told};
 
 /// Name of the source.
 const SOURCE: &str = "kubernetes";
@@ -160,22 +160,36 @@ impl NodeMap {
     pub fn deleted_pods<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = DeletedPod<'a>> {
         let answers = self.pods_answer();
         let home = OnceCell::new();
-        self.owners.claims().filter(move |_| answers).filter_map(move |(id, netns)| {
-            let netns =
-                self.netns.get(netns).filter(|netns| !netns.host && netns.dying.is_none())?;
-            netns.owner().filter(|owner| owner.told != Told::ByIp)?;
-            let sandbox = self.sandbox(id).filter(|entry| entry.gone.is_none())?;
-            if sandbox.sandbox.host_network || !self.answers(&sandbox.sandbox.runtime) {
-                return None;
-            }
-            let uid = sandbox.sandbox.pod.as_ref()?.uid.as_deref()?;
-            let entry = self.pods.known.get(uid);
-            let (gone, from) = match entry {
-                Some(entry) => self.deleted_from(entry, policy)?,
-                None => self.unheard_of_from(uid, sandbox, &home, policy)?,
-            };
-            Some(DeletedPod { entry, sandbox, netns, gone, from })
-        })
+        let claims = answers.then(|| self.owners.claims());
+        let claims = claims.into_iter().flatten();
+        claims.filter_map(move |(_, netns)| self.deleted_at(*netns, &home, policy))
+    }
+
+    /// The one whose netns this is.
+    #[must_use]
+    pub fn deleted_pod(&self, netns: NetnsId, policy: &Policy) -> Option<DeletedPod<'_>> {
+        self.pods_answer().then(|| self.deleted_at(netns, &OnceCell::new(), policy))?
+    }
+
+    fn deleted_at(
+        &self,
+        netns: NetnsId,
+        home: &OnceCell<bool>,
+        policy: &Policy,
+    ) -> Option<DeletedPod<'_>> {
+        let netns = self.netns.get(&netns).filter(|netns| !netns.host && netns.dying.is_none())?;
+        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let sandbox = self.sandbox(&owner.sandbox).filter(|entry| entry.gone.is_none())?;
+        if sandbox.sandbox.host_network || !self.answers(&sandbox.sandbox.runtime) {
+            return None;
+        }
+        let uid = sandbox.sandbox.pod.as_ref()?.uid.as_deref()?;
+        let entry = self.pods.known.get(uid);
+        let (gone, from) = match entry {
+            Some(entry) => self.deleted_from(entry, policy)?,
+            None => self.unheard_of_from(uid, sandbox, home, policy)?,
+        };
+        Some(DeletedPod { entry, sandbox, netns, gone, from })
     }
 
     /// Since when a pod is gone that the API server told of, and from when on that counts: its processes

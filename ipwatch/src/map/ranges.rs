@@ -315,8 +315,9 @@ impl Ranges {
         }
     }
 
-    /// Notes how much is taken, now and then.
-    pub(super) fn sample(&mut self, now: BootNs, blocks: &Blocks) {
+    /// Notes how much is taken, now and then. Whether any of them is nearer to its end than before, or less near.
+    pub(super) fn sample(&mut self, now: BootNs, blocks: &Blocks) -> bool {
+        let mut changed = false;
         for range in self.all.values_mut() {
             if !blocks.counts(range) {
                 // What was left out comes all at once: that is no growth.
@@ -327,18 +328,20 @@ impl Ranges {
             while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
                 range.samples.pop_front();
             }
-            range.level = level(range.usage(), range.time_left(now), range.level);
+            let level = level(range.usage(), range.time_left(now), range.level);
+            changed |= std::mem::replace(&mut range.level, level) != level;
             let low = range.level > Level::Enough;
             range.low = low.then(|| range.low.unwrap_or(now));
         }
         if now.since(self.sampled) < SAMPLE {
-            return;
+            return changed;
         }
         self.sampled = now;
         for range in self.all.values_mut().filter(|range| blocks.counts(range)) {
             let used = range.usage().used;
             range.samples.push_back((now, used));
         }
+        changed
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 pub use duplicates::{Duplicate, Holding};
 
 use super::netns::is_routable;
-use super::{NetnsId, NodeMap};
+use super::{Kinds, NetnsId, NodeMap};
 use crate::contract::Prefix;
 
 /// Steps taken for one reach.
@@ -81,6 +81,8 @@ impl Reachability {
 impl NodeMap {
     /// IPs that several may have on purpose: anycast, and VIPs that move.
     pub fn share(&mut self, shared: Vec<Prefix>) {
+        self.changes.begin();
+        self.changes.mark(Kinds::ALL);
         self.reach.shared = shared;
         self.reach.readdressed();
     }

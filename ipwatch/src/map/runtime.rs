@@ -4,13 +4,13 @@
 //! A runtime's word is only as new as its last whole list. A sandbox that such a list does not name any
 //! more is gone; one that was never named is denied only by a runtime that has answered since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
 
 use super::unasked::Why;
 use super::want::Want;
-use super::{Netns, NodeMap, Policy, Told, loops};
+use super::{Kinds, Netns, NodeMap, Policy, Tick, Told, loops};
 
 /// Sandboxes and containers remembered, those that are gone included.
 const MAX_ENTRIES: usize = 16_384;
@@ -92,14 +92,32 @@ struct Listed {
     pods: bool,
 }
 
+/// What makes a runtime's word be asked for again, as far as it does not change with time.
+#[derive(Debug, Default)]
+struct Suspects {
+    /// As of then.
+    seen: Option<(Tick, Policy)>,
+    /// Runtimes of what is dead or deleted and is here still, and since when that counts.
+    left: Vec<(String, BootNs)>,
+    /// A pod has no endpoint at a first look.
+    unwired: bool,
+}
+
+impl Suspects {
+    const ON: Kinds = Kinds::NETNS.and(Kinds::RUNTIMES).and(Kinds::PODS).and(Kinds::ENDPOINTS);
+}
+
 /// Everything the runtimes told.
 #[derive(Debug, Default)]
 pub(super) struct Runtimes {
     listed: BTreeMap<String, Listed>,
     sandboxes: BTreeMap<String, SandboxEntry>,
+    /// Those that are dead or gone.
+    dead: BTreeSet<String>,
     containers: BTreeMap<String, ContainerEntry>,
     pub(super) loops: loops::Loops,
     forgotten: BootNs,
+    suspects: Suspects,
 }
 
 impl Runtimes {
@@ -179,6 +197,11 @@ impl NodeMap {
         {
             listed.pods = true;
         }
+        if dead.is_some() {
+            self.runtimes.dead.insert(sandbox.id.clone());
+        } else {
+            self.runtimes.dead.remove(&sandbox.id);
+        }
         self.runtimes.sandboxes.insert(sandbox.id.clone(), entry);
         if !same {
             self.owners.ask_all();
@@ -235,6 +258,7 @@ impl NodeMap {
         }
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
+        self.runtimes.dead.insert(id.to_owned());
         self.leftovers.suspect(id, at);
         self.owners.ask_all();
     }
@@ -324,7 +348,7 @@ impl NodeMap {
             return;
         }
         self.runtimes.forgotten = now;
-        let Runtimes { sandboxes, containers, .. } = &mut self.runtimes;
+        let Runtimes { sandboxes, containers, dead, .. } = &mut self.runtimes;
         let (leftovers, owners) = (&mut self.leftovers, &self.owners);
         let old = |gone: Option<BootNs>| gone.is_some_and(|gone| now.since(gone) > FORGET_AFTER);
         let mut forget = |id: &String, gone: Option<BootNs>| {
@@ -335,6 +359,7 @@ impl NodeMap {
             forget
         };
         sandboxes.retain(|id, entry| !forget(id, entry.gone));
+        dead.retain(|id| sandboxes.contains_key(id));
         containers.retain(|id, entry| !forget(id, entry.gone));
         self.runtimes.loops.forget(now);
     }
@@ -364,12 +389,17 @@ impl NodeMap {
 
     /// Sandboxes that are dead or gone and whose netns is still there.
     pub fn dead_sandboxes(&self) -> impl Iterator<Item = (&SandboxEntry, &Netns)> {
-        self.owners.claims().filter_map(|(id, netns)| {
-            let netns = self.netns.get(netns)?;
-            netns.owner().filter(|owner| owner.told != Told::ByIp)?;
-            let entry = self.runtimes.sandboxes.get(id).filter(|entry| entry.dead.is_some())?;
-            Some((entry, netns))
+        self.all_dead().flat_map(|entry| {
+            let claimed = self.owners.netns_of(&entry.sandbox.id);
+            let netns = claimed.filter_map(|id| self.netns.get(&id));
+            let sure = |netns: &&Netns| netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
+            netns.filter(sure).map(move |netns| (entry, netns))
         })
+    }
+
+    /// Sandboxes that are dead or gone.
+    pub fn all_dead(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.runtimes.dead.iter().filter_map(|id| self.runtimes.sandboxes.get(id))
     }
 
     /// Whether a runtime has told all it has before.
@@ -442,7 +472,18 @@ impl NodeMap {
         wants: &mut Vec<Want>,
     ) -> Option<BootNs> {
         let mut due: BTreeMap<String, BootNs> = BTreeMap::new();
-        for (runtime, since) in self.suspicions(policy) {
+        let seen = self.runtimes.suspects.seen;
+        let fresh = seen
+            .is_some_and(|(seen, of)| of == *policy && !self.changed_beyond(Suspects::ON, seen));
+        #[cfg(test)]
+        if fresh {
+            let (now, known) = (self.suspects(policy), &self.runtimes.suspects);
+            assert_eq!((&now.left, now.unwired), (&known.left, known.unwired));
+        }
+        if !fresh {
+            self.runtimes.suspects = self.suspects(policy);
+        }
+        for (runtime, since) in self.suspicions(&self.runtimes.suspects, policy) {
             let Some(listed) = self.runtimes.listed.get(&runtime) else { continue };
             let last = listed.last.unwrap_or_default();
             let sure = since.plus(policy.second_look);
@@ -473,27 +514,34 @@ impl NodeMap {
     /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
     #[must_use]
     pub fn awaits_runtimes(&self, policy: &Policy) -> bool {
-        let suspicions = self.suspicions(policy);
+        let suspicions = self.suspicions(&self.suspects(policy), policy);
         suspicions.iter().any(|(runtime, since)| {
             let last = self.last_listed(runtime).unwrap_or_default();
             self.answers(runtime) && last < since.plus(policy.second_look)
         })
     }
 
-    /// Runtimes and the moment from which their word on something dead counts.
-    fn suspicions(&self, policy: &Policy) -> Vec<(String, BootNs)> {
-        let mut found = Vec::new();
+    fn suspects(&self, policy: &Policy) -> Suspects {
+        let mut left = Vec::new();
         for (entry, _) in self.dead_sandboxes() {
             let since = entry.dead.unwrap_or_default().plus(policy.sandbox_grace);
-            found.push((entry.sandbox.runtime.clone(), since));
+            left.push((entry.sandbox.runtime.clone(), since));
         }
+        for deleted in self.deleted_pods(policy) {
+            left.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
+        }
+        let seen = Some((self.tick(), *policy));
+        Suspects { seen, left, unwired: self.has_unwired_pods() }
+    }
+
+    /// Runtimes and the moment from which their word on something dead counts.
+    fn suspicions(&self, suspects: &Suspects, policy: &Policy) -> Vec<(String, BootNs)> {
+        let mut found = suspects.left.clone();
         for (_, since) in self.denied(policy) {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }
-        for deleted in self.deleted_pods(policy) {
-            found.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
-        }
-        for missing in self.missing_endpoints(policy) {
+        let unwired = suspects.unwired.then(|| self.missing_endpoints(policy));
+        for missing in unwired.into_iter().flatten() {
             // Right after the datastore's word, which may be the later one: a finding wants both. What has
             // been missing for long has been told.
             let fresh = missing.heard.since(missing.from) < ASK_AGAIN;

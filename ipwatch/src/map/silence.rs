@@ -184,6 +184,11 @@ impl Silences {
     /// Forgets what says nothing any more. Says when the next one begins to count, or to be stale.
     pub(super) fn settle(&mut self, now: BootNs) -> Option<BootNs> {
         self.silent.retain(|_, known| now.since(known.changed) < STALE);
+        self.due(now)
+    }
+
+    /// When the next one begins to count, or to be stale.
+    fn due(&self, now: BootNs) -> Option<BootNs> {
         let counts = self.silent.values().map(Silence::counts_from);
         let stale = self.silent.values().map(|known| known.changed.plus(STALE));
         let missed = self.fixed.values().filter_map(|known| Some(known.lost?.plus(MISSED)));
@@ -209,6 +214,12 @@ fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) ->
 }
 
 impl NodeMap {
+    /// When the next entry without an answer, or permanent one that is gone, begins to count, or counts no more.
+    #[must_use]
+    pub fn next_silence(&self, now: BootNs) -> Option<BootNs> {
+        self.silence.due(now)
+    }
+
     /// Entries that had no answer, in any netns: its id, the device, the IP.
     pub fn silent(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Silence)> {
         let counts =

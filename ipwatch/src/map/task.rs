@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Task, TaskKey};
 
-use super::{Netns, NetnsId, NodeMap, Table};
+use super::{Kinds, Netns, NetnsId, NodeMap, Table};
 
 /// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
 const MAX_KILLS: usize = 4096;
@@ -96,6 +96,10 @@ pub(super) struct Tasks {
     /// `(pid, tid)` to the one task that has it now.
     by_tid: BTreeMap<(u32, u32), TaskKey>,
     leaving: BTreeSet<TaskKey>,
+    /// Those that were on their way out when ipwatch first looked.
+    preexisting: BTreeSet<TaskKey>,
+    /// Those that a look was taken at.
+    looked: BTreeSet<TaskKey>,
     kills: Table<u32, Kill>,
     kill_order: VecDeque<(u32, BootNs)>,
 }
@@ -117,6 +121,18 @@ impl Tasks {
         self.leaving.iter().filter_map(|key| self.entries.get(key))
     }
 
+    /// Those of them that were taken a look at.
+    pub(super) fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        let seen = self.looked.iter().filter(|key| self.leaving.contains(key));
+        seen.filter_map(|key| self.entries.get(key))
+    }
+
+    /// Those of them that were so when ipwatch first looked.
+    pub(super) fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
+        let before = self.preexisting.iter().filter(|key| self.leaving.contains(key));
+        before.filter_map(|key| self.entries.get(key))
+    }
+
     /// The kill of this task's process. One that is older than the task was another's, who had its pid.
     pub(super) fn kill(&self, task: &TaskKey) -> Option<&Kill> {
         self.kills.get(&task.pid).filter(|kill| kill.at.0 / TICK >= task.start)
@@ -130,7 +146,9 @@ impl Tasks {
         }
     }
 
-    fn remember_kill(&mut self, pid: u32, kill: Kill) {
+    /// Whether that of another process was forgotten for it.
+    fn remember_kill(&mut self, pid: u32, kill: Kill) -> bool {
+        let mut forgot = false;
         self.kill_order.push_back((pid, kill.at));
         // The first kill is the story, later ones are people trying again; unless the first was of
         // another process, which had this pid.
@@ -142,8 +160,10 @@ impl Tasks {
             let Some((pid, at)) = self.kill_order.pop_front() else { break };
             if self.kills.get(&pid).is_some_and(|kill| kill.at == at) {
                 self.kills.remove(&pid);
+                forgot = true;
             }
         }
+        forgot
     }
 }
 
@@ -184,6 +204,9 @@ impl NodeMap {
             progress: None,
             touched: at,
         });
+        if entry.preexisting {
+            self.tasks.preexisting.insert(task.key);
+        }
         if entry.touched > at {
             return;
         }
@@ -280,6 +303,7 @@ impl NodeMap {
     }
 
     fn leave_netns(&mut self, netns: NetnsId, key: &TaskKey, at: BootNs) {
+        self.mark_in(netns, Kinds::TASKS);
         if let Some(entry) = self.netns.get_mut(&netns)
             && entry.tasks.remove(key)
             && entry.tasks.is_empty()
@@ -296,6 +320,8 @@ impl NodeMap {
     pub(super) fn drop_task(&mut self, key: &TaskKey) {
         self.tasks.entries.remove(key);
         self.tasks.leaving.remove(key);
+        self.tasks.preexisting.remove(key);
+        self.tasks.looked.remove(key);
         self.agenda.forget_task(key);
         if self.tasks.by_tid.get(&(key.pid, key.tid)) == Some(key) {
             self.tasks.by_tid.remove(&(key.pid, key.tid));
@@ -314,7 +340,9 @@ impl NodeMap {
         if signal != SIGKILL {
             return;
         }
-        self.tasks.remember_kill(pid, Kill { at, by: by.clone(), group, tid });
+        if self.tasks.remember_kill(pid, Kill { at, by: by.clone(), group, tid }) {
+            self.changes.mark(Kinds::TASKS);
+        }
         // SIGKILL ends the whole process, to whichever thread it is directed (`complete_signal`).
         let keys: Vec<TaskKey> = self.tasks.of(pid).map(|entry| entry.key).collect();
         for key in keys {
@@ -373,6 +401,7 @@ impl NodeMap {
         }
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);
+        self.tasks.looked.insert(key);
         self.agenda.looked(key, at);
     }
 
@@ -384,6 +413,7 @@ impl NodeMap {
         let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);
+        self.tasks.looked.insert(key);
         self.consider_leaving(key);
         self.agenda.looked(key, at);
     }

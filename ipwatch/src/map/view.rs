@@ -7,6 +7,9 @@ use crate::fact::{BootNs, Holder, NetnsRef, TaskKey};
 
 use super::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
+/// A task that has been in a netns for less may only pass through.
+const PASSING: u64 = 5_000_000_000;
+
 impl NodeMap {
     /// Addresses that a selector means, in IP order, then by netns. Ids of findings are not filled in.
     /// A netns without any address is one entry without `ip`, unless IPs were asked for.
@@ -166,7 +169,6 @@ impl NodeMap {
     /// day, and each would be news of whatever is wrong with it. All where nobody has been there longer.
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
-        const PASSING: u64 = 5_000_000_000;
         let mut all = self.holder_views(id);
         let Some(entry) = self.netns.get(&id) else { return all };
         let passes = |key: &TaskKey| {
@@ -187,6 +189,14 @@ impl NodeMap {
             });
         }
         all
+    }
+
+    /// When [`NodeMap::resident_views`] will name somebody whom it does not name at `now`.
+    #[must_use]
+    pub fn next_resident(&self, id: NetnsId, now: BootNs) -> Option<BootNs> {
+        let tasks = self.netns.get(&id).into_iter().flat_map(Netns::tasks);
+        let due = tasks.filter_map(|key| Some(self.task(key)?.since.plus(PASSING)));
+        due.filter(|due| *due > now).min()
     }
 
     /// A task as a holder.

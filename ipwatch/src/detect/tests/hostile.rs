@@ -18,7 +18,7 @@ use crate::remedy::{Command, Step, Text};
 
 /// One line of what a case does to its map.
 #[derive(Debug, Clone)]
-pub(super) enum Line {
+pub(crate) enum Line {
     Fact(Box<Fact>),
     Agenda(BootNs, Policy),
     Detect(BootNs, Policy),
@@ -42,6 +42,11 @@ fn taped(case: fn()) -> Vec<Line> {
     TAPE.set(Some(Vec::new()));
     case();
     TAPE.take().unwrap_or_default()
+}
+
+/// What each case does.
+pub(crate) fn tapes() -> Vec<Vec<Line>> {
+    CASES.iter().map(|case| taped(*case)).collect()
 }
 
 const CASES: &[fn()] = &[

@@ -1,0 +1,295 @@
+//! What one event costs on a small node and on a large one: `cargo bench -p ipwatch --bench step`.
+//!
+//! A healthy node of pods: each has a sandbox, a netns with ten addresses, a process, a veth pair, a route, a
+//! reservation, and the host's neighbour entry for it. Each step of the engine takes one fact, 10 ms after the one
+//! before. What is compared is the same kind of event with 10 netns and with 1,000.
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipwatch::clock;
+use ipwatch::engine::{Engine, Settings};
+use ipwatch::fact::{
+    Address, AddressKey, Boot, BootNs, CniCall, CniCommand, Fact, Hop, Life, Link, Mac, Neighbour,
+    NetnsRef, Origin, PodName, Range, RangePart, Reservation, Route, RouteKey, Sandbox, Scope,
+    Sight, Source, SourceStatus, Task, TaskKey, What,
+};
+
+const SIZES: [u64; 2] = [10, 1_000];
+const ADDRESSES: u64 = 10;
+const EVENTS: u64 = 4_000;
+const ROUNDS: usize = 5;
+const STEP: u64 = 10_000_000;
+const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
+const SOURCES: [&str; 8] =
+    ["cni", "neighbours", "netlink", "probes", "procfs", "routes", "host-local", "containerd"];
+/// The other end of a pod's pair in its netns, and the first of the host's.
+const ETH0: u32 = 2;
+const VETH: u32 = 100;
+
+fn netns(n: u64) -> NetnsRef {
+    NetnsRef { cookie: Some(n + 10), inode: Some(0xf000_0000 + n as u32), nsid: Some(n as i32) }
+}
+
+fn ip(n: u64, last: u64) -> IpAddr {
+    Ipv4Addr::from_bits(0x0a00_0000 + (n << 8) as u32 + last as u32).into()
+}
+
+fn address(n: u64, last: u64) -> Address {
+    let key = AddressKey { ifindex: ETH0, local: ip(n, last), prefix_len: 24, peer: None };
+    Address { key, scope: Some(0), flags: Some(0x80) }
+}
+
+fn mac(n: u64, end: u8) -> Mac {
+    Mac([2, 0, 0, end, (n >> 8) as u8, n as u8])
+}
+
+fn task(n: u64, pid: u32) -> Task {
+    Task {
+        key: TaskKey { pid, tid: pid, start: u64::from(pid) },
+        netns: netns(n),
+        comm: "worker".to_owned(),
+        parent: None,
+        exiting: false,
+        killed: false,
+        state: None,
+        idle: None,
+    }
+}
+
+fn pod(n: u64) -> PodName {
+    let uid = Some(format!("00000000-0000-0000-0000-{n:012}"));
+    PodName { namespace: "shop".to_owned(), name: format!("api-{n}"), uid }
+}
+
+fn reservation(n: u64, last: u64) -> Reservation {
+    Reservation {
+        store: "host-local".to_owned(),
+        network: "cbr0".to_owned(),
+        key: format!("/var/lib/cni/networks/cbr0/{}", ip(n, last)),
+        ip: ip(n, last),
+        container_id: Some(format!("{n:064x}")),
+        ifname: Some("eth0".to_owned()),
+        pod: None,
+        since: None,
+    }
+}
+
+fn neighbour(n: u64, state: u16) -> What {
+    let ifindex = VETH + n as u32;
+    let neighbour = Neighbour {
+        ifindex,
+        ip: ip(n, 0),
+        mac: Some(mac(n, 1)),
+        state,
+        claimed: None,
+        admin: false,
+    };
+    What::Neighbour { netns: HOST, neighbour }
+}
+
+fn pair(n: u64) -> [What; 2] {
+    let veth = VETH + n as u32;
+    let link = |ifindex, name: String, peer, end, nsid| Link {
+        ifindex,
+        name,
+        mac: Some(mac(n, end)),
+        kind: Some("veth".to_owned()),
+        peer: Some(peer),
+        peer_nsid: Some(nsid),
+        up: true,
+        ..Link::default()
+    };
+    let here = link(veth, format!("veth{n:08x}"), ETH0, 0, n as i32);
+    let there = link(ETH0, "eth0".to_owned(), veth, 1, 0);
+    [What::Link { netns: HOST, link: here }, What::Link { netns: netns(n), link: there }]
+}
+
+fn route(n: u64) -> What {
+    let key = RouteKey { to: ip(n, 0), prefix_len: 32, table: 254, priority: 0 };
+    let hops = vec![Hop { ifindex: VETH + n as u32, gateway: None }];
+    What::Route { netns: HOST, route: Route { key, hops } }
+}
+
+fn sandbox(n: u64) -> Sandbox {
+    Sandbox {
+        runtime: "containerd".to_owned(),
+        id: format!("{n:064x}"),
+        pod: Some(pod(n)),
+        attempt: Some(0),
+        name: None,
+        life: Life::Alive,
+        word: "Ready".to_owned(),
+        created: None,
+        ips: vec![ip(n, 0)],
+        netns_path: None,
+        pid: Some(1_000 + n as u32),
+        host_network: false,
+    }
+}
+
+fn call(n: u64, pid: u32) -> CniCall {
+    CniCall {
+        task: TaskKey { pid, tid: pid, start: u64::from(pid) },
+        parent: 1,
+        plugin: "/opt/cni/bin/bridge".to_owned(),
+        command: CniCommand::Check,
+        container_id: Some(format!("{n:064x}")),
+        netns_path: None,
+        ifname: Some("eth0".to_owned()),
+        pod: Some(pod(n)),
+    }
+}
+
+/// Everything that stands on a node with this many pods.
+fn node(pods: u64) -> Vec<What> {
+    let boot = Boot {
+        boot_id: "bench".to_owned(),
+        node: "bench".to_owned(),
+        kernel: String::new(),
+        wall_offset: 0,
+        host: HOST,
+    };
+    let sight =
+        Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
+    let mut facts = vec![What::Boot(boot), What::Sight(sight)];
+    let source = |name: &str| {
+        let status = SourceStatus::Active;
+        What::Source(Source { name: name.to_owned(), status, detail: String::new() })
+    };
+    facts.extend(SOURCES.map(source));
+    let ended = |scope| What::Ended { scope, began: BootNs(1), complete: true };
+    let dumped = |netns| ended(Scope::Addresses { netns });
+    for n in 0..pods {
+        facts.push(What::Netns { netns: netns(n) });
+        facts.extend(pair(n));
+        facts.push(What::Task(task(n, 1_000 + n as u32)));
+        for last in 0..ADDRESSES {
+            facts.push(What::Address { netns: netns(n), address: address(n, last) });
+            facts.push(What::Reservation(reservation(n, last)));
+        }
+        facts.extend([What::Sandbox(sandbox(n)), route(n), neighbour(n, 2), dumped(netns(n))]);
+    }
+    let first = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    let last = IpAddr::V4(Ipv4Addr::new(10, 255, 255, 254));
+    facts.push(What::Range(Range {
+        store: "host-local".to_owned(),
+        network: "cbr0".to_owned(),
+        path: "/etc/cni/net.d/10-cbr0.conflist".to_owned(),
+        data_dir: None,
+        sets: vec![vec![RangePart { first, last, except: Vec::new() }]],
+    }));
+    let scopes = [
+        Scope::Tasks,
+        Scope::Mounts { mount_ns: 1 },
+        Scope::Runtime { runtime: "containerd".to_owned() },
+        Scope::Reservations { store: "host-local".to_owned() },
+    ];
+    facts.extend(scopes.map(ended));
+    facts.extend([dumped(HOST), What::FirstAnswers]);
+    facts
+}
+
+/// An event of some kind, the `i`th, in one of so many netns.
+type Event = fn(i: u64, pods: u64) -> What;
+
+const KINDS: [(&str, Event); 7] = [
+    ("an address comes or goes", |i, pods| {
+        let n = (i / 2) % pods;
+        let netns = netns(n);
+        match i % 2 {
+            0 => What::Address { netns, address: address(n, 100) },
+            _ => What::AddressGone { netns, key: address(n, 100).key },
+        }
+    }),
+    ("a process comes, exits, goes", |i, pods| {
+        let (n, pid) = ((i / 3) % pods, 100_000 + (i / 3 % 20_000) as u32);
+        let task = task(n, pid);
+        match i % 3 {
+            0 => What::Task(task),
+            1 => What::TaskExiting { task: task.key },
+            _ => What::TaskReleased { task: task.key },
+        }
+    }),
+    ("a neighbour changes", |i, pods| neighbour(i % pods, if i / pods % 2 == 0 { 4 } else { 2 })),
+    ("a route comes or goes", |i, pods| {
+        let n = (i / 2) % pods;
+        let key = RouteKey { to: ip(n, 200), prefix_len: 32, table: 254, priority: 0 };
+        let hops = vec![Hop { ifindex: VETH + n as u32, gateway: None }];
+        match i % 2 {
+            0 => What::Route { netns: HOST, route: Route { key, hops } },
+            _ => What::RouteGone { netns: HOST, key, hops },
+        }
+    }),
+    ("a link changes", |i, pods| {
+        let [_, What::Link { netns, mut link }] = pair((i / 2) % pods) else { unreachable!() };
+        link.up = i % 2 == 1;
+        What::Link { netns, link }
+    }),
+    ("a reservation comes or goes", |i, pods| {
+        let one = reservation((i / 2) % pods, 100);
+        match i % 2 {
+            0 => What::Reservation(one),
+            _ => What::ReservationGone { store: one.store, key: one.key },
+        }
+    }),
+    ("a CNI plugin runs", |i, pods| {
+        let (n, pid) = ((i / 2) % pods, 200_000 + (i / 2 % 20_000) as u32);
+        let call = call(n, pid);
+        match i % 2 {
+            0 => What::CniBegan(call),
+            _ => What::CniEnded { task: call.task, status: Some(0), signal: None },
+        }
+    }),
+];
+
+/// Microseconds of a step of one such event.
+fn cost(kind: Event, pods: u64) -> f64 {
+    let mut at = BootNs(1_000);
+    let mut engine = Engine::new(Settings::default(), at);
+    let stamp = |what, at: BootNs| Fact { at, origin: Origin::Probe, what };
+    let facts: Vec<Fact> = node(pods).into_iter().map(|what| stamp(what, at)).collect();
+    engine.step(&facts, at);
+    assert!(engine.is_whole(), "it judges");
+    // What is asked for at the start is not part of an event.
+    for _ in 0..200 {
+        at = at.plus(STEP);
+        engine.step(&[], at);
+    }
+    let events: Vec<Fact> = (0..EVENTS)
+        .map(|i| {
+            at = at.plus(STEP);
+            stamp(kind(i, pods), at)
+        })
+        .collect();
+    let from = clock::now();
+    let mut changes = 0;
+    for event in &events {
+        changes += engine.step(std::slice::from_ref(event), event.at).changes.len();
+    }
+    let spent = clock::now().since(from) as f64 / 1e3;
+    assert_eq!(changes, 0, "nothing is wrong on this node");
+    spent / EVENTS as f64
+}
+
+fn main() {
+    for (name, kind) in KINDS {
+        // Of several runs the median, alternating, so that what else the machine does is shared out.
+        let mut costs = SIZES.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            for (costs, pods) in costs.iter_mut().zip(SIZES) {
+                costs.push(cost(kind, pods));
+            }
+        }
+        let [small, large] = costs.map(|mut all| {
+            all.sort_by(f64::total_cmp);
+            all[ROUNDS / 2]
+        });
+        println!(
+            "{name}: {small:.2} µs with {} netns, {large:.2} µs with {}: {:.2} times",
+            SIZES[0],
+            SIZES[1],
+            large / small
+        );
+    }
+}

@@ -1,0 +1,309 @@
+//! What of the map has changed, and when: detection looks only at what has.
+//!
+//! Time is a counter here, a [`Tick`], which grows with every fact and every agenda. Each fact is of one or more
+//! [`Kinds`], and [`of`] names them for every fact: a new one does not compile without. What follows later from facts
+//! (an owner that is found, a leak that begins to count) is marked where it is worked out.
+//!
+//! What a fact changes within one pod's netns marks that netns besides ([`NodeMap::changed_in`]), so that what is wrong
+//! with other netns need not be judged again. The reach of anything else is not followed: it is [`NodeMap::changed_beyond`]
+//! any netns.
+
+use std::ops::BitOr;
+
+use crate::fact::{NetnsRef, Scope, TaskKey, What};
+
+use super::{NetnsId, NodeMap};
+
+/// A moment between two facts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Tick(u64);
+
+/// Parts of the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(u16);
+
+impl Kinds {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Netns: they come, go, are named, torn down and held; whose they are.
+    pub const NETNS: Self = Self(1 << 0);
+    /// Addresses.
+    pub const ADDRESSES: Self = Self(1 << 1);
+    /// Links, VLANs, and what a netns calls others.
+    pub const LINKS: Self = Self(1 << 2);
+    /// Routes.
+    pub const ROUTES: Self = Self(1 << 3);
+    /// Neighbour entries and claims.
+    pub const NEIGHBOURS: Self = Self(1 << 4);
+    /// Tasks, their cgroups and kills.
+    pub const TASKS: Self = Self(1 << 5);
+    /// What container runtimes and the CNI result cache say.
+    pub const RUNTIMES: Self = Self(1 << 6);
+    /// What the API server or the kubelet says of pods.
+    pub const PODS: Self = Self(1 << 7);
+    /// Reservations, ranges, blocks and files of IPAM stores; disputes and leaks.
+    pub const IPAM: Self = Self(1 << 8);
+    /// Runs of CNI plugins.
+    pub const CALLS: Self = Self(1 << 9);
+    /// Endpoints of a CNI's datastore.
+    pub const ENDPOINTS: Self = Self(1 << 10);
+    /// Mounts of dead containers.
+    pub const MOUNTS: Self = Self(1 << 11);
+    /// The kernel's worker that tears netns down.
+    pub const TEARDOWN: Self = Self(1 << 12);
+    /// Everything: how sources stand, the boot, what is seen, losses.
+    pub const ALL: Self = Self((1 << Self::COUNT) - 1);
+    const COUNT: usize = 13;
+
+    fn places(self) -> impl Iterator<Item = usize> {
+        (0..Self::COUNT).filter(move |place| self.0 & (1 << place) != 0)
+    }
+}
+
+impl BitOr for Kinds {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Kinds {
+    /// The same in a constant.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// When each kind last changed.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    now: Tick,
+    anywhere: [Tick; Kinds::COUNT],
+    /// The same but for what stays within one pod's netns.
+    beyond: [Tick; Kinds::COUNT],
+}
+
+impl Changes {
+    /// What is marked from now on is newer than everything before.
+    pub(super) fn begin(&mut self) {
+        self.now.0 += 1;
+    }
+
+    /// These have changed, nobody knows how far.
+    pub(super) fn mark(&mut self, kinds: Kinds) {
+        #[cfg(test)]
+        let kinds = unmarked::but(kinds);
+        for place in kinds.places() {
+            (self.anywhere[place], self.beyond[place]) = (self.now, self.now);
+        }
+    }
+
+    /// These have changed in one pod's netns, which the caller marks.
+    fn mark_within(&mut self, kinds: Kinds) {
+        #[cfg(test)]
+        let kinds = unmarked::but(kinds);
+        for place in kinds.places() {
+            self.anywhere[place] = self.now;
+        }
+    }
+}
+
+/// How far a fact reaches.
+enum Reach<'a> {
+    Anywhere,
+    /// One netns. The host's is everybody's.
+    Netns(&'a NetnsRef),
+    /// The netns of a task. One that the task has left was marked then.
+    Task(&'a TaskKey),
+    /// Those of the tasks of a process.
+    Process(u32),
+}
+
+/// What a fact may change, and where.
+fn of(what: &What) -> (Kinds, Reach<'_>) {
+    use Reach::{Anywhere, Netns, Process, Task};
+    match what {
+        What::Boot(_)
+        | What::Sight(_)
+        | What::Source(_)
+        | What::SourceGone { .. }
+        | What::Refused { .. }
+        | What::Lost { .. } => (Kinds::ALL, Anywhere),
+        What::FirstAnswers => (Kinds::NONE, Anywhere),
+        What::Began(scope) | What::Ended { scope, .. } => (of_scope(scope), Anywhere),
+        What::Netns { .. }
+        | What::NetnsCreated { .. }
+        | What::NetnsClosed { .. }
+        | What::Holder { .. }
+        | What::HoldersSearched { .. } => (Kinds::NETNS, Anywhere),
+        What::NetnsDying { .. } | What::NetnsGone { .. } => {
+            (Kinds::NETNS | Kinds::TEARDOWN, Anywhere)
+        }
+        What::Address { netns, .. }
+        | What::AddressGone { netns, .. }
+        | What::DadFailed { netns, .. } => (Kinds::ADDRESSES, Netns(netns)),
+        What::Link { netns, .. } | What::Port { netns, .. } | What::Vlans { netns, .. } => {
+            (Kinds::LINKS, Netns(netns))
+        }
+        What::LinkGone { netns, .. } => (Kinds::LINKS | Kinds::ADDRESSES, Netns(netns)),
+        What::PeerNetns { .. } => (Kinds::LINKS | Kinds::NETNS, Anywhere),
+        What::Neighbour { .. } | What::NeighbourGone { .. } | What::Claimed { .. } => {
+            (Kinds::NEIGHBOURS, Anywhere)
+        }
+        What::Route { .. } | What::RouteGone { .. } => (Kinds::ROUTES, Anywhere),
+        What::Task(task) => (Kinds::TASKS, Task(&task.key)),
+        What::TaskExiting { task }
+        | What::TaskReleased { task }
+        | What::Look { task, .. }
+        | What::Cgroup { task, .. } => (Kinds::TASKS, Task(task)),
+        What::Signalled { pid, .. } => (Kinds::TASKS, Process(*pid)),
+        What::ProcessDoubted { .. } => (Kinds::NONE, Anywhere),
+        What::Attachment(_)
+        | What::AttachmentGone { .. }
+        | What::Sandbox(_)
+        | What::SandboxGone { .. }
+        | What::Container(_)
+        | What::ContainerGone { .. }
+        | What::RuntimeProcesses { .. } => (Kinds::RUNTIMES, Anywhere),
+        What::Pod(_) | What::PodGone { .. } => (Kinds::PODS, Anywhere),
+        What::PodsConfirmed => (Kinds::PODS | Kinds::ENDPOINTS, Anywhere),
+        What::ContainerMount(_) | What::ContainerMountsSearched { .. } => (Kinds::MOUNTS, Anywhere),
+        What::Cleanup { .. } => (Kinds::TEARDOWN, Anywhere),
+        What::Reservation(_)
+        | What::ReservationGone { .. }
+        | What::Range(_)
+        | What::Block(_)
+        | What::BlockGone { .. }
+        | What::StoreUnreadable(_)
+        | What::StoreReadable { .. } => (Kinds::IPAM, Anywhere),
+        What::Endpoint(_) | What::EndpointGone { .. } | What::EndpointsConfirmed { .. } => {
+            (Kinds::ENDPOINTS, Anywhere)
+        }
+        What::CniBegan(_) | What::CniEnded { .. } | What::CniError { .. } => {
+            (Kinds::CALLS, Anywhere)
+        }
+    }
+}
+
+/// What the beginning or the end of a dump may change.
+fn of_scope(scope: &Scope) -> Kinds {
+    match scope {
+        Scope::Netns => Kinds::ALL,
+        Scope::Tasks => Kinds::TASKS | Kinds::NETNS,
+        Scope::Links { .. } => Kinds::LINKS | Kinds::ADDRESSES | Kinds::NETNS,
+        Scope::Addresses { .. } => Kinds::ADDRESSES | Kinds::NETNS,
+        Scope::Neighbours { .. } => Kinds::NEIGHBOURS,
+        Scope::Routes { .. } => Kinds::ROUTES,
+        Scope::Mounts { .. } | Scope::Files => Kinds::NETNS,
+        Scope::Runtime { .. } | Scope::Cni => Kinds::RUNTIMES,
+        Scope::Pods => Kinds::PODS | Kinds::ENDPOINTS,
+        Scope::Reservations { .. } | Scope::Ranges { .. } | Scope::Blocks { .. } => Kinds::IPAM,
+        Scope::Endpoints { .. } => Kinds::ENDPOINTS,
+    }
+}
+
+impl NodeMap {
+    /// Marks what a fact has just changed.
+    pub(super) fn mark_fact(&mut self, what: &What) {
+        let (kinds, reach) = of(what);
+        match reach {
+            Reach::Anywhere => self.changes.mark(kinds),
+            Reach::Netns(netns) => match self.find(netns) {
+                Some(id) => self.mark_in(id, kinds),
+                None => self.changes.mark(kinds),
+            },
+            Reach::Task(task) => {
+                self.changes.mark_within(kinds);
+                if let Some(id) = self.tasks.get(task).map(|entry| entry.netns) {
+                    self.mark_in(id, kinds);
+                }
+            }
+            Reach::Process(pid) => {
+                self.changes.mark_within(kinds);
+                let ids: Vec<NetnsId> = self.tasks.of(pid).map(|entry| entry.netns).collect();
+                ids.into_iter().for_each(|id| self.mark_in(id, kinds));
+            }
+        }
+    }
+
+    /// These have changed within a netns.
+    pub(super) fn mark_in(&mut self, id: NetnsId, kinds: Kinds) {
+        match self.netns.get_mut(&id) {
+            Some(entry) if !entry.host => {
+                #[cfg(test)]
+                if unmarked::is_within() {
+                    return self.changes.mark_within(kinds);
+                }
+                entry.changed = self.changes.now;
+                self.changes.mark_within(kinds);
+            }
+            _ => self.changes.mark(kinds),
+        }
+    }
+
+    /// The newest change is not newer than this.
+    #[must_use]
+    pub fn tick(&self) -> Tick {
+        self.changes.now
+    }
+
+    /// Whether any of these has changed since.
+    #[must_use]
+    pub fn changed(&self, kinds: Kinds, since: Tick) -> bool {
+        kinds.places().any(|place| self.changes.anywhere[place] > since)
+    }
+
+    /// Whether any of these has changed since, other than within one pod's netns.
+    #[must_use]
+    pub fn changed_beyond(&self, kinds: Kinds, since: Tick) -> bool {
+        kinds.places().any(|place| self.changes.beyond[place] > since)
+    }
+
+    /// Whether an address, a link or a task of this netns has changed since.
+    #[must_use]
+    pub fn changed_in(&self, id: NetnsId, since: Tick) -> bool {
+        self.netns.get(&id).is_none_or(|entry| entry.changed > since)
+    }
+}
+
+/// Marks that a test leaves out, to see that it is noticed.
+#[cfg(test)]
+pub(crate) mod unmarked {
+    use std::cell::Cell;
+
+    use super::Kinds;
+
+    /// What is left out.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Unmarked {
+        /// One kind.
+        Kind(Kinds),
+        /// The netns in which something has changed.
+        Within,
+    }
+
+    thread_local! {
+        pub(crate) static UNMARKED: Cell<Option<Unmarked>> = const { Cell::new(None) };
+    }
+
+    impl Unmarked {
+        pub(crate) fn all() -> impl Iterator<Item = Self> {
+            let kinds = Kinds::ALL.places().map(|place| Self::Kind(Kinds(1 << place)));
+            kinds.chain([Self::Within])
+        }
+    }
+
+    /// Those that are marked.
+    pub(super) fn but(kinds: Kinds) -> Kinds {
+        match UNMARKED.get() {
+            Some(Unmarked::Kind(out)) => Kinds(kinds.0 & !out.0),
+            _ => kinds,
+        }
+    }
+
+    pub(super) fn is_within() -> bool {
+        UNMARKED.get() == Some(Unmarked::Within)
+    }
+}
