@@ -113,6 +113,13 @@ fn a_fork_names_the_task_its_parent_and_its_start_in_ticks() {
     assert_eq!(task.state, None, "an event does not tell");
 }
 
+/// A number of 0: our pid namespace has none for it.
+#[test]
+fn a_task_that_is_not_shown_is_none() {
+    assert_eq!(say(&task_bytes(kind::TASK_FORK, 0, 0, 0, b"sh")), []);
+    assert_eq!(say(&task_bytes(kind::TASK_RELEASE, 0, 0, 0, b"sh")), []);
+}
+
 #[test]
 fn a_release_and_a_free_both_release() {
     for kind in [kind::TASK_RELEASE, kind::TASK_FREE] {
