@@ -441,6 +441,19 @@ pub(super) fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
 }
 
 #[test]
+fn what_a_mount_holds_does_not_wait_for_a_teardown_that_hangs() {
+    for (holders, leaked) in [(vec![mount_of(PATH, 1, 1)], true), (Vec::new(), false)] {
+        let mut case = Case::with_runtime();
+        case.at(30, What::Cleanup { worker: worker() });
+        case.empty(1_000);
+        case.list(1_000, Vec::new());
+        case.at(31_000, What::Cleanup { worker: worker() });
+        case.searched(40_000, &holders);
+        assert_eq!(case.codes().contains(&Code::NetnsLeaked), leaked, "{:?}", case.codes());
+    }
+}
+
+#[test]
 fn what_ends_meanwhile_is_progress() {
     let mut case = Case::pod();
     case.at(30, What::Cleanup { worker: worker() });

@@ -79,6 +79,15 @@ fn a_torn_file_takes_its_ip_all_the_same() {
 }
 
 #[test]
+fn a_directory_whose_name_only_begins_alike_is_of_another_network() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1])]])));
+    let other = Reservation { key: format!("/network/{}", ip(3)), ..reservation(3, 1) };
+    feed.tell(What::Reservation(other));
+    assert_eq!(feed.map.ranges().next().unwrap().usage().used, 0);
+}
+
+#[test]
 fn parts_that_overlap_hand_out_an_ip_once() {
     let mut feed = Feed::new(ALL);
     feed.tell(What::Range(range(vec![vec![part(1, 6, &[1, 4]), part(4, 10, &[])]])));

@@ -79,6 +79,24 @@ fn a_dump_neither_revives_nor_overwrites() {
     assert_eq!(feed.ips(), [ip(2), ip(3)]);
 }
 
+/// Both have the time of one moment: what it was read before, nobody can tell, and a deletion is told once.
+#[test]
+fn what_goes_at_the_moment_that_a_dump_begins_is_not_revived() {
+    let mut feed = Feed::new(NONE);
+    let netns = full(7, 70, 3);
+    feed.tell(What::Address { netns, address: address(1) });
+    let began = feed.tell(What::AddressGone { netns, key: key(1) });
+    let scope = Scope::Addresses { netns };
+    for what in [
+        What::Began(scope.clone()),
+        What::Address { netns, address: address(1) },
+        What::Ended { scope, began, complete: true },
+    ] {
+        feed.tell_at(began, Origin::Netlink, what);
+    }
+    assert!(feed.ips().is_empty());
+}
+
 #[test]
 fn only_a_complete_dump_sweeps() {
     for complete in [false, true] {
