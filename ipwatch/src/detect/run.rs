@@ -121,11 +121,12 @@ pub struct Detection {
 impl Detection {
     /// Brings it up to date. Whether anything may have changed.
     pub fn update(&mut self, map: &NodeMap, now: BootNs, policy: &Policy) -> bool {
-        if self.policy != Some(*policy) {
+        // What was found before is forgotten, and it is not known whether it is the same.
+        let mut changed = self.policy != Some(*policy);
+        if changed {
             *self = Self { policy: Some(*policy), ..Self::default() };
         }
         self.kept.resize_with(DETECTORS.len(), Kept::default);
-        let mut changed = false;
         for (detector, kept) in DETECTORS.iter().zip(&mut self.kept) {
             changed |= kept.update(detector, map, now, policy);
         }
