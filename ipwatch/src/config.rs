@@ -116,7 +116,7 @@ pub struct Probes {
     /// Between two looks at all tasks where probes tell of them.
     #[serde(deserialize_with = "duration")]
     pub sweep: SignedDuration,
-    /// The canary runs by itself, and not only when somebody asks.
+    /// The canary runs by itself too. False: only when somebody asks.
     pub canary: bool,
 }
 
@@ -231,7 +231,7 @@ impl Default for Probes {
             enabled: true,
             forbid: Vec::new(),
             sweep: SignedDuration::from_secs(30),
-            canary: false,
+            canary: true,
         }
     }
 }

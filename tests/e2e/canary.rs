@@ -1,8 +1,9 @@
 //! The canary: ipwatch makes each event once, in network namespaces of its own, and says whether its probes told of it. It
 //! appears nowhere else.
 
-use std::path::Path;
-use std::process::Command;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use support::harness::FIGURE;
@@ -11,6 +12,7 @@ use support::{Config, Daemon, Lab, daemon, poll, poorer};
 support::tests! {
     each_event_is_proven @ Alone Kernel Stock Rung,
     it_appears_nowhere_else @ Alone Kernel,
+    another_daemon_reports_nothing_of_it @ Alone Kernel Stock,
     a_program_that_tells_nothing_is_found @ Alone,
     where_it_cannot_be_nothing_counts_as_not_seen,
     with_observe_only_there_is_none,
@@ -42,7 +44,7 @@ fn proven(daemon: &Daemon) -> Vec<Value> {
 
 /// By itself after the start, and when somebody asks.
 fn each_event_is_proven(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default().probes_line("canary = true"));
+    let daemon = Daemon::start(lab, &Config::default());
     if !can_be_proven(&daemon) {
         let out = daemon.ask(&["doctor", "--canary"]);
         assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no probe"));
@@ -99,7 +101,7 @@ fn it_appears_nowhere_else(lab: &Lab) {
     }
     // Its addresses, as an answer or an event spells them, and what it calls itself.
     let nowhere = |text: &str| {
-        let traces = ["\"192.0.2.1\"", "\"198.51.100.", "\"2001:db8::1\"", "2001:db8:1::1"];
+        let traces = ["\"192.0.2.1\"", "\"198.51.100.", "2001:db8:6970:7761:"];
         traces.into_iter().chain(["ipwatch-canary"]).all(|trace| !text.contains(trace))
     };
     let links = Command::new("ip").args(["-o", "link"]).output().expect("ip");
@@ -116,6 +118,50 @@ fn it_appears_nowhere_else(lab: &Lab) {
     for task in std::fs::read_dir(tasks).unwrap().flatten() {
         let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
         assert_eq!(children, "", "{}", task.path().display());
+    }
+}
+
+/// It makes a duplicate, and others on the node see that too.
+fn another_daemon_reports_nothing_of_it(lab: &Lab) {
+    let daemon = Daemon::start(lab, &Config::default());
+    if !can_be_proven(&daemon) {
+        return;
+    }
+    let beside = Beside::start(lab);
+    for _ in 0..3 {
+        proven(&daemon);
+    }
+    let said = beside.log();
+    assert!(!said.contains("2001:db8:6970:7761:") && !said.contains("WARN"), "{said}");
+}
+
+/// A second daemon of the same test, with everything of its own.
+struct Beside(Child, PathBuf);
+
+impl Beside {
+    fn start(lab: &Lab) -> Self {
+        let dir = lab.subdir("beside");
+        let (config, log) = (dir.join("ipwatch.toml"), dir.join("log"));
+        let text = Config::default().probes_line("canary = false").text();
+        std::fs::write(&config, text).expect("write the configuration");
+        let sink = File::create(&log).expect("a log");
+        let mut command = Command::new(daemon::binary());
+        command.arg("run").arg("--config").arg(&config).arg("--state-dir").arg(&dir);
+        command.arg("--socket").arg(dir.join("socket")).stdin(Stdio::null()).stdout(Stdio::null());
+        let this = Self(command.stderr(sink).spawn().expect("start it"), log);
+        poll::until("the one beside is ready", 60, || this.log().contains("ready: "));
+        this
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.1).unwrap_or_default()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -84,15 +84,26 @@ fn directory() -> PathBuf {
     place::repository().join("docs/support")
 }
 
-/// What is kept of what a VM said, a document of `doctor` and its kernel: the kernel, and where each event stands. No counts: they are of that boot.
+/// What is kept of what a VM said, a document of `doctor` and its kernel: the kernel, where each event stands, and what the
+/// canary has shown of it. No counts and no times: they are of that boot.
 fn shown(document: &Value) -> Result<Value> {
     let probes = document["doctor"]["probes"].as_array().context("no probes")?;
     let event = |probe: &Value| {
         let keys = ["event", "rung", "status", "why"];
         let known = keys.iter().filter(|key| !probe[**key].is_null());
-        Value::Object(
-            known.map(|key| ((*key).to_owned(), probe[*key].clone())).collect::<Map<_, _>>(),
-        )
+        let mut kept: Map<_, _> =
+            known.map(|key| ((*key).to_owned(), probe[*key].clone())).collect();
+        let canary = &probe["canary"];
+        for (key, value) in [("canary", &canary["verdict"]), ("canary-why", &canary["why"])] {
+            if !value.is_null() {
+                kept.insert(key.to_owned(), value.clone());
+            }
+        }
+        // Counted, where the kernel half tells no record of a healthy task.
+        if canary["verdict"] == "seen" && canary["micros"].is_null() {
+            kept.insert("canary".to_owned(), "counted".into());
+        }
+        Value::Object(kept)
     };
     Ok(json!({
         "kernel": document["kernel"],
@@ -162,15 +173,20 @@ fn tables(all: &BTreeMap<String, Value>) -> String {
     text
 }
 
-/// One event on one kernel: the rung, in italics where a better one was refused.
+/// One event on one kernel: the rung, in italics where a better one was refused, and what the canary has shown of it.
 fn cell(one: &Value, name: &str) -> String {
     let event = one["events"].as_array().into_iter().flatten().find(|event| event["event"] == name);
     let Some(event) = event else { return "not run".to_owned() };
     let rung = event["rung"].as_str().unwrap_or("?");
-    match event["status"].as_str() {
+    let stands = match event["status"].as_str() {
         Some("active") => format!("`{rung}`"),
         Some("missing") => "**not seen**".to_owned(),
         _ => format!("*{rung}*"),
+    };
+    match event["canary"].as_str() {
+        Some("not-seen") => format!("{stands}, **not seen**"),
+        Some(verdict) => format!("{stands}, {}", verdict.replace('-', " ")),
+        None => stands,
     }
 }
 
@@ -207,6 +223,12 @@ mod tests {
             (5, 1),
             "{row}"
         );
+        let proven = json!({ "events": [
+            { "event": "a", "rung": "fentry", "status": "active", "canary": "counted" },
+            { "event": "b", "rung": "kprobe", "status": "degraded", "canary": "not-seen" },
+        ] });
+        assert_eq!(cell(&proven, "a"), "`fentry`, counted");
+        assert_eq!(cell(&proven, "b"), "*kprobe*, **not seen**");
         let later =
             json!({ "events": [{ "event": "cni-call", "rung": "none", "status": "missing" }] });
         assert_eq!(
@@ -217,11 +239,12 @@ mod tests {
 
     #[test]
     fn no_count_is_kept() {
-        let probe = json!({ "event": "sigkill", "rung": "tp_btf", "hook": "h", "status": "active", "seen": 3 });
+        let canary = json!({ "verdict": "seen", "ago_secs": 1 });
+        let probe = json!({ "event": "sigkill", "rung": "tp_btf", "hook": "h", "status": "active", "seen": 3, "canary": canary });
         let kept = shown(&json!({ "kernel": "6.1.0", "doctor": { "probes": [probe] } })).unwrap();
         assert_eq!(
             kept,
-            json!({ "kernel": "6.1.0", "events": [{ "event": "sigkill", "rung": "tp_btf", "status": "active" }] })
+            json!({ "kernel": "6.1.0", "events": [{ "event": "sigkill", "rung": "tp_btf", "status": "active", "canary": "counted" }] })
         );
     }
 }

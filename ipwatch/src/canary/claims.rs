@@ -4,28 +4,27 @@
 //! that nobody knows yet: until the stage has said which ones they are, a few milliseconds, nobody hands facts on and no
 //! ring buffer is read ([`Claims::settled`]). What comes meanwhile waits where it would wait for a busy daemon.
 //!
-//! We give its netns no nsid, but somebody else on the node may, `ipwatch scan` for one: then netlink tells of them by that
-//! alone. So an nsid that was not met before is compared with theirs, as long as the stage is there.
+//! A netns is recognised by its cookie. Where only the inode is known, which the kernel hands out again at once
+//! (`ns_free_inum`), it is the canary's from the start of the stage to its end; after that the rest of its teardown alone
+//! is. We give its netns no nsid, but somebody else on the node may, and netlink then tells of them by that alone:
+//! see `nsids`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ipwatch_common::Netns;
-
+use self::nsids::{Doors, Nsids};
 use super::marks::{self, Mark, Who};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Origin, TaskKey, What};
-use crate::sources::netlink::Numbers;
+
+pub(super) mod nsids;
 
 /// Tasks of one run that are remembered. It makes six.
 const MOST_TASKS: usize = 256;
 /// Netns that are remembered: of the last four runs.
 const MOST_NAMES: usize = 8;
-/// Nsids that are remembered within one run.
-const MOST_NSIDS: usize = 4096;
 /// A teardown may wait behind another one that hangs. After this its netns has appeared nowhere for so long that it
 /// never will.
 const FORGET_AFTER: u64 = 600_000_000_000;
@@ -54,27 +53,56 @@ struct State {
     tasks: BTreeSet<TaskKey>,
     /// What was seen in this run, and how many nanoseconds after it happened.
     marks: BTreeMap<Mark, u64>,
-    /// The netns themselves, to ask for their nsids, while the stage stands.
-    doors: Option<Doors>,
-    /// Nsids that were met, and whether they are of the canary's netns.
-    nsids: BTreeMap<i32, bool>,
+    /// When the stage of the last run was started: before, none of its netns was there.
+    born: BootNs,
+    nsids: Nsids,
     /// The netns walk has last seen a netns of the canary's waiting for its teardown.
     queued: Option<BootNs>,
-}
-
-/// A way to the canary's netns. It holds them, and so it ends with the stage.
-#[derive(Debug)]
-pub(super) struct Doors {
-    pub(super) netns: [OwnedFd; 2],
-    pub(super) numbers: Numbers,
 }
 
 /// A netns of the canary's.
 #[derive(Debug, Clone, Copy)]
 struct Name {
     netns: NetnsRef,
+    born: BootNs,
     /// When its last task went.
     left: Option<BootNs>,
+    /// Its inode was given to another netns: all that is still to come is that it was freed.
+    reused: bool,
+}
+
+impl Name {
+    /// Whether a record is about it. Where only one side knows the cookie (the kernel has it from 5.12 on, and tells it
+    /// by `SO_NETNS_COOKIE` from 5.14 on), the inode decides.
+    fn is_of(&self, seen: &marks::Seen) -> bool {
+        if let Some(cookie) = self.netns.cookie.filter(|_| seen.netns.cookie != 0) {
+            return cookie == seen.netns.cookie;
+        }
+        let inode = seen.netns.inode != 0 && self.netns.inode == Some(seen.netns.inode);
+        inode && seen.at >= self.born.0 && self.lasts(seen)
+    }
+
+    /// Whether its inode was its own when this happened.
+    fn lasts(&self, seen: &marks::Seen) -> bool {
+        let torn_down = matches!(seen.mark, Some(Mark::Dying | Mark::Gone));
+        match self.left {
+            // The stage holds it: the netns that ends is the one that had the inode before.
+            None => !torn_down,
+            Some(_) if self.reused => seen.mark == Some(Mark::Gone),
+            Some(left) => seen.ends || seen.at <= left.0,
+        }
+    }
+
+    /// The same for a netns that a fact names; `ends`: it is the end of a netns.
+    fn is_named(&self, netns: &NetnsRef, at: BootNs, ends: bool) -> bool {
+        if let (Some(one), Some(other)) = (self.netns.cookie, netns.cookie) {
+            return one == other;
+        }
+        let inode = netns.inode.is_some() && self.netns.inode == netns.inode;
+        // A list is as old as its beginning: what it names may have come meanwhile.
+        let begun = !ends || self.left.is_some() && at >= self.born;
+        inode && begun && !self.reused && self.left.is_none_or(|left| at <= left)
+    }
 }
 
 impl Claims {
@@ -85,6 +113,7 @@ impl Claims {
         state.tasks.clear();
         state.marks.clear();
         state.queued = None;
+        state.born = clock::now();
         self.active.store(true, Ordering::Release);
     }
 
@@ -97,8 +126,9 @@ impl Claims {
     /// These are its netns.
     pub(super) fn know(&self, netns: [NetnsRef; 2], doors: Option<Doors>) {
         let mut state = self.state();
-        state.doors = doors;
-        state.names.extend(netns.map(|netns| Name { netns, left: None }));
+        let born = state.born;
+        state.nsids.begin(doors);
+        state.names.extend(netns.map(|netns| Name { netns, born, left: None, reused: false }));
         let excess = state.names.len().saturating_sub(MOST_NAMES);
         state.names.drain(..excess);
         self.hold_until.store(0, Ordering::Release);
@@ -110,8 +140,7 @@ impl Claims {
         let now = clock::now();
         let mut state = self.state();
         state.stage = None;
-        state.doors = None;
-        state.nsids.retain(|_, ours| *ours);
+        state.nsids.end(now);
         for name in &mut state.names {
             name.left.get_or_insert(now);
         }
@@ -166,7 +195,7 @@ impl Claims {
             state.marks.entry(mark).or_insert(now.0.saturating_sub(seen.at));
         }
         if ours && seen.mark == Some(Mark::Gone) {
-            state.names.retain(|name| !is(name.netns, &seen.netns));
+            state.names.retain(|name| !name.is_of(&seen));
         }
         self.rest(&mut state, now);
         ours
@@ -179,14 +208,21 @@ impl Claims {
         }
         let now = clock::now();
         let mut state = self.state();
-        facts.retain(|fact| !state.takes(fact, now));
+        facts.retain(|fact| {
+            let ours = state.takes(fact, now);
+            if ours {
+                tracing::trace!(?fact, "the canary's");
+            }
+            !ours
+        });
         self.rest(&mut state, now);
     }
 
     /// Looks no further when nothing is left to look for.
     fn rest(&self, state: &mut State, now: BootNs) {
         state.names.retain(|name| name.left.is_none_or(|left| now.since(left) < FORGET_AFTER));
-        if state.names.is_empty() && state.stage.is_none() {
+        state.nsids.rest(now);
+        if state.names.is_empty() && state.nsids.is_empty() && state.stage.is_none() {
             self.active.store(false, Ordering::Release);
         }
     }
@@ -199,23 +235,13 @@ impl Claims {
 
 impl State {
     fn is_ours(&mut self, seen: &marks::Seen) -> bool {
-        let there = self.names.iter().any(|name| {
-            let lasts = seen.ends || name.left.is_none_or(|left| seen.at <= left.0);
-            is(name.netns, &seen.netns) && (lasts || has_cookies(name.netns, &seen.netns))
-        });
         let nowhere = seen.netns.inode == 0 && seen.netns.cookie == 0;
+        let there = match seen.mark {
+            Some(Mark::Created) => self.is_made(seen),
+            _ => self.names.iter().any(|name| name.is_of(seen)),
+        };
         match seen.who {
-            Who::Netns => {
-                // An inode that is given to a new netns is not ours any more.
-                if seen.mark == Some(Mark::Created) {
-                    let by_cookie = |name: &Name| has_cookies(name.netns, &seen.netns);
-                    self.names.retain(|name| {
-                        name.left.is_none() || by_cookie(name) || !is(name.netns, &seen.netns)
-                    });
-                    return self.names.iter().any(|name| is(name.netns, &seen.netns));
-                }
-                there
-            }
+            Who::Netns => there,
             Who::Task(task) if there || (nowhere && self.tasks.contains(&task)) => {
                 self.learn(task);
                 true
@@ -234,6 +260,16 @@ impl State {
         }
     }
 
+    /// Whether the netns that was made is the canary's. One with an inode of a past one is not: it has it from there.
+    fn is_made(&mut self, seen: &marks::Seen) -> bool {
+        let cookie = |name: &Name| name.netns.cookie.is_some() && seen.netns.cookie != 0;
+        for name in &mut self.names {
+            name.reused |=
+                name.left.is_some() && !cookie(name) && name.netns.inode == Some(seen.netns.inode);
+        }
+        self.names.iter().any(|name| !name.reused && name.is_of(seen))
+    }
+
     fn learn(&mut self, task: TaskKey) {
         if self.tasks.len() < MOST_TASKS {
             self.tasks.insert(task);
@@ -243,13 +279,18 @@ impl State {
     /// Whether a fact is the canary's. What it shows is noted.
     fn takes(&mut self, fact: &Fact, now: BootNs) -> bool {
         if let Some(nsid) = place(&fact.what).and_then(by_nsid) {
-            let ours = self.is_our_nsid(nsid);
-            if ours && matches!(fact.what, What::NetnsDying { .. }) {
-                self.nsids.remove(&nsid);
-            }
-            return ours;
+            return match fact.what {
+                What::Netns { .. } => self.nsids.given(nsid),
+                What::NetnsDying { .. } => self.nsids.taken(nsid),
+                _ => self.nsids.is_ours(nsid),
+            };
         }
         let (ours, mark) = match &fact.what {
+            What::Lost { .. } => {
+                // That an nsid was taken away may be among it.
+                self.nsids.forget();
+                (false, None)
+            }
             What::Netns { netns } => (self.is_named(netns, fact.at), Some(Mark::NetnsListed)),
             What::Task(task) => {
                 let ours = self.is_named(&task.netns, fact.at) || self.stage == Some(task.key.pid);
@@ -265,7 +306,11 @@ impl State {
             }
             What::NetnsDying { netns } => {
                 // As if it had begun before the stage went, which is what began it.
-                let ours = self.is_named(netns, BootNs(fact.at.0.saturating_sub(INODE_LASTS)));
+                let began = BootNs(fact.at.0.saturating_sub(INODE_LASTS));
+                let ours = self.names.iter().any(|name| {
+                    let began = BootNs(began.0.max(name.born.0).min(fact.at.0));
+                    name.is_named(netns, began, true)
+                });
                 if ours {
                     self.queued = Some(fact.at);
                 }
@@ -273,6 +318,9 @@ impl State {
             }
             What::TaskExiting { task } | What::TaskReleased { task } => {
                 (self.tasks.contains(task), None)
+            }
+            What::NetnsGone { netns } | What::NetnsClosed { netns } => {
+                (self.names.iter().any(|name| name.is_named(netns, fact.at, true)), None)
             }
             // Of a child that was killed and is slow to go. Somebody else who kills one of them, or the stage, is told.
             What::Signalled { by, .. } => (self.stage.is_some_and(|stage| stage == by.pid), None),
@@ -287,27 +335,9 @@ impl State {
         ours
     }
 
-    fn is_our_nsid(&mut self, nsid: i32) -> bool {
-        if let Some(ours) = self.nsids.get(&nsid) {
-            return *ours;
-        }
-        let Some(Doors { netns, numbers }) = &mut self.doors else { return false };
-        let ours = netns.iter().any(|netns| numbers.of(netns.as_fd()).ok().flatten() == Some(nsid));
-        if self.nsids.len() < MOST_NSIDS {
-            self.nsids.insert(nsid, ours);
-        }
-        ours
-    }
-
     /// Whether a netns that was there at this time is the canary's.
     fn is_named(&self, netns: &NetnsRef, at: BootNs) -> bool {
-        self.names.iter().any(|name| match (name.netns.cookie, netns.cookie) {
-            (Some(one), Some(other)) => one == other,
-            _ => {
-                let lasts = name.left.is_none_or(|left| at <= left);
-                lasts && netns.inode.is_some() && name.netns.inode == netns.inode
-            }
-        })
+        self.names.iter().any(|name| name.is_named(netns, at, false))
     }
 }
 
@@ -340,19 +370,6 @@ fn place(what: &What) -> Option<&NetnsRef> {
 /// The nsid of a netns of which nothing else is known.
 fn by_nsid(netns: &NetnsRef) -> Option<i32> {
     netns.nsid.filter(|_| netns.cookie.is_none() && netns.inode.is_none())
-}
-
-/// Whether a record's netns is this one. Where only one side knows the cookie (the kernel has it from 5.12 on, and tells
-/// it by `SO_NETNS_COOKIE` from 5.14 on), the inode decides.
-fn is(name: NetnsRef, netns: &Netns) -> bool {
-    match name.cookie.filter(|_| netns.cookie != 0) {
-        Some(cookie) => cookie == netns.cookie,
-        None => netns.inode != 0 && name.inode == Some(netns.inode),
-    }
-}
-
-fn has_cookies(name: NetnsRef, netns: &Netns) -> bool {
-    name.cookie.is_some() && netns.cookie != 0
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is the canary's, and what is not although it looks like it.
 
-use ipwatch_common::{CallRecord, Header, NetnsRecord, TaskRecord, Wire, kind};
+use ipwatch_common::{CallRecord, Header, Netns, NetnsRecord, TaskRecord, Wire, kind};
 
 use super::*;
 use crate::fact::{Sender, Task};
@@ -11,8 +11,9 @@ const OURS: Netns = Netns { cookie: 7, inode: 4_026_532_001, refs: 1 };
 const OTHERS: Netns = Netns { cookie: 8, inode: 4_026_532_002, refs: 1 };
 const NONE: Netns = Netns { cookie: 0, inode: 0, refs: 0 };
 
+/// Of something that happens now.
 fn header<T: Wire>(kind: u16) -> Header {
-    Header { kind, size: T::SIZE as u16, reserved: 0, time: 1 }
+    Header { kind, size: T::SIZE as u16, reserved: 0, time: clock::now().0 }
 }
 
 /// The bytes of a record: each field of these in its place, all else zero.
@@ -35,12 +36,6 @@ fn netns_bytes(netns: Netns) -> Vec<u8> {
 
 fn netns_record(kind: u16, netns: Netns) -> Vec<u8> {
     bytes::<NetnsRecord>(header::<NetnsRecord>(kind), &[(16, &netns_bytes(netns))])
-}
-
-/// The same, of a moment ago at the latest.
-fn later(mut record: Vec<u8>) -> Vec<u8> {
-    record[8..16].copy_from_slice(&clock::now().0.to_ne_bytes());
-    record
 }
 
 fn task_record(kind: u16, netns: Netns, pid: u32) -> Vec<u8> {
@@ -147,6 +142,7 @@ fn after_its_end_an_inode_alone_is_another_netns() {
     claims.begin(STAGE);
     let (inode, old) = (NetnsRef::inode(OURS.inode), Netns { cookie: 0, ..OURS });
     claims.know([inode, NetnsRef::inode(1)], None);
+    let before = task_record(kind::TASK_FORK, old, 101);
     claims.left();
     let kept_later = |what| {
         let mut facts = vec![Fact { at: clock::now(), origin: Origin::Snapshot, what }];
@@ -155,16 +151,58 @@ fn after_its_end_an_inode_alone_is_another_netns() {
     };
     assert!(kept_later(What::Netns { netns: inode }));
     assert!(kept_later(What::Task(task(7, inode))));
-    assert!(!claims.claims(&later(task_record(kind::TASK_FORK, old, 101))));
+    assert!(!claims.claims(&task_record(kind::TASK_FORK, old, 101)));
     assert!(!kept(&claims, What::Netns { netns: inode }), "read before, told after");
-    assert!(claims.claims(&task_record(kind::TASK_FORK, old, 101)));
+    assert!(claims.claims(&before));
     assert!(!kept_later(What::NetnsDying { netns: inode }));
-    assert!(claims.claims(&later(netns_record(kind::NETNS_DYING, old))));
-    assert!(claims.claims(&later(netns_record(kind::NETNS_GONE, old))));
+    assert!(claims.claims(&netns_record(kind::NETNS_DYING, old)));
+    assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)));
     // A cookie is never given twice.
     let claims = standing();
     claims.left();
-    assert!(claims.claims(&later(task_record(kind::TASK_FORK, OURS, 101))));
+    assert!(claims.claims(&task_record(kind::TASK_FORK, OURS, 101)));
+}
+
+/// The end of a pod's netns is read late, and the canary's has its inode by then.
+#[test]
+fn the_end_of_a_netns_that_had_the_inode_before_is_told() {
+    let old = Netns { cookie: 0, ..OURS };
+    let (dying, gone) = (netns_record(kind::NETNS_DYING, old), netns_record(kind::NETNS_GONE, old));
+    let earlier = clock::now();
+    let inode = NetnsRef::inode(OURS.inode);
+    let kept_then = |claims: &Claims, at, what| {
+        let mut facts = vec![Fact { at, origin: Origin::Snapshot, what }];
+        claims.admit(&mut facts);
+        !facts.is_empty()
+    };
+    let claims = Claims::default();
+    claims.begin(STAGE);
+    claims.know([inode, NetnsRef::inode(1)], None);
+    assert!(!claims.claims(&dying) && !claims.claims(&gone), "before the stage");
+    // The inode is free before the last of a teardown is told.
+    assert!(!claims.claims(&netns_record(kind::NETNS_GONE, old)), "beside the stage");
+    assert!(kept_then(&claims, earlier, What::NetnsDying { netns: inode }));
+    assert!(kept_then(&claims, clock::now(), What::NetnsDying { netns: inode }));
+    assert!(kept_then(&claims, earlier, What::NetnsGone { netns: inode }));
+    claims.left();
+    assert!(!claims.claims(&gone), "told after the stage");
+    assert!(kept_then(&claims, earlier, What::NetnsDying { netns: inode }));
+    assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)), "its own");
+}
+
+/// Another netns has its inode before the last of its teardown is told.
+#[test]
+fn only_the_end_of_it_is_ours_once_the_inode_is_anothers() {
+    let old = Netns { cookie: 0, ..OURS };
+    let claims = Claims::default();
+    claims.begin(STAGE);
+    claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
+    claims.left();
+    assert!(claims.claims(&netns_record(kind::NETNS_DYING, old)));
+    assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, old)), "the next one's");
+    assert!(!claims.claims(&task_record(kind::TASK_FORK, old, 77)));
+    assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)), "of the first");
+    assert!(!claims.claims(&netns_record(kind::NETNS_GONE, old)), "of the second");
 }
 
 /// Linux 5.12 and 5.13: the record has a cookie, and nobody can ask for ours.

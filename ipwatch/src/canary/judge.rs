@@ -50,13 +50,12 @@ const EXPECTED: &[Expected] = &[
         "ipv6",
         &[(Mark::Ipv6Up, "an address that comes"), (Mark::Ipv6Down, "one that goes")],
     ),
-    // Another peer (`Mark::Ipv6Peer`) is made and not judged: a probe of `__ipv6_ifa_notify` is told of it on Linux 6.12 and
-    // not on 5.10, where the address itself is.
     (
         "ipv6-usable",
         "ipv6",
         &[
             (Mark::Ipv6Ready, "an address that is usable"),
+            (Mark::Ipv6Peer, "another peer"),
             (Mark::Ipv6Removed, "an address that is taken off"),
         ],
     ),

@@ -26,20 +26,20 @@ pub(crate) use run::{Help, run};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::fact::CANARY;
+
 /// First argument of the child, which no command has.
 pub(crate) const STAGE: &str = "canary-stage";
 
 /// What the canary's plugin is run for: no runtime names a container so.
 pub(crate) const CONTAINER: &str = "ipwatch-canary";
 
-/// Documentation's own addresses (RFC 5737, RFC 3849), which nobody has.
+/// Documentation's own addresses (RFC 5737, RFC 3849), which nobody has. The IPv6 ones are of a prefix of ours, by which
+/// another ipwatch on this node knows that what it sees in it disturbs nobody.
 const IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const IPV4_PEERS: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 2), Ipv4Addr::new(192, 0, 2, 3)];
-const IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-const IPV6_PEERS: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2),
-    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 3),
-];
+const IPV6: Ipv6Addr = ipv6(1);
+const IPV6_PEERS: [Ipv6Addr; 2] = [ipv6(2), ipv6(3)];
 /// Whose neighbour entry is made, and with which MAC.
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 const NEIGHBOUR_MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x00, 0x53, 0x01];
@@ -48,7 +48,12 @@ const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 
 
 /// The address that both ends of the device are to have, at one attempt.
 const fn twice(attempt: u16) -> Ipv6Addr {
-    Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x10 + attempt)
+    ipv6(0x10 + attempt)
+}
+
+const fn ipv6(host: u16) -> Ipv6Addr {
+    let [a, b, c, d, ..] = CANARY.segments();
+    Ipv6Addr::new(a, b, c, d, 0, 0, 0, host)
 }
 
 /// Attempts at an address that another one has: each is one packet and its answer.

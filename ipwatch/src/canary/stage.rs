@@ -1,7 +1,7 @@
 //! The canary's child: it makes two netns, does in them what the probes are to tell of, and goes.
 //!
 //! It talks with the daemon over its standard streams, a line at a time: `ready`, `go` makes the netns, `netns …` names them,
-//! `on` begins the steps, `not STEP WHY` says what cannot be made here, `stands` that all of it was made, `end` ends it.
+//! `on` begins the steps, `on dad` with a duplicate address, `not STEP WHY` says what cannot be made here, `stands` that all of it was made, `end` ends it.
 //! The end of its input is the daemon's and its own. Nothing is done in the host's netns, no module is loaded, and what
 //! it makes goes with it.
 
@@ -28,12 +28,19 @@ use crate::sources::probes;
 
 /// Between two attempts at an address that another one has.
 const ATTEMPT: Duration = Duration::from_millis(250);
+/// Between two looks at an address that is to become usable, and how many there are.
+const LOOK: Duration = Duration::from_millis(2);
+const LOOKS: u32 = 200;
 /// The loopback device of every netns.
 const LO: u32 = 1;
 const DEVICES: [&str; 2] = ["canary0", "canary1"];
 /// Longest line that is taken.
 const LINE: usize = 64;
 const SELF: &str = "/proc/self/exe";
+/// Begins the steps.
+pub(super) const ON: &str = "on";
+/// The same, and the second netns gets an address that the first one is to try.
+pub(super) const ON_WITH_DAD: &str = "on dad";
 
 /// Whether these are the arguments of a child of the canary's.
 pub(crate) fn is_meant(args: &[std::ffi::OsString]) -> bool {
@@ -74,7 +81,11 @@ fn stage(plugin: &Path) -> io::Result<()> {
     let (second, other) = new_netns()?;
     enter(&first)?;
     say(&format!("netns {} {}", spelt(one), spelt(other)))?;
-    expect("on")?;
+    let dad = match &*hear()? {
+        line if line == ON_WITH_DAD.as_bytes() => true,
+        line if line == ON.as_bytes() => false,
+        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+    };
     let mut set = Set { first, second, here: Maker::open()?, there: None, waits: None };
     let steps: [(&str, Step); 4] = [
         ("ipv4", Set::ipv4),
@@ -95,16 +106,17 @@ fn stage(plugin: &Path) -> io::Result<()> {
     }
     if devices.is_ok() {
         leave_out("arp", set.arp())?;
+    }
+    let dad = dad && devices.is_ok();
+    if dad {
         leave_out("dad", set.first_of_two())?;
     }
     say("stands")?;
-    for attempt in 0..ATTEMPTS {
-        if devices.is_ok() && set.second_of_two(attempt).is_err() {
+    for attempt in (0..ATTEMPTS).filter(|_| dad) {
+        if set.second_of_two(attempt).is_err() || readable(Some(ATTEMPT))? {
             break;
         }
-        if readable(Some(ATTEMPT))? {
-            break;
-        }
+        set.give_up(attempt)?;
     }
     let ended = expect("end");
     if let Some(mut waits) = set.waits {
@@ -142,7 +154,8 @@ impl Set {
     /// The same: here the kernel changes the peer in place (`inet6_addr_modify`, net/ipv6/addrconf.c, 5.7).
     fn ipv6(&mut self) -> io::Result<()> {
         let one = |peer: std::net::Ipv6Addr| given(LO, IPV6.into(), 128, Some(peer.into()));
-        self.here.give(one(IPV6_PEERS[0]))?;
+        self.here.give(Given { unasked: false, ..one(IPV6_PEERS[0]) })?;
+        usable(IPV6)?;
         self.here.give(one(IPV6_PEERS[1]))?;
         self.here.take(one(IPV6_PEERS[1]))
     }
@@ -222,6 +235,11 @@ impl Set {
         let asked = Given { unasked: false, ..given(here, twice(attempt).into(), 64, None) };
         self.here.give(asked)
     }
+
+    /// It need not stay for others to see.
+    fn give_up(&mut self, attempt: u16) -> io::Result<()> {
+        self.here.take(given(index(DEVICES[0])?, twice(attempt).into(), 64, None))
+    }
 }
 
 /// Sets a value of the netns that the stage is in, where it may.
@@ -236,6 +254,25 @@ fn is_on(device: &str, key: &str) -> bool {
     let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
     let value = bounded::read_text(path.as_ref(), LINE).ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_none_or(|value| value > 0)
+}
+
+/// Waits until an address is usable. The kernel tells of that from a work queue (`addrconf_dad_work`), with the peer that the
+/// address has by then, and loses no time on a loopback device.
+fn usable(ip: std::net::Ipv6Addr) -> io::Result<()> {
+    const TENTATIVE: u8 = 0x40;
+    let name: String = ip.octets().iter().map(|byte| format!("{byte:02x}")).collect();
+    for _ in 0..LOOKS {
+        let text = bounded::read_text("/proc/self/net/if_inet6".as_ref(), 64 * LINE)?;
+        // ADDRESS IFINDEX LENGTH SCOPE FLAGS DEVICE
+        let line = text.lines().find(|line| line.starts_with(&name));
+        let flags = line.and_then(|line| line.split_ascii_whitespace().nth(4));
+        let flags = flags.and_then(|flags| u8::from_str_radix(flags, 16).ok());
+        if flags.is_some_and(|flags| flags & TENTATIVE == 0) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Err(io::Error::other("the address did not become usable"))
 }
 
 fn given(ifindex: u32, ip: IpAddr, prefix_len: u8, peer: Option<IpAddr>) -> Given {
@@ -318,6 +355,11 @@ fn say(line: &str) -> io::Result<()> {
 
 /// Waits for one line. Anything else, or the end, is the end.
 fn expect(word: &str) -> io::Result<()> {
+    if hear()? == word.as_bytes() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// One line, or what there is of it.
+fn hear() -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
     let input = io::stdin();
@@ -328,7 +370,7 @@ fn expect(word: &str) -> io::Result<()> {
         }
         line.push(byte[0]);
     }
-    if line == word.as_bytes() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    Ok(line)
 }
 
 /// Whether the daemon says anything within `pause`.

@@ -190,7 +190,8 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "probes.canary",
-        "The canary runs a few seconds after the start and once a day, and not only on `ipwatch doctor --canary`.",
+        "The canary runs a few seconds after the start, once a day, and again after an event was not seen. false: only \
+         on `ipwatch doctor --canary`.",
         |c| Some(Value::Boolean(c.probes.canary)),
     ),
     Key::new(

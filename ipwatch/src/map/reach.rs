@@ -22,6 +22,7 @@ pub use duplicates::{Duplicate, Holding};
 use super::netns::is_routable;
 use super::{Kinds, NetnsId, NodeMap};
 use crate::contract::Prefix;
+use crate::fact::is_canary;
 
 /// Steps taken for one reach.
 const STEPS: usize = 1 << 20;
@@ -89,7 +90,7 @@ impl NodeMap {
 
     /// Whether several may have an IP on purpose.
     pub(super) fn is_shared_ip(&self, ip: IpAddr) -> bool {
-        self.reach.shared.iter().any(|prefix| prefix.contains(ip))
+        is_canary(ip) || self.reach.shared.iter().any(|prefix| prefix.contains(ip))
     }
 
     fn plan(&self) -> &plan::Plan {

@@ -414,6 +414,21 @@ pub(super) fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes(
     assert!(proof(&wire.only(5)).contains("unknown is not on this node"));
 }
 
+/// Another ipwatch on the node makes one, to see that its probes tell of it.
+#[test]
+fn a_canarys_duplicate_is_no_conflict() {
+    let failed = |ip: &str| {
+        let mut wire = Wire::bare();
+        wire.pod(3, POD, A);
+        let key = AddressKey { ifindex: 2, local: ip.parse().unwrap(), prefix_len: 64, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0x48) };
+        wire.0.at(4, What::Address { netns: POD, address });
+        wire
+    };
+    failed("2001:db8:6970:7761::10").none(5, "nobody has such an address");
+    failed("2001:db8:6970:7762::10").only(5);
+}
+
 #[test]
 fn what_netlink_repeats_late_is_nobodys_turn() {
     let mut wire = Wire::bare();

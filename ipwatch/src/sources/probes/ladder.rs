@@ -166,7 +166,14 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "ipv6-usable",
         needs: &[need::IPV6],
-        rungs: function!("fe_ipv6_notify", "kp_ipv6_notify", "__ipv6_ifa_notify"),
+        // Of an address that changes in place `__ipv6_ifa_notify` is called with event 0. Where the compiler builds that
+        // call into the caller, what is left of it is this function (Debian's 5.10); else that is a part of the other.
+        rungs: function!(
+            "fe_ipv6_notify",
+            "kp_ipv6_notify",
+            "inet6_ifa_notify",
+            "__ipv6_ifa_notify"
+        ),
         fallback: ("netlink", "RTNLGRP_IPV6_IFADDR"),
         kinds: &[kind::IPV6_READY, kind::IPV6_REMOVED],
     },
