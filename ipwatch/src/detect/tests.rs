@@ -46,18 +46,31 @@ const SIGKILL: u64 = 1 << 8;
 #[derive(Default)]
 struct Told(NodeMap, RefCell<Kept>);
 
+/// How often what has changed is judged.
+#[derive(Default, PartialEq, Eq)]
+enum Steps {
+    /// After every fact.
+    #[default]
+    Each,
+    /// Only where a case asks what is found: for those with thousands of facts.
+    Asked,
+}
+
 /// What was found at every earlier moment, as a step of the engine leaves it for the next one.
 #[derive(Default)]
 struct Kept {
     detection: Detection,
     at: BootNs,
+    steps: Steps,
 }
 
 impl Told {
     fn apply(&mut self, fact: &Fact) {
         hostile::write(|| hostile::Line::Fact(Box::new(fact.clone())));
         self.0.apply(fact);
-        self.keep(self.0.now(), &Policy::default());
+        if self.1.borrow().steps == Steps::Each {
+            self.keep(self.0.now(), &Policy::default());
+        }
     }
 
     /// Judges what has changed. Where a case goes back in time, nothing is kept.

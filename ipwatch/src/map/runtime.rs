@@ -86,10 +86,23 @@ struct Listed {
     first: Option<BootNs>,
     /// The newest whole list began then.
     last: Option<BootNs>,
+    /// And the one before it.
+    before: Option<BootNs>,
     /// It was asked again then.
     asked: Option<BootNs>,
     /// It has told of a pod: it is a kubelet's runtime.
     pods: bool,
+}
+
+impl Listed {
+    /// When to ask so that two lists of after `since` are `apart`, which is what makes a finding certain. `None`: they are.
+    /// The first of them may come late: what counts is the time between the two.
+    fn second_look(&self, since: BootNs, apart: u64) -> Option<BootNs> {
+        let Some(last) = self.last.filter(|last| *last >= since) else { return Some(since) };
+        let before = self.before.filter(|before| *before >= since);
+        let certain = before.is_some_and(|before| last.since(before) >= apart);
+        (!certain).then(|| last.plus(apart))
+    }
 }
 
 /// What makes a runtime's word be asked for again, as far as it does not change with time.
@@ -313,7 +326,9 @@ impl NodeMap {
         if listed.first.replace(listed.first.unwrap_or(began)).is_none() {
             self.owners.ask_all();
         }
-        listed.last = listed.last.max(Some(began));
+        if listed.last < Some(began) {
+            listed.before = listed.last.replace(began);
+        }
         listed.asked = None;
         let missed = |own: &str, told: BootNs, gone: Option<BootNs>| {
             own == runtime && told < began && gone.is_none()
@@ -485,13 +500,8 @@ impl NodeMap {
         }
         for (runtime, since) in self.suspicions(&self.runtimes.suspects, policy) {
             let Some(listed) = self.runtimes.listed.get(&runtime) else { continue };
-            let last = listed.last.unwrap_or_default();
-            let sure = since.plus(policy.second_look);
-            let next = match last {
-                last if last < since => since,
-                last if last < sure => sure,
-                last => last.plus(ASK_AGAIN),
-            };
+            let next = listed.second_look(since, policy.second_look);
+            let next = next.unwrap_or(listed.last.unwrap_or_default().plus(ASK_AGAIN));
             let next = listed.asked.map_or(next, |asked| next.max(asked.plus(RETRY)));
             due.entry(runtime).and_modify(|due| *due = next.min(*due)).or_insert(next);
         }
@@ -516,8 +526,10 @@ impl NodeMap {
     pub fn awaits_runtimes(&self, policy: &Policy) -> bool {
         let suspicions = self.suspicions(&self.suspects(policy), policy);
         suspicions.iter().any(|(runtime, since)| {
-            let last = self.last_listed(runtime).unwrap_or_default();
-            self.answers(runtime) && last < since.plus(policy.second_look)
+            let listed = self.runtimes.listed.get(runtime);
+            let listed =
+                listed.is_none_or(|one| one.second_look(*since, policy.second_look).is_some());
+            self.answers(runtime) && listed
         })
     }
 

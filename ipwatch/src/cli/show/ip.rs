@@ -37,6 +37,12 @@ pub(in crate::cli) fn render(
         })
         .collect();
     let (verdict, style) = state(addresses, around, &about);
+    // What follows from one that is shown is told by `explain`.
+    let follows = |finding: &Finding| {
+        let cause = finding.caused_by.as_deref();
+        cause.is_some_and(|cause| about.iter().any(|one| one.id == cause))
+    };
+    let about: Vec<&Finding> = about.iter().copied().filter(|one| !follows(one)).collect();
     card.title(&ip.to_string(), &verdict, style);
     for (at, address) in addresses.iter().enumerate() {
         if at > 0 {

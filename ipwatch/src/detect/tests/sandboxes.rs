@@ -116,10 +116,24 @@ fn the_runtime_is_asked_again_before_anything_is_said() {
     assert!(case.wants(31_000).contains(&ask));
     assert!(!case.wants(31_100).contains(&ask), "it was asked");
     case.list(31_200, not_ready());
-    assert!(case.wants(31_600).contains(&ask), "a second time, for certainty");
-    case.list(31_700, not_ready());
+    assert!(!case.wants(31_600).contains(&ask), "too early to be a second look");
+    assert!(case.wants(31_700).contains(&ask), "a second time, for certainty");
+    case.list(31_701, not_ready());
     assert!(!case.wants(60_000).contains(&ask));
-    assert!(case.wants(91_700).contains(&ask), "now and then, as long as it stands");
+    assert!(case.wants(91_701).contains(&ask), "now and then, as long as it stands");
+}
+
+/// A node that is busy answers late. That must not cost a minute.
+#[test]
+fn a_first_look_that_comes_late_is_followed_by_a_second() {
+    let mut case = Case::with_runtime();
+    case.list(1_000, not_ready());
+    let ask = Want::Runtime { runtime: "containerd".into() };
+    assert!(case.wants(31_000).contains(&ask));
+    case.list(31_900, not_ready());
+    assert!(case.wants(32_400).contains(&ask), "half a second after the first");
+    case.list(32_401, not_ready());
+    assert!(!case.wants(60_000).contains(&ask));
 }
 
 #[test]
