@@ -44,7 +44,7 @@ fn proven(daemon: &Daemon) -> Vec<Value> {
 
 /// By itself after the start, and when somebody asks.
 fn each_event_is_proven(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::start(lab, &by_itself());
     if !can_be_proven(&daemon) {
         let out = daemon.ask(&["doctor", "--canary"]);
         assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no probe"));
@@ -91,7 +91,7 @@ fn each_event_is_proven(lab: &Lab) {
 }
 
 fn it_appears_nowhere_else(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::start(lab, &by_itself());
     if !can_be_proven(&daemon) {
         return;
     }
@@ -123,7 +123,7 @@ fn it_appears_nowhere_else(lab: &Lab) {
 
 /// It makes a duplicate, and others on the node see that too.
 fn another_daemon_reports_nothing_of_it(lab: &Lab) {
-    let daemon = Daemon::start(lab, &Config::default());
+    let daemon = Daemon::start(lab, &by_itself());
     if !can_be_proven(&daemon) {
         return;
     }
@@ -133,6 +133,11 @@ fn another_daemon_reports_nothing_of_it(lab: &Lab) {
     }
     let said = beside.log();
     assert!(!said.contains("2001:db8:6970:7761:") && !said.contains("WARN"), "{said}");
+}
+
+/// As it ships: the canary runs a few seconds after the start.
+fn by_itself() -> Config {
+    Config::default().probes_line("canary = true")
 }
 
 /// A second daemon of the same test, with everything of its own.
@@ -173,7 +178,7 @@ fn a_program_that_tells_nothing_is_found(lab: &Lab) {
     }
     let mut command = Command::new(daemon::binary());
     command.env("IPWATCH_TEST_DEAF", "tp_signal,tp_exec,tp_neigh_update");
-    let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    let mut daemon = Daemon::spawn_by(command, lab, &by_itself(), &lab.subdir("state"));
     daemon.await_ready();
     let deaf = ["neighbour-update", "process-exec", "sigkill"];
     let probes = proven(&daemon);
@@ -202,7 +207,7 @@ fn where_it_cannot_be_nothing_counts_as_not_seen(lab: &Lab) {
         return;
     }
     let command = poorer::without_unshare(&daemon::binary());
-    let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
+    let mut daemon = Daemon::spawn_by(command, lab, &by_itself(), &lab.subdir("state"));
     daemon.await_ready();
     let probes = proven(&daemon);
     let mut refused = 0;
@@ -220,7 +225,7 @@ fn where_it_cannot_be_nothing_counts_as_not_seen(lab: &Lab) {
 }
 
 fn with_observe_only_there_is_none(lab: &Lab) {
-    let config = Config::default().top("observe_only = true");
+    let config = by_itself().top("observe_only = true");
     let daemon = Daemon::start(lab, &config);
     let out = daemon.ask(&["doctor", "--canary"]);
     let said = String::from_utf8_lossy(&out.stderr);
