@@ -211,7 +211,8 @@ impl Config {
             section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
         }
         let mut lines = self.probes.clone();
-        // One for each of the daemons that run beside each other would be a flood. Its own tests ask for it.
+        // Off unless a test asks for it: nearly every test starts a daemon, several at a time, and each daemon's canary
+        // would make its netns beside the others.
         if !lines.contains("canary") {
             lines.push_str("canary = false\n");
         }

@@ -225,7 +225,7 @@ fn what_looks_at_changes_finds_what_looks_at_everything_does() {
     });
     run.unwrap();
     let codes = codes.into_inner();
-    // An orphan is found in its own cases alone: each of them puts two nodes into one life, which is then no orphan's.
+    // These lives show no orphaned veth. The detector's own cases do, and they compare with detection from scratch too.
     let others = Code::ALL.iter().filter(|code| **code != Code::VethOrphaned);
     let missed: Vec<&Code> = others.filter(|code| !codes.contains(code)).collect();
     assert_eq!(missed, [&Code::VethOrphaned; 0], "these lives show nothing of them");
