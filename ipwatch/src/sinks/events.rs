@@ -150,6 +150,8 @@ struct Inner {
     failures: u64,
     trouble: Option<String>,
     ending: bool,
+    /// The id of the one that the server has been asked to take, until it answers.
+    asked: Option<String>,
 }
 
 /// A finding that fires.
@@ -198,21 +200,25 @@ impl Shared {
 
     fn over(&self, id: &str) {
         let mut inner = self.lock();
-        if inner.firing.remove(id).is_some_and(|told| told.due <= Instant::now()) {
+        let waited = inner.firing.remove(id).is_some_and(|told| told.due <= Instant::now());
+        // The server's answer says what became of one that it has been asked to take.
+        if waited && inner.asked.as_deref() != Some(id) {
             inner.dropped += 1;
         }
     }
 
     /// The one that waits for longest; else when to look again, if ever.
     fn next(&self) -> Result<Job, Option<Instant>> {
-        let inner = self.lock();
+        let mut inner = self.lock();
         let Some((id, told)) = inner.firing.iter().min_by_key(|(_, told)| told.due) else {
             return Err(None);
         };
         if told.due > Instant::now() {
             return Err(Some(told.due));
         }
-        Ok(Job { id: id.clone(), note: Arc::clone(&told.note), count: told.count })
+        let job = Job { id: id.clone(), note: Arc::clone(&told.note), count: told.count };
+        inner.asked = Some(job.id.clone());
+        Ok(job)
     }
 
     /// It was told, so often by now. Whether that is news.
@@ -238,9 +244,14 @@ impl Shared {
         inner.settle(job, job.count, again);
     }
 
-    /// An attempt failed that is made again. Whether that is news.
-    fn failed(&self, why: String) -> bool {
-        self.lock().failed(why)
+    /// An attempt failed that is made again, if the finding still fires. Whether that is news.
+    fn failed(&self, job: &Job, why: String) -> bool {
+        let mut inner = self.lock();
+        inner.asked = None;
+        if !inner.firing.contains_key(&job.id) {
+            inner.dropped += 1;
+        }
+        inner.failed(why)
     }
 
     fn is_ending(&self) -> bool {
@@ -268,6 +279,7 @@ impl Inner {
     }
 
     fn settle(&mut self, job: &Job, count: u32, again: Instant) {
+        self.asked = None;
         // It may be over by now, or have become another one.
         let Some(told) = self.firing.get_mut(&job.id) else { return };
         if told.note.path() == job.note.path() {

@@ -74,7 +74,7 @@ impl Teller {
                 report(&error, news, "dropped");
                 continue;
             }
-            report(&error, self.shared.failed(error.to_string()), "told later");
+            report(&error, self.shared.failed(&job, error.to_string()), "told later");
             if self.shared.is_ending() {
                 return;
             }

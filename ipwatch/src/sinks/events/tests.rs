@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -27,6 +28,8 @@ struct State {
     asked: Vec<String>,
     /// What is answered first, instead.
     refusals: VecDeque<u16>,
+    /// Answers wait until this is taken back.
+    held: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -61,10 +64,19 @@ impl Cluster {
         assert_eq!(parts.headers["authorization"], "Bearer canary");
         let said: Value =
             serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        let (code, object) = self.answer_to(&parts, said);
+        while self.state().held {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let body = Full::new(Bytes::from(object.to_string()));
+        Response::builder().status(code).body(body).unwrap()
+    }
+
+    fn answer_to(&self, parts: &Parts, said: Value) -> (u16, Value) {
         let path = parts.uri.path().to_owned();
         let mut state = self.state();
         state.asked.push(format!("{} {path}", parts.method));
-        let (code, object) = if let Some(code) = state.refusals.pop_front() {
+        if let Some(code) = state.refusals.pop_front() {
             (code, json!({"kind": "Status", "message": "no, says \u{1b}[2J the server"}))
         } else if parts.method == Method::POST {
             let at = format!("{path}/{}", said["metadata"]["name"].as_str().unwrap());
@@ -83,9 +95,7 @@ impl Cluster {
                     (200, event.clone())
                 }
             }
-        };
-        let body = Full::new(Bytes::from(object.to_string()));
-        Response::builder().status(code).body(body).unwrap()
+        }
     }
 
     /// The one Event, once it is like this.
@@ -163,6 +173,23 @@ async fn a_finding_that_fires_is_one_event_however_often_it_is_told() {
     let state = cluster.state();
     let methods: Vec<_> = state.asked.iter().map(|one| one.split(' ').next().unwrap()).collect();
     assert_eq!((state.events.len(), methods), (1, vec!["POST", "PATCH"]));
+}
+
+/// Told or dropped, and never both.
+#[tokio::test]
+async fn what_ends_before_the_answer_is_counted_once() {
+    for (refusals, ends) in [(vec![], (1, 0, 0)), (vec![503], (0, 1, 1))] {
+        let (cluster, url) = Cluster::start().await;
+        let (events, _dir) = run(&url, pace());
+        *cluster.state() = State { refusals: refusals.into(), held: true, ..State::default() };
+        events.publish(&updated("a").finding);
+        cluster.until_asked(1).await;
+        events.publish(&resolved("a").finding);
+        cluster.state().held = false;
+        counted(&events, |counters| counters.count.exported + counters.failures == 1).await;
+        let counters = events.shutdown().await;
+        assert_eq!((counters.count.exported, counters.count.dropped, counters.failures), ends);
+    }
 }
 
 #[tokio::test]
