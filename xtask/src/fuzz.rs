@@ -111,8 +111,8 @@ fn fuzz(bin: &Path, target: &str, seconds: u32) -> Result<Tally> {
     }
     let tail: Vec<&str> = said.lines().rev().take(40).collect();
     tail.iter().rev().for_each(|line| println!("{line}"));
-    println!("FAILED  {target}: what it fell over is in {}", artifacts.display());
-    Ok(Tally::failure())
+    let what = format!("{target}: what it fell over is in {}", artifacts.display());
+    Ok(Tally::failure(&what))
 }
 
 /// How often libFuzzer says that it ran the target.

@@ -13,6 +13,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: u32,
     /// What the end-to-end tests took, as far as they said so.
     timed: Vec<Timed>,
+    /// What failed, or passed only the second time: a line each.
+    bad: Vec<String>,
 }
 
 /// One test and what it took.
@@ -29,9 +31,11 @@ impl Tally {
         Self { passed: 1, ..Self::default() }
     }
 
-    /// One thing that failed as a whole.
-    pub(crate) fn failure() -> Self {
-        Self { failed: 1, ..Self::default() }
+    /// One thing that failed as a whole, which is printed.
+    pub(crate) fn failure(what: &str) -> Self {
+        let line = format!("FAILED  {what}");
+        println!("{line}");
+        Self { failed: 1, bad: vec![line], ..Self::default() }
     }
 
     /// One thing that was skipped as a whole.
@@ -45,6 +49,7 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.timed.extend_from_slice(&other.timed);
+        self.bad.extend_from_slice(&other.bad);
     }
 
     /// Adds what a line says, of a test that ran in this place or of all of them.
@@ -54,6 +59,14 @@ impl Tally {
         } else if let Some((name, seconds)) = timed(line) {
             self.timed.push(Timed { seconds, name: format!("{place}{name}") });
         }
+        if is_bad(line) {
+            self.bad.push(format!("{place}{line}"));
+        }
+    }
+
+    /// What failed or was unsteady, a line each.
+    pub(crate) fn bad(&self) -> &[String] {
+        &self.bad
     }
 
     /// The tests that took longest, a line each, the longest first.
@@ -97,6 +110,13 @@ fn timed(line: &str) -> Option<(&str, f32)> {
     words.next()?.starts_with("s)").then_some((name, seconds))
 }
 
+/// Whether a line names something that failed or was unsteady: libtest's `test a::b ... FAILED`, and `FAILED  …`,
+/// `failed: …` or `unsteady: …` of ours.
+fn is_bad(line: &str) -> bool {
+    let ours = ["FAILED  ", "failed: ", "unsteady: "].iter().any(|word| line.starts_with(word));
+    ours || (line.starts_with("test ") && line.ends_with(" ... FAILED"))
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
@@ -109,7 +129,7 @@ mod tests {
 
     #[test]
     fn both_kinds_of_summary_are_read_and_nothing_else() {
-        let ours = Tally { passed: 12, failed: 1, skipped: 3, timed: Vec::new() };
+        let ours = Tally { passed: 12, failed: 1, skipped: 3, ..Tally::default() };
         assert_eq!(Tally::parse(&ours.to_string()), Some(ours.clone()));
         let theirs = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered";
         assert_eq!(Tally::parse(theirs), Some(ours));
@@ -129,5 +149,15 @@ mod tests {
         }
         assert_eq!(tally.slowest(2), ["   61.0  6.1 map::b", "    3.4  map::a"]);
         assert_eq!(tally.passed, 0);
+    }
+
+    #[test]
+    fn what_failed_is_named_each_with_its_place() {
+        let mut tally = Tally::default();
+        let bad = ["FAILED   2/3 map::b (61.0 s): not done", "test a::b ... FAILED", "unsteady: c"];
+        for line in bad.iter().chain(&["ok 1/3 map::a (3.4 s)", "test a::c ... ok", "FAILED"]) {
+            tally.read(line, "6.1 ");
+        }
+        assert_eq!(tally.bad(), bad.map(|line| format!("6.1 {line}")));
     }
 }

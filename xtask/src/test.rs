@@ -1,5 +1,5 @@
 //! `cargo xtask test`: everything there is to test, the quick parts first, the long ones last and
-//! with their progress shown. At the end stand the seconds of its phases and of the slowest tests; the last line is
+//! with their progress shown. At the end stand the seconds of its phases and of the slowest tests, and what failed; the last line is
 //! `N passed, N failed, N skipped`.
 
 use std::path::PathBuf;
@@ -24,11 +24,11 @@ pub(crate) fn run(args: &[&str]) -> Result<bool> {
     let wanted = Wanted::parse(args)?;
     let (mut tally, mut phases) = (Tally::default(), Phases::default());
     if let Err(error) = parts(&wanted, &mut tally, &mut phases) {
-        println!("FAILED  {error:#}");
-        tally.add(&Tally::failure());
+        tally.add(&Tally::failure(&format!("{error:#}")));
     }
     print("seconds  phase", &phases.lines());
     print("seconds  test, of the slowest", &tally.slowest(SLOWEST));
+    print("failed, or passed only the second time", tally.bad());
     println!("{tally}");
     Ok(tally.failed == 0)
 }
@@ -132,8 +132,15 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
 }
 
 /// The words of cargo for what has unit tests.
-const UNIT: [&str; 6] =
-    ["test", "--workspace", "--exclude", "ipwatch-tests", "--exclude", "ipwatch-ebpf"];
+const UNIT: [&str; 7] = [
+    "test",
+    "--workspace",
+    "--no-fail-fast",
+    "--exclude",
+    "ipwatch-tests",
+    "--exclude",
+    "ipwatch-ebpf",
+];
 
 fn unit_build() -> Result<()> {
     setup::packages(setup::BUILD)?;
@@ -241,8 +248,7 @@ pub(crate) fn count(command: &mut Command) -> Result<Tally> {
         tally.read(line, "");
     })?;
     if !status.success() && tally.failed == 0 {
-        println!("it ended with {status}");
-        tally.add(&Tally::failure());
+        tally.add(&Tally::failure(&format!("{command:?} ended with {status}")));
     }
     Ok(tally)
 }

@@ -182,7 +182,8 @@ pub(crate) fn all(
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
         let mut tally = Tally::default();
         for worker in workers {
-            tally.add(&worker.join().unwrap_or_else(|_| Tally::failure()));
+            let panicked = |_| Tally::failure("a thread that runs VMs panicked");
+            tally.add(&worker.join().unwrap_or_else(panicked));
         }
         tally
     })
@@ -215,8 +216,7 @@ pub(crate) fn test(
 /// What this machine lacks for a VM: a skip, and in CI a failure.
 fn lacking(what: &str, error: &anyhow::Error) -> Tally {
     if setup::in_ci() {
-        println!("FAILED  {what}: {error:#}");
-        return Tally::failure();
+        return Tally::failure(&format!("{what}: {error:#}"));
     }
     println!("skipped {what}: {error:#}");
     Tally::skip()
@@ -229,16 +229,17 @@ fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
         if !setup::in_ci() {
             return Ok(None);
         }
-        println!("unsteady: Linux {} ended in the middle and is booted once more", kernel.name);
-        boot()
+        let line =
+            format!("unsteady: Linux {} ended in the middle and was booted once more", kernel.name);
+        println!("{line}");
+        let mut tally = boot()?;
+        tally.iter_mut().for_each(|tally| tally.read(&line, ""));
+        Ok(tally)
     };
     match boot().and_then(|tally| tally.map_or_else(again, |tally| Ok(Some(tally)))) {
         Ok(Some(tally)) => tally,
-        Ok(None) => Tally::failure(),
-        Err(error) => {
-            println!("FAILED  Linux {}: {error:#}", kernel.name);
-            Tally::failure()
-        }
+        Ok(None) => Tally::failure(&format!("Linux {}: it ended in the middle", kernel.name)),
+        Err(error) => Tally::failure(&format!("Linux {}: {error:#}", kernel.name)),
     }
 }
 

@@ -80,7 +80,10 @@ pub(crate) fn boot_and_hear(
     })?;
     match end {
         Some(fine) if fine == (tally.failed == 0) => {}
-        Some(_) => tally.add(&Tally::failure()),
+        Some(_) => tally.add(&Tally::failure(&format!(
+            "Linux {}: how the VM ended is not what its tests said",
+            kernel.name
+        ))),
         None => {
             println!(
                 "[{}] the VM ended in the middle, or was ended: after {SILENCE:?} of silence or {LIMIT:?}",

@@ -50,10 +50,7 @@ pub(crate) fn test(kernels: &[Stock], binaries: &Binaries, filters: &[&str]) -> 
     };
     let tests = match tests(binaries, filters) {
         Ok(tests) => tests,
-        Err(error) => {
-            println!("FAILED  systemd: {error:#}");
-            return Tally::failure();
-        }
+        Err(error) => return Tally::failure(&format!("systemd: {error:#}")),
     };
     let disks = Disks { system, tests };
     let mut tally = Tally::default();
