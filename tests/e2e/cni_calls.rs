@@ -35,8 +35,8 @@ fn calls_are_told_with_who_asked_what_and_how_they_ended(lab: &Lab) {
 }
 
 fn raw_tracepoints_tell_the_same(lab: &Lab) {
-    let forbid = if daemon::probes() == "kprobe" { "" } else { "[probes]\nforbid = [\"tp_btf\"]" };
-    tells_everything(lab, &Config::default().line(forbid));
+    let forbid = if daemon::probes() == "kprobe" { "" } else { "forbid = [\"tp_btf\"]" };
+    tells_everything(lab, &Config::default().probes_line(forbid));
 }
 
 fn tells_everything(lab: &Lab, config: &Config) {
