@@ -479,6 +479,7 @@ fn what_is_forgotten_of_a_proxy_counts_no_more() {
 #[test]
 fn of_more_conflicts_than_are_told_none_is_over() {
     let mut wire = Wire::bare();
+    wire.0.0.1.get_mut().steps = Steps::Asked;
     let heard = |wire: &mut Wire, n: u16| {
         let [c, d] = n.to_be_bytes();
         // Who asks as the IP is no proxy.
