@@ -3,7 +3,7 @@
 //! A netns is announced once its lasting identity is known, so that the key of a tenure stays the
 //! same until its end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::contract::{self, Container, Pod, Tenure};
@@ -48,7 +48,15 @@ pub enum TenureEvent {
 pub(super) struct Outbox {
     events: Vec<TenureEvent>,
     /// Netns whose container or pod is to be told, once for all that happens until the next take.
-    unnamed: BTreeSet<NetnsId>,
+    unnamed: BTreeMap<NetnsId, Unnamed>,
+}
+
+/// Which tenures of a netns have a name to be told.
+#[derive(Debug)]
+enum Unnamed {
+    All,
+    /// Those that are new: of the others it was told.
+    These(BTreeSet<AddressId>),
 }
 
 impl Outbox {
@@ -62,8 +70,8 @@ impl Outbox {
 impl NodeMap {
     /// What came and went since the last call.
     pub fn take_tenures(&mut self) -> Vec<TenureEvent> {
-        for id in std::mem::take(&mut self.tenures.unnamed) {
-            self.name_tenures_of(id);
+        for (id, which) in std::mem::take(&mut self.tenures.unnamed) {
+            self.name_tenures_of(id, which);
         }
         std::mem::take(&mut self.tenures.events)
     }
@@ -129,11 +137,15 @@ impl NodeMap {
             return;
         }
         let (name, tenure) = (self.tenure_key(id, key), self.tenure(id, key));
+        let address = *key;
         let entry = self.netns.get_mut(&id).and_then(|entry| entry.addresses.get_mut(key));
         if let (Some(key), Some(tenure), Some(entry)) = (name, tenure, entry) {
             entry.told = true;
             self.tenures.push(TenureEvent::Held { key, tenure });
-            self.tenures.unnamed.insert(id);
+            let none = || Unnamed::These(BTreeSet::new());
+            if let Unnamed::These(new) = self.tenures.unnamed.entry(id).or_insert_with(none) {
+                new.insert(address);
+            }
         }
     }
 
@@ -164,8 +176,8 @@ impl NodeMap {
     }
 
     pub(super) fn end_all_tenures(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
-        if self.tenures.unnamed.remove(&id) {
-            self.name_tenures_of(id);
+        if let Some(which) = self.tenures.unnamed.remove(&id) {
+            self.name_tenures_of(id, which);
         }
         let Some(entry) = self.netns.get(&id) else { return };
         let keys: Vec<AddressId> = entry.addresses.keys().copied().collect();
@@ -177,17 +189,20 @@ impl NodeMap {
     /// A netns's container or pod became known.
     pub(super) fn netns_named(&mut self, id: NetnsId) {
         if self.netns.get(&id).is_some_and(|entry| entry.announced) {
-            self.tenures.unnamed.insert(id);
+            self.tenures.unnamed.insert(id, Unnamed::All);
         }
     }
 
-    fn name_tenures_of(&mut self, id: NetnsId) {
+    fn name_tenures_of(&mut self, id: NetnsId, which: Unnamed) {
         let (container, pod) = self.sandbox_of(id);
         if container.is_none() && pod.is_none() {
             return;
         }
         let Some(entry) = self.netns.get(&id) else { return };
-        let addresses: Vec<AddressId> = entry.routable().map(|(key, _)| *key).collect();
+        let addresses = match which {
+            Unnamed::All => entry.routable().map(|(key, _)| *key).collect(),
+            Unnamed::These(new) => new,
+        };
         for address in addresses {
             if let Some(key) = self.tenure_key(id, &address) {
                 let (container, pod) = (container.clone(), pod.clone());

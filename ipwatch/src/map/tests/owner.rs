@@ -161,3 +161,30 @@ fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     let id = feed.map.find(&next).unwrap();
     assert_eq!(feed.map.sandbox_of(id), (None, None));
 }
+
+/// A node's pods may have many addresses each: one that comes later does not name the others again.
+#[test]
+fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
+    let address = |last: u8| {
+        let local = format!("10.0.0.{last}").parse().unwrap();
+        let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+        What::Address { netns: PODS, address: Address { key, scope: Some(0), flags: Some(0x80) } }
+    };
+    let named = |feed: &mut Feed| {
+        let events = feed.map.take_tenures();
+        let keys = events.into_iter().filter_map(|event| match event {
+            TenureEvent::Named { key, pod: Some(_), .. } => Some(key),
+            _ => None,
+        });
+        keys.collect::<Vec<_>>()
+    };
+    let mut feed = Feed::new(ALL);
+    feed.tell(What::NetnsCreated { netns: PODS });
+    feed.tell(address(1));
+    feed.tell(address(2));
+    assert_eq!(named(&mut feed), [""; 0], "nobody knows whose it is");
+    told(&mut feed);
+    assert_eq!(named(&mut feed), ["cookie:8/2/10.0.0.1/24", "cookie:8/2/10.0.0.2/24"]);
+    feed.tell(address(3));
+    assert_eq!(named(&mut feed), ["cookie:8/2/10.0.0.3/24"]);
+}
