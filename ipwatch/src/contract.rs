@@ -6,6 +6,7 @@
 
 mod cluster;
 mod holder;
+mod prefix;
 mod step;
 
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
 pub use self::holder::{Holder, HolderKind};
+pub use self::prefix::Prefix;
 pub use self::step::{Run, Step};
 
 use crate::fact::{Mac, Name, SourceStatus};
@@ -90,15 +92,6 @@ pub enum Selector {
     Pod(Option<String>),
     /// Of the netns that a process (or one thread of it) holds.
     Pid(u32),
-}
-
-/// A prefix of IPs; one IP is a prefix of full length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    /// Any IP in it.
-    pub ip: IpAddr,
-    /// Its length.
-    pub len: u8,
 }
 
 /// A source and its state.

@@ -6,7 +6,6 @@
 pub mod client;
 #[cfg(test)]
 pub(crate) mod fake;
-mod prefix;
 pub mod route;
 pub mod server;
 

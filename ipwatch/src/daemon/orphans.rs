@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::desk::NetnsJob;
 use crate::clock;
-use crate::fact::{Fact, Holder, NetnsRef, Origin, What};
-use crate::map::want::Door;
+use crate::fact::{Door, Fact, Holder, NetnsRef, Origin, What};
 use crate::sources::netlink::{AdoptError, Requests};
 
 /// How long the thread `netns` may be kept from its other work, in nanoseconds.

@@ -11,8 +11,8 @@ use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
+use crate::fact::cgroup::attribution;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::cgroup::attribution;
 use crate::map::{Kinds, Leftover, NodeMap, Policy};
 use crate::remedy::{Step, Text, said, text, value};
 

@@ -5,7 +5,9 @@
 //! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
 //! environment, no process argument, no file content beyond the fields named here.
 
+pub mod cgroup;
 mod cni;
+mod door;
 mod endpoint;
 mod gate;
 mod hang;
@@ -13,11 +15,13 @@ mod ipam;
 mod link;
 mod names;
 mod network;
+mod node;
 mod pod;
 mod runtime;
 mod sandbox;
 mod scope;
 mod task;
+mod what;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,6 +29,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 pub use cni::{CniCall, CniCommand};
+pub use door::Door;
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
@@ -32,11 +37,13 @@ pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use names::{Name, is_legal_device};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
+pub use node::{Boot, Sight, Source, SourceStatus};
 pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
 pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
+pub use what::What;
 
 /// What the canary's IPv6 addresses begin with, 64 bits of documentation's own (RFC 3849). The canary makes a duplicate of one
 /// of them, to see that it is told. Another ipwatch on the node sees it too.
@@ -184,454 +191,4 @@ impl NetnsRef {
 /// What a record that does not say may mean.
 fn yes() -> bool {
     true
-}
-
-/// What was seen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "what")]
-pub enum What {
-    /// First fact of every stream: which boot of which node this is.
-    Boot(Boot),
-    /// How much can be seen; changes when the attach ladder settles.
-    Sight(Sight),
-    /// A source changed its state.
-    Source(Source),
-    /// There is no source of this name any more: it goes by another one, or it stood for the lack of
-    /// those that are there now.
-    SourceGone {
-        /// Its name.
-        name: String,
-    },
-
-    /// A source told names that are none, and they were not taken: see [`Gate`].
-    Refused {
-        /// The source.
-        source: String,
-        /// What they were to be.
-        name: Name,
-        /// How many.
-        count: u64,
-    },
-
-    /// Every container runtime and store that was there at the start has given its first answer, or has had the
-    /// time to: what they have not told by now is not waited for. What they told comes before this.
-    FirstAnswers,
-    /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that
-    /// were being torn down are dropped then, for the end of that may be what was lost.
-    Lost {
-        /// How many, when it is known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        count: Option<u64>,
-        /// Runs of CNI plugins may be among them: nothing tells of these again. Records that do not say may
-        /// mean them.
-        #[serde(default = "yes")]
-        calls: bool,
-    },
-    /// A dump of `scope` began: entries last touched before this fact's `at` go when it ends.
-    Began(Scope),
-    /// The dump ended. Only a complete one sweeps: what a truncated dump did not name is unknown.
-    Ended {
-        /// What was dumped.
-        #[serde(flatten)]
-        scope: Scope,
-        /// Time of the [`What::Began`] this closes.
-        began: BootNs,
-        /// Every entry was read.
-        complete: bool,
-    },
-
-    /// A netns is alive. The names it carries belong together from now on.
-    Netns {
-        /// Its names.
-        netns: NetnsRef,
-    },
-    /// A netns was just made (`copy_net_ns`).
-    NetnsCreated {
-        /// Its names.
-        netns: NetnsRef,
-    },
-    /// The teardown has begun, or the nsid was taken away: its addresses may still be up.
-    NetnsDying {
-        /// Its names.
-        netns: NetnsRef,
-    },
-    /// The teardown has ended: devices and addresses are gone, its inode and nsid are free.
-    NetnsGone {
-        /// Its names.
-        netns: NetnsRef,
-    },
-
-    /// It could not be opened, or not be asked for: what is in it is unknown as before.
-    NetnsClosed {
-        /// The names it was looked for by.
-        netns: NetnsRef,
-    },
-
-    /// A link is there.
-    Link {
-        /// Where.
-        netns: NetnsRef,
-        /// The link.
-        link: Link,
-    },
-    /// A link left this netns: deleted, or moved to another one. Its addresses went with it.
-    LinkGone {
-        /// Where.
-        netns: NetnsRef,
-        /// Which.
-        ifindex: u32,
-    },
-    /// What a netns calls another one: an nsid of its own for a netns that is known here.
-    PeerNetns {
-        /// Whose nsid it is.
-        netns: NetnsRef,
-        /// The nsid there.
-        nsid: i32,
-        /// Which netns that is.
-        peer: NetnsRef,
-    },
-    /// A bridge's port has other settings: a link of which no more was told.
-    Port {
-        /// Where.
-        netns: NetnsRef,
-        /// Which device.
-        ifindex: u32,
-        /// As [`Link::isolated`].
-        isolated: bool,
-    },
-    /// The VLANs of a bridge's port, or of the bridge: all of them.
-    Vlans {
-        /// Where.
-        netns: NetnsRef,
-        /// Which device.
-        ifindex: u32,
-        /// None means none: nothing passes where VLANs are filtered.
-        vlans: Vec<Vlans>,
-    },
-    /// An address is there.
-    Address {
-        /// Where.
-        netns: NetnsRef,
-        /// The address.
-        address: Address,
-    },
-    /// An address was deleted.
-    AddressGone {
-        /// Where.
-        netns: NetnsRef,
-        /// Which.
-        key: AddressKey,
-    },
-    /// Duplicate address detection failed: another node on the link answered for the address.
-    DadFailed {
-        /// Where.
-        netns: NetnsRef,
-        /// On which link.
-        ifindex: u32,
-        /// The address.
-        ip: IpAddr,
-        /// The MAC that answered.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        offender: Option<Mac>,
-    },
-    /// A neighbour entry is there, or has changed.
-    Neighbour {
-        /// Where.
-        netns: NetnsRef,
-        /// The entry.
-        neighbour: Neighbour,
-    },
-    /// A neighbour entry is gone.
-    NeighbourGone {
-        /// Where.
-        netns: NetnsRef,
-        /// On which link.
-        ifindex: u32,
-        /// For which IP.
-        ip: IpAddr,
-    },
-
-    /// Somebody claims an IP. Told when it is new for that device or another MAC than before, and again now
-    /// and then while it goes on.
-    Claimed {
-        /// Where it was heard.
-        netns: NetnsRef,
-        /// The claim.
-        claim: Claim,
-    },
-    /// A route is there, or has changed.
-    Route {
-        /// Where.
-        netns: NetnsRef,
-        /// The route.
-        route: Route,
-    },
-    /// A route is gone, or one of several to the same place. Those of a device that goes down or away are
-    /// not told of one by one.
-    RouteGone {
-        /// Where.
-        netns: NetnsRef,
-        /// Which.
-        key: RouteKey,
-        /// The next hops that it had: others of the same key stay. Absent for all.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        hops: Vec<Hop>,
-    },
-
-    /// A task is there, in this netns.
-    Task(Task),
-    /// A task has begun to exit. It keeps its netns until [`What::TaskReleased`].
-    TaskExiting {
-        /// Which.
-        task: TaskKey,
-    },
-    /// A task has given its namespaces up (`nsproxy` is gone), or no longer exists.
-    TaskReleased {
-        /// Which.
-        task: TaskKey,
-    },
-    /// A signal was generated for a task (only SIGKILL is reported).
-    Signalled {
-        /// The target's process id.
-        pid: u32,
-        /// The target thread.
-        tid: u32,
-        /// The signal's number.
-        signal: u32,
-        /// Sent to the whole process, not to one thread.
-        group: bool,
-        /// Who sent it; pid 0 is the kernel.
-        by: Sender,
-    },
-    /// A file of a process does not answer, or does again: what is known of its tasks is to be looked at.
-    ProcessDoubted {
-        /// The process.
-        pid: u32,
-    },
-    /// A careful look at one task, for the evidence of a finding.
-    Look {
-        /// Which.
-        task: TaskKey,
-        /// What it showed.
-        look: Box<Look>,
-    },
-    /// The cgroup of a process.
-    Cgroup {
-        /// Which.
-        task: TaskKey,
-        /// Path within the hierarchy that names containers (see `map::sandbox`).
-        path: String,
-    },
-
-    /// Something other than a task holds a netns.
-    Holder {
-        /// Which netns.
-        netns: NetnsRef,
-        /// By what.
-        holder: Holder,
-    },
-    /// A holder search of this netns, through everything that can be read, has ended. The holders it
-    /// found were told before; none of another kind was seen.
-    HoldersSearched {
-        /// Which netns.
-        netns: NetnsRef,
-        /// Every source of holders answered.
-        complete: bool,
-    },
-
-    /// The CNI result cache says which IPs a container was given.
-    Attachment(Attachment),
-    /// The cache entry is gone.
-    AttachmentGone {
-        /// Its container.
-        container_id: String,
-        /// The interface in the container.
-        ifname: String,
-    },
-
-    /// A runtime tells of a sandbox.
-    Sandbox(Sandbox),
-    /// A runtime has removed a sandbox.
-    SandboxGone {
-        /// Name of its source.
-        runtime: String,
-        /// The sandbox.
-        id: String,
-    },
-    /// A runtime tells of a container.
-    Container(Container),
-    /// A runtime has removed a container.
-    ContainerGone {
-        /// Name of its source.
-        runtime: String,
-        /// The container.
-        id: String,
-    },
-    /// All runtimes that run on the node, whether or not they are asked, and all monitors of containers.
-    RuntimeProcesses {
-        /// The runtimes.
-        runtimes: Vec<RuntimeProcess>,
-        /// The monitors.
-        monitors: Vec<Monitor>,
-        /// Every process could be read: who is not listed does not run.
-        complete: bool,
-    },
-
-    /// The API server tells of a pod of this node.
-    Pod(Pod),
-    /// The API server has deleted a pod of this node.
-    PodGone {
-        /// Its uid.
-        uid: String,
-    },
-    /// All that the API server has told of this node's pods is as new as this.
-    PodsConfirmed,
-
-    /// A container's file system, or its netns file, is mounted somewhere.
-    ContainerMount(ContainerMount),
-    /// A search of every mount namespace for mounts of these containers has ended. What it found was
-    /// told before.
-    ContainerMountsSearched {
-        /// The containers' ids.
-        ids: Vec<String>,
-        /// Every mount namespace could be read.
-        complete: bool,
-    },
-    /// What the kernel's worker that tears netns down (`cleanup_net`) does; absent while it rests.
-    Cleanup {
-        /// The worker.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        worker: Option<Cleanup>,
-    },
-
-    /// A store reserves an IP, or has changed for whom.
-    Reservation(Reservation),
-    /// A store has let go of a reservation.
-    ReservationGone {
-        /// Name of the store.
-        store: String,
-        /// The reservation's key.
-        key: String,
-    },
-    /// What a network can hand out. Ranges end with a dump that does not name them.
-    Range(Range),
-    /// A block of a store is there, or more or fewer of it are taken.
-    Block(Block),
-    /// It is there no more.
-    BlockGone {
-        /// Name of the store.
-        store: String,
-        /// The block's key.
-        key: String,
-    },
-    /// A file of a store cannot be read. What it said before is told neither again nor as gone.
-    StoreUnreadable(Unreadable),
-    /// It can be read again, or is gone.
-    StoreReadable {
-        /// Name of the store.
-        store: String,
-        /// The file.
-        path: String,
-    },
-
-    /// A CNI's datastore has an endpoint for a pod of this node, or has changed it.
-    Endpoint(Endpoint),
-    /// It has none any more.
-    EndpointGone {
-        /// Name of the source that tells of it.
-        store: String,
-        /// The endpoint's key.
-        key: String,
-    },
-    /// This store has told all there is of endpoints until now.
-    EndpointsConfirmed {
-        /// Name of the source that tells of them.
-        store: String,
-    },
-
-    /// A CNI plugin began to run.
-    CniBegan(CniCall),
-    /// It has ended.
-    CniEnded {
-        /// Which run.
-        task: TaskKey,
-        /// Its exit status, 0 for success; absent when a signal ended it or it was not seen to end.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        status: Option<u32>,
-        /// The signal that ended it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        signal: Option<u32>,
-    },
-    /// Why a run failed, as the runtime's log has it.
-    CniError {
-        /// Of which container.
-        container_id: String,
-        /// Which command.
-        command: CniCommand,
-        /// The log's words, bounded. Hostile text.
-        text: String,
-    },
-}
-
-/// Which boot of which node a stream of facts belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Boot {
-    /// `/proc/sys/kernel/random/boot_id`.
-    pub boot_id: String,
-    /// The node's name.
-    pub node: String,
-    /// Kernel release (`uname -r`).
-    pub kernel: String,
-    /// Wall clock minus boot clock in nanoseconds: turns a [`BootNs`] into a date for people.
-    pub wall_offset: i64,
-    /// The daemon's own netns, which is the host's.
-    pub host: NetnsRef,
-}
-
-/// What the probes can see, where the map must know it to read a silence rightly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Sight {
-    /// The end of a teardown is seen ([`What::NetnsGone`]). If not, a dying netns is dropped when
-    /// its nsid is: nothing would ever tell that it ended.
-    pub teardown_end: bool,
-    /// A task giving up its namespaces is seen, zombies included.
-    pub release: bool,
-    /// Every address change is seen in the kernel's own order. Netlink's later word on one then only
-    /// adds detail: it neither makes nor ends an address.
-    #[serde(default)]
-    pub addresses: bool,
-    /// Every run of a CNI plugin is seen. If not, nobody knows whether a DEL is under way.
-    #[serde(default)]
-    pub calls: bool,
-    /// Tasks that come, go and move between netns are seen. What a snapshot then shows that no event had told was
-    /// missed.
-    #[serde(default)]
-    pub tasks: bool,
-}
-
-/// The state of a source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
-    /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, `kubernetes`, …; a runtime's own name, or
-    /// `runtime` while there is none.
-    pub name: String,
-    /// Its state.
-    pub status: SourceStatus,
-    /// One line for people: why it is not `active`, or how it works.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub detail: String,
-}
-
-/// Whether a source's silence means anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourceStatus {
-    /// It tells all it should.
-    Active,
-    /// It tells a part, or later than it could.
-    Degraded,
-    /// It does not answer: what it would have told is unknown.
-    Down,
-    /// Switched off by the configuration, or not there to be asked.
-    Disabled,
 }

@@ -11,6 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::bounded;
 
+/// Group whose members may ask, where the node has it.
+pub(crate) const GROUP: &str = "ipwatch";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 /// Most of `/etc/group` that is read.

@@ -10,8 +10,8 @@ use super::state::Writes;
 use super::store::{FORMAT, Identity, Loaded, StoreError};
 use super::tenure;
 use super::writer::{self, Pace, Shared};
-use crate::api::Prefix;
 use crate::clock::Calendar;
+use crate::contract::Prefix;
 use crate::contract::Tenure;
 use crate::fact::{Boot, BootNs, SourceStatus};
 

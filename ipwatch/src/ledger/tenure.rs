@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::id::tenure_hash;
-use crate::api::Prefix;
+use crate::contract::Prefix;
 use crate::contract::{Container, Pod, Tenure};
 
 /// Name of a tenure's row: family, address, beginning (the newest first) and the hash of its key.

@@ -16,8 +16,8 @@ use super::Retention;
 use super::backlog::Backlog;
 use super::store::{Identity, Loaded, Store, StoreError, move_aside};
 use super::tenure::RowKey;
-use crate::api::Prefix;
 use crate::clock;
+use crate::contract::Prefix;
 use crate::contract::Tenure;
 use crate::fact::{BootNs, SourceStatus};
 

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fact::{BootNs, TaskKey};
+use crate::fact::{BootNs, Door, TaskKey};
 
-use super::want::{Door, Want};
+use super::want::Want;
 use super::{Kinds, NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;

@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, CniCommand, Link, SourceStatus};
 
 use super::calls::HUNG;
-use super::cgroup::attribution;
 use super::owner::mounts_of;
 use super::sandbox::strip_var;
 use super::{CallEntry, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
+use crate::fact::cgroup::attribution;
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 const SETTLE: u64 = 300_000_000;

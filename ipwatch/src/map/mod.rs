@@ -16,7 +16,7 @@
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `missed`: what of all that no event had told.
-//! - `sandbox`, `cgroup`: which container and pod that is. `owner`: which sandbox a netns was made for.
+//! - `sandbox`: which container and pod that is. `owner`: which sandbox a netns was made for.
 //! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go. `unasked`:
 //!   whether a container may belong to a runtime that nobody asks.
 //! - `pods`: what the API server says of this node's pods.
@@ -36,7 +36,6 @@ mod addresses;
 mod agenda;
 mod blocks;
 mod calls;
-pub mod cgroup;
 pub(crate) mod changes;
 mod claims;
 mod conflict;

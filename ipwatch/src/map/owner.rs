@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fact::{BootNs, Holder, Life, TaskKey};
 
 use super::calls::HUNG;
-use super::cgroup::{attribution, is_nested};
 use super::runtime::Word;
 use super::sandbox::strip_var;
 use super::{Kinds, Netns, NetnsId, NodeMap, Policy};
+use crate::fact::cgroup::{attribution, is_nested};
 
 /// Whose a netns is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use crate::contract::{Container, Pod};
 use crate::fact::{Attachment, TaskKey};
 
-use super::cgroup::attribution;
 use super::owner::{Told, mounts_of};
 use super::{NetnsId, NodeMap, SandboxEntry};
+use crate::fact::cgroup::attribution;
 
 /// The state of what its runtime does not have any more.
 const GONE: &str = "gone";

@@ -19,9 +19,10 @@ mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::want::{Door, Want};
+use super::want::Want;
 use super::*;
 use crate::contract::{HolderKind, Prefix, Selector};
+use crate::fact::Door;
 use crate::fact::{
     Address, AddressKey, Holder, Link, Look, NetnsRef, PodName, Presence, Sender, Task, TaskKey,
 };

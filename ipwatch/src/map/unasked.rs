@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use crate::fact::{Engine, Monitor, RuntimeProcess};
 
 use super::NodeMap;
-use super::cgroup::{attribution, is_nested};
 use super::sandbox::strip_var;
+use crate::fact::cgroup::{attribution, is_nested};
 
 /// The containerd namespace that its CRI plugin shows.
 const KUBERNETES: &str = "k8s.io";

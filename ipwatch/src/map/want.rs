@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fact::{Holder, NetnsRef, TaskKey};
+use crate::fact::{Door, NetnsRef, TaskKey};
 
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,52 +63,4 @@ pub enum Want {
     },
     /// See whether the kernel's worker is at tearing a netns down.
     Cleanup,
-}
-
-/// A way to get an fd of a netns. It is used and closed at once.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Door {
-    /// The netns of a task: `/proc/PID/task/TID/ns/net`.
-    Task {
-        /// Process.
-        pid: u32,
-        /// Thread.
-        tid: u32,
-    },
-    /// An nsfs mount, reached through `/proc/PID/root`.
-    Mount {
-        /// A process that sees the mount.
-        pid: u32,
-        /// The path it sees.
-        path: String,
-    },
-    /// An nsfs fd of a process: `/proc/PID/fd/FD`.
-    Fd {
-        /// Process.
-        pid: u32,
-        /// Its fd.
-        fd: u32,
-    },
-    /// A socket of a process: `pidfd_getfd`, then `SIOCGSKNS`.
-    Socket {
-        /// Process.
-        pid: u32,
-        /// Its fd.
-        fd: u32,
-    },
-    /// `open_by_handle_at` on nsfs with the netns's inode and id (6.18+; elsewhere it fails).
-    Handle,
-}
-
-impl Door {
-    /// The way in that a holder is, if it is one.
-    #[must_use]
-    pub fn through(holder: &Holder) -> Option<Self> {
-        match holder {
-            Holder::Mount { pid, path, .. } => Some(Door::Mount { pid: *pid, path: path.clone() }),
-            Holder::Fd { pid, fd, .. } => Some(Door::Fd { pid: *pid, fd: *fd }),
-            Holder::Socket { pid, fd, .. } => Some(Door::Socket { pid: *pid, fd: *fd }),
-            Holder::Orphan { .. } => None,
-        }
-    }
 }

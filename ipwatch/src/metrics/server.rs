@@ -18,7 +18,6 @@ use tokio::time::timeout;
 
 use super::answer::Answerer;
 use super::{Listen, Question};
-use crate::api::server::GROUP;
 use crate::http::accept::{Listen as Door, accept};
 use crate::http::bind::{self, Bound};
 use crate::http::{self, Patience};
@@ -123,7 +122,7 @@ impl Server {
                 listener.set_nonblocking(true).map_err(refused)?;
                 Place::Tcp(listener)
             }
-            Listen::Unix(path) => Place::Unix(Bound::new(path, GROUP)?),
+            Listen::Unix(path) => Place::Unix(Bound::new(path, bind::GROUP)?),
         };
         Ok(Self { bound, options: Options::default() })
     }

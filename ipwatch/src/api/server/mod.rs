@@ -24,13 +24,10 @@ use self::answer::{Answerer, Problem, Visit};
 use self::peer::{Access, Peer};
 use super::{Request, Streams};
 use crate::http::accept::accept;
-use crate::http::bind::Bound;
+use crate::http::bind::{Bound, GROUP};
 use crate::http::{self, Patience};
 
 pub use crate::http::bind::BindError;
-
-/// Group whose members may ask, where the node has it.
-pub const GROUP: &str = "ipwatch";
 
 /// How long connections that are being served may go on after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);

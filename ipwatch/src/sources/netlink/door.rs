@@ -13,8 +13,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
+use crate::fact::Door;
 use crate::fact::NetnsRef;
-use crate::map::want::Door;
 use crate::reading;
 
 /// The device number of nsfs: what lies on it is a namespace and nothing else.

@@ -15,8 +15,8 @@ use super::socket::{BUFFER, Socket};
 use super::talk::{Table, Talk};
 use super::{diag, driver};
 use crate::clock;
+use crate::fact::Door;
 use crate::fact::{Fact, Holder, NetnsRef, Origin, What};
-use crate::map::want::Door;
 
 /// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
 /// few microseconds that it takes to make a socket there: give it a thread of its own.

@@ -1,7 +1,7 @@
 //! For the fuzz targets.
 
 use super::{cgroup, cleanup, look, mounts, runtimes};
-use crate::map::cgroup::attribution;
+use crate::fact::cgroup::attribution;
 
 /// Lines of mountinfo.
 pub fn mountinfo(bytes: &[u8]) {

@@ -166,7 +166,7 @@ fn is_runtime(process: &Dir) -> bool {
     });
     let groups = process.text("cgroup").ok();
     let group = groups.as_deref().and_then(cgroup::naming);
-    let contained = group.is_none_or(|path| crate::map::cgroup::attribution(path).is_some());
+    let contained = group.is_none_or(|path| crate::fact::cgroup::attribution(path).is_some());
     named && !contained && process.namespace("ns/user", "user").is_ok_and(|own| own == INIT_USER_NS)
 }
 

@@ -7,8 +7,8 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fact::Door;
 use crate::fact::{NetnsRef, What};
-use crate::map::want::Door;
 use crate::sources::netlink::testing::{in_new_netns, root, run};
 use crate::sources::netlink::{AdoptError, Requests, door};
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::map::want::Door;
+use crate::fact::Door;
 use crate::sources::netlink::Requests;
 use crate::sources::netlink::testing::{Netns, in_new_netns, ip, root};
 

@@ -4,7 +4,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::Prefix;
+/// A prefix of IPs; one IP is a prefix of full length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// Any IP in it.
+    pub ip: IpAddr,
+    /// Its length.
+    pub len: u8,
+}
 
 impl Prefix {
     /// Exactly this IP.
