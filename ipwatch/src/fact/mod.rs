@@ -4,6 +4,12 @@
 //! them one JSON document a line and `ipwatch replay` reads them back. A fact never says what
 //! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
 //! environment, no process argument, no file content beyond the fields named here.
+//!
+//! - `what`: everything that a fact can say; `node`: the node, and how well its sources see it.
+//! - `gate`: what of a source's facts is let in.
+//! - `door`, `cgroup`: what sources and the map both know of, and no fact says: the ways into a netns, and what the
+//!   path of a cgroup means.
+//! - The others: what each kind of fact is about.
 
 pub mod cgroup;
 mod cni;
@@ -186,9 +192,4 @@ impl NetnsRef {
     pub fn nsid(nsid: i32) -> Self {
         Self { nsid: Some(nsid), ..Self::default() }
     }
-}
-
-/// What a record that does not say may mean.
-fn yes() -> bool {
-    true
 }

@@ -1,8 +1,15 @@
 //! Everything that a fact can say.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
-use super::*;
+use super::{
+    Address, AddressKey, Attachment, Block, Boot, BootNs, Claim, Cleanup, CniCall, CniCommand,
+    Container, ContainerMount, Endpoint, Holder, Hop, Link, Look, Mac, Monitor, Name, Neighbour,
+    NetnsRef, Pod, Range, Reservation, Route, RouteKey, RuntimeProcess, Sandbox, Scope, Sender,
+    Sight, Source, Task, TaskKey, Unreadable, Vlans,
+};
 
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,7 +28,7 @@ pub enum What {
         name: String,
     },
 
-    /// A source told names that are none, and they were not taken: see [`Gate`].
+    /// A source told names that are none, and they were not taken: see [`Gate`](super::Gate).
     Refused {
         /// The source.
         source: String,
@@ -389,4 +396,9 @@ pub enum What {
         /// The log's words, bounded. Hostile text.
         text: String,
     },
+}
+
+/// What a record that does not say may mean.
+fn yes() -> bool {
+    true
 }

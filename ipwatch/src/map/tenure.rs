@@ -54,8 +54,9 @@ pub(super) struct Outbox {
 /// Which tenures of a netns have a name to be told.
 #[derive(Debug)]
 enum Unnamed {
+    /// All: the name is new.
     All,
-    /// Those that are new: of the others it was told.
+    /// These, which are new. The others have been named.
     These(BTreeSet<AddressId>),
 }
 
@@ -137,14 +138,13 @@ impl NodeMap {
             return;
         }
         let (name, tenure) = (self.tenure_key(id, key), self.tenure(id, key));
-        let address = *key;
         let entry = self.netns.get_mut(&id).and_then(|entry| entry.addresses.get_mut(key));
-        if let (Some(key), Some(tenure), Some(entry)) = (name, tenure, entry) {
+        if let (Some(name), Some(tenure), Some(entry)) = (name, tenure, entry) {
             entry.told = true;
-            self.tenures.push(TenureEvent::Held { key, tenure });
+            self.tenures.push(TenureEvent::Held { key: name, tenure });
             let none = || Unnamed::These(BTreeSet::new());
             if let Unnamed::These(new) = self.tenures.unnamed.entry(id).or_insert_with(none) {
-                new.insert(address);
+                new.insert(*key);
             }
         }
     }

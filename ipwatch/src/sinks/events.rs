@@ -114,6 +114,7 @@ impl Events {
         self.shared.news.notify_one();
         if tokio::time::timeout(SHUTDOWN, &mut self.task).await.is_err() {
             self.task.abort();
+            self.shared.given_up();
         }
         let Counters { mut count, failures } = self.counters();
         if count.waiting > 0 {
@@ -150,8 +151,9 @@ struct Inner {
     failures: u64,
     trouble: Option<String>,
     ending: bool,
-    /// The id of the one that the server has been asked to take, until it answers.
-    asked: Option<String>,
+    /// The id of the one that is being told. What becomes of it is counted when that is known, also if it has
+    /// ended meanwhile.
+    telling: Option<String>,
 }
 
 /// A finding that fires.
@@ -201,8 +203,7 @@ impl Shared {
     fn over(&self, id: &str) {
         let mut inner = self.lock();
         let waited = inner.firing.remove(id).is_some_and(|told| told.due <= Instant::now());
-        // The server's answer says what became of one that it has been asked to take.
-        if waited && inner.asked.as_deref() != Some(id) {
+        if waited && inner.telling.as_deref() != Some(id) {
             inner.dropped += 1;
         }
     }
@@ -217,7 +218,7 @@ impl Shared {
             return Err(Some(told.due));
         }
         let job = Job { id: id.clone(), note: Arc::clone(&told.note), count: told.count };
-        inner.asked = Some(job.id.clone());
+        inner.telling = Some(job.id.clone());
         Ok(job)
     }
 
@@ -247,11 +248,19 @@ impl Shared {
     /// An attempt failed that is made again, if the finding still fires. Whether that is news.
     fn failed(&self, job: &Job, why: String) -> bool {
         let mut inner = self.lock();
-        inner.asked = None;
+        inner.telling = None;
         if !inner.firing.contains_key(&job.id) {
             inner.dropped += 1;
         }
         inner.failed(why)
+    }
+
+    /// Nobody waits for the answer any more. What still fires is counted as waiting.
+    fn given_up(&self) {
+        let mut inner = self.lock();
+        if inner.telling.take().is_some_and(|id| !inner.firing.contains_key(&id)) {
+            inner.dropped += 1;
+        }
     }
 
     fn is_ending(&self) -> bool {
@@ -279,7 +288,7 @@ impl Inner {
     }
 
     fn settle(&mut self, job: &Job, count: u32, again: Instant) {
-        self.asked = None;
+        self.telling = None;
         // It may be over by now, or have become another one.
         let Some(told) = self.firing.get_mut(&job.id) else { return };
         if told.note.path() == job.note.path() {

@@ -193,6 +193,18 @@ async fn what_ends_before_the_answer_is_counted_once() {
 }
 
 #[tokio::test]
+async fn what_ends_and_has_no_answer_at_the_end_is_dropped() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = run(&url, pace());
+    cluster.state().held = true;
+    events.publish(&updated("a").finding);
+    cluster.until_asked(1).await;
+    events.publish(&resolved("a").finding);
+    let counters = events.shutdown().await;
+    assert_eq!((counters.count.exported, counters.count.dropped), (0, 1));
+}
+
+#[tokio::test]
 async fn after_a_restart_it_is_the_same_one_counted_up() {
     let (cluster, url) = Cluster::start().await;
     for count in [1, 2, 3] {
