@@ -320,6 +320,7 @@ impl Engine {
         };
         self.is_ready()
             && self.map.leaving().all(decided)
+            && self.map.next_overlap(now).is_none()
             && !(self.map.has_open_suspicion(&self.policy) && self.may_be_decided_soon(now))
     }
 

@@ -86,7 +86,8 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
 /// What is held and can be had by others, or is given to them already, pages a person.
 fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
     let free = found.iter().filter(|one| FREE.contains(&one.code)).filter_map(netns_key);
-    let twice = duplicates.iter().flat_map(|(_, both)| *both);
+    let twice = duplicates.iter().filter(|(place, _)| found[*place].severity == Severity::Critical);
+    let twice = twice.flat_map(|(_, both)| *both);
     let free: BTreeSet<NetnsKey> = free.chain(twice).collect();
     for candidate in found.iter_mut().filter(|one| ROOTS.contains(&one.code)) {
         if netns_key(candidate).is_some_and(|netns| free.contains(&netns)) {

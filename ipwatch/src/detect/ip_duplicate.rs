@@ -1,6 +1,9 @@
 //! `ip-duplicate`: two netns that can reach each other have one IP: on one link, or each at its own link to one
 //! router.
 //!
+//! It wakes somebody only with a witness on either side (`map/witness.rs`): anybody can make two netns of their own
+//! and give both one IP. An overlap of a moment, as of an address that moves, is not told at all.
+//!
 //! Not of addresses that nobody gets an answer from, nor of those that several have on purpose; who meets whom
 //! is `map/reach.rs`'s to say, and what is not known there meets nobody.
 
@@ -24,7 +27,8 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
 };
 
 fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
-    let found = map.duplicates().iter().filter_map(|one| candidate(map, one, now)).collect();
+    let old = map.duplicates().iter().filter(|one| map.hurts_from(one) <= now);
+    let found = old.filter_map(|one| candidate(map, one, now)).collect();
     (found, Again::always_if(!map.duplicates().is_empty()))
 }
 
@@ -53,13 +57,18 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         proof.calls_of(netns);
     }
     proof.tell("netlink", now, format!("they share {link}"));
+    let witnessed = map.has_witness_of(first, ip) || map.has_witness_of(second, ip);
+    if !witnessed {
+        let text = "neither is the node's, a container's that a runtime knows, or reserved in a store: no pod is hurt";
+        proof.tell("runtime", now, text);
+    }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
     let mut holders = words::bounded(map.resident_views(first.id, now));
     holders.extend(words::bounded(map.resident_views(second.id, now)));
     Some(Candidate {
         code: Code::IpDuplicate,
         key,
-        severity: Severity::Critical,
+        severity: if witnessed { Severity::Critical } else { Severity::Info },
         holders,
         evidence: proof.done(),
         since: one.first.since.max(one.second.since),

@@ -36,7 +36,7 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     listed_on: Kinds::TASKS.and(Kinds::NETNS),
     listed_beyond: Kinds::NONE,
     list,
-    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES),
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES).and(Kinds::IPAM),
     judge,
 };
 
@@ -120,12 +120,14 @@ fn candidate(
     let boot = map.boot()?;
     let pid = first.key.pid;
     let progress = threads.iter().find_map(|thread| advances(thread, policy));
+    // What a user does in a session of theirs, and no pod has to do with, hurts nobody else.
+    let harmless = progress.is_some() || map.is_a_users_own(netns);
 
     Some(Candidate {
         code: Code::IpHeldByStuckProcess,
         // No thread's number or start: which of them hang changes. While one does, the pid is taken.
         key: format!("{}/{}/{pid}", boot.boot_id, netns.identity),
-        severity: if progress.is_some() { Severity::Info } else { Severity::Warning },
+        severity: if harmless { Severity::Info } else { Severity::Warning },
         subject: Subject {
             ip: Some(ip),
             netns: Some(map.netns_view(netns)),

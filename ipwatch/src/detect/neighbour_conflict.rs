@@ -83,7 +83,7 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     Some(Candidate {
         code: Code::NeighbourConflict,
         key: key(map, ip, link)?,
-        severity: Severity::Warning,
+        severity: if is_witnessed(map, ip, first) { Severity::Warning } else { Severity::Info },
         subject,
         holders: holders.collect(),
         evidence: proof.done(),
@@ -94,6 +94,15 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
         caused_by: None,
         preexisting: false,
     })
+}
+
+/// Whether the IP is the node's own or, by a runtime's or a store's word, a pod's. Any other one is the LAN's affair.
+fn is_witnessed(map: &NodeMap, ip: IpAddr, conflict: &Conflict) -> bool {
+    let mut holders = map.with_ip(ip).filter_map(|id| map.netns(id));
+    let parties = conflict.parties.iter().filter_map(|party| map.netns(party.home?.netns));
+    holders.any(|netns| map.has_witness(netns))
+        || map.is_reserved(ip)
+        || parties.filter(|netns| !netns.host).any(|netns| map.has_witness(netns))
 }
 
 fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {

@@ -54,19 +54,23 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
     let subject = words::subject(map, netns);
     let holders = map.holder_views(netns.id);
     let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
-    let what =
-        subject.ip.map_or_else(|| text!("What is left of its devices"), |ip| text!("{}", ip));
     Some(Candidate {
         code: Code::NetnsLeaked,
         key: format!("{}/{}", boot.boot_id, netns.identity),
-        severity: Severity::Warning,
+        severity: if subject.ip.is_some() { Severity::Warning } else { Severity::Info },
         evidence: evidence(map, netns, searched),
-        impact: text!(
-            "{} stays up in a netns that {} has left behind. Its reservation leaks; once it is freed, the next pod that \
-             is given the IP shares it.",
-            what,
-            whose
-        ),
+        impact: match subject.ip {
+            Some(ip) => text!(
+                "{} stays up in a netns that {} has left behind. Its reservation leaks; once it is freed, the next pod \
+                 that is given the IP shares it.",
+                ip,
+                whose
+            ),
+            None => text!(
+                "A netns that {} has left behind stays. No IP is up there: nobody is hurt.",
+                whose
+            ),
+        },
         remediation: remediation(map, netns),
         holders,
         subject,

@@ -327,6 +327,25 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
     }
 }
 
+/// Anybody can hang in a netns of a user namespace of theirs, and give it any IP.
+#[test]
+fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {
+    let severity = |slice: &str, reserved: bool| {
+        let mut case = Case::pod();
+        case.at(3, What::Cgroup { task: KEY, path: format!("/{slice}/session-1.scope") });
+        if reserved {
+            case = case.witnessed(5);
+        }
+        case.killed(1_000);
+        case.look(6_100, hanging());
+        case.found()[0].severity
+    };
+    assert_eq!(severity("user.slice/user-1000.slice", false), Severity::Info);
+    assert_eq!(severity("user.slice/user-1000.slice", true), Severity::Warning);
+    assert_eq!(severity("user.slice/user-0.slice", false), Severity::Warning, "root's");
+    assert_eq!(severity("system.slice", false), Severity::Warning);
+}
+
 #[test]
 fn a_thread_that_hangs_is_told_whatever_others_of_its_process_do() {
     let mut case = Case::pod();

@@ -63,6 +63,13 @@ pub fn is_nested(path: &str) -> bool {
     false
 }
 
+/// The user in whose session a path is: within it, the user names cgroups at will.
+#[must_use]
+pub fn session_user(path: &str) -> Option<u32> {
+    let (_, rest) = path.split_once("user.slice/user-")?;
+    rest.split('/').next()?.strip_suffix(".slice")?.parse().ok()
+}
+
 /// Prefixes of the systemd driver's scopes. A `…-conmon-` is none of them.
 const RUNTIMES: &[(&str, &str)] = &[
     ("cri-containerd", "containerd"),
@@ -238,5 +245,19 @@ mod tests {
         // The monitor of a pod's container is in no container, but it is the pod's.
         let monitor = "/kubepods.slice/kubepods-podV.slice/crio-conmon-ID.scope";
         assert_eq!(read(monitor), is(None, None, Some(UID)));
+    }
+
+    #[test]
+    fn a_session_is_its_users() {
+        let cases = [
+            ("/user.slice/user-1000.slice/session-1.scope", Some(1000)),
+            ("/user.slice/user-0.slice/user@0.service/x", Some(0)),
+            ("/user.slice", None),
+            ("/user.slice/user-1000.slicer/x", None),
+            ("/system.slice/user-1000.slice", None),
+        ];
+        for (path, user) in cases {
+            assert_eq!(session_user(path), user, "{path}");
+        }
     }
 }

@@ -362,6 +362,7 @@ impl NodeMap {
         let claims = self.settle_claims(now);
         let silence = self.silence.settle(now);
         let orphans = self.settle_orphans(now, policy);
+        let overlap = self.next_overlap(now);
         let pending = &self.agenda;
         let next = [
             pending.adopt.next(),
@@ -382,6 +383,7 @@ impl NodeMap {
             claims,
             silence,
             orphans,
+            overlap,
         ];
         Agenda { wants, next: next.into_iter().flatten().min() }
     }

@@ -77,6 +77,7 @@ mod view;
 pub mod want;
 mod ways;
 mod wiring;
+mod witness;
 
 #[cfg(test)]
 mod tests;

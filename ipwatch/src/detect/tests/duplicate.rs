@@ -64,18 +64,42 @@ impl Case {
         self
     }
 
+    /// What is found once an overlap has lasted.
+    fn lasting(&self) -> Vec<Candidate> {
+        detect(&self.0, self.0.now().plus(300 * MS), &Policy::default())
+    }
+
+    /// A store reserves the IP for nobody that is known.
+    pub(super) fn witnessed(mut self, last: u8) -> Self {
+        let key = format!("/var/lib/cni/networks/net/10.0.0.{last}");
+        let (store, network) = ("host-local".to_owned(), "net".to_owned());
+        let ifname = Some("eth0".to_owned());
+        let reservation = crate::fact::Reservation {
+            store,
+            network,
+            key,
+            ip: ip(last),
+            container_id: None,
+            ifname,
+            pod: None,
+            since: None,
+        };
+        self.at(1, What::Reservation(reservation));
+        self
+    }
+
     fn twice(&self) -> Vec<Candidate> {
-        let mut found = self.found();
+        let mut found = self.lasting();
         found.retain(|one| one.code == Code::IpDuplicate);
         found
     }
 }
 
 #[test]
-pub(super) fn two_on_one_bridge_are_told_at_once() {
-    let mut case = Case::on_one_bridge();
+pub(super) fn two_on_one_bridge_are_told_once_it_hurts() {
+    let mut case = Case::on_one_bridge().witnessed(9);
     case.has(1_000, 1, 9, 24);
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
     case.has(2_000, 2, 9, 24);
     let [found] = case.twice().try_into().unwrap();
     assert_eq!((found.severity, found.since), (Severity::Critical, BootNs(2_000 * MS)));
@@ -98,7 +122,7 @@ pub(super) fn two_on_one_bridge_are_told_at_once() {
     assert_eq!(again.twice()[0].key, found.key);
     let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
     case.at(3_000, What::AddressGone { netns: netns(1), key });
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
 }
 
 #[test]
@@ -171,34 +195,34 @@ fn of_more_than_two_each_that_came_later_is_told() {
 #[test]
 fn where_they_do_not_meet_nothing_is_told() {
     let apart = Case::containers([(1, Some(5)), (2, Some(6))]).both();
-    assert_eq!(apart.found(), [], "two bridges");
+    assert_eq!(apart.lasting(), [], "two bridges");
     let mut isolated = Case::on_one_bridge().both();
     assert_eq!(isolated.twice().len(), 1);
     for n in [1, 2] {
         let port = veth(100 + n, 2, netns(n).nsid);
         isolated.there(HOST, Link { master: Some(5), isolated: true, ..port });
     }
-    assert_eq!(isolated.found(), [], "isolated ports");
+    assert_eq!(isolated.lasting(), [], "isolated ports");
     let mut down = Case::on_one_bridge().both();
     down.there(HOST, Link { up: false, ..bridge(5, false) });
-    assert_eq!(down.found(), [], "a bridge that is down");
+    assert_eq!(down.lasting(), [], "a bridge that is down");
     let mut unknown = Case::on_one_bridge().both();
     unknown.there(HOST, link(5, "bridge"));
-    assert_eq!(unknown.found(), [], "a bridge of which nothing is known");
+    assert_eq!(unknown.lasting(), [], "a bridge of which nothing is known");
 }
 
 #[test]
 fn vlans_keep_them_apart_or_not() {
     let mut case = Case::on_one_bridge().both();
     case.there(HOST, bridge(5, true));
-    assert_eq!(case.found(), [], "not told of");
+    assert_eq!(case.lasting(), [], "not told of");
     let vlan = |case: &mut Case, n: u32, id: u16| {
         let vlans = vec![Vlans { first: id, last: id, pvid: true, untagged: true }];
         case.at(3_000, What::Vlans { netns: HOST, ifindex: 100 + n, vlans });
     };
     vlan(&mut case, 1, 10);
     vlan(&mut case, 2, 20);
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
     vlan(&mut case, 2, 10);
     assert_eq!(case.twice().len(), 1);
 }
@@ -218,7 +242,7 @@ fn addresses_that_nobody_gets_an_answer_from_do_not_count() {
     }
     let mut case = Case::on_one_bridge().both();
     case.at(2_500, What::NetnsDying { netns: netns(1) });
-    assert_eq!(case.found(), [], "it is being torn down");
+    assert_eq!(case.lasting(), [], "it is being torn down");
 }
 
 #[test]
@@ -236,7 +260,7 @@ fn link_local_addresses_and_far_ends_are_nobodys() {
             case.at(1_000, What::Address { netns: netns(n), address });
         }
     }
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
 }
 
 #[test]
@@ -245,7 +269,7 @@ fn what_is_shared_on_purpose_is_not_told() {
     case.0.share(vec!["192.0.2.0/24".parse::<Prefix>().unwrap()]);
     assert_eq!(case.twice().len(), 1);
     case.0.share(vec!["10.0.0.8/30".parse::<Prefix>().unwrap()]);
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
 }
 
 #[test]
@@ -271,22 +295,25 @@ fn route(last: u8, table: u32, ifindex: u32) -> What {
 
 #[test]
 pub(super) fn pairs_to_one_router_meet_there() {
-    let two = || Case::containers([(1, None), (2, None)]);
-    let mut single = two();
+    let mut single = Case::containers([(1, None), (2, None)]);
     single.has(1_000, 1, 9, 32);
     single.has(1_001, 2, 9, 32);
     let [found] = single.twice().try_into().unwrap();
     assert!(found.impact.as_str().contains("the router that is the host"), "{}", found.impact);
-    let mut routed = two().both();
-    assert_eq!(routed.found(), [], "no route says that it is one network");
+}
+
+#[test]
+pub(super) fn a_route_for_the_ip_alone_says_that_they_meet() {
+    let mut routed = Case::containers([(1, None), (2, None)]).both();
+    assert_eq!(routed.lasting(), [], "no route says that it is one network");
     routed.at(3_000, route(8, 254, 101));
     routed.at(3_000, route(9, 100, 101));
     routed.at(3_000, route(9, 254, 55));
-    assert_eq!(routed.found(), [], "another IP, another table, elsewhere");
+    assert_eq!(routed.lasting(), [], "another IP, another table, elsewhere");
     routed.at(3_001, route(9, 254, 102));
     assert_eq!(routed.twice().len(), 1);
     routed.there(HOST, Link { master: Some(5), ..veth(101, 2, netns(1).nsid) });
-    assert_eq!(routed.found(), [], "a bridge's port is no router's");
+    assert_eq!(routed.lasting(), [], "a bridge's port is no router's");
 }
 
 #[test]
@@ -294,9 +321,9 @@ fn another_vrf_is_another_router() {
     let mut case = Case::containers([(1, None), (2, Some(50))]);
     case.has(1_000, 1, 9, 32);
     case.has(1_001, 2, 9, 32);
-    assert_eq!(case.found(), [], "what its master is, is not known");
+    assert_eq!(case.lasting(), [], "what its master is, is not known");
     case.there(HOST, Link { detail: Some(LinkDetail::Vrf { table: 100 }), ..link(50, "vrf") });
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
     case.there(HOST, Link { master: Some(50), ..veth(101, 2, netns(1).nsid) });
     assert_eq!(case.twice().len(), 1, "both in one");
 }
@@ -323,7 +350,7 @@ fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
             case.at(1_000, What::Address { netns, address });
         }
     }
-    assert_eq!(case.found(), []);
+    assert_eq!(case.lasting(), []);
     // They are known: two on one of these bridges would be told.
     case.there(netns(1), Link { master: Some(3), ..veth(6, 2, Some(2)) });
     case.there(netns(3_000), veth(2, 6, None));
@@ -339,13 +366,13 @@ fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
 
 #[test]
 pub(super) fn it_follows_from_what_still_holds_the_ip() {
-    let mut case = Case::on_one_bridge();
+    let mut case = Case::on_one_bridge().witnessed(5);
     case.there(POD, veth(2, 103, Some(0)));
     case.there(HOST, Link { master: Some(5), ..veth(103, 2, POD.nsid) });
     case.killed(1_000);
     case.look(6_100, hanging());
     case.has(7_000, 2, 5, 24);
-    let [root, found] = case.found().try_into().unwrap();
+    let [root, found] = case.lasting().try_into().unwrap();
     assert_eq!((root.code, root.severity), (Code::IpHeldByStuckProcess, Severity::Critical));
     assert_eq!(found.code, Code::IpDuplicate);
     assert_eq!(found.caused_by, Some((root.code, root.key)));
@@ -362,7 +389,7 @@ fn it_follows_from_having_been_handed_out() {
     case.release(20_000, 5);
     case.reserve(40_000, 5, NEW);
     case.has(40_100, 2, 5, 24);
-    let found = case.then(40_200);
+    let found = case.then(40_400);
     let [released, handed, twice] = found.try_into().unwrap();
     assert_eq!(released.code, Code::IpReleasedButHeld);
     let cause = Some((released.code, released.key));
@@ -446,4 +473,71 @@ fn two_that_answer_follow_from_the_two_that_have_the_ip_and_from_no_others() {
     assert_eq!(cause, root);
     let (cause, _) = answers(&mut two(), 6, [7, 8]);
     assert_eq!(cause, None, "on another link");
+}
+
+/// An address that moves is added before it is deleted; keepalived takes up to 200 ms.
+#[test]
+fn an_overlap_of_a_moment_is_not_told_and_a_longer_one_is_when_the_clock_says_so() {
+    let mut case = Case::on_one_bridge().both();
+    assert_eq!(case.then(2_299), []);
+    let next = case.0.agenda(BootNs(2_000 * MS), &Policy::default()).next;
+    assert!(next.is_some_and(|next| next <= BootNs(2_300 * MS)), "{next:?}");
+    assert_eq!(case.then(2_300).len(), 1);
+}
+
+#[test]
+fn without_a_witness_it_is_information_and_raises_nothing() {
+    let found = Case::on_one_bridge().both().twice();
+    assert_eq!(found[0].severity, Severity::Info);
+    let found = Case::on_one_bridge().both().witnessed(9).twice();
+    assert_eq!(found[0].severity, Severity::Critical, "a store");
+    let mut case = Case::on_one_bridge().both();
+    let path = "/run/netns/cni-2";
+    case.at(2_000, What::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
+    let (id, netns_path) = ("b".repeat(64), Some(path.to_owned()));
+    let made = Sandbox { id, netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
+    case.at(2_000, What::Sandbox(made));
+    case.wants(2_001);
+    assert_eq!(case.twice()[0].severity, Severity::Critical, "a runtime");
+}
+
+#[test]
+fn a_reservation_for_another_netns_is_no_witness() {
+    let mut case = Case::on_one_bridge().both().witnessed(9);
+    assert_eq!(case.twice()[0].severity, Severity::Critical);
+    let (path, id) = ("/run/netns/cni-3", "c".repeat(64));
+    case.at(2_000, What::Holder { netns: POD, holder: mount_of(path, 1, 1) });
+    let netns_path = Some(path.to_owned());
+    let made = Sandbox { id: id.clone(), netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
+    case.at(2_000, What::Sandbox(made));
+    let known = case.0.reservations().next().unwrap();
+    let reservation = crate::fact::Reservation {
+        store: known.store.to_string(),
+        network: known.network.to_string(),
+        key: known.key.to_string(),
+        ip: ip(9),
+        container_id: Some(id),
+        ifname: None,
+        pod: None,
+        since: None,
+    };
+    case.at(2_001, What::Reservation(reservation));
+    case.wants(2_002);
+    assert_eq!(case.twice()[0].severity, Severity::Info);
+}
+
+/// A user may name a cgroup as a runtime would, within the user's own session.
+#[test]
+fn a_cgroup_is_a_witness_only_where_root_made_it() {
+    let severity = |slice: &str| {
+        let mut case = Case::on_one_bridge().both();
+        let key = TaskKey { pid: 77, tid: 77, start: 100 };
+        case.at(2, What::Task(task(key, netns(2))));
+        let path = format!("/{slice}/docker-{}.scope", "d".repeat(64));
+        case.at(3, What::Cgroup { task: key, path });
+        case.wants(2_001);
+        case.twice()[0].severity
+    };
+    assert_eq!(severity("system.slice"), Severity::Critical);
+    assert_eq!(severity("user.slice/user-1000.slice/user@1000.service"), Severity::Info);
 }

@@ -123,7 +123,7 @@ fn proof(found: &Candidate) -> String {
 
 #[test]
 pub(super) fn a_refused_answer_is_a_conflict_and_both_are_named() {
-    let mut wire = Wire::two();
+    let mut wire = Wire(Wire::two().0.witnessed(5));
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
     let found = wire.only(1_002);
@@ -508,4 +508,45 @@ fn an_announced_move_that_was_first_refused_is_no_conflict() {
     wire.none(2_602, "A is silent since");
     wire.packet(4_000, IP, A, ClaimKind::Reply);
     assert_eq!(wire.found(4_001).len(), 1, "A has it still");
+}
+
+#[test]
+fn an_ip_that_is_no_pods_and_not_the_nodes_is_the_lans_affair() {
+    let answered = |mut wire: Wire| {
+        wire.packet(1_000, IP, A, ClaimKind::Reply);
+        wire.packet(1_001, IP, B, ClaimKind::Reply);
+        wire.only(3_500).severity
+    };
+    assert_eq!(answered(Wire::bare()), Severity::Info, "a server with two cards, elsewhere");
+    assert_eq!(answered(Wire::two()), Severity::Info, "netns of nobody that is known");
+    let reserved = Wire(Wire::bare().0.witnessed(5));
+    assert_eq!(answered(reserved), Severity::Warning, "a store reserves it");
+    let mut own = Wire::bare();
+    let key = AddressKey { ifindex: CNI0, ..key(IP) };
+    let address = Address { key, scope: Some(0), flags: Some(0) };
+    own.0.at(4, What::Address { netns: HOST, address });
+    assert_eq!(answered(own), Severity::Warning, "the node has it");
+}
+
+/// Each of them, and its neighbour in number that is a card's own.
+#[test]
+fn macs_of_first_hop_redundancy_are_no_conflict() {
+    let cases = [
+        ("VRRP and CARP", [0, 0, 0x5e, 0, 1, 7], [0, 0, 0x5e, 0, 3, 7]),
+        ("VRRP for IPv6", [0, 0, 0x5e, 0, 2, 7], [0, 0, 0x5e, 1, 2, 7]),
+        ("HSRP", [0, 0, 0x0c, 7, 0xac, 1], [0, 0, 0x0c, 7, 0xad, 1]),
+        ("HSRP 2", [0, 0, 0x0c, 0x9f, 0xf0, 1], [0, 0, 0x0c, 0x9f, 0xe0, 1]),
+        ("HSRP 2, the last group", [0, 0, 0x0c, 0x9f, 0xff, 0xff], [0, 0, 0x0c, 0xa0, 0xff, 0xff]),
+        ("HSRP for IPv6", [0, 5, 0x73, 0xa0, 0x0f, 0xff], [0, 5, 0x73, 0xa0, 0x10, 0]),
+        ("GLBP", [0, 7, 0xb4, 0, 1, 1], [0, 7, 0xb5, 0, 1, 1]),
+        ("GLBP, the last group", [0, 7, 0xb4, 3, 0xff, 4], [0, 7, 0xb4, 4, 0, 4]),
+    ];
+    for (what, group, card) in cases {
+        for (mac, count) in [(group, 0), (card, 1)] {
+            let mut wire = Wire::bare();
+            wire.packet(1_000, IP, A, ClaimKind::Reply);
+            wire.packet(1_001, IP, Mac(mac), ClaimKind::Reply);
+            assert_eq!(wire.found(1_002).len(), count, "{what}: {}", Mac(mac));
+        }
+    }
 }

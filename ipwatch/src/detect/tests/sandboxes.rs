@@ -570,3 +570,22 @@ pub(super) fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none(
     );
     assert_eq!(attempts(&["u"; 3]), [], "a restart of the node");
 }
+
+/// cAdvisor's `/:/rootfs:ro` pins Docker's file of a netns for half a minute: nothing has an address there.
+#[test]
+fn a_leaked_netns_without_an_address_is_information() {
+    for (gone, severity) in [(false, Severity::Warning), (true, Severity::Info)] {
+        let mut case = Case::with_runtime();
+        case.empty(1_000);
+        if gone {
+            let local = Ipv4Addr::new(10, 0, 0, 5).into();
+            let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+            case.at(1_001, What::AddressGone { netns: POD, key });
+        }
+        case.list(1_002, Vec::new());
+        case.searched(31_200, &[mount_of(PATH, 1, 1)]);
+        let found = case.found();
+        let leaked = found.iter().find(|one| one.code == Code::NetnsLeaked).unwrap();
+        assert_eq!(leaked.severity, severity, "{}", leaked.impact);
+    }
+}
