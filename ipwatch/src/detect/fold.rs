@@ -135,15 +135,16 @@ fn fold_conflicts(found: &mut [Candidate]) {
 /// The candidates that are about two who have one IP, and those two: the older one first.
 fn duplicates(map: &NodeMap, found: &[Candidate]) -> Vec<(usize, [NetnsKey; 2])> {
     let view = |holding: &Holding| Some(key_of(&map.netns_view(map.netns(holding.at.netns)?)));
-    let keys: BTreeMap<String, [NetnsKey; 2]> = map
-        .duplicates()
-        .iter()
-        .filter_map(|one| {
-            Some((ip_duplicate::key(map, one)?, [view(&one.first)?, view(&one.second)?]))
-        })
-        .collect();
+    let mut keys: BTreeMap<String, Vec<[NetnsKey; 2]>> = BTreeMap::new();
+    for one in map.duplicates() {
+        let both = view(&one.first).zip(view(&one.second));
+        if let Some((key, (first, second))) = ip_duplicate::key(map, one).zip(both) {
+            keys.entry(key).or_default().push([first, second]);
+        }
+    }
     let all = found.iter().enumerate().filter(|(_, one)| one.code == Code::IpDuplicate);
-    all.filter_map(|(place, one)| Some((place, *keys.get(&one.key)?))).collect()
+    let both = |key: &str| keys.get(key).into_iter().flatten().copied();
+    all.flat_map(|(place, one)| both(&one.key).map(move |both| (place, both))).collect()
 }
 
 /// Two have an IP because the one does not let go of it, or because it was handed out while he had it.
@@ -162,7 +163,7 @@ fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize,
                 found.iter().find(about).map(root_of)
             })
         });
-        found[*place].caused_by = cause;
+        found[*place].caused_by = found[*place].caused_by.take().or(cause);
     }
 }
 

@@ -7,14 +7,18 @@
 //! Not of addresses that nobody gets an answer from, nor of those that several have on purpose; who meets whom
 //! is `map/reach.rs`'s to say, and what is not known there meets nobody.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::run::{Again, Detector, Judged};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Duplicate, Holding, Kinds, Meeting, Netns, NodeMap, Policy};
+use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Policy};
 use crate::remedy::{self, Command, Step, Text, guard, kubernetes, said, text, value};
+
+/// Holders, and items of proof, beyond which those of more than two are not added.
+const JOINED: usize = 48;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
     on: Kinds::NETNS
@@ -28,16 +32,51 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
 
 fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let old = map.duplicates().iter().filter(|one| map.hurts_from(one) <= now);
-    let found = old.filter_map(|one| candidate(map, one, now)).collect();
+    let mut found: Vec<Candidate> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for one in old.filter_map(|one| candidate(map, one, now)) {
+        match places.get(&one.key) {
+            Some(place) => join(&mut found[*place], one),
+            None => {
+                places.insert(one.key.clone(), found.len());
+                found.push(one);
+            }
+        }
+    }
     (found, Again::always_if(!map.duplicates().is_empty()))
 }
 
-/// What makes it the same one: the two may be found in either order.
+/// What makes it the same one: the IP and where its holders meet. One of them may be made anew again and again (a pod
+/// in a crash loop), and after a restart they may be found in the other order.
 pub(super) fn key(map: &NodeMap, one: &Duplicate) -> Option<String> {
-    let name = |holding: &Holding| Some(map.netns(holding.at.netns)?.identity.to_string());
-    let mut names = [name(&one.first)?, name(&one.second)?];
-    names.sort_unstable();
-    Some(format!("{}/{}/{}", map.boot()?.boot_id, one.ip, names.join("/")))
+    let identity = |id| Some(map.netns(id)?.identity);
+    let (netns, ifindex) = match one.meeting {
+        Meeting::Link(at) => map.segment(at.netns, at.ifindex),
+        Meeting::Router(netns) => (netns, 0),
+    };
+    let holders = [one.first.at.netns, one.second.at.netns];
+    let boot = &map.boot()?.boot_id;
+    if holders.contains(&netns) && Some(netns) != map.host() {
+        // Two ends of one pair: neither stands for the link.
+        let mut names = [identity(holders[0])?.to_string(), identity(holders[1])?.to_string()];
+        names.sort_unstable();
+        return Some(format!("{boot}/{}/{}", one.ip, names.join("/")));
+    }
+    Some(format!("{boot}/{}/{}/{ifindex}", one.ip, identity(netns)?))
+}
+
+/// Another who has the IP on the same link.
+fn join(known: &mut Candidate, other: Candidate) {
+    known.severity = known.severity.max(other.severity);
+    known.preexisting &= other.preexisting;
+    let room = JOINED.saturating_sub(known.holders.len());
+    let news = other.holders.into_iter().filter(|holder| !known.holders.contains(holder));
+    let news: Vec<_> = news.take(room).collect();
+    known.holders.extend(news);
+    let room = JOINED.saturating_sub(known.evidence.len());
+    let news = other.evidence.into_iter().filter(|item| !known.evidence.contains(item));
+    let news: Vec<_> = news.take(room).collect();
+    known.evidence.extend(news);
 }
 
 fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {

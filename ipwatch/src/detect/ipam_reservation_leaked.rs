@@ -30,8 +30,12 @@ fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     for leaks in by_network.values_mut() {
         leaks.sort_by_key(|leak| (leak.from, leak.entry.ip));
         let mut firsts: BTreeMap<LeakCause, String> = BTreeMap::new();
+        let unused = leaks.first().is_some_and(|leak| map.is_nobodys_network(leak.entry));
         for leak in leaks.iter() {
             let Some(mut candidate) = candidate(map, leak, now) else { continue };
+            if unused {
+                nobodys(&mut candidate, leak.entry);
+            }
             match firsts.get(&leak.cause) {
                 Some(first) => candidate.caused_by = Some((candidate.code, first.clone())),
                 None => {
@@ -42,6 +46,21 @@ fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
         }
     }
     (found, Again::always_if(map.leaks().any(|leak| is_as_of_now(map, leak.entry))))
+}
+
+/// No pod misses what was reserved in a network that is handed out no more.
+fn nobodys(candidate: &mut Candidate, entry: &ReservationEntry) {
+    candidate.severity = Severity::Info;
+    candidate.impact = text!(
+        "{} is reserved in {}, which no CNI configuration names any more: nobody hands out from it, and no pod misses \
+         the IP.",
+        entry.ip,
+        value(&entry.network)
+    );
+    candidate.remediation.push(Step::advice(text!(
+        "If the network is not to come back, remove its directory as a whole, with what is reserved in it: {}",
+        value(entry.key.rsplit_once('/').map_or(&*entry.key, |(directory, _)| directory))
+    )));
 }
 
 /// Whether what is said of it is no runtime's list, or may change with the tasks of its netns.

@@ -104,6 +104,10 @@ type Place = (Arc<str>, Arc<str>);
 pub(super) struct Leaks {
     /// Reservations whose IP nobody has.
     bare: BTreeSet<u32>,
+    /// Those whose IP somebody has.
+    held: BTreeSet<u32>,
+    /// When the IP of a bare one was seen to go. netavark takes the address off before it lets go of it.
+    went: BTreeMap<u32, BootNs>,
     /// Those of them whose container is gone, and from when on that counts.
     gone: BTreeMap<u32, BootNs>,
     /// Those for which it does not yet.
@@ -169,6 +173,8 @@ impl super::ipam::Ipam {
     /// A reservation is none any more whose IP nobody has.
     pub(super) fn forget_leak(&mut self, slot: u32, entry: &ReservationEntry) {
         self.leaks.bare.remove(&slot);
+        self.leaks.held.remove(&slot);
+        self.leaks.went.remove(&slot);
         self.leaks.fresh.remove(&slot);
         self.leaks.rest.remove(&slot);
         self.set_leak(slot, entry, None);
@@ -228,13 +234,20 @@ impl NodeMap {
             .collect();
         for (slot, bare) in slots {
             if bare {
-                self.ipam.leaks.bare.insert(slot);
-                self.ipam.leaks.fresh.insert(slot);
-            } else if self.ipam.leaks.bare.contains(&slot)
+                let leaks = &mut self.ipam.leaks;
+                if leaks.held.remove(&slot) {
+                    leaks.went.insert(slot, self.now);
+                }
+                leaks.bare.insert(slot);
+                leaks.fresh.insert(slot);
+                continue;
+            }
+            if self.ipam.leaks.bare.contains(&slot)
                 && let Some(entry) = self.ipam.get(slot).cloned()
             {
                 self.ipam.forget_leak(slot, &entry);
             }
+            self.ipam.leaks.held.insert(slot);
         }
     }
 
@@ -258,10 +271,8 @@ impl NodeMap {
         let taken = leaks.take();
         let more = !leaks.fresh.is_empty() || !leaks.rest.is_empty();
         let mounted = OnceCell::new();
-        let found: Vec<(u32, Option<BootNs>)> = taken
-            .into_iter()
-            .filter_map(|slot| Some((slot, self.lost_from(self.ipam.get(slot)?, policy, &mounted))))
-            .collect();
+        let found: Vec<(u32, Option<BootNs>)> =
+            taken.into_iter().map(|slot| (slot, self.lost_from(slot, policy, &mounted))).collect();
         for (slot, from) in found {
             if self.ipam.leaks.gone.get(&slot).copied() != from
                 && let Some(entry) = self.ipam.get(slot).cloned()
@@ -281,10 +292,11 @@ impl NodeMap {
     /// The moment from which a reservation whose IP nobody has is a leak, if its container is gone.
     fn lost_from<'a>(
         &'a self,
-        entry: &ReservationEntry,
+        slot: u32,
         policy: &Policy,
         mounted: &OnceCell<HashSet<&'a str>>,
     ) -> Option<BootNs> {
+        let entry = self.ipam.get(slot)?;
         let id = entry.container_id.as_deref()?;
         let mut netns = self.owners.netns_of(id).take(LOOKED_AT);
         if netns.any(|id| self.netns.contains_key(&id)) || self.has_mount_of(id, mounted) {
@@ -302,7 +314,9 @@ impl NodeMap {
                 None
             }
             Word::Denied(first) => {
-                Some(quick.unwrap_or_else(|| self.made(entry).plus(policy.leak_age)).max(first))
+                let aged = || self.made(entry).plus(policy.leak_age);
+                let went = self.ipam.leaks.went.get(&slot).map(|at| at.plus(grace));
+                Some(quick.unwrap_or_else(aged).max(first).max(went.unwrap_or_default()))
             }
             Word::NobodyToAsk => quick,
             // Those that are there answer, and have no pods: a kubelet's may be another.

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use crate::fact::cgroup::{attribution, session_user};
 use crate::fact::{BootNs, TaskKey};
 
-use super::{Duplicate, Match, Netns, NodeMap, Told};
+use super::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry, Told};
 
+/// The store whose networks are those of the CNI configurations.
+const CONFIGURED: &str = "host-local";
 /// Tasks of a netns that are asked.
 const ASKED: usize = 64;
 /// An overlap that is over sooner hurts nobody: an address that moves is added before it is deleted, and a fail-over
@@ -55,6 +57,25 @@ impl NodeMap {
             cgroup.is_some_and(|path| session_user(path).is_none() && attribution(path).is_some())
         };
         known || netns.tasks.iter().take(ASKED).any(contained)
+    }
+
+    /// Whether nobody hands out IPs of the network of this reservation any more: all configurations are read, none of
+    /// them names it, and everything reserved in it has leaked.
+    #[must_use]
+    pub fn is_nobodys_network(&self, entry: &ReservationEntry) -> bool {
+        let same = |other: &ReservationEntry| {
+            (&other.store, &other.network) == (&entry.store, &entry.network)
+        };
+        let named =
+            |range: &RangeEntry| range.is_of(entry) || range.range.network == *entry.network;
+        *entry.store == *CONFIGURED
+            && self.answers(CONFIGURED)
+            && self.unreadable().next().is_none()
+            && !self.ranges().any(named)
+            && self
+                .reservations()
+                .filter(|other| same(other))
+                .all(|other| self.is_leaked(&other.store, &other.key))
     }
 
     /// Whether all that is known of those in a netns is that they are in a session of a user who is not root, and

@@ -182,14 +182,35 @@ fn the_newer_one_is_ended_only_where_it_is_known() {
 }
 
 #[test]
-fn of_more_than_two_each_that_came_later_is_told() {
+fn more_than_two_are_one_finding_that_names_each() {
     let mut case = Case::containers((1..=4).map(|n| (n, Some(5))));
     for n in 1..=4 {
         case.has(1_000 + u64::from(n), n, 9, 24);
     }
-    let found = case.twice();
-    let second: Vec<_> = found.iter().map(|one| one.subject.netns.as_ref()?.cookie).collect();
-    assert_eq!(second, [Some(102), Some(103), Some(104)]);
+    let [found] = case.twice().try_into().unwrap();
+    assert_eq!(found.subject.netns.unwrap().cookie, Some(102), "who came second");
+    let proof: Vec<String> = found.evidence.into_iter().map(|item| item.text).collect();
+    let proof = proof.join("\n");
+    for n in 1..=4 {
+        let name = format!("net:[{}]", 1_000 + n);
+        assert!(proof.contains(&name), "{name} is not in\n{proof}");
+    }
+}
+
+/// A sandbox that crash-loops gets another netns each time.
+#[test]
+fn a_second_holder_that_is_made_anew_is_the_same_finding() {
+    let mut case = Case::containers((1..=3).map(|n| (n, Some(5)))).both();
+    let first = case.twice();
+    let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
+    case.at(3_000, What::AddressGone { netns: netns(2), key });
+    assert_eq!(case.twice(), []);
+    case.has(4_000, 3, 9, 24);
+    let again = case.twice();
+    assert_eq!((again.len(), &again[0].key), (1, &first[0].key));
+    // On another bridge it is another one.
+    let other = Case::containers([(1, Some(6)), (2, Some(6))]).both();
+    assert_ne!(other.twice()[0].key, first[0].key);
 }
 
 #[test]

@@ -197,3 +197,50 @@ pub(super) fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
     case.range(13, 5, 5);
     assert_eq!(case.codes_at(14), [], "a fixed address is meant to be taken");
 }
+
+/// `podman rm` takes the address off, and lets go of the reservation 10 to 240 ms later.
+#[test]
+fn an_ip_that_goes_shortly_before_its_reservation_is_no_leak() {
+    let gone = || {
+        let mut case = alone();
+        case.source("containerd", SourceStatus::Active);
+        case.at(1, What::Sight(SEEN));
+        case.list(11, other());
+        case.store(12, vec![What::Reservation(reservation(5, NEW))]);
+        case.list(600_000, other());
+        assert_eq!(case.codes_at(600_001), []);
+        let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+        case.at(600_500, What::AddressGone { netns: POD, key });
+        case.list(600_510, other());
+        assert_eq!(case.codes_at(600_520), [], "it goes");
+        case
+    };
+    let mut case = gone();
+    case.release(600_740, 5);
+    assert_eq!(case.codes_at(640_000), []);
+    let mut case = gone();
+    case.list(630_600, other());
+    assert_eq!(case.codes_at(630_700), [Code::IpamReservationLeaked], "it stayed");
+}
+
+/// As on every node that changed its CNI.
+#[test]
+fn what_is_reserved_where_nobody_hands_out_is_information() {
+    let leaked = |range: bool, alive: bool| {
+        let mut case = Case::reserved();
+        if range {
+            case.range(13, 2, 200);
+        }
+        if !alive {
+            case.release(14, 5);
+        }
+        case.reserve(1_000, 9, NEW);
+        case.list(301_100, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        let found = case.then(301_200);
+        let found = found.iter().find(|one| one.code == Code::IpamReservationLeaked).unwrap();
+        (found.severity, lines(found).contains("remove its directory"))
+    };
+    assert_eq!(leaked(true, false), (Severity::Warning, false));
+    assert_eq!(leaked(false, true), (Severity::Warning, false), "a living pod has one of it");
+    assert_eq!(leaked(false, false), (Severity::Info, true));
+}
