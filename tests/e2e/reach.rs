@@ -368,6 +368,7 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
     let began = std::time::Instant::now();
     pods[1].add_address(&lab.cidr(7), "eth0");
     let found = daemon.await_firing("ip-duplicate", 10, own);
+    assert_eq!(found["severity"], "info", "no runtime and no store knows of either: {found:#?}");
     println!("{FIGURE}a duplicate fires {:?} after the second address", began.elapsed());
     assert_eq!(found["subject"]["netns"]["inode"], pods[1].inode, "{found}");
     assert!(found["impact"].as_str().unwrap().contains("bridge bri0"), "{found}");

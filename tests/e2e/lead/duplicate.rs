@@ -82,6 +82,7 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
 
     // Both are on the node's bridge.
     let duplicate = daemon.await_firing(DUPLICATE, SOON, is_about(&pod.ip));
+    assert_eq!(duplicate["severity"], "critical", "a runtime made both: {duplicate:#?}");
     let text = super::evidence(&duplicate) + &duplicate["impact"].to_string();
     for name in [&pod.name, &second.name] {
         assert!(text.contains(&**name), "{name} has it: {duplicate:#?}");
