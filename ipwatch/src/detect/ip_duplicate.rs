@@ -121,7 +121,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
             order,
             link
         ),
-        remediation: remediation(map, one, &new, [first, second]),
+        remediation: remediation(map, one, &new, [first, second], witnessed),
         caused_by: None,
         // Where probes tell of addresses, what only a dump told of stood before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
@@ -157,11 +157,20 @@ fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
     }
 }
 
-fn remediation(map: &NodeMap, one: &Duplicate, new: &Subject, both: [&Netns; 2]) -> Vec<Step> {
+fn remediation(
+    map: &NodeMap,
+    one: &Duplicate,
+    new: &Subject,
+    both: [&Netns; 2],
+    witnessed: bool,
+) -> Vec<Step> {
     let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
-    vec![
-        remedy::cordon(text!("Start no more pods here"), node, guard::is_still_found(ip)),
+    let cordon =
+        || remedy::cordon(text!("Start no more pods here"), node, guard::is_still_found(ip));
+    // Nobody takes pods from a node for what two netns of nobody's do.
+    let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
+    steps.extend([
         if one.is_ordered() { move_away(map, new, both, ip) } else { find_the_newer() },
         Step::look(
             text!("See both and what they share"),
@@ -176,7 +185,8 @@ fn remediation(map: &NodeMap, one: &Duplicate, new: &Subject, both: [&Netns; 2])
             ip
         )),
         Step::never(&text!("take the address off one of them, its IPAM still counts on it there")),
-    ]
+    ]);
+    steps
 }
 
 /// Nobody ends a pod on a guess.

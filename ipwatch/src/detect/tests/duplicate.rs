@@ -510,6 +510,7 @@ fn an_overlap_of_a_moment_is_not_told_and_a_longer_one_is_when_the_clock_says_so
 fn without_a_witness_it_is_information_and_raises_nothing() {
     let found = Case::on_one_bridge().both().twice();
     assert_eq!(found[0].severity, Severity::Info);
+    assert!(!lines(&found[0]).contains("cordon"), "{}", lines(&found[0]));
     let found = Case::on_one_bridge().both().witnessed(9).twice();
     assert_eq!(found[0].severity, Severity::Critical, "a store");
     let mut case = Case::on_one_bridge().both();
