@@ -18,6 +18,9 @@ use ipwatch::fact::{
 const SIZES: [u64; 2] = [10, 1_000];
 const ADDRESSES: u64 = 10;
 const EVENTS: u64 = 4_000;
+/// The same of each kind where instructions are counted.
+const COUNTED: u64 = 12;
+const START: BootNs = BootNs(1_000);
 const ROUNDS: usize = 5;
 const STEP: u64 = 10_000_000;
 const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
@@ -243,36 +246,92 @@ const KINDS: [(&str, Event); 7] = [
     }),
 ];
 
-/// Microseconds of a step of one such event.
-fn cost(kind: Event, pods: u64) -> f64 {
-    let mut at = BootNs(1_000);
-    let mut engine = Engine::new(Settings::default(), at);
-    let stamp = |what, at: BootNs| Fact { at, origin: Origin::Probe, what };
-    let facts: Vec<Fact> = node(pods).into_iter().map(|what| stamp(what, at)).collect();
-    engine.step(&facts, at);
+fn stamp(what: What, at: BootNs) -> Fact {
+    Fact { at, origin: Origin::Probe, what }
+}
+
+/// What a first look at a node of so many pods tells.
+fn snapshot(pods: u64) -> Vec<Fact> {
+    node(pods).into_iter().map(|what| stamp(what, START)).collect()
+}
+
+fn fresh() -> Engine {
+    Engine::new(Settings::default(), START)
+}
+
+/// An engine that knows that node, and when its next step may be.
+fn settled(mut engine: Engine) -> (Engine, BootNs) {
     assert!(engine.is_whole(), "it judges");
     // What is asked for at the start is not part of an event.
+    let mut at = START;
     for _ in 0..200 {
         at = at.plus(STEP);
         engine.step(&[], at);
     }
-    let events: Vec<Fact> = (0..EVENTS)
-        .map(|i| {
-            at = at.plus(STEP);
-            stamp(kind(i, pods), at)
-        })
-        .collect();
+    (engine, at)
+}
+
+/// So many events of a kind, each [`STEP`] after the one before.
+fn events(kind: Event, pods: u64, number: u64, at: &mut BootNs) -> Vec<Fact> {
+    let event = |i| {
+        *at = at.plus(STEP);
+        stamp(kind(i, pods), *at)
+    };
+    (0..number).map(event).collect()
+}
+
+fn steps(engine: &mut Engine, events: &[Fact]) {
+    let step = |event: &Fact| engine.step(std::slice::from_ref(event), event.at).changes.len();
+    assert_eq!(events.iter().map(step).sum::<usize>(), 0, "nothing is wrong on this node");
+}
+
+/// Microseconds of a step of one such event.
+fn cost(kind: Event, pods: u64) -> f64 {
+    let mut engine = fresh();
+    engine.step(&snapshot(pods), START);
+    let (mut engine, mut at) = settled(engine);
+    let events = events(kind, pods, EVENTS, &mut at);
     let from = clock::now();
-    let mut changes = 0;
-    for event in &events {
-        changes += engine.step(std::slice::from_ref(event), event.at).changes.len();
-    }
-    let spent = clock::now().since(from) as f64 / 1e3;
-    assert_eq!(changes, 0, "nothing is wrong on this node");
-    spent / EVENTS as f64
+    steps(&mut engine, &events);
+    clock::now().since(from) as f64 / 1e3 / EVENTS as f64
+}
+
+/// What `cargo xtask instructions` counts, each in a function that it finds by its name.
+fn counted() {
+    let [few, many] = SIZES;
+    let (one, other) = (snapshot(few), snapshot(many));
+    let (mut small, mut large) = (fresh(), fresh());
+    small.step(&one, START);
+    scan_of_1000_netns(&mut large, &other);
+    let [(mut small, at), (mut large, _)] = [small, large].map(settled);
+    let all = |pods| -> Vec<Fact> {
+        let mut at = at;
+        KINDS.iter().flat_map(|(_, kind)| events(*kind, pods, COUNTED, &mut at)).collect()
+    };
+    let (one, other) = (all(few), all(many));
+    events_with_10_netns(&mut small, &one);
+    events_with_1000_netns(&mut large, &other);
+}
+
+#[inline(never)]
+fn scan_of_1000_netns(engine: &mut Engine, facts: &[Fact]) {
+    engine.step(facts, START);
+}
+
+#[inline(never)]
+fn events_with_10_netns(engine: &mut Engine, events: &[Fact]) {
+    steps(engine, events);
+}
+
+#[inline(never)]
+fn events_with_1000_netns(engine: &mut Engine, events: &[Fact]) {
+    steps(engine, events);
 }
 
 fn main() {
+    if std::env::args().any(|arg| arg == "--count") {
+        return counted();
+    }
     for (name, kind) in KINDS {
         // Of several runs the median, alternating, so that what else the machine does is shared out.
         let mut costs = SIZES.map(|_| Vec::new());

@@ -2,15 +2,16 @@
 //! no secret.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use support::fuse::Hung;
 use support::proc::View;
+use support::recording::Recorder;
 use support::remedy::{Shell, change};
 use support::stuck::{self, How};
-use support::{Config, Lab, Netns, Sandbox, daemon, eventually, patience, sys};
+use support::{Config, Lab, Netns, Sandbox, daemon, patience};
 
 support::tests! {
     a_record_is_replayed_to_the_same_finding_without_a_secret needs [Fuse],
@@ -18,28 +19,11 @@ support::tests! {
     what_is_told_of_nfs_fails_the_requests_of_the_process needs [Fuse, UmountN],
 }
 
-/// `ipwatch record`, running.
-struct Recorder(Child);
-
-impl Recorder {
-    fn start(lab: &Lab, config: &Config, out: &std::path::Path) -> Self {
-        let file = lab.dir().join("record.toml");
-        std::fs::write(&file, config.text()).unwrap();
-        let mut command = Command::new(daemon::binary());
-        command.args(["record", "--config"]).arg(&file).arg("--out").arg(out);
-        let recorder = Self(command.stdin(Stdio::null()).spawn().unwrap());
-        // It exists once the sources are asked; what begins later is recorded as it happens, and what
-        // began before stands in the first snapshot.
-        support::poll::until("the record is begun", 10, || out.exists());
-        recorder
-    }
-
-    /// As Ctrl-C does.
-    fn stop(mut self) {
-        sys::kill(self.0.id(), libc::SIGINT).unwrap();
-        let status = eventually("the recorder stops", 15, || self.0.try_wait().unwrap());
-        assert!(status.success(), "{status}");
-    }
+/// A recorder with this configuration.
+fn record(lab: &Lab, config: &Config, out: &std::path::Path) -> Recorder {
+    let file = lab.dir().join("record.toml");
+    std::fs::write(&file, config.text()).unwrap();
+    Recorder::start(&file, out)
 }
 
 fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
@@ -53,7 +37,7 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     let out = lab.dir().join("record.jsonl");
     // A grace of its own, by which the replay goes too.
     let config = Config::default().cache_dir(pod.cache()).grace(2);
-    let recorder = Recorder::start(lab, &config, &out);
+    let recorder = record(lab, &config, &out);
     let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| {
         helper.within(&pod).env("API_TOKEN", &secret).arg(&secret)
     });
@@ -154,7 +138,7 @@ fn what_is_told_of_nfs_fails_the_requests_of_the_process(lab: &Lab) {
     netns.veth_to_host();
     netns.add_address(&lab.cidr(7), "eth0");
     let out = lab.dir().join("record.jsonl");
-    let recorder = Recorder::start(lab, &Config::default(), &out);
+    let recorder = record(lab, &Config::default(), &out);
     let mut helper = stuck::start(How::Kill, &netns, &mut hung);
     stuck::hang(How::Kill, &mut helper);
     std::thread::sleep(past_the_grace());

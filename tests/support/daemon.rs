@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::container::{self, Bundle, Plan};
 use crate::poll::eventually;
+use crate::recording::Recorder;
 use crate::shared::{self, Part};
 use crate::unit::{self, Cage};
 use crate::{Config, Lab, peek, remedy, sys};
@@ -48,6 +49,8 @@ pub struct Daemon {
     bundle: Option<Bundle>,
     /// Where its pid is, when `child` only waits for it.
     pid_file: Option<PathBuf>,
+    /// What sees the same, where a recording is wanted.
+    _recorder: Option<Recorder>,
 }
 
 impl Daemon {
@@ -134,13 +137,21 @@ impl Daemon {
     fn launch(mut command: Command, lab: &Lab) -> Self {
         let log = lab.dir().join(LOG);
         let sink = File::options().create(true).append(true).open(&log).expect("open the log");
+        let recorder = Recorder::beside(&command);
         let child = command
             .stdin(Stdio::null())
             .stdout(sink.try_clone().expect("a second handle"))
             .stderr(sink)
             .spawn()
             .unwrap_or_else(|error| panic!("start {command:?}: {error}"));
-        Self { child, socket: Self::socket_in(lab), log, bundle: None, pid_file: None }
+        Self {
+            child,
+            socket: Self::socket_in(lab),
+            log,
+            bundle: None,
+            pid_file: None,
+            _recorder: recorder,
+        }
     }
 
     /// One that systemd runs: it is asked here, and `follow`, which prints its log, stands for it.

@@ -15,7 +15,7 @@
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`kubernetes`] a real API server and kubelet over that
 //!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
-//!   [`poorer`] takes things away from the daemon.
+//!   [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
 //!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
@@ -55,6 +55,7 @@ pub mod poll;
 pub mod poorer;
 pub mod proc;
 pub mod prometheus;
+pub mod recording;
 pub mod remedy;
 pub mod role;
 pub mod rtnl;

@@ -108,14 +108,26 @@ pub(crate) fn test_binary(name: &str) -> Result<PathBuf> {
 }
 
 fn test_binary_for(machine: Machine, name: &str) -> Result<PathBuf> {
-    let words =
-        ["test", "-p", "ipwatch-tests", "--test", name, "--no-run", "--message-format=json"];
-    let messages = output(&mut cargo_for(machine, &words)?)?;
+    executable(machine, name, &["test", "-p", "ipwatch-tests", "--test", name])
+}
+
+/// The same of a benchmark of the product, in the profile of the tests.
+pub(crate) fn bench_binary(name: &str) -> Result<PathBuf> {
+    let words = ["bench", "--profile", "dev", "-p", "ipwatch", "--bench", name];
+    executable(Machine::own()?, name, &words)
+}
+
+/// Builds what these words of cargo run, and finds the program of this name among it.
+fn executable(machine: Machine, name: &str, words: &[&str]) -> Result<PathBuf> {
+    let mut cargo = cargo_for(machine, words)?;
+    let messages = output(cargo.args(["--no-run", "--message-format=json"]))?;
     let executable = messages.lines().rev().find_map(|line| {
         let (_, rest) = line.split_once("\"executable\":\"")?;
-        rest.split_once('"').map(|(path, _)| path)
+        let path = Path::new(rest.split_once('"')?.0);
+        let (stem, _hash) = path.file_name()?.to_str()?.rsplit_once('-')?;
+        (stem == name).then(|| path.to_owned())
     });
-    executable.map(PathBuf::from).context("cargo named no test binary")
+    executable.with_context(|| format!("cargo {words:?} named no program"))
 }
 
 /// A copy without symbols: the VMs load it into memory.

@@ -8,6 +8,8 @@
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
 //! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
+//! - `instructions [--accept]`: what the pure half costs, against what is committed.
+//! - `recordings [NAME]…`: `recordings/*.jsonl`, each from the end-to-end test of a field case.
 //! - `pictures`: those of the documentation, from their sources.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
 //! - `bench`: the figures that the design promises.
@@ -24,6 +26,7 @@ mod build;
 mod demo;
 mod ebpf;
 mod fuzz;
+mod instructions;
 mod interrupt;
 mod kubernetes;
 mod machine;
@@ -34,6 +37,7 @@ mod pages;
 mod phases;
 mod pictures;
 mod place;
+mod recordings;
 mod run;
 mod setup;
 mod shell;
@@ -51,7 +55,7 @@ Usage: cargo xtask COMMAND
   run                         start the monitor on this node and show what it sees (root)
   demo                        make a stuck and a leaked pod and show what it says (root)
   test [--only PART]... [--cycles NUMBER] [--long]
-                              run all tests (root); parts: unit, e2e, vm, systemd, arm64, or a filter of e2e tests;
+                              run all tests (root); parts: unit, instructions, e2e, vm, systemd, arm64, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
@@ -63,6 +67,8 @@ Usage: cargo xtask COMMAND
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package
+  instructions [--accept]     count what the pure half costs; compare it with what is committed, or commit it
+  recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
   bench [FILTER]...           measure what the design promises (root)";
 
@@ -79,6 +85,8 @@ fn main() -> ExitCode {
         ["vm", rest @ ..] => vm::command(rest),
         ["support", names @ ..] => support::command(names).map(|()| true),
         ["package", rest @ ..] => package::command_line(rest).map(|()| true),
+        ["instructions", args @ ..] => instructions::command_line(args),
+        ["recordings", names @ ..] => recordings::command_line(names).map(|()| true),
         ["pictures"] => pictures::draw().map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         _ => {

@@ -10,10 +10,10 @@ use anyhow::{Result, bail};
 use crate::build::{self, Binaries};
 use crate::phases::Phases;
 use crate::tally::Tally;
-use crate::{fuzz, kubernetes, place, setup, shell, vm};
+use crate::{fuzz, instructions, kubernetes, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
-const PARTS: [&str; 5] = ["unit", "e2e", "vm", "systemd", "arm64"];
+const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
 
 /// Slow tests that are named at the end.
 const SLOWEST: usize = 30;
@@ -76,7 +76,7 @@ impl<'a> Wanted<'a> {
                     rest
                 }
                 _ => bail!(
-                    "usage: cargo xtask test [--only unit|e2e|vm|systemd|arm64|FILTER]... [--cycles NUMBER] \
+                    "usage: cargo xtask test [--only unit|instructions|e2e|vm|systemd|arm64|FILTER]... [--cycles NUMBER] \
                      [--repeat NUMBER] [--long]"
                 ),
             }
@@ -92,6 +92,9 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     if wants("unit") {
         phases.run("build: unit tests", unit_build)?;
         tally.add(&phases.run("unit tests", unit)?);
+    }
+    if wants("instructions") {
+        tally.add(&phases.run("instructions of the pure half", instructions::test)?);
     }
     // With a filter: those tests alone, in their long form.
     if wanted.long && filters.is_empty() {
@@ -175,9 +178,7 @@ fn on_this_host(
 ) -> Result<()> {
     let daemons = phases.run("programs that the tests run", || Daemons::get(binaries, filters))?;
     let e2e = || {
-        let mut command = Command::new(&binaries.e2e);
-        command.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
-        daemons.name_to(&mut command);
+        let mut command = daemons.command(binaries);
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
@@ -201,6 +202,11 @@ fn on_this_host(
         })?);
     }
     Ok(())
+}
+
+/// The end-to-end tests on this host, with all that those which are named need.
+pub(crate) fn end_to_end(binaries: &Binaries, filters: &[&str]) -> Result<Command> {
+    Ok(Daemons::get(binaries, filters)?.command(binaries))
 }
 
 /// Where the programs of others are that the end-to-end tests run. A path is empty where one cannot be had: the
@@ -231,11 +237,14 @@ impl Daemons {
         })
     }
 
-    /// Tells a test binary where they are.
-    fn name_to(&self, tests: &mut Command) {
+    /// The test binary, which is told where they are.
+    fn command(&self, binaries: &Binaries) -> Command {
+        let mut tests = Command::new(&binaries.e2e);
+        tests.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
         tests.env("IPWATCH_TEST_ROTEL", &self.rotel).env("IPWATCH_TEST_HELM", &self.helm);
         tests.env("IPWATCH_TEST_PROMETHEUS", &self.prometheus);
         tests.env("IPWATCH_TEST_KUBERNETES", &self.kubernetes);
+        tests
     }
 }
 

@@ -309,4 +309,6 @@ impl Player {
 }
 
 #[cfg(test)]
+mod field;
+#[cfg(test)]
 mod tests;

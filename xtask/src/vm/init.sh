@@ -53,6 +53,17 @@ support() {
     [ -s /tmp/support.json ] || code=1
     kill $!
 }
+# recording NAME TEST: what a recorder beside that test's daemon saw, the longest if it started several: lines
+# `ipwatch-recording: NAME BASE64`.
+recording() {
+    export IPWATCH_TEST_PROBES=all IPWATCH_TEST_RECORDINGS=/tmp/recordings
+    mkdir /tmp/recordings
+    e2e --jobs 1 "$2" || code=1
+    gzip -c "$(ls -S /tmp/recordings/* | head -n 1)" | base64 | while read -r line; do
+        echo "ipwatch-recording: $1 $line"
+    done
+    rm -r /tmp/recordings
+}
 echo "Linux $(uname -r)"
 . /runs
 echo "ipwatch-vm: exit $code"

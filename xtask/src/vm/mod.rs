@@ -9,12 +9,13 @@ mod qemu;
 mod sysroot;
 pub(crate) mod systemd;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::build::{self, Binaries};
 use crate::machine::Machine;
@@ -311,4 +312,28 @@ pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
         said = said.take().or(line.strip_prefix("ipwatch-support: ").map(str::to_owned));
     })?;
     said.with_context(|| format!("the daemon said nothing on Linux {}", kernel.name))
+}
+
+/// What a recorder saw beside each of these tests (name, test) on the newest stock kernel: name, and the lines of its
+/// packed form.
+pub(crate) fn recordings(
+    binaries: &Binaries,
+    cases: &[(&str, &str)],
+) -> Result<BTreeMap<String, String>> {
+    setup::packages(setup::VM)?;
+    let kernel = kernel::KERNELS[0];
+    let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
+    let runs: Vec<String> =
+        cases.iter().map(|(name, test)| format!("recording {name} {test}\n")).collect();
+    let image = image(kernel, &fetched, binaries, &runs.concat())?;
+    let mut said: BTreeMap<String, String> = BTreeMap::new();
+    let hear = |line: &str| {
+        let line = line.strip_prefix("ipwatch-recording: ").and_then(|line| line.split_once(' '));
+        if let Some((name, packed)) = line {
+            said.entry(name.to_owned()).or_default().extend([packed.trim_end(), "\n"]);
+        }
+    };
+    let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], hear)?;
+    ensure!(tally.is_some_and(|tally| tally.failed == 0), "a test to be recorded failed");
+    Ok(said)
 }

@@ -30,7 +30,7 @@ fn record(settings: &Settings) -> (Vec<u8>, Vec<Change>) {
     (out, told)
 }
 
-fn replayed(record: &[u8]) -> Vec<Finding> {
+pub(super) fn replayed(record: &[u8]) -> Vec<Finding> {
     let mut player = Player::default();
     lines(record).for_each(|line| player.play(&line.unwrap()).unwrap());
     match player.end().unwrap().body {
