@@ -36,6 +36,7 @@ fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../recordings")
 }
 
+#[allow(clippy::disallowed_methods, reason = "files of the repository")]
 fn recording(name: &str) -> Vec<u8> {
     std::fs::read(directory().join(format!("{name}.jsonl"))).unwrap()
 }
