@@ -152,10 +152,13 @@ mod tests {
             let line = status.lines().find(|line| line.starts_with("RssFile:")).unwrap();
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
-        let full = rss();
-        let_go_of_code();
-        let low = rss();
-        assert!(low < full, "{low} KiB of {full} are left");
+        // The tests beside this one fault pages in again meanwhile.
+        let mut tries = (0..50).map(|_| {
+            let full = rss();
+            let_go_of_code();
+            (full, rss())
+        });
+        assert!(tries.any(|(full, low)| low < full), "nothing was let go of");
         assert_eq!(TEXT.bytes().map(u64::from).sum::<u64>(), before);
     }
 }

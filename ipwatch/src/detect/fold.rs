@@ -1,8 +1,8 @@
 //! Consequences under their cause: one cause is one line and one page.
 //!
 //! A netns that several findings are about has one root: the process that hangs in it, else the sandbox
-//! that is dead, else what keeps it alive, else the pod's deletion. An agent that keeps mounts is the root of the
-//! netns that one of these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far
+//! that is dead, else what keeps it alive, else the pod's deletion. An agent that keeps mounts is the root of a
+//! netns that nothing but these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far
 //! as anybody can tell, and pages a person.
 //!
 //! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
@@ -69,9 +69,12 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
             .filter(|(_, code, _)| *code != candidate.code)
             .map(|(_, code, key)| (*code, key.clone()))
             .or_else(|| {
-                let mut held = candidate.holders.iter().filter_map(|holder| holder.mount_ns);
-                let agent = held.find_map(|mount_ns| agents.get(&mount_ns));
-                let by_agent = agent.filter(|_| candidate.code == Code::NetnsLeaked);
+                // Whoever mounts `/` copies what has leaked before; without the copies it would stand all the same.
+                let mut held = candidate.holders.iter().map(|holder| holder.mount_ns);
+                let agent = held.clone().flatten().find_map(|mount_ns| agents.get(&mount_ns));
+                let alone =
+                    held.all(|mount_ns| mount_ns.is_some_and(|ns| agents.contains_key(&ns)));
+                let by_agent = agent.filter(|_| alone && candidate.code == Code::NetnsLeaked);
                 by_agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
             });
     }

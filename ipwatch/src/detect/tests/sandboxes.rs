@@ -589,3 +589,31 @@ fn a_leaked_netns_without_an_address_is_information() {
         assert_eq!(leaked.severity, severity, "{}", leaked.impact);
     }
 }
+
+/// An agent that mounts `/` copies every mount of a netns there is. Where it is still mounted elsewhere too, the agent
+/// is not why it has leaked.
+#[test]
+fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it() {
+    for (elsewhere, follows) in [(false, true), (true, false)] {
+        let mut case = Case::with_runtime();
+        let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+        case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
+        case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
+        case.empty(1_100);
+        case.list(1_200, Vec::new());
+        case.wants(32_000);
+        case.at(32_100, leftover(false));
+        case.at(32_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+        let mut holders = vec![mount_of("/host/run/netns/cni-1", 5, 40)];
+        if elsewhere {
+            holders.push(mount_of(PATH, 1, 1));
+        }
+        case.at(32_100, What::HoldersSearched { netns: POD, complete: true });
+        case.searched(33_000, &holders);
+        let found = case.found();
+        let of = |code| found.iter().find(|one| one.code == code).unwrap();
+        let (root, leaked) = (of(Code::MountLeakBlocksRemoval), of(Code::NetnsLeaked));
+        let cause = follows.then(|| (root.code, root.key.clone()));
+        assert_eq!(leaked.caused_by, cause, "{:#?}", leaked.holders);
+    }
+}
