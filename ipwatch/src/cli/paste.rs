@@ -35,7 +35,7 @@ struct Trouble {
 }
 
 /// The kinds, special ones before general ones. Texts are those of the CNI plugins' host-local,
-/// bridge and host-device, Whereabouts, Calico, Amazon's VPC CNI, containerd, CRI-O, Docker, podman,
+/// bridge and host-device, Whereabouts, Calico, Cilium, Amazon's VPC CNI, containerd, CRI-O, Docker, podman,
 /// kubelet and the kernel.
 const TROUBLES: &[Trouble] = &[
     Trouble {
@@ -47,6 +47,9 @@ const TROUBLES: &[Trouble] = &[
             &["no available ipv4 addresses"],
             &["no available ipv6 addresses"],
             &["failed to find free ip in range"],
+            &["postipamfailure", "range is full"],
+            &["no more ips available"],
+            &["cidr ranges are exhausted"],
         ],
         means: "no IP is left to be given out",
         codes: &[

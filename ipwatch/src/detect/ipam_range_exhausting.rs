@@ -95,17 +95,29 @@ fn is_v4(entry: &RangeEntry) -> bool {
     entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4())
 }
 
+/// What fails when nothing is left, and the error of the one that hands out there, as it is logged.
+fn refusal(entry: &RangeEntry) -> (&'static str, Text) {
+    const ADD: &str = "ADD fails";
+    const START: &str = "a container does not start";
+    let version = if is_v4(entry) { 4 } else { 6 };
+    match &*entry.range.store {
+        _ if entry.is_by_blocks() => {
+            (ADD, text!("Assigned 0 out of 1 requested IPv{} addresses", version))
+        }
+        "whereabouts" => (ADD, text!("Could not allocate IP in range")),
+        "libnetwork" => {
+            (START, text!("no available IPv{} addresses on this network's address pools", version))
+        }
+        "netavark" => (START, text!("failed to find free IP in range")),
+        _ => (ADD, text!("no IP addresses available in range set")),
+    }
+}
+
 fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
-    let (kind, error) = if entry.is_by_blocks() {
-        let version = if is_v4(entry) { 4 } else { 6 };
-        ("pool", text!("Assigned 0 out of 1 requested IPv{} addresses", version))
-    } else if &*entry.range.store == "whereabouts" {
-        ("network", text!("Could not allocate IP in range"))
-    } else {
-        ("network", text!("no IP addresses available in range set"))
-    };
+    let kind = if entry.is_by_blocks() { "pool" } else { "network" };
+    let (fails, error) = refusal(entry);
     let then = match others {
-        0 => text!("Then ADD fails: {}.", error),
+        0 => text!("Then {}: {}.", fails, error),
         n => text!(
             "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {}.",
             words::count(n, "other pool"),

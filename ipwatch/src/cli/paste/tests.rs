@@ -30,6 +30,14 @@ fn errors_as_they_are_logged_have_a_runbook() {
         ),
         ("failed to find free IP in range: 10.89.0.1 - 10.89.0.254", Code::IpamRangeExhausting),
         (
+            "unable to allocate IP via local cilium agent: [POST /ipam][502] postIpamFailure range is full",
+            Code::IpamRangeExhausting,
+        ),
+        (
+            "unable to allocate IP via local cilium agent: [POST /ipam][502] postIpamFailure No more IPs available",
+            Code::IpamRangeExhausting,
+        ),
+        (
             "requested IP address 10.88.7.3 is not available in range set 10.88.7.1-10.88.7.6",
             Code::IpamReservationLeaked,
         ),

@@ -3,7 +3,7 @@
 use super::ipam::*;
 use super::sandboxes::{ID, mount_of, not_ready, other, sandbox};
 use super::*;
-use crate::fact::{CniCall, CniCommand, Life, Reservation};
+use crate::fact::{CniCall, CniCommand, Life, Range, RangePart, Reservation};
 use crate::finding::Severity;
 
 #[test]
@@ -243,4 +243,42 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
     assert_eq!(leaked(true, false), (Severity::Warning, false));
     assert_eq!(leaked(false, true), (Severity::Warning, false), "a living pod has one of it");
     assert_eq!(leaked(false, false), (Severity::Info, true));
+}
+
+/// Whoever reads it compares it with what kubelet, dockerd or podman has logged.
+#[test]
+fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
+    for (store, error) in [
+        ("host-local", "Then ADD fails: no IP addresses available in range set."),
+        ("whereabouts", "Then ADD fails: Could not allocate IP in range."),
+        (
+            "libnetwork",
+            "Then a container does not start: no available IPv4 addresses on this network's address pools.",
+        ),
+        ("netavark", "Then a container does not start: failed to find free IP in range."),
+    ] {
+        let mut case = Case::with_runtime();
+        case.source(store, SourceStatus::Active);
+        let part = RangePart { first: ip(2), last: ip(3), except: Vec::new() };
+        let range = Range {
+            store: store.into(),
+            network: "one".into(),
+            path: "/one".into(),
+            data_dir: None,
+            sets: vec![vec![part]],
+        };
+        case.at(12, What::Range(range));
+        for last in [2, 3] {
+            let (store, network) = (store.to_owned(), "one".to_owned());
+            let key = format!("/one/{last}");
+            case.at(
+                13,
+                What::Reservation(Reservation { store, network, key, ..reservation(last, NEW) }),
+            );
+        }
+        case.wants(14);
+        let found = case.found();
+        let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
+        assert!(range.impact.as_str().ends_with(error), "{store}: {}", range.impact);
+    }
 }
