@@ -321,6 +321,7 @@ impl Engine {
         self.is_ready()
             && self.map.leaving().all(decided)
             && self.map.next_overlap(now).is_none()
+            && !self.map.awaits_leaks(now, &self.policy)
             && !(self.map.has_open_suspicion(&self.policy) && self.may_be_decided_soon(now))
     }
 

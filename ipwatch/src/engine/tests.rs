@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::fact::{
-    Address, AddressKey, Boot, Look, NetnsRef, Origin, Presence, Scope, Source, SourceStatus, Task,
-    TaskKey,
+    Address, AddressKey, Boot, Look, NetnsRef, Origin, Presence, Reservation, Scope, Source,
+    SourceStatus, Task, TaskKey,
 };
 use crate::finding::{ChangeKind, Status};
 
@@ -235,4 +235,53 @@ fn it_does_not_matter_how_facts_are_cut_into_batches() {
     let facts = [exiting(1_000), look(6_100)];
     facts.iter().for_each(|fact| one.0.apply(std::slice::from_ref(fact)));
     assert_eq!(one.step(6_100, &[]).changes, other.step(6_100, &facts).changes);
+}
+
+/// Of whoever waits for a scan: where no runtime is asked, a leak of before the boot is known all the same.
+#[test]
+fn it_is_not_decided_before_a_leak_had_both_its_looks() {
+    let policy = Policy { sandbox_grace: 1_000 * MS, second_look: 25 * MS, ..Policy::default() };
+    let mut run =
+        Run(Engine::new(Settings { policy, ..Settings::default() }, BootNs(400_000 * MS)));
+    let mut facts = snapshot();
+    for fact in &mut facts {
+        if let What::Boot(boot) = &mut fact.what {
+            boot.wall_offset = 1_000_000_000_000_000;
+        }
+    }
+    let source = |name: &str, status| {
+        What::Source(Source { name: name.into(), status, detail: String::new() })
+    };
+    let reservation = What::Reservation(Reservation {
+        store: "host-local".into(),
+        network: "cbr0".into(),
+        key: "/var/lib/cni/networks/cbr0/10.0.0.9".into(),
+        ip: Ipv4Addr::new(10, 0, 0, 9).into(),
+        container_id: Some("aa4c1b2a9d7e6f5041322314a5b6c7d8".into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+        since: Some(999_000_000_000_000),
+    });
+    let scope = Scope::Reservations { store: "host-local".into() };
+    facts.extend(
+        [
+            source("runtime", SourceStatus::Disabled),
+            source("host-local", SourceStatus::Active),
+            What::Began(scope.clone()),
+            reservation,
+            ended(scope, 400_001),
+            What::FirstAnswers,
+        ]
+        .map(|what| fact(400_001, what)),
+    );
+    let mut changes = run.step(400_002, &facts).changes;
+    assert!(run.0.is_ready());
+    let mut ms = 400_002;
+    while !run.0.is_decided(BootNs(ms * MS)) {
+        ms += 10;
+        assert!(ms < 402_000, "it waits for no more than its grace and two looks");
+        changes.extend(run.step(ms, &[]).changes);
+    }
+    let fires = [(ChangeKind::Opened, Status::Pending), (ChangeKind::Updated, Status::Firing)];
+    assert_eq!(told(&changes), fires);
 }

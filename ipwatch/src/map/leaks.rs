@@ -289,6 +289,19 @@ impl NodeMap {
         [next, again, more.then(|| now.plus(PAUSE))].into_iter().flatten().min()
     }
 
+    /// Whether a reservation is about to count as a leak, or does so for too short a while for both looks. Age is not
+    /// waited for.
+    #[must_use]
+    pub fn awaits_leaks(&self, now: BootNs, policy: &Policy) -> bool {
+        let leaks = &self.ipam.leaks;
+        let soon = |from: &BootNs| from.since(now) <= policy.sandbox_grace;
+        let fresh = |from: &BootNs| now.since(*from) <= 2 * policy.second_look;
+        !leaks.fresh.is_empty()
+            || !leaks.rest.is_empty()
+            || leaks.waiting.first().is_some_and(|(from, _)| soon(from))
+            || leaks.due.last().is_some_and(|(from, _)| fresh(from))
+    }
+
     /// The moment from which a reservation whose IP nobody has is a leak, if its container is gone.
     fn lost_from<'a>(
         &'a self,
