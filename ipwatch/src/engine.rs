@@ -11,7 +11,7 @@ use crate::clock::Calendar;
 use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
 use crate::fact::{BootNs, Fact, What};
-use crate::finding::{Change, Code};
+use crate::finding::{Change, Code, Finding, Status};
 use crate::ledger::{Ledger, Loaded, Word, Writes};
 use crate::map::want::Want;
 use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, Policy, TaskEntry, TenureEvent};
@@ -321,8 +321,17 @@ impl Engine {
         self.is_ready()
             && self.map.leaving().all(decided)
             && self.map.next_overlap(now).is_none()
-            && !self.map.awaits_leaks(now, &self.policy)
-            && !(self.map.has_open_suspicion(&self.policy) && self.may_be_decided_soon(now))
+            && !(self.is_suspicious(now) && self.may_be_decided_soon(now))
+    }
+
+    /// Whether something looks wrong, or a reservation leaked, and was not looked at twice.
+    fn is_suspicious(&self, now: BootNs) -> bool {
+        let once = |finding: &Finding| {
+            finding.code == Code::IpamReservationLeaked && finding.status == Status::Pending
+        };
+        self.map.has_open_suspicion(&self.policy)
+            || self.map.awaits_leaks(now, &self.policy)
+            || self.ledger.open_findings().any(once)
     }
 
     /// Whoever waits for a scan waits for an answer or two of a runtime, and not for one that takes its time: what it

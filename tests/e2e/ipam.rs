@@ -1,5 +1,9 @@
 //! What the IPAM can hand out and to whom, asked on the command line: `query ipam`, `query ip`, `check`.
 
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
 use serde_json::{Value, json};
 use support::network::{self, Container, Network};
 use support::{Config, Daemon, Lab, Netns, eventually};
@@ -7,6 +11,7 @@ use support::{Config, Daemon, Lab, Netns, eventually};
 support::tests! {
     reservations_stand_beside_kernel_and_range needs [Cni],
     an_ip_is_checked_before_it_is_handed_out needs [Cni],
+    two_thousand_leaks_are_a_page,
 }
 
 /// A /29 on a bridge: 5 IPs beside the gateway.
@@ -94,4 +99,50 @@ fn an_ip_is_checked_before_it_is_handed_out(lab: &Lab) {
     assert_eq!(freed["verdict"]["holders"][0]["netns"]["inode"], pod.inode, "{freed}");
     let usage = daemon.ask(&["check", "10.0.3.0/24"]);
     assert_eq!(usage.status.code(), Some(2));
+}
+
+/// A node that crashed, and whose reservations nobody will ever give back: forty networks with fifty each. No runtime is
+/// asked, and no daemon runs.
+fn two_thousand_leaks_are_a_page(lab: &Lab) {
+    let (networks, each) = (40_u8, 50_u8);
+    let before_any_boot = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let node = Netns::new(lab, "node");
+    for n in 0..networks {
+        let (name, subnet) = (format!("n{n}"), format!("198.18.{n}.0/26"));
+        let network = Network::new(lab, &node, &name, "bridge", &subnet, json!({}));
+        fs::create_dir_all(network.reservations()).unwrap();
+        for last in 2..2 + each {
+            let path = network.reservations().join(format!("198.18.{n}.{last}"));
+            fs::write(&path, format!("{n:032x}{last:032x}\r\neth0")).unwrap();
+            File::open(&path).unwrap().set_modified(before_any_boot).unwrap();
+        }
+    }
+    let config = Config::default().networks(&[network::conf_dir(lab)], &network::bin_dir(lab));
+    let file = lab.dir().join("scan.toml");
+    fs::write(&file, config.leak_age(1).text()).unwrap();
+    let scan = |more: &[&str]| {
+        let mut scan = Command::new(support::daemon::binary());
+        let out = scan.arg("scan").arg("--config").arg(&file).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "exit code 1 says: findings. {said}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let ours = format!("{}-n", lab.tag());
+    let document: Value = serde_json::from_str(&scan(&["-o", "json"])).unwrap();
+    let leaks = document["findings"].as_array().expect("findings").iter().filter(|finding| {
+        let network = finding["subject"]["network"].as_str().unwrap_or_default();
+        finding["code"] == "ipam-reservation-leaked" && network.starts_with(&ours)
+    });
+    let leaks: Vec<&Value> = leaks.collect();
+    assert_eq!(leaks.len(), usize::from(networks) * usize::from(each));
+    for leak in leaks {
+        assert_eq!(leak["status"], "firing", "{leak:#}");
+        let impact = leak["impact"].as_str().unwrap_or_default();
+        assert!(impact.contains(" 49 other reservations of this network leaked too "), "{impact}");
+    }
+    let page = scan(&[]);
+    assert!(page.lines().count() <= 60, "{page}");
+    assert!(page.contains(" 49 consequences folded (--all)"), "{page}");
+    let rest = page.lines().find(|line| line.starts_with("… and ")).expect("the rest is counted");
+    assert!(rest.contains(" more causes: ") && rest.ends_with(" WARN (--all)"), "{rest}");
 }

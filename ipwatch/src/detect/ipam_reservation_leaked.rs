@@ -98,6 +98,11 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
             let usage = range.usage();
             text!(" {} of {} are left there.", usage.free, usage.usable)
         });
+    let others = map.leaked_beside(entry).checked_sub(1).filter(|others| *others > 0);
+    let others = others.map(|others| {
+        let others = words::count(others, "other reservation");
+        text!(" {} of this network leaked too (ipwatch query ipam lists them).", others)
+    });
     Some(Candidate {
         code: Code::IpamReservationLeaked,
         key: format!("{}/{}/{id}", entry.store, entry.key),
@@ -108,9 +113,10 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
         since: entry.bereft.unwrap_or(leak.from).min(observed),
         observed,
         impact: text!(
-            "{} is reserved in {} for a container that is gone: no pod can have it any more.{}",
+            "{} is reserved in {} for a container that is gone: no pod can have it any more.{}{}",
             entry.ip,
             value(&entry.network),
+            others.unwrap_or_default(),
             room.unwrap_or_default()
         ),
         remediation: remediation(leak, id),

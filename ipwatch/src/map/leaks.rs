@@ -289,17 +289,13 @@ impl NodeMap {
         [next, again, more.then(|| now.plus(PAUSE))].into_iter().flatten().min()
     }
 
-    /// Whether a reservation is about to count as a leak, or does so for too short a while for both looks. Age is not
-    /// waited for.
+    /// Whether a reservation is about to count as a leak. Age is not waited for.
     #[must_use]
     pub fn awaits_leaks(&self, now: BootNs, policy: &Policy) -> bool {
         let leaks = &self.ipam.leaks;
-        let soon = |from: &BootNs| from.since(now) <= policy.sandbox_grace;
-        let fresh = |from: &BootNs| now.since(*from) <= 2 * policy.second_look;
-        !leaks.fresh.is_empty()
-            || !leaks.rest.is_empty()
-            || leaks.waiting.first().is_some_and(|(from, _)| soon(from))
-            || leaks.due.last().is_some_and(|(from, _)| fresh(from))
+        let soon = |from: BootNs| from.since(now) <= policy.sandbox_grace;
+        let next = leaks.waiting.first();
+        !leaks.fresh.is_empty() || !leaks.rest.is_empty() || next.is_some_and(|next| soon(next.0))
     }
 
     /// The moment from which a reservation whose IP nobody has is a leak, if its container is gone.
@@ -453,6 +449,13 @@ impl NodeMap {
             }
         }
         Leaked { reserved: &range.leaked, held }
+    }
+
+    /// How many reservations of the same network have leaked, this one among them.
+    #[must_use]
+    pub fn leaked_beside(&self, entry: &ReservationEntry) -> usize {
+        let place = (entry.store.clone(), entry.network.clone());
+        self.ipam.leaks.places.get(&place).map_or(0, BTreeSet::len)
     }
 
     /// Counts the leaks of a range that has just become known.

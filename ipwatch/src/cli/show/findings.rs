@@ -1,11 +1,17 @@
 //! Findings: one row each, consequences folded under their cause.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::family::{self, Families};
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text::{self, ShortIds};
 use crate::contract::Document;
 use crate::finding::{Ack, Finding, Severity, Status};
+
+/// Causes that are listed where not everything is asked for: a page.
+const PAGE: usize = 20;
 
 pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: View) -> String {
     let families = Families::new(findings);
@@ -26,7 +32,8 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
     } else {
         Table::new(&["SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE"])
     };
-    for (head, consequences) in &all {
+    let shown = if view.all { all.len() } else { PAGE };
+    for (head, consequences) in all.iter().take(shown) {
         let folded = if view.all { None } else { folded(head, consequences) };
         table.noted(row(head, &ids, view), Some(note(head, folded, view)));
         for finding in consequences.iter().filter(|_| view.all) {
@@ -36,6 +43,7 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
         }
     }
     out.push_str(&table.render(view.headers, view.paint));
+    out.extend(rest(all.get(shown..).unwrap_or_default()));
     let worst = all.first().filter(|(head, _)| head.status != Status::Resolved);
     if let (true, Some((worst, _))) = (view.headers, worst) {
         out.push_str(&format!("Next: ipwatch explain {}\n", ids.get(&worst.id)));
@@ -56,6 +64,21 @@ fn summary(document: &Document, findings: &[Finding], families: &Families<'_>) -
     };
     let node = crate::escape::escape(&document.node);
     format!("{node}   {what}    {}\n", super::sources(document))
+}
+
+/// How many are not listed, and how bad they are.
+fn rest(left: &[(&Finding, Vec<&Finding>)]) -> Option<String> {
+    if left.is_empty() {
+        return None;
+    }
+    let mut counts: BTreeMap<Reverse<Severity>, usize> = BTreeMap::new();
+    for (head, consequences) in left {
+        *counts.entry(Reverse(family::worst(head, consequences))).or_default() += 1;
+    }
+    let counts = counts.iter().map(|(worst, n)| format!("{n} {}", text::severity(worst.0)));
+    let counts: Vec<String> = counts.collect();
+    let more = text::count(left.len(), "more cause");
+    Some(format!("… and {more}: {} (--all)\n", counts.join(", ")))
 }
 
 /// That there is more behind this line, and how bad it is.
@@ -189,6 +212,25 @@ mod tests {
         assert!(text.contains("pid 977 thread 981 nginx\\x1b[2J"), "{text}");
         assert!(text.contains("seen once so far · ") && text.contains("stood before"), "{text}");
         assert!(text.ends_with("Next: ipwatch explain k3f9\n"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_a_page_is_counted_by_severity() {
+        let many = |findings: &mut Vec<Finding>| {
+            let one = Finding { caused_by: None, ..findings[0].clone() };
+            let severity = |n| if n < 2 { Severity::Info } else { Severity::Warning };
+            let named = (0..2_000).map(|n| Finding {
+                id: format!("{n:05}"),
+                severity: severity(n),
+                ..one.clone()
+            });
+            *findings = named.collect();
+        };
+        let text = shown(many, |view| view);
+        assert_eq!(text.matches("ip-held-by-stuck-process").count(), PAGE, "{text}");
+        assert!(text.contains("\n… and 1980 more causes: 1978 WARN, 2 INFO (--all)\n"), "{text}");
+        let text = shown(many, |view| View { all: true, ..view });
+        assert_eq!(text.matches("ip-held-by-stuck-process").count(), 2_000);
     }
 
     #[test]

@@ -245,6 +245,23 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
     assert_eq!(leaked(false, false), (Severity::Info, true));
 }
 
+#[test]
+fn a_leak_says_how_many_others_its_network_has() {
+    let mut case = Case::reserved();
+    case.range(13, 2, 254);
+    case.list(1_000, not_ready());
+    let of = |last| What::Reservation(reservation(last, NEW));
+    case.store(1_100, (20..120).map(of).collect());
+    for ms in [301_200, 302_000] {
+        case.list(ms, not_ready());
+    }
+    let found = case.found();
+    let mut leaks = found.iter().filter(|one| one.code == Code::IpamReservationLeaked);
+    let said = leaks.next().unwrap().impact.to_string();
+    assert!(said.contains(" 99 other reservations of this network leaked too "), "{said}");
+    assert_eq!(leaks.count(), 63, "told one by one");
+}
+
 /// Whoever reads it compares it with what kubelet, dockerd or podman has logged.
 #[test]
 fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
