@@ -24,6 +24,7 @@ support::tests! {
     directories_of_cni_below_hung_mounts needs [OwnMachine, Fuse, Cni] @ Kernel Stock,
     a_netns_mounted_below_a_hung_mount needs [OwnMachine, Fuse] @ Kernel Stock,
     rtnl_that_is_held needs [OwnMachine, Fuse] @ Alone Kernel Stock,
+    a_runtime_below_a_hung_mount needs [OwnMachine, FakeCri, Fuse] @ Kernel Stock,
     a_runtime_that_is_slow needs [FakeCri, Fuse],
 }
 
@@ -271,6 +272,35 @@ fn rtnl_that_is_held(lab: &Lab) {
     hung.release();
     until("it has ended", RECOVERY, || daemon.findings_in(known.inode).is_empty());
     assert!(daemon.stop().success());
+}
+
+/// The way to a runtime leads through a directory that its server no longer answers for, and so does the way to the
+/// kubelet and to the collector.
+fn a_runtime_below_a_hung_mount(lab: &Lab) {
+    // Ends last: while one of its threads hangs, it cannot.
+    let daemon;
+    let dir = lab.subdir("runtime");
+    let socket = dir.join("containerd.sock");
+    let runtime = FakeCri::start_at(lab, &socket);
+    // Over the directory that has the socket: when the server's end is known, the socket is there again.
+    let mut hung = Hung::mount_silent(&dir);
+    let kubelet = dir.join("pods-api.sock");
+    let text = format!("[kubernetes]\nkubelet_socket = {kubelet:?}");
+    let config = config(lab).cri(&socket).line(&text);
+    let collector = dir.join("otlp.sock");
+    daemon = Daemon::start(lab, &config.otlp(&format!("unix://{}", collector.display())));
+    another_is_found(lab, &daemon, 8);
+    await_detail(&daemon, "runtimes", &[socket.to_str().unwrap(), "has not answered for"]);
+    let (status, told) = detail(&daemon, "containerd");
+    println!("FIGURE containerd is {status}: {told}");
+    assert_eq!(status, "down", "{told}");
+    assert!(told.contains(socket.to_str().unwrap()), "{told}");
+    hung.release();
+    // The mock has no events: it is polled, and says so.
+    until("the runtime is asked", RECOVERY, || detail(&daemon, "containerd").1.contains("mock"));
+    until("and nothing hangs", RECOVERY, || detail(&daemon, "runtimes").0 == "active");
+    assert!(daemon.stop().success());
+    drop(runtime);
 }
 
 /// It says its name, and takes ten seconds for everything else. A `scan` gives the others' findings without it.

@@ -22,7 +22,13 @@ impl FakeCri {
     /// Starts one that has nothing.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
-        let (socket, file) = (lab.dir().join("cri.sock"), lab.dir().join("cri.txt"));
+        Self::start_at(lab, &lab.dir().join("cri.sock"))
+    }
+
+    /// The same on another socket.
+    #[must_use]
+    pub fn start_at(lab: &Lab, socket: &Path) -> Self {
+        let (socket, file) = (socket.to_owned(), lab.dir().join("cri.txt"));
         fs::write(&file, "").expect("write what it has");
         let mut child = Command::new(pod::client())
             .arg(&socket)

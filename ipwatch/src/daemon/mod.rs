@@ -204,7 +204,8 @@ fn core(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         resource: otlp.as_ref().map(|otlp| otlp.resource.clone()).unwrap_or_default(),
     };
-    let sinks = Sinks::start(otlp, &node).context("the configuration is wrong")?;
+    let sinks =
+        Sinks::start(otlp, &node, &started.readings).context("the configuration is wrong")?;
     let mut calls = started.calls;
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
     let mut meter = Meter::default();

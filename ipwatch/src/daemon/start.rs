@@ -50,6 +50,7 @@ pub(super) struct Started {
     pub(super) first: Vec<First>,
     /// Deals with ended runs of CNI plugins.
     pub(super) calls: Calls,
+    pub(super) readings: Readings,
 }
 
 /// The probes, attached for as long as this lives, or why there are none.
@@ -111,7 +112,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         let mut cluster = config.kubernetes.clone();
         // It keeps its data in one place: where an etcd is named, there.
         cluster.calico &= config.calico.etcd_endpoints.is_empty();
-        kubernetes::start(&cluster, &boot.node, &emit);
+        kubernetes::start(&cluster, &boot.node, &emit, &readings);
         calico::start(&config.calico, config.kubernetes.node_name(&boot.node), &emit);
     }
 
@@ -140,9 +141,9 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
         *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), desk.clone(), out));
     }
-    let calls = Calls::new(&config.cni.logs, readings, emit);
+    let calls = Calls::new(&config.cni.logs, readings.clone(), emit);
     let first = vec![first, stores];
-    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first, calls })
+    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first, calls, readings })
 }
 
 pub(super) fn daemon_fact(what: What) -> Fact {

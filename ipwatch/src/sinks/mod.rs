@@ -25,6 +25,7 @@ mod wire;
 
 use crate::fact::SourceStatus;
 use crate::finding::{Change, Finding};
+use crate::reading::Readings;
 use events::Events;
 pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
@@ -64,8 +65,12 @@ impl Sinks {
     ///
     /// # Errors
     /// The settings are invalid. A collector that is unreachable is not an error: it may come up later.
-    pub fn start(otlp: Option<Settings>, node: &Node) -> Result<Self, OtlpError> {
-        let otlp = otlp.map(|settings| Otlp::start(settings, node)).transpose()?;
+    pub fn start(
+        otlp: Option<Settings>,
+        node: &Node,
+        readings: &Readings,
+    ) -> Result<Self, OtlpError> {
+        let otlp = otlp.map(|settings| Otlp::start(settings, node, readings)).transpose()?;
         Ok(Self { otlp, events: None, published: 0 })
     }
 
@@ -105,7 +110,7 @@ impl Sinks {
 
     /// Status of the sinks that can fail, by name: `otlp` and Kubernetes Events, if enabled.
     pub fn standing(&self) -> impl Iterator<Item = (&'static str, SourceStatus, String)> {
-        let otlp = self.otlp.as_ref().map(|otlp| ("otlp", otlp.standing()));
+        let otlp = self.otlp.as_ref().map(|otlp| (otlp::NAME, otlp.standing()));
         let events = self.events.as_ref().map(|events| (events::NAME, events.standing()));
         otlp.into_iter().chain(events).map(|(name, (status, detail))| (name, status, detail))
     }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use self::config::CallChoice;
+use self::dial::Ways;
 use self::exporter::Exporter;
 pub use self::route::{Protocol, Settings, Signal};
 use self::transport::Transport;
@@ -37,7 +38,10 @@ use super::{Link, Node, log_record, span};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::Change;
+use crate::reading::Readings;
 
+/// The sink's name among the sources.
+pub(super) const NAME: &str = "otlp";
 /// Time limit of the shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
@@ -102,9 +106,11 @@ impl Otlp {
     ///
     /// # Errors
     /// The settings are invalid. No task is started then.
-    pub fn start(settings: Settings, node: &Node) -> Result<Self, OtlpError> {
+    pub fn start(settings: Settings, node: &Node, readings: &Readings) -> Result<Self, OtlpError> {
         let Settings { routes, calls, tenures, .. } = settings;
-        let transports: Result<Vec<_>, _> = routes.into_iter().map(Transport::new).collect();
+        let mut ways = Ways::new(readings);
+        let transport = |route| Transport::new(route, &mut ways);
+        let transports: Result<Vec<_>, _> = routes.into_iter().map(transport).collect();
         let start = |transport: Transport| {
             let queue = Arc::<Queue>::default();
             let route = transport.route();

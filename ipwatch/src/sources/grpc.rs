@@ -1,14 +1,14 @@
 //! gRPC over a Unix socket, as the kubelet and container runtimes speak it: the connection, and what it means when it
 //! or a call fails.
 
+use hyper_util::rt::TokioIo;
 use std::error::Error as _;
-use std::path::Path;
-
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::errors::{Unconnected, chain, cut};
+use super::socket::Way;
 
 /// Why there is no answer to a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,12 +37,18 @@ impl Refusal {
 }
 
 /// Connects. `queue`: requests that may wait for the connection.
-pub(super) async fn connect(path: &Path, queue: usize) -> Result<Channel, Unconnected> {
-    let failed = |error: tonic::transport::Error| Unconnected::of(path, &error);
-    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
-        .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))))
+pub(super) async fn connect(way: &Way, queue: usize) -> Result<Channel, Unconnected> {
+    let failed = |error: tonic::transport::Error| Unconnected::of(way.path(), &error);
+    // What tonic says of itself to a Unix socket (0.14, `Endpoint::new_uds`).
+    let endpoint = Endpoint::from_static("http://tonic")
+        .user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
         .map_err(failed)?;
-    endpoint.buffer_size(queue).connect().await.map_err(failed)
+    let on_it = way.clone();
+    let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+        let way = on_it.clone();
+        async move { way.connect().await.map(TokioIo::new) }
+    });
+    endpoint.buffer_size(queue).connect_with_connector(connector).await.map_err(failed)
 }
 
 /// A way for one call, whose answer has `limit` bytes at most. `Err`: how the connection broke.
@@ -54,18 +60,22 @@ pub(super) async fn ready(channel: &Channel, limit: usize) -> Result<Grpc<Channe
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::reading::Readings;
 
     #[tokio::test]
     async fn a_socket_without_a_listener_is_told_from_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let missing = connect(&path, 1).await.unwrap_err();
+        let way = |path: &Path| Way::new(path, "runtimes", &Readings::default());
+        let missing = connect(&way(&path), 1).await.unwrap_err();
         assert_eq!(missing, Unconnected::Missing(path.display().to_string()));
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let refused = connect(&path, 1).await.unwrap_err().to_string();
+        let refused = connect(&way(&path), 1).await.unwrap_err().to_string();
         assert!(refused.ends_with("socket: nobody listens on the socket"), "{refused}");
-        let below = connect(&path.join("socket"), 1).await.unwrap_err().to_string();
+        let below = connect(&way(&path.join("socket")), 1).await.unwrap_err().to_string();
         assert!(below.contains("Not a directory"), "{below}");
     }
 

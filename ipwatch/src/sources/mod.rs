@@ -10,7 +10,8 @@
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 //!
-//! What those that ask servers have in common: `errors`, `pause`, `answer`, `grpc`, `url`, `json`.
+//! What those that ask servers have in common: `errors`, `pause`, `answer`, `socket`, `grpc`, `url`,
+//! `json`.
 
 mod answer;
 pub mod arp;
@@ -28,6 +29,7 @@ pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+pub(crate) mod socket;
 #[cfg(test)]
 mod testing;
 mod url;

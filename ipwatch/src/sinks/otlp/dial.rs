@@ -1,15 +1,19 @@
 //! Connects to a collector over TCP or a Unix socket, with or without TLS. Used by both protocols.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::OtlpError;
 use super::route::{Place, Route};
+use super::{NAME, OtlpError};
+use crate::reading::Readings;
+use crate::sources::socket::{Paused, Way};
 
 /// A connection.
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -18,12 +22,39 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 /// How to connect.
 #[derive(Clone)]
 pub(super) struct Dial {
-    place: Place,
+    to: To,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
+/// The Unix sockets of the routes. Signals that share one share the way to it.
+pub(super) struct Ways {
+    readings: Readings,
+    known: Vec<Way>,
+}
+
+impl Ways {
+    pub(super) fn new(readings: &Readings) -> Self {
+        Self { readings: readings.clone(), known: Vec::new() }
+    }
+
+    fn to(&mut self, path: &Path) -> Way {
+        if let Some(way) = self.known.iter().find(|way| way.path() == path) {
+            return way.clone();
+        }
+        let way = Way::new(path, NAME, &self.readings);
+        self.known.push(way.clone());
+        way
+    }
+}
+
+#[derive(Clone)]
+enum To {
+    Tcp(String, u16),
+    Unix(Way),
+}
+
 impl Dial {
-    pub(super) fn new(route: &Route) -> Result<Self, OtlpError> {
+    pub(super) fn new(route: &Route, ways: &mut Ways) -> Result<Self, OtlpError> {
         let tls = match (&route.tls, &route.target.place) {
             (Some(config), Place::Tcp(host, _)) => {
                 let wrong = |_| OtlpError::Endpoint {
@@ -35,14 +66,29 @@ impl Dial {
             }
             _ => None,
         };
-        Ok(Self { place: route.target.place.clone(), tls })
+        let to = match &route.target.place {
+            Place::Tcp(host, port) => To::Tcp(host.clone(), *port),
+            Place::Unix(path) => To::Unix(ways.to(path)),
+        };
+        Ok(Self { to, tls })
+    }
+
+    /// Waits before the next attempt. Early if something that hung on a Unix socket's path has come back.
+    pub(super) async fn pause(&self, pause: Duration) -> Paused {
+        match &self.to {
+            To::Unix(way) => way.pause(pause).await,
+            To::Tcp(..) => {
+                tokio::time::sleep(pause).await;
+                Paused::Over
+            }
+        }
     }
 
     /// Connects. The caller bounds how long it may take.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
-        let (host, port) = match &self.place {
-            Place::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
-            Place::Tcp(host, port) => (host.as_str(), *port),
+        let (host, port) = match &self.to {
+            To::Unix(way) => return Ok(Box::new(way.connect().await?)),
+            To::Tcp(host, port) => (host.as_str(), *port),
         };
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;

@@ -7,6 +7,7 @@ use super::transport::{Payload, Refusal, Transport};
 use crate::escape::escape;
 use crate::sinks::queue::{Item, Kind, Queue};
 use crate::sinks::wire::Origin;
+use crate::sources::socket::Paused;
 
 /// Maximum number of items in one request.
 const BATCH: usize = 32;
@@ -70,8 +71,10 @@ impl Exporter {
                     }
                 }
             }
-            self.pause(wait).await;
-            wait = (wait * 2).min(BACKOFF.1);
+            wait = match self.pause(wait).await {
+                Paused::Over => (wait * 2).min(BACKOFF.1),
+                Paused::Early => BACKOFF.0,
+            };
         }
     }
 
@@ -103,14 +106,17 @@ impl Exporter {
     }
 
     /// Waits, or returns early on shutdown.
-    async fn pause(&self, wait: Duration) {
+    async fn pause(&self, wait: Duration) -> Paused {
         let ending = async {
             while !self.queue.is_ending() {
                 self.queue.news.notified().await;
             }
         };
         // Retry in either case.
-        let _ = tokio::time::timeout(wait, ending).await;
+        tokio::select! {
+            () = ending => Paused::Over,
+            paused = self.transport.pause(wait) => paused,
+        }
     }
 }
 

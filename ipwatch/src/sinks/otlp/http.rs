@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse
 use prost::Message;
 use tokio::task::JoinHandle;
 
-use super::dial::Dial;
+use super::dial::{Dial, Ways};
 use super::route::Route;
 use super::transport::{AGENT, LONGEST_ANSWER, Payload, Refusal, Taken};
 use super::{OtlpError, chain};
@@ -38,7 +38,7 @@ impl Drop for Line {
 }
 
 impl Http {
-    pub(super) fn new(route: &Route) -> Result<Self, OtlpError> {
+    pub(super) fn new(route: &Route, ways: &mut Ways) -> Result<Self, OtlpError> {
         let target = &route.target;
         let host = HeaderValue::try_from(&target.authority).map_err(|error| {
             OtlpError::Endpoint { endpoint: target.url.clone(), why: error.to_string() }
@@ -47,7 +47,13 @@ impl Http {
         headers.insert(HOST, host);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        Ok(Self { dial: Dial::new(route)?, path: target.path.clone(), headers, line: None })
+        let dial = Dial::new(route, ways)?;
+        Ok(Self { dial, path: target.path.clone(), headers, line: None })
+    }
+
+    /// How it connects.
+    pub(super) fn dial(&self) -> &Dial {
+        &self.dial
     }
 
     /// Closes the connection.

@@ -86,7 +86,7 @@ fn connect(address: std::net::SocketAddr) -> Otlp {
     let file = format!(
         "endpoint = \"http://{address}\"\nheaders = {{ Authorization = \"Bearer t0ken\" }}"
     );
-    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+    Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap()
 }
 
 impl Otlp {
@@ -188,7 +188,7 @@ async fn the_end_does_not_wait_for_a_dead_collector() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let file = format!("endpoint = \"http://{address}\"\ntimeout = \"1h\"");
-    let otlp = Otlp::start(settings(&file).unwrap(), &node()).unwrap();
+    let otlp = Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap();
     otlp.tell(&opened("a"));
     // Without a bound of its own the end would wait for the answer, for an hour.
     let end = tokio::time::timeout(PATIENCE, otlp.shutdown()).await;
@@ -246,7 +246,7 @@ async fn runs_are_wanted_when_they_failed_or_all_are() {
     fine.entry.ended.as_mut().unwrap().status = Some(0);
     let wants = |choice: &str| {
         let file = format!("endpoint = \"http://127.0.0.1:1\"\ncni_calls = {choice:?}");
-        let otlp = Otlp::start(settings(&file).unwrap(), &node()).unwrap();
+        let otlp = Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap();
         otlp.calls().map(|calls| (calls.wants(&failed), calls.wants(&fine)))
     };
     assert_eq!(wants("failed"), Some((true, false)));

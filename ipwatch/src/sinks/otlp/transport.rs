@@ -1,6 +1,8 @@
 //! One request to the collector and its response, over gRPC or HTTP. A request takes no longer than the timeout of the
 //! route, and the size of a response is limited.
 
+use std::time::Duration;
+
 use hyper::header::HeaderMap;
 use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
@@ -13,10 +15,11 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 
-use super::dial::Dial;
+use super::dial::{Dial, Ways};
 use super::http::Http;
 use super::route::{Protocol, Route};
 use super::{OtlpError, chain};
+use crate::sources::socket::Paused;
 
 /// Maximum size of a response in bytes.
 pub(super) const LONGEST_ANSWER: usize = 64 * 1024;
@@ -67,16 +70,25 @@ enum Way {
 
 impl Transport {
     /// Must be called within a tokio runtime.
-    pub(super) fn new(route: Route) -> Result<Self, OtlpError> {
+    pub(super) fn new(route: Route, ways: &mut Ways) -> Result<Self, OtlpError> {
         let way = match route.protocol {
-            Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route)?)),
-            Protocol::Http => Way::Http(Box::new(Http::new(&route)?)),
+            Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route, ways)?)),
+            Protocol::Http => Way::Http(Box::new(Http::new(&route, ways)?)),
         };
         Ok(Self { route, way })
     }
 
     pub(super) fn route(&self) -> &Route {
         &self.route
+    }
+
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&self, pause: Duration) -> Paused {
+        let dial = match &self.way {
+            Way::Grpc(grpc) => &grpc.dial,
+            Way::Http(http) => http.dial(),
+        };
+        dial.pause(pause).await
     }
 
     /// Makes one attempt.
@@ -109,7 +121,7 @@ struct Grpc {
 }
 
 impl Grpc {
-    fn new(route: &Route) -> Result<Self, OtlpError> {
+    fn new(route: &Route, ways: &mut Ways) -> Result<Self, OtlpError> {
         let target = &route.target;
         let wrong = |why: String| OtlpError::Endpoint { endpoint: target.url.clone(), why };
         let scheme = if target.secure { "https" } else { "http" };
@@ -120,7 +132,7 @@ impl Grpc {
             .and_then(|endpoint| endpoint.user_agent(AGENT))
             .map_err(|error| wrong(chain(&error)))?
             .origin(origin);
-        let (dial, headers) = (Dial::new(route)?, route.headers.clone());
+        let (dial, headers) = (Dial::new(route, ways)?, route.headers.clone());
         let channel = connected(&endpoint, &dial);
         Ok(Self { endpoint, dial, headers, channel })
     }

@@ -41,6 +41,8 @@ pub(crate) use self::client::{Api, Content};
 pub(crate) use self::error::ApiError;
 use crate::clock;
 use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+use crate::reading::Readings;
+use crate::sources::socket::Way;
 use crate::sources::{Emit, calico};
 
 /// Name of the source.
@@ -155,7 +157,7 @@ impl Default for Pace {
 
 /// Starts to ask, if there is a way. `node`: what this node is called, unless the settings know better. To
 /// be called within the runtime of tokio.
-pub fn start(settings: &Settings, node: &str, emit: &Emit) {
+pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) {
     let emit = emit.clone();
     let door = settings.door();
     let node = settings.node_name(node);
@@ -176,14 +178,15 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit) {
         tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
     }
     let fallback = settings.fallback();
+    let fallback = fallback.map(|socket| Way::new(&socket, kubelet::SOURCE, readings));
     let pods = pods::Pods { node, calico: settings.calico };
     tokio::spawn(async move {
         match door {
             Ok(door) => follow::run(pods, door, Pace::default(), emit).await,
             Err(why) => {
                 let told = source(SOURCE, SourceStatus::Disabled, why.to_owned());
-                if let (Ok(()), Some(socket)) = (emit.send(vec![told]).await, fallback) {
-                    kubelet::run(socket, kubelet::Pace::default(), emit).await;
+                if let (Ok(()), Some(way)) = (emit.send(vec![told]).await, fallback) {
+                    kubelet::run(way, kubelet::Pace::default(), emit).await;
                 }
             }
         }

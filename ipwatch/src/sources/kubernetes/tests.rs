@@ -397,7 +397,7 @@ async fn without_a_way_in_it_is_off() {
         Settings { enabled: Some(false), kubeconfig: Some("/x".into()), ..Settings::default() };
     let alone = Settings { kubelet_socket: "".into(), ..Settings::default() };
     for settings in [alone, off] {
-        start(&settings, "node-1", &emit);
+        start(&settings, "node-1", &emit, &Readings::default());
         let told = facts.recv().await.unwrap();
         let What::Source(source) = &told[0].what else { panic!("{told:?}") };
         assert_eq!((source.name.as_str(), source.status), ("kubernetes", SourceStatus::Disabled));

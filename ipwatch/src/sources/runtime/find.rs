@@ -1,15 +1,18 @@
 //! Which sockets there are, and what one speaks.
 
+use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::RuntimeError;
 use super::watch::{Client, Parts, Watch};
-use super::{Kind, Pace, Socket, cri, docker, names, tell};
+use super::{Kind, Pace, Socket, cri, docker, names, running, tell};
 use crate::clock;
 use crate::fact::{SourceStatus, What};
+use crate::reading::Readings;
 use crate::sources::Unheard;
 use crate::sources::errors::within;
+use crate::sources::socket::{Paused, Way};
 
 /// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
 pub(super) const NOBODY: &str = "no runtime socket found";
@@ -41,18 +44,32 @@ impl Place {
 /// A socket that may not be there yet.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    pub(super) socket: Socket,
+    pub(super) way: Way,
+    kind: Option<Kind>,
     beside: Option<PathBuf>,
     /// Somebody said that it is there: if it is not, that runtime is down.
     pub(super) expected: bool,
 }
 
 impl Candidate {
-    pub(super) fn is_there(&self) -> bool {
-        let is_socket = |path: &Path| {
-            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+    /// Where it really is, links resolved, if it is there.
+    ///
+    /// # Errors
+    /// Nobody knows.
+    pub(super) async fn find(&self) -> io::Result<Option<PathBuf>> {
+        let beside = self.beside.clone();
+        let look = move |path: &Path| {
+            let is_socket = |metadata: std::fs::Metadata| metadata.file_type().is_socket();
+            let is_there = std::fs::metadata(path).is_ok_and(is_socket)
+                && beside.as_deref().is_none_or(is_running);
+            Ok(if is_there { path.canonicalize().ok() } else { None })
         };
-        is_socket(&self.socket.path) && self.beside.as_deref().is_none_or(is_running)
+        self.way.look(look).await
+    }
+
+    /// Where it is, as it was named.
+    pub(super) fn path(&self) -> &Path {
+        self.way.path()
     }
 
     /// Whoever connects to it while its runtime does not run has it started.
@@ -77,13 +94,20 @@ fn is_running(path: &Path) -> bool {
     pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
-fn candidates(sockets: Option<Vec<Socket>>) -> Vec<Candidate> {
+fn candidates(sockets: Option<Vec<Socket>>, readings: &Readings) -> Vec<Candidate> {
+    let way = |path: &Path| Way::new(path, running::NAME, readings);
     if let Some(sockets) = sockets {
-        let named = |socket| Candidate { socket, beside: None, expected: true };
+        let named = |Socket { path, kind }| Candidate {
+            way: way(&path),
+            kind,
+            beside: None,
+            expected: true,
+        };
         return sockets.into_iter().map(named).collect();
     }
     let usual = |place: &Place| Candidate {
-        socket: Socket { path: place.path.into(), kind: Some(place.kind) },
+        way: way(Path::new(place.path)),
+        kind: Some(place.kind),
         beside: place.beside.map(PathBuf::from),
         expected: false,
     };
@@ -92,12 +116,19 @@ fn candidates(sockets: Option<Vec<Socket>>) -> Vec<Candidate> {
 
 /// Starts a watch for every socket. Those that are there now hold `unheard` until they have answered.
 pub(super) async fn run(sockets: Option<Vec<Socket>>, parts: Parts, unheard: Unheard) {
-    watch(candidates(sockets), parts, unheard).await;
+    watch(candidates(sockets, &parts.readings), parts, unheard).await;
 }
 
 async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
-    let there: Vec<bool> = candidates.iter().map(|one| one.expected || one.is_there()).collect();
-    if !there.contains(&true) {
+    // All at once, and none for long: one that hangs holds up no other. It is found later, unless it was named.
+    let looks = candidates.iter().map(|one| tokio::time::timeout(parts.pace.first / 2, one.find()));
+    let real: Vec<Option<PathBuf>> = futures_util::future::join_all(looks)
+        .await
+        .into_iter()
+        .map(|found| found.ok().and_then(Result::ok).flatten())
+        .collect();
+    let is_there = |(one, real): (&Candidate, &Option<PathBuf>)| one.expected || real.is_some();
+    if !candidates.iter().zip(&real).any(is_there) {
         let detail = if candidates.is_empty() { SWITCHED_OFF } else { NOBODY };
         parts.names.none();
         let (name, status) = (names::NONE.to_owned(), SourceStatus::Disabled);
@@ -106,9 +137,10 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
             return;
         }
     }
-    for (candidate, there) in candidates.into_iter().zip(there) {
+    for (candidate, real) in candidates.into_iter().zip(real) {
+        let there = is_there((&candidate, &real));
         // The seats of those that are there are taken in the order of the sockets.
-        let seat = if there { parts.names.seat(&candidate.socket.path) } else { None };
+        let seat = if there { parts.names.seat(candidate.path(), real) } else { None };
         if there && seat.is_none() {
             continue;
         }
@@ -117,12 +149,18 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
     }
 }
 
-/// Waits until the socket is there. A look costs one `stat`.
-pub(super) async fn appear(candidate: &Candidate, pace: &Pace) {
-    let (mut pause, longest) = pace.retry;
-    while !candidate.is_there() {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(longest);
+/// Waits until the socket is there. Where it really is.
+pub(super) async fn appear(candidate: &Candidate, pace: &Pace) -> PathBuf {
+    let (shortest, longest) = pace.retry;
+    let mut pause = shortest;
+    loop {
+        if let Ok(Some(real)) = candidate.find().await {
+            return real;
+        }
+        pause = match candidate.way.pause(pause).await {
+            Paused::Over => (pause * 2).min(longest),
+            Paused::Early => shortest,
+        };
     }
 }
 
@@ -136,28 +174,29 @@ pub(super) async fn found(parts: &Parts) -> Result<(), crate::sources::Closed> {
 }
 
 /// Connects to whoever is behind a socket and learns who that is.
-pub(super) async fn connect(socket: &Socket, pace: &Pace) -> Result<Client, RuntimeError> {
-    let (first, other) = match (socket.kind, looks_like_docker(&socket.path)) {
+pub(super) async fn connect(candidate: &Candidate, pace: &Pace) -> Result<Client, RuntimeError> {
+    let way = &candidate.way;
+    let (first, other) = match (candidate.kind, looks_like_docker(way.path())) {
         (Some(kind), _) => (kind, None),
         (None, true) => (Kind::Docker, Some(Kind::Cri)),
         (None, false) => (Kind::Cri, Some(Kind::Docker)),
     };
-    let error = match speak(first, &socket.path, pace).await {
+    let error = match speak(first, way, pace).await {
         Err(error) if error.may_be_another() => error,
         done => return done,
     };
     match other {
         // If neither is right, the likelier one has more to say.
-        Some(other) => speak(other, &socket.path, pace).await.map_err(|_| error),
+        Some(other) => speak(other, way, pace).await.map_err(|_| error),
         None => Err(error),
     }
 }
 
-async fn speak(kind: Kind, path: &Path, pace: &Pace) -> Result<Client, RuntimeError> {
+async fn speak(kind: Kind, way: &Way, pace: &Pace) -> Result<Client, RuntimeError> {
     let client = async {
         Ok(match kind {
-            Kind::Cri => Client::Cri(cri::Client::connect(path).await?),
-            Kind::Docker => Client::Docker(docker::Client::connect(path).await?),
+            Kind::Cri => Client::Cri(cri::Client::connect(way).await?),
+            Kind::Docker => Client::Docker(docker::Client::connect(way).await?),
         })
     };
     within("the version", pace.short, client).await
@@ -174,8 +213,8 @@ pub(super) mod tests {
 
     /// A socket that may appear.
     pub(crate) fn maybe(path: &Path, kind: Kind) -> Candidate {
-        let socket = Socket { path: path.to_owned(), kind: Some(kind) };
-        Candidate { socket, beside: None, expected: false }
+        let way = Way::new(path, running::NAME, &Readings::default());
+        Candidate { way, kind: Some(kind), beside: None, expected: false }
     }
 
     /// As [`watch`].
@@ -183,25 +222,29 @@ pub(super) mod tests {
         watch(candidates, parts, crate::sources::First::new(Pace::default().first).0).await;
     }
 
-    #[test]
-    fn a_socket_of_dockers_counts_beside_its_pid_file_alone() {
+    async fn is_there(candidate: &Candidate) -> bool {
+        candidate.find().await.unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn a_socket_of_dockers_counts_beside_its_pid_file_alone() {
         let dir = tempfile::tempdir().unwrap();
         let (path, pid) = (dir.path().join("docker.sock"), dir.path().join("docker.pid"));
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let mut candidate = maybe(&path, Kind::Docker);
-        assert!(candidate.is_there());
+        assert!(is_there(&candidate).await);
         candidate.beside = Some(pid.clone());
-        assert!(!candidate.is_there());
+        assert!(!is_there(&candidate).await);
         std::fs::write(&pid, "1").unwrap();
-        assert!(candidate.is_there());
+        assert!(is_there(&candidate).await);
     }
 
-    #[test]
-    fn a_file_is_no_socket() {
+    #[tokio::test]
+    async fn a_file_is_no_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("containerd.sock");
         std::fs::write(&path, "").unwrap();
-        assert!(!maybe(&path, Kind::Cri).is_there());
+        assert!(!is_there(&maybe(&path, Kind::Cri)).await);
     }
 
     #[test]
@@ -209,7 +252,8 @@ pub(super) mod tests {
         let beside = |place: &&Place| place.beside.is_some();
         let places: Vec<_> = PLACES.iter().filter(beside).map(|place| place.path).collect();
         assert_eq!(places, ["/run/docker.sock"]);
-        assert!(candidates(None).iter().all(|candidate| !candidate.expected));
-        assert!(candidates(Some(Vec::new())).is_empty());
+        let readings = Readings::default();
+        assert!(candidates(None, &readings).iter().all(|candidate| !candidate.expected));
+        assert!(candidates(Some(Vec::new()), &readings).is_empty());
     }
 }

@@ -110,7 +110,8 @@ impl Default for Pace {
 #[must_use]
 pub fn start(settings: Settings, emit: Emit, readings: Readings) -> (Runtimes, First) {
     let (ignore, told) = (settings.ignore.clone(), emit.clone());
-    let (runtimes, first, Begun { seated, unheard }) = begin_all(settings, Pace::default(), emit);
+    let (runtimes, first, begun) = begin_all(settings, Pace::default(), emit, readings.clone());
+    let Begun { seated, unheard } = begun;
     let names = Arc::clone(&runtimes.0);
     tokio::spawn(async move {
         // Only then is it known which sockets are asked. It does not fail.
@@ -122,7 +123,7 @@ pub fn start(settings: Settings, emit: Emit, readings: Readings) -> (Runtimes, F
 
 #[cfg(test)]
 fn begin(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First) {
-    let (runtimes, first, _) = begin_all(settings, pace, emit);
+    let (runtimes, first, _) = begin_all(settings, pace, emit, Readings::default());
     (runtimes, first)
 }
 
@@ -133,10 +134,16 @@ struct Begun {
     unheard: Unheard,
 }
 
-fn begin_all(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First, Begun) {
+fn begin_all(
+    settings: Settings,
+    pace: Pace,
+    emit: Emit,
+    readings: Readings,
+) -> (Runtimes, First, Begun) {
     let names = Arc::new(Names::default());
     let (unheard, first) = First::new(pace.first);
-    let parts = watch::Parts { names: Arc::clone(&names), pace, follow: settings.follow, emit };
+    let follow = settings.follow;
+    let parts = watch::Parts { names: Arc::clone(&names), pace, follow, emit, readings };
     let seated = tokio::spawn(find::run(settings.sockets, parts, unheard.clone()));
     (Runtimes(names), first, Begun { seated, unheard })
 }

@@ -54,10 +54,10 @@ pub(super) struct Seat {
 }
 
 impl Names {
-    /// A seat for a socket, under its usual name. `None`: the same socket has one, under another path.
-    pub(super) fn seat(self: &Arc<Self>, socket: &Path) -> Option<Seat> {
-        // A socket that is not there, or no longer, is known by the path it was named by.
-        let real = socket.canonicalize().unwrap_or_else(|_| socket.to_owned());
+    /// A seat for a socket, under its usual name. `real`: its path with links resolved; one that is not there is known
+    /// by the path it was named by. `None`: the same socket has one, under another path.
+    pub(super) fn seat(self: &Arc<Self>, socket: &Path, real: Option<PathBuf>) -> Option<Seat> {
+        let real = real.unwrap_or_else(|| socket.to_owned());
         let bell = Arc::new(Notify::new());
         let mut inner = self.lock();
         if !inner.sockets.insert(real) {
@@ -79,9 +79,7 @@ impl Names {
 
     /// Whether a socket has a seat: it is asked.
     pub(super) fn has(&self, socket: &Path) -> bool {
-        let real = socket.canonicalize();
-        let inner = self.lock();
-        inner.sockets.contains(socket) || real.is_ok_and(|real| inner.sockets.contains(&real))
+        self.lock().sockets.contains(socket)
     }
 
     /// It will be told that there is no runtime.
@@ -113,6 +111,11 @@ impl Seat {
     /// What the runtime is called.
     pub(super) fn name(&self) -> String {
         self.names.lock().seats[self.index].0.clone()
+    }
+
+    /// Its socket is there: where it really is.
+    pub(super) fn is_at(&self, real: PathBuf) {
+        self.names.lock().sockets.insert(real);
     }
 
     /// It has said what it is called. Its former name, if that was another one.
@@ -155,7 +158,7 @@ mod tests {
     use super::*;
 
     fn seat(names: &Arc<Names>, path: &str) -> Seat {
-        names.seat(Path::new(path)).unwrap()
+        names.seat(Path::new(path), None).unwrap()
     }
 
     #[test]
@@ -192,13 +195,11 @@ mod tests {
 
     #[test]
     fn one_socket_has_one_seat_whatever_leads_to_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let (real, link) = (dir.path().join("real.sock"), dir.path().join("link.sock"));
-        std::fs::write(&real, "").unwrap();
-        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let (real, link) = (Path::new("/none/real.sock"), Path::new("/none/link.sock"));
         let names: Arc<Names> = Arc::default();
-        assert!(names.seat(&real).is_some());
-        assert!(names.seat(&link).is_none());
+        assert!(names.seat(link, Some(real.to_owned())).is_some());
+        assert!(names.seat(real, Some(real.to_owned())).is_none());
+        assert!(names.has(real) && !names.has(link));
     }
 
     #[tokio::test]

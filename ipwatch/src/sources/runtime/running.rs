@@ -5,6 +5,7 @@
 //! does not is down, and told as such. What runs is read from `/proc` now and then, for nothing tells of it: a runtime
 //! starts once in a node's life.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +43,11 @@ pub(super) async fn run(
     let mut first = Some(first);
     let mut told = Told::default();
     loop {
-        let seen = match reading::unblocked(&readings, NAME, || Proc::new().runtimes()).await {
-            Ok(Ok(Ok(mut seen))) => {
-                mark(&mut seen, &names, &ignore);
+        let mut returns = readings.returns();
+        let look = || Proc::new().runtimes().map(|seen| (resolve(&seen), seen));
+        let seen = match reading::unblocked(&readings, NAME, look).await {
+            Ok(Ok(Ok((real, mut seen)))) => {
+                mark(&mut seen, &real, &names, &ignore);
                 Ok(seen)
             }
             Ok(Ok(Err(error))) => Err(format!("/proc does not answer: {error}")),
@@ -60,7 +63,11 @@ pub(super) async fn run(
             return;
         }
         drop(first.take());
-        tokio::time::sleep(EVERY).await;
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            // What was left out may be read now.
+            _ = returns.changed() => {}
+        }
     }
 }
 
@@ -93,13 +100,31 @@ impl Told {
     }
 }
 
+/// Where the sockets really are whose path is a link, or leads through one: a seat is known by that. Where nobody can
+/// look, it is known by its name.
+fn resolve(seen: &RuntimesSeen) -> BTreeMap<String, PathBuf> {
+    let real = |path: &String| {
+        let _reading = reading::path(Path::new(path)).ok()?;
+        let real = Path::new(path).canonicalize().ok()?;
+        (real != Path::new(path)).then(|| (path.clone(), real))
+    };
+    seen.runtimes.iter().flat_map(|process| &process.sockets).filter_map(real).collect()
+}
+
 /// Marks who is asked, and whom the configuration leaves out.
-fn mark(seen: &mut RuntimesSeen, names: &Names, ignore: &[PathBuf]) {
+fn mark(
+    seen: &mut RuntimesSeen,
+    real: &BTreeMap<String, PathBuf>,
+    names: &Names,
+    ignore: &[PathBuf],
+) {
     let all = ignore.iter().any(|path| path == Path::new("/"));
     let ignored =
         |path: &str| all || ignore.iter().any(|prefix| Path::new(path).starts_with(prefix));
     for process in &mut seen.runtimes {
-        process.asked = process.sockets.iter().any(|path| names.has(Path::new(path)));
+        process.asked = process.sockets.iter().any(|path| {
+            names.has(Path::new(path)) || real.get(path).is_some_and(|real| names.has(real))
+        });
         process.ignored =
             !process.asked && (all || process.sockets.iter().any(|path| ignored(path)));
     }
@@ -191,9 +216,9 @@ mod tests {
     #[test]
     fn one_is_asked_whose_socket_has_a_seat() {
         let names: Arc<Names> = Arc::default();
-        let _seat = names.seat(Path::new("/none/crio.sock"));
+        let _seat = names.seat(Path::new("/none/crio.sock"), None);
         let mut seen = seen();
-        mark(&mut seen, &names, &[]);
+        mark(&mut seen, &BTreeMap::new(), &names, &[]);
         let asked: Vec<bool> = seen.runtimes.iter().map(|process| process.asked).collect();
         assert_eq!(asked, [false, true]);
         let (status, detail) = standing(&seen);
@@ -209,20 +234,20 @@ mod tests {
     fn whoever_is_left_out_is_no_complaint() {
         for prefix in ["/none/containerd.sock", "/none", "/"] {
             let names: Arc<Names> = Arc::default();
-            let _seat = names.seat(Path::new("/none/crio.sock"));
+            let _seat = names.seat(Path::new("/none/crio.sock"), None);
             let mut seen = seen();
-            mark(&mut seen, &names, &[prefix.into()]);
+            mark(&mut seen, &BTreeMap::new(), &names, &[prefix.into()]);
             let (status, detail) = standing(&seen);
             assert_eq!(
                 (status, &*detail),
                 (SourceStatus::Active, "asked: cri-o pid 11, /none/crio.sock")
             );
             // A prefix is one of whole parts.
-            mark(&mut seen, &names, &["/no".into(), "/none/containerd".into()]);
+            mark(&mut seen, &BTreeMap::new(), &names, &["/no".into(), "/none/containerd".into()]);
             assert_eq!(standing(&seen).0, SourceStatus::Degraded);
         }
         let mut seen = seen();
-        mark(&mut seen, &Names::default(), &["/none/state".into()]);
+        mark(&mut seen, &BTreeMap::new(), &Names::default(), &["/none/state".into()]);
         assert!(seen.monitors[0].ignored && !seen.runtimes[0].ignored);
     }
 

@@ -206,8 +206,8 @@ async fn nobody_to_ask_is_said_until_somebody_appears() {
     let place = Place::new();
     let path = place.path("a.sock");
     let (emit, mut seen) = Seen::channel();
-    let names = Arc::default();
-    let parts = watch::Parts { names, pace: pace(), follow: true, emit };
+    let (names, readings) = (Arc::default(), Readings::default());
+    let parts = watch::Parts { names, pace: pace(), follow: true, emit, readings };
     found::start(vec![found::maybe(&path, Kind::Cri)], parts).await;
     let nobody = seen.source("runtime", SourceStatus::Disabled).await;
     assert_eq!(nobody.detail, find::NOBODY);
@@ -313,7 +313,7 @@ async fn a_pod_in_the_hosts_netns_says_so() {
 #[test]
 fn every_usual_path_has_a_usual_name() {
     let names: Arc<names::Names> = Arc::default();
-    let name = |path| names.seat(Path::new(path)).unwrap().name();
+    let name = |path| names.seat(Path::new(path), None).unwrap().name();
     assert_eq!(name("/none/1/containerd.sock"), "containerd");
     assert_eq!(name("/none/crio.sock"), "cri-o");
     assert_eq!(name("/none/docker.sock"), "docker");

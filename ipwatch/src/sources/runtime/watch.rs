@@ -18,7 +18,9 @@ use super::tell::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
 use crate::fact::{Life, Sandbox, SourceStatus, What};
+use crate::reading::Readings;
 use crate::sources::errors::{Unconnected, within};
+use crate::sources::socket::Paused;
 use crate::sources::{Closed, Emit, Unheard};
 
 /// Sandboxes that are asked after at a time.
@@ -33,6 +35,7 @@ pub(super) struct Parts {
     pub(super) pace: Pace,
     pub(super) follow: bool,
     pub(super) emit: Emit,
+    pub(super) readings: Readings,
 }
 
 /// A runtime that has said who it is.
@@ -211,8 +214,10 @@ impl Watch {
             if told.is_err() {
                 return;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(longest);
+            pause = match self.candidate.way.pause(pause).await {
+                Paused::Over => (pause * 2).min(longest),
+                Paused::Early => shortest,
+            };
             self.candidate.may_be_asked(&self.parts.pace).await;
         }
     }
@@ -222,8 +227,8 @@ impl Watch {
         if let Some(seat) = self.seat.take() {
             return Some(seat);
         }
-        find::appear(&self.candidate, &self.parts.pace).await;
-        self.parts.names.seat(&self.candidate.socket.path)
+        let real = find::appear(&self.candidate, &self.parts.pace).await;
+        self.parts.names.seat(self.candidate.path(), Some(real))
     }
 
     /// From the connection to its end.
@@ -238,9 +243,12 @@ impl Watch {
             let pace = self.parts.pace;
             // The first judgement waits for this one, but not for long: it must know by then.
             let hurry = first.is_some().then(|| Instant::now() + pace.first.mul_f32(0.9));
-            let client = find::connect(&self.candidate.socket, &pace);
+            let client = find::connect(&self.candidate, &pace);
             let client = within("the version", left(pace.short * 2, hurry), client).await?;
             self.answered = true;
+            if let Ok(Some(real)) = self.candidate.find().await {
+                seat.is_at(real);
+            }
             self.rename(seat, client.name()).await?;
             // Before the list, so that nothing is lost in between.
             let mut stream = self.parts.follow.then(|| Stream::of(&client));
@@ -301,7 +309,7 @@ impl Watch {
                     }
                     // It ended. If the runtime has, the list will tell. One that lived may be had again.
                     None if self.candidate.may_be_started() => {
-                        let missing = Unconnected::missing(&self.candidate.socket.path);
+                        let missing = Unconnected::missing(self.candidate.path());
                         return Err(RuntimeError::from(missing).into());
                     }
                     None => {
@@ -401,7 +409,7 @@ impl Watch {
         stream: Option<&Stream>,
         dropped: usize,
     ) -> Result<(), Closed> {
-        let who = format!("{}, {}", client.version(), self.candidate.socket.path.display());
+        let who = format!("{}, {}", client.version(), self.candidate.path().display());
         let polled = stream.is_some_and(Stream::has_ended);
         let (status, detail) = if dropped > 0 {
             let lost = format!("{dropped} entries of its list cannot be told of; {who}");
@@ -417,7 +425,7 @@ impl Watch {
 
     /// It does not answer: what it would have told is unknown.
     async fn fell_silent(&mut self, seat: &Seat, error: &RuntimeError) -> Result<(), Closed> {
-        let socket = self.candidate.socket.path.display();
+        let socket = self.candidate.path().display();
         let detail = match error {
             // These name it themselves.
             RuntimeError::Unconnected(_) => error.to_string(),
@@ -446,7 +454,7 @@ impl Watch {
     }
 
     async fn rename(&mut self, seat: &Seat, called: &str) -> Result<(), Closed> {
-        let Some(before) = seat.rename(called, &self.candidate.socket.path) else { return Ok(()) };
+        let Some(before) = seat.rename(called, self.candidate.path()) else { return Ok(()) };
         if self.told.take().is_none() {
             return Ok(());
         }

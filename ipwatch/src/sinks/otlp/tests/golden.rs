@@ -15,6 +15,7 @@ use crate::bounded;
 use crate::fact::TaskKey;
 use crate::finding::{Change, Severity};
 use crate::map::CallEnd;
+use crate::reading::Readings;
 use crate::sinks::call::RunKey;
 use crate::sinks::call::tests::run;
 use crate::sinks::tests::{full, node, opened, resolved, updated};
@@ -81,7 +82,7 @@ async fn sent() -> Vec<(String, Vec<u8>)> {
     let mut node = node();
     let said = [("service.name", "watch"), ("deployment", "edge"), ("zone", "a\u{1b}b")];
     node.resource = said.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let otlp = Otlp::start(settings(&file).unwrap(), &node).unwrap();
+    let otlp = Otlp::start(settings(&file).unwrap(), &node, &Readings::default()).unwrap();
     let count = tell_all(&otlp);
     until("all taken", || otlp.counters().total().exported == count).await;
     otlp.shutdown().await;

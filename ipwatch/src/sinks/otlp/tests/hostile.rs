@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::{Collector, Otlp, settings, until};
+use crate::reading::Readings;
 use crate::sinks::otlp::Kind;
 use crate::sinks::tests::{node, opened};
 
@@ -57,7 +58,7 @@ fn start(address: SocketAddr, protocol: &str) -> Otlp {
         "endpoint = \"http://{address}\"\nprotocol = {protocol:?}\ntimeout = \"300ms\"\n\
          cni_calls = \"all\""
     );
-    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+    Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap()
 }
 
 /// A port that stays ours: one listener after the other takes it.

@@ -17,6 +17,7 @@ use prost::Message as _;
 use tokio::net::TcpListener;
 
 use super::{Otlp, settings, until};
+use crate::reading::Readings;
 use crate::sinks::metrics;
 use crate::sinks::tests::{node, opened};
 
@@ -85,7 +86,7 @@ fn start(address: SocketAddr, signals: &str) -> Otlp {
         "endpoint = \"http://{address}\"\nprotocol = \"http/protobuf\"\nsignals = [{signals}]\n\
          headers = {{ authorization = \"Bearer t0ken\" }}"
     );
-    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+    Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap()
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::{Collector, Otlp, settings, until};
+use crate::reading::Readings;
 use crate::sinks::tests::{node, opened};
 use crate::testing::serve_grpc;
 
@@ -79,7 +80,7 @@ async fn collector(acceptor: TlsAcceptor) -> (Collector, u16) {
 fn start(port: u16, dir: &Path, more: &str) -> Otlp {
     let ca = dir.join("ca.pem");
     let file = format!("endpoint = \"https://localhost:{port}\"\nca_file = {ca:?}\n{more}");
-    Otlp::start(settings(&file).unwrap(), &node()).unwrap()
+    Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap()
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! `v1alpha1.Pods`, over gRPC on a Unix socket.
 
-use std::path::Path;
-
 use tokio::sync::mpsc;
 use tonic::Request;
 use tonic::client::Grpc;
@@ -12,6 +10,7 @@ use super::error::KubeletError;
 use super::messages::{Nothing, Pods};
 use super::{LIST, WATCH};
 use crate::sources::grpc;
+use crate::sources::socket::Way;
 
 /// Longest list that is read. 500 pods with all that is managed in them have 10 MiB.
 const LIST_LIMIT: usize = 32 << 20;
@@ -25,8 +24,8 @@ const QUEUE: usize = 4;
 pub(super) struct Client(Channel);
 
 impl Client {
-    pub(super) async fn connect(path: &Path) -> Result<Self, KubeletError> {
-        Ok(Self(grpc::connect(path, QUEUE).await?))
+    pub(super) async fn connect(way: &Way) -> Result<Self, KubeletError> {
+        Ok(Self(grpc::connect(way, QUEUE).await?))
     }
 
     /// Every pod that the kubelet is to run.

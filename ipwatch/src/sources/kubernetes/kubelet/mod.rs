@@ -16,7 +16,6 @@ mod messages;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -29,10 +28,11 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
 use crate::sources::errors::within;
 use crate::sources::pause::{Pauses, jittered};
+use crate::sources::socket::{Paused, Way};
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
-const SOURCE: &str = "kubelet";
+pub(super) const SOURCE: &str = "kubelet";
 /// Where a kubelet has its socket.
 pub(super) const SOCKET: &str = "/var/lib/kubelet/pods-api/pods-api.sock";
 /// What is asked for, for people.
@@ -83,12 +83,12 @@ impl Default for Pace {
 }
 
 /// Follows the kubelet's pods until the daemon goes down.
-pub(super) async fn run(socket: PathBuf, pace: Pace, emit: Emit) {
-    Follower { socket, pace, emit, heard: false, told: None }.run().await;
+pub(super) async fn run(way: Way, pace: Pace, emit: Emit) {
+    Follower { way, pace, emit, heard: false, told: None }.run().await;
 }
 
 struct Follower {
-    socket: PathBuf,
+    way: Way,
     pace: Pace,
     emit: Emit,
     /// It has told of its pods: from then on a kubelet that is silent is missed.
@@ -99,8 +99,7 @@ struct Follower {
 impl Follower {
     async fn run(mut self) {
         // Where there is no socket, the first try says so.
-        let socket = self.socket.clone();
-        let look = tokio::task::spawn_blocking(move || socket.exists());
+        let look = self.way.look(|path| path.try_exists());
         let is_there = !matches!(tokio::time::timeout(self.pace.open, look).await, Ok(Ok(false)));
         let waits = "the kubelet's pods are not known yet";
         if is_there && self.say(SourceStatus::Down, waits.to_owned()).await.is_err() {
@@ -121,10 +120,12 @@ impl Follower {
                 return;
             }
             if error.may_be_without() && !self.heard {
-                tokio::time::sleep(jittered(self.pace.absent)).await;
+                self.way.pause(jittered(self.pace.absent)).await;
                 continue;
             }
-            tokio::time::sleep(pauses.after_failure()).await;
+            if self.way.pause(pauses.after_failure()).await == Paused::Early {
+                pauses.begin_anew();
+            }
         }
     }
 
@@ -147,7 +148,7 @@ impl Follower {
     /// From the connection to the first failure.
     async fn session(&mut self) -> Ended {
         let ended: Result<std::convert::Infallible, Ended> = async {
-            let open = Client::connect(&self.socket);
+            let open = Client::connect(&self.way);
             let client = within(CONNECTION, self.pace.open, open).await?;
             let (changed, mut changes) = mpsc::channel(1);
             let watch = client.watch(changed);
@@ -195,7 +196,7 @@ impl Follower {
         let ended = What::Ended { scope: Scope::Pods, began, complete: dropped == 0 };
         self.tell(clock::now(), vec![ended]).await?;
         self.heard = true;
-        let about = format!("the kubelet's pods, {}, v1alpha1", self.socket.display());
+        let about = format!("the kubelet's pods, {}, v1alpha1", self.way.path().display());
         if dropped == 0 {
             self.say(SourceStatus::Active, about).await?;
         } else {

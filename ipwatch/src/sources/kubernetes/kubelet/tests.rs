@@ -1,6 +1,6 @@
 //! The source against a kubelet that the test makes: no real one with this API takes part.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -10,6 +10,7 @@ use super::fake::{Kubelet, pod, uid};
 use super::messages::{ANNOTATIONS, Annotation, Time};
 use super::*;
 use crate::fact::{Pod, Source};
+use crate::reading::Readings;
 use crate::sources::kubernetes::{self, Settings};
 use crate::sources::testing::{Heard, PATIENCE};
 
@@ -32,7 +33,7 @@ struct Seen(Heard);
 
 fn watch(socket: &Path, pace: Pace) -> Seen {
     let (emit, heard) = Heard::channel();
-    tokio::spawn(run(socket.to_owned(), pace, emit));
+    tokio::spawn(run(Way::new(socket, SOURCE, &Readings::default()), pace, emit));
     Seen(heard)
 }
 
@@ -249,7 +250,7 @@ async fn where_the_api_server_is_asked_the_kubelet_is_not() {
     let alone = Settings { kubelet_socket: path.clone(), ..Settings::default() };
     let both = Settings { kubeconfig: Some(dir.path().join("config")), ..alone.clone() };
     let (emit, heard) = Heard::channel();
-    kubernetes::start(&both, "node-1", &emit);
+    kubernetes::start(&both, "node-1", &emit, &Readings::default());
     let mut seen = Seen(heard);
     // Nor when the API server cannot be asked.
     while !seen.status(SourceStatus::Down).await.contains("config") {}

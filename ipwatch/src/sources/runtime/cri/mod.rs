@@ -13,8 +13,6 @@ pub(super) mod messages;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
 use prost::Message;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -31,6 +29,7 @@ use super::tell::{self, Found};
 use crate::fact::{self, Life};
 use crate::sources::errors::cut;
 use crate::sources::grpc::{self, Refusal};
+use crate::sources::socket::Way;
 
 /// Longest list that is read. 10,000 containers with their labels and annotations take some MiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -60,8 +59,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) async fn connect(path: &Path) -> Result<Self, RuntimeError> {
-        let channel = grpc::connect(path, QUEUE).await?;
+    pub(super) async fn connect(way: &Way) -> Result<Self, RuntimeError> {
+        let channel = grpc::connect(way, QUEUE).await?;
         for api in VERSIONS {
             let mut client =
                 Self { channel: channel.clone(), api, name: String::new(), version: String::new() };

@@ -1,17 +1,15 @@
 //! HTTP over a Unix socket: one connection a request, and answers of bounded length.
 
-use std::path::Path;
-
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use super::super::error::RuntimeError;
 use crate::sources::answer;
 use crate::sources::errors::{Unconnected, cut};
+use crate::sources::socket::Way;
 
 /// A response, and what keeps its connection going.
 pub(super) struct Answer {
@@ -31,12 +29,11 @@ impl Drop for Driver {
 
 /// Asks; the answer is a 200.
 pub(super) async fn get(
-    socket: &Path,
+    way: &Way,
     what: &'static str,
     target: &str,
 ) -> Result<Answer, RuntimeError> {
-    let stream =
-        UnixStream::connect(socket).await.map_err(|error| Unconnected::of(socket, &error))?;
+    let stream = way.connect().await.map_err(|error| Unconnected::of(way.path(), &error))?;
     let garbage = |error: &dyn std::error::Error| RuntimeError::Garbage {
         what,
         why: cut(&error.to_string()),

@@ -14,7 +14,6 @@ mod http;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use self::documents::{Capped, Inspected, Listed, Version};
 use super::error::RuntimeError;
@@ -23,6 +22,7 @@ use super::tell::{self, Found};
 use super::watch::{Event, Events};
 use crate::fact::{Container, Life, PodName, Sandbox};
 use crate::sources::errors::cut;
+use crate::sources::socket::Way;
 
 /// Longest list. One container takes some KiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -41,20 +41,20 @@ const EVENTS: &str = concat!(
 /// A Docker daemon, or one that speaks as it does.
 #[derive(Clone)]
 pub(super) struct Client {
-    socket: PathBuf,
+    way: Way,
     name: &'static str,
     version: String,
 }
 
 impl Client {
-    pub(super) async fn connect(socket: &Path) -> Result<Self, RuntimeError> {
+    pub(super) async fn connect(way: &Way) -> Result<Self, RuntimeError> {
         let what = "/version";
-        let body = http::get(socket, what, what).await?.body(VERSION_LIMIT).await?;
+        let body = http::get(way, what, what).await?.body(VERSION_LIMIT).await?;
         let version: Version = documents::read(what, &body)?;
         let component = version.components.and_then(|components| components.0);
         let is_podman = component.is_some_and(|name| name.starts_with("Podman"));
         Ok(Self {
-            socket: socket.to_owned(),
+            way: way.clone(),
             name: if is_podman { "podman" } else { "docker" },
             version: cut(&format!(
                 "{}, API {}",
@@ -75,7 +75,7 @@ impl Client {
     /// Every container.
     pub(super) async fn list(&self, runtime: &str) -> Result<Found, RuntimeError> {
         let what = "/containers/json";
-        let answer = http::get(&self.socket, what, "/containers/json?all=true").await?;
+        let answer = http::get(&self.way, what, "/containers/json?all=true").await?;
         let list: Capped<Listed> = documents::read(what, &answer.body(LIST_LIMIT).await?)?;
         Ok(sorted(runtime, &list))
     }
@@ -84,7 +84,7 @@ impl Client {
     pub(super) async fn details(&self, id: &str) -> Result<Details, RuntimeError> {
         let what = "/containers/ID/json";
         let target = format!("/containers/{id}/json");
-        let answer = http::get(&self.socket, what, &target).await?;
+        let answer = http::get(&self.way, what, &target).await?;
         let inspected: Inspected = documents::read(what, &answer.body(INSPECT_LIMIT).await?)?;
         let network = inspected.network_settings.unwrap_or_default();
         let ips = network.networks.unwrap_or_default().0;
@@ -103,7 +103,7 @@ impl Client {
     /// Passes events on until the daemon has no more.
     pub(super) async fn events(&self, out: Events) -> Result<(), RuntimeError> {
         let what = "/events";
-        let mut answer = http::get(&self.socket, what, EVENTS).await?;
+        let mut answer = http::get(&self.way, what, EVENTS).await?;
         let mut pending: Vec<u8> = Vec::new();
         while let Some(piece) = answer.piece().await? {
             pending.extend_from_slice(&piece);

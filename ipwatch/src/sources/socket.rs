@@ -1,0 +1,166 @@
+//! The way to a Unix socket that somebody else made: looked at and connected to off the async worker, for its path may
+//! lead through a mount that no longer answers (`kern_path`, called by `unix_find_bsd`, waits for it without end).
+//!
+//! Each way takes one thread at a time. One that hangs is left behind ([`reading`]), and until it comes back every
+//! other try is refused at once.
+
+use std::io;
+use std::os::unix::net::UnixStream as Connected;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+
+use crate::reading::{self, Readings};
+
+/// The way to one socket. A clone is the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Way(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    /// The source that its trouble concerns.
+    source: &'static str,
+    readings: Readings,
+    /// Whoever holds it has a thread on the way.
+    turn: Arc<Mutex<()>>,
+}
+
+/// How a pause ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paused {
+    /// It is over.
+    Over,
+    /// Something that hung has come back.
+    Early,
+}
+
+impl Way {
+    pub(crate) fn new(path: &Path, source: &'static str, readings: &Readings) -> Self {
+        let (path, readings) = (path.to_owned(), readings.clone());
+        Self(Arc::new(Inner { path, source, readings, turn: Arc::default() }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Connects to whoever listens there. The caller bounds how long it may take.
+    ///
+    /// # Errors
+    /// As `connect`; [`reading::Hangs`].
+    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
+        let stream = self.look(connect).await?;
+        UnixStream::from_std(stream)
+    }
+
+    /// Looks at what is there.
+    ///
+    /// # Errors
+    /// What the look returns; [`reading::Hangs`].
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let way = self.clone();
+        let turn = Arc::clone(&self.0.turn).lock_owned().await;
+        // A task of its own: a caller that gives up earlier must not keep the thread from being left behind.
+        let looking = tokio::spawn(async move {
+            let _turn = turn;
+            let Inner { readings, source, .. } = &*way.0;
+            let on_it = way.clone();
+            let work = move || {
+                let _reading = reading::path(on_it.path())?;
+                look(on_it.path())
+            };
+            match reading::unblocked(readings, source, work).await? {
+                Ok(done) => done,
+                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")),
+            }
+        });
+        looking.await.map_err(io::Error::other)?
+    }
+
+    /// Waits before the next try. Early if anything that hung has come back: it may have hung on this way.
+    pub(crate) async fn pause(&self, pause: Duration) -> Paused {
+        let mut returns = self.0.readings.returns();
+        tokio::select! {
+            () = tokio::time::sleep(pause) => Paused::Over,
+            _ = returns.changed() => Paused::Early,
+        }
+    }
+}
+
+/// Not blocking: a `connect` that may waits for as long as the other side's backlog is full.
+fn connect(path: &Path) -> io::Result<Connected> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, &address)?;
+    Ok(Connected::from(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn way(path: &Path, readings: &Readings) -> Way {
+        Way::new(path, "runtimes", readings)
+    }
+
+    /// On a thread that reads a pipe nobody writes to.
+    #[tokio::test]
+    async fn one_that_hangs_is_left_behind_even_if_nobody_waits_for_it() {
+        let readings = Readings::default();
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let dead = way(Path::new("/dead/a.sock"), &readings);
+        let look = dead.look(move |_| reader.read_exact(&mut [0]));
+        assert!(tokio::time::timeout(Duration::from_millis(20), look).await.is_err());
+        let error = dead.look(|_| -> io::Result<()> { panic!("it would hang") }).await.unwrap_err();
+        assert!(reading::hangs(&error).is_some(), "{error}");
+        let error = dead.connect().await.unwrap_err();
+        assert!(reading::hangs(&error).is_some(), "{error}");
+        let report = readings.report(crate::clock::now());
+        assert!(report[0].0 == "runtimes" && report[0].1.starts_with("/dead/a.sock"), "{report:?}");
+        // Another is nobody's concern here.
+        way(Path::new("/none/b.sock"), &readings).look(|_| Ok(())).await.unwrap();
+        let pausing = tokio::spawn(async move { (dead.pause(LONG).await, dead) });
+        tokio::task::yield_now().await;
+        writer.write_all(b"x").unwrap();
+        let (paused, dead) = pausing.await.unwrap();
+        assert_eq!(paused, Paused::Early);
+        dead.look(|_| Ok(())).await.unwrap();
+        assert_eq!(dead.pause(Duration::from_millis(1)).await, Paused::Over);
+    }
+
+    #[tokio::test]
+    async fn a_full_backlog_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let way = way(&path, &Readings::default());
+        let missing = way.connect().await.unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let listener = UnixListener::bind(&path).unwrap();
+        // As few as there can be.
+        rustix::net::listen(&listener, 0).unwrap();
+        let mut taken = Vec::new();
+        let error = loop {
+            match way.connect().await {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "after {}", taken.len());
+        taken[0].writable().await.unwrap();
+    }
+}
