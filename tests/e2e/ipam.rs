@@ -144,5 +144,7 @@ fn two_thousand_leaks_are_a_page(lab: &Lab) {
     assert!(page.lines().count() <= 60, "{page}");
     assert!(page.contains(" 49 consequences folded (--all)"), "{page}");
     let rest = page.lines().find(|line| line.starts_with("… and ")).expect("the rest is counted");
-    assert!(rest.contains(" more causes: ") && rest.ends_with(" WARN (--all)"), "{rest}");
+    // A scan is of the whole node: others may have something on it meanwhile.
+    assert!(rest.contains(" more causes: ") && rest.contains(" WARN"), "{rest}");
+    assert!(rest.ends_with(" (--all)"), "{rest}");
 }
