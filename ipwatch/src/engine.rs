@@ -324,7 +324,7 @@ impl Engine {
             && !(self.is_suspicious(now) && self.may_be_decided_soon(now))
     }
 
-    /// Whether something looks wrong, or a reservation leaked, and was not looked at twice.
+    /// Whether something looks wrong that has not been looked at twice.
     fn is_suspicious(&self, now: BootNs) -> bool {
         let once = |finding: &Finding| {
             finding.code == Code::IpamReservationLeaked && finding.status == Status::Pending

@@ -69,13 +69,9 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
             .filter(|(_, code, _)| *code != candidate.code)
             .map(|(_, code, key)| (*code, key.clone()))
             .or_else(|| {
-                // Whoever mounts `/` copies what has leaked before; without the copies it would stand all the same.
-                let mut held = candidate.holders.iter().map(|holder| holder.mount_ns);
-                let agent = held.clone().flatten().find_map(|mount_ns| agents.get(&mount_ns));
-                let alone =
-                    held.all(|mount_ns| mount_ns.is_some_and(|ns| agents.contains_key(&ns)));
-                let by_agent = agent.filter(|_| alone && candidate.code == Code::NetnsLeaked);
-                by_agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
+                let leaked = candidate.code == Code::NetnsLeaked;
+                let agent = leaked.then(|| only_agents(candidate, &agents)).flatten();
+                agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
             });
     }
     fold_releases(found);
@@ -84,6 +80,14 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
     fold_neighbours(map, now, found, &duplicates);
     fold_endpoints(found);
     fold_ranges(map, found);
+}
+
+/// The first agent whose mounts hold it, if nothing else does. Whoever mounts `/` copies what has leaked before; without
+/// the copies it would stand all the same.
+fn only_agents<'a>(candidate: &Candidate, agents: &'a BTreeMap<u64, String>) -> Option<&'a String> {
+    let by_agent = candidate.holders.iter().map(|holder| agents.get(&holder.mount_ns?));
+    let keys: Option<Vec<&String>> = by_agent.collect();
+    keys?.first().copied()
 }
 
 /// What is held and can be had by others, or is given to them already, pages a person.

@@ -13,6 +13,7 @@ mod endpoints;
 pub(crate) mod hostile;
 mod ipam;
 mod leaks;
+mod mounts;
 mod neighbours;
 mod orphans;
 mod pods;

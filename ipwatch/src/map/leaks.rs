@@ -289,7 +289,7 @@ impl NodeMap {
         [next, again, more.then(|| now.plus(PAUSE))].into_iter().flatten().min()
     }
 
-    /// Whether a reservation is about to count as a leak. Age is not waited for.
+    /// Whether a reservation has still to be judged, or counts as a leak within `sandbox_grace`.
     #[must_use]
     pub fn awaits_leaks(&self, now: BootNs, policy: &Policy) -> bool {
         let leaks = &self.ipam.leaks;

@@ -1,8 +1,9 @@
 //! gRPC over a Unix socket, as the kubelet and container runtimes speak it: the connection, and what it means when it
 //! or a call fails.
 
-use hyper_util::rt::TokioIo;
 use std::error::Error as _;
+
+use hyper_util::rt::TokioIo;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};

@@ -38,6 +38,10 @@ fn errors_as_they_are_logged_have_a_runbook() {
             Code::IpamRangeExhausting,
         ),
         (
+            "unable to allocate IP via local cilium agent: [POST /ipam][502] postIpamFailure all CIDR ranges are exhausted",
+            Code::IpamRangeExhausting,
+        ),
+        (
             "requested IP address 10.88.7.3 is not available in range set 10.88.7.1-10.88.7.6",
             Code::IpamReservationLeaked,
         ),

@@ -10,7 +10,7 @@ use crate::cli::text::{self, ShortIds};
 use crate::contract::Document;
 use crate::finding::{Ack, Finding, Severity, Status};
 
-/// Causes that are listed where not everything is asked for: a page.
+/// Causes that are listed for a person who did not ask for all. A program, which takes no headers, gets all of them.
 const PAGE: usize = 20;
 
 pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: View) -> String {
@@ -32,7 +32,7 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
     } else {
         Table::new(&["SEV", "ID", "SUBJECT", "FINDING", "HOLDER", "AGE"])
     };
-    let shown = if view.all { all.len() } else { PAGE };
+    let shown = if view.all || !view.headers { all.len() } else { PAGE };
     for (head, consequences) in all.iter().take(shown) {
         let folded = if view.all { None } else { folded(head, consequences) };
         table.noted(row(head, &ids, view), Some(note(head, folded, view)));
@@ -229,8 +229,12 @@ mod tests {
         let text = shown(many, |view| view);
         assert_eq!(text.matches("ip-held-by-stuck-process").count(), PAGE, "{text}");
         assert!(text.contains("\n… and 1980 more causes: 1978 WARN, 2 INFO (--all)\n"), "{text}");
-        let text = shown(many, |view| View { all: true, ..view });
-        assert_eq!(text.matches("ip-held-by-stuck-process").count(), 2_000);
+        let all = shown(many, |view| View { all: true, ..view });
+        let program = shown(many, |view| View { headers: false, ..view });
+        for text in [all, program] {
+            assert_eq!(text.matches("ip-held-by-stuck-process").count(), 2_000);
+            assert!(!text.contains("more cause"), "{text}");
+        }
     }
 
     #[test]

@@ -92,7 +92,7 @@ const CASES: &[fn()] = &[
     super::sandboxes::a_device_of_the_node_in_a_dead_sandbox_is_found,
     super::sandboxes::a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it,
     super::sandboxes::a_worker_without_progress_is_found_and_one_that_gets_on_is_not,
-    super::sandboxes::mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace,
+    super::mounts::mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace,
     super::sandboxes::sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none,
     super::silence::a_pods_ip_that_failed_is_found_and_worse_when_it_is_tried_again,
     super::silence::a_gateway_that_does_not_answer_is_lost,

@@ -240,6 +240,16 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
+    async fn a_socket_is_known_by_where_its_link_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real.sock"), dir.path().join("link.sock"));
+        let _listener = std::os::unix::net::UnixListener::bind(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let found = maybe(&link, Kind::Cri).find().await.unwrap();
+        assert_eq!(found, Some(real.canonicalize().unwrap()));
+    }
+
+    #[tokio::test]
     async fn a_file_is_no_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("containerd.sock");

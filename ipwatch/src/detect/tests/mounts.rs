@@ -1,0 +1,122 @@
+//! File systems of dead containers that stay mounted in somebody else's mount namespace.
+
+use super::sandboxes::{APP, ID, PATH, UID, mount_of, sandbox};
+use super::*;
+use crate::fact::{Container, ContainerMount, Life, Process};
+
+fn leftover(host: bool) -> What {
+    What::ContainerMount(ContainerMount {
+        container_id: APP.into(),
+        mount_ns: 5,
+        host,
+        path: format!("/host/run/io.containerd.runtime.v2.task/k8s.io/{APP}/rootfs"),
+        fs_type: "overlay".into(),
+        processes: vec![Process { pid: 40, comm: "node-agent".into() }],
+        cgroup: Some("/system.slice/agent.service".into()),
+    })
+}
+
+fn container(life: Life, word: &str) -> What {
+    What::Container(Container {
+        runtime: "containerd".into(),
+        id: APP.into(),
+        sandbox: Some(ID.into()),
+        name: Some("app".into()),
+        life,
+        word: word.into(),
+    })
+}
+
+#[test]
+pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace()
+ {
+    let mut case = Case::with_runtime();
+    let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+    case.list(1_000, vec![alive.clone(), container(Life::Alive, "Running")]);
+    case.list(2_000, vec![alive, container(Life::Dead, "Exited")]);
+    let search = Want::ContainerMounts { ids: vec![APP.into()] };
+    assert!(!case.wants(31_000).contains(&search));
+    assert!(case.wants(32_000).contains(&search));
+    let end = || What::ContainerMountsSearched { ids: vec![APP.into()], complete: true };
+    case.at(32_100, leftover(false));
+    case.at(32_100, end());
+    let found = case.only();
+    assert_eq!(found.code, Code::MountLeakBlocksRemoval);
+    let holder = &found.holders[0];
+    assert_eq!((holder.pid, holder.mount_ns, holder.mount_ns_pid), (None, Some(5), Some(40)));
+    assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
+    let command = found.remediation[0].command.as_ref().unwrap().sh();
+    assert!(command.starts_with("readlink /proc/40/ns/mnt | grep -qxF 'mnt:["), "{command}");
+    assert!(command.contains("]' && umount -N 40 /host/run/"), "{command}");
+    assert!(case.wants(32_700).contains(&search), "a second look");
+    case.at(32_800, end());
+    assert_eq!(case.codes(), [], "it was unmounted");
+    assert!(!case.wants(900_000).contains(&search), "a dead container makes no new mounts");
+}
+
+#[test]
+fn the_runtimes_own_mounts_are_no_leak() {
+    let mut case = Case::with_runtime();
+    case.list(
+        2_000,
+        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Dead, "Exited")],
+    );
+    case.wants(40_000);
+    case.at(40_100, leftover(true));
+    case.at(40_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+    assert_eq!(case.codes(), []);
+}
+
+#[test]
+fn containers_of_one_pod_share_files_and_leak_nothing() {
+    let mut case = Case::with_runtime();
+    case.list(
+        1_000,
+        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Alive, "Running")],
+    );
+    case.list(
+        2_000,
+        vec![What::Sandbox(sandbox(Life::Dead, "NotReady")), container(Life::Alive, "Running")],
+    );
+    case.wants(40_000);
+    let mount = ContainerMount {
+        container_id: ID.into(),
+        mount_ns: 5,
+        host: false,
+        path: "/etc/resolv.conf".into(),
+        fs_type: "ext4".into(),
+        processes: vec![Process { pid: 40, comm: "app".into() }],
+        cgroup: Some(format!("/kubepods/pod{UID}/{APP}")),
+    };
+    case.at(40_100, What::ContainerMount(mount));
+    case.at(40_100, What::ContainerMountsSearched { ids: vec![ID.into()], complete: true });
+    assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
+}
+
+/// An agent that mounts `/` copies every mount of a netns there is. Where it is still mounted elsewhere too, the agent
+/// is not why it has leaked.
+#[test]
+fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it() {
+    for (elsewhere, follows) in [(false, true), (true, false)] {
+        let mut case = Case::with_runtime();
+        let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+        case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
+        case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
+        case.empty(1_100);
+        case.list(1_200, Vec::new());
+        case.wants(32_000);
+        case.at(32_100, leftover(false));
+        case.at(32_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+        let mut holders = vec![mount_of("/host/run/netns/cni-1", 5, 40)];
+        if elsewhere {
+            holders.push(mount_of(PATH, 1, 1));
+        }
+        case.at(32_100, What::HoldersSearched { netns: POD, complete: true });
+        case.searched(33_000, &holders);
+        let found = case.found();
+        let of = |code| found.iter().find(|one| one.code == code).unwrap();
+        let (root, leaked) = (of(Code::MountLeakBlocksRemoval), of(Code::NetnsLeaked));
+        let cause = follows.then(|| (root.code, root.key.clone()));
+        assert_eq!(leaked.caused_by, cause, "{:#?}", leaked.holders);
+    }
+}
