@@ -250,6 +250,7 @@ impl Engine {
                 TenureEvent::Named { key, container, pod } => {
                     self.ledger.named(&key, container, pod);
                 }
+                TenureEvent::Moved { from, to, netns } => self.ledger.moved(&from, &to, netns),
                 TenureEvent::Released { key, at, ended_by } => {
                     let ended = self.ledger.released(&key, at, ended_by);
                     tell.extend(ended.map(TenureChange::Released));

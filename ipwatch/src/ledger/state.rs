@@ -10,7 +10,7 @@ use super::life::{Life, Record};
 use super::store::Loaded;
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
-use crate::contract::{Container, Pod, Tenure};
+use crate::contract::{Container, Netns, Pod, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
 
@@ -179,6 +179,13 @@ impl Ledger {
         self.writes.tenures.extend(self.open.named(key, container, pod));
     }
 
+    /// Two netns turned out to be one: the tenure of `from` goes on as `to`, since its own beginning.
+    pub fn moved(&mut self, from: &str, to: &str, netns: Netns) {
+        let Some((row, superseded)) = self.open.moved(from, to, netns) else { return };
+        superseded.into_iter().for_each(|name| self.supersede(name));
+        self.writes.tenures.push(row);
+    }
+
     /// An IP is no longer held. The tenure as it ended; `None` when it was not held.
     pub fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
         let (row, tenure) = self.open.released(key, &self.calendar.date(at), ended_by)?;
@@ -242,11 +249,16 @@ impl Ledger {
             if self.settled && self.open.get(row.hash).is_none() {
                 ended.extend(row.end(&self.calendar.date(now), "unseen").map(|(row, _)| row));
             } else if let Some(superseded) = self.open.continue_from(row) {
-                self.writes.tenures.retain(|row| row.name != superseded);
-                self.writes.superseded.push(superseded);
+                self.supersede(superseded);
             }
         }
         ended
+    }
+
+    /// A row must not be written after all, or goes.
+    fn supersede(&mut self, name: RowKey) {
+        self.writes.tenures.retain(|row| row.name != name);
+        self.writes.superseded.push(name);
     }
 
     fn write_findings(&mut self, changes: &[Change]) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::id::tenure_hash;
 use crate::contract::Prefix;
-use crate::contract::{Container, Pod, Tenure};
+use crate::contract::{Container, Netns, Pod, Tenure};
 
 /// Name of a tenure's row: family, address, beginning (the newest first) and the hash of its key.
 /// Ordered as bytes, all rows of one prefix stand together.
@@ -174,6 +174,19 @@ impl Open {
         }
         row.json = encode(&tenure);
         Some(row.clone())
+    }
+
+    /// A tenure goes on under another key, of a netns that is now known by these names. The row to write, and the row
+    /// that it replaces if the other key was held as well.
+    pub fn moved(&mut self, from: &str, to: &str, netns: Netns) -> Option<(Row, Option<RowKey>)> {
+        let mut row = self.rows.remove(&tenure_hash(from))?;
+        if let Some(tenure) = row.tenure() {
+            row.json = encode(&Tenure { netns, ..tenure });
+        }
+        row.hash = tenure_hash(to);
+        let hash = row.hash;
+        let superseded = self.continue_from(row);
+        Some((self.rows.get(&hash)?.clone(), superseded))
     }
 
     /// An IP is no longer held. The ended row, and the tenure as it ended.

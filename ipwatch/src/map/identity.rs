@@ -238,6 +238,11 @@ impl NodeMap {
 
     /// `id` is also known by these names.
     fn learn(&mut self, id: NetnsId, names: &NetnsRef) {
+        self.add_names(id, names);
+        self.announce(id);
+    }
+
+    fn add_names(&mut self, id: NetnsId, names: &NetnsRef) {
         self.changes.mark(Kinds::NETNS);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         entry.learn_names(names);
@@ -250,7 +255,6 @@ impl NodeMap {
             entry.identity = identity;
         }
         self.names.bind(id, &entry.names);
-        self.announce(id);
     }
 
     /// These names of `id` belong to somebody else now: the kernel gives a name out again only when its
@@ -296,6 +300,7 @@ impl NodeMap {
         }
         self.tasks.rehome(&gone.tasks, id);
         self.graves.rehome(other, id);
+        let told = Self::told_tenures(&gone);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let names = gone.names;
         entry.absorb(&mut gone);
@@ -306,7 +311,10 @@ impl NodeMap {
             self.by_ip.insert((ip, id));
             self.count_holders(ip);
         }
-        self.learn(id, &names);
+        self.add_names(id, &names);
+        self.move_tenures(id, told);
+        self.announce(id);
+        self.announce_rest(id);
     }
 
     pub(super) fn unbind_nsid(&mut self, id: NetnsId, nsid: i32) {

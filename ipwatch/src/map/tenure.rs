@@ -33,6 +33,15 @@ pub enum TenureEvent {
         /// The pod.
         pod: Option<Pod>,
     },
+    /// Two netns turned out to be one: the tenure goes on under another key.
+    Moved {
+        /// The key it was told with.
+        from: String,
+        /// As in `Held`, from now on.
+        to: String,
+        /// The netns, with all its names.
+        netns: contract::Netns,
+    },
     /// It went.
     Released {
         /// As in `Held`.
@@ -133,6 +142,15 @@ impl NodeMap {
         }
     }
 
+    /// Tells of those addresses that have not been told: they came with another entry of the same netns.
+    pub(super) fn announce_rest(&mut self, id: NetnsId) {
+        let Some(entry) = self.netns.get(&id) else { return };
+        let untold = entry.addresses.iter().filter(|(_, known)| !known.told);
+        for key in untold.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.announce_address(id, &key);
+        }
+    }
+
     pub(super) fn announce_address(&mut self, id: NetnsId, key: &AddressId) {
         if !self.netns.get(&id).is_some_and(|entry| entry.announced) {
             return;
@@ -190,6 +208,23 @@ impl NodeMap {
     pub(super) fn netns_named(&mut self, id: NetnsId) {
         if self.netns.get(&id).is_some_and(|entry| entry.announced) {
             self.tenures.unnamed.insert(id, Unnamed::All);
+        }
+    }
+
+    /// The names under which tenures of a netns were told, before it goes into another.
+    pub(super) fn told_tenures(entry: &Netns) -> Vec<(AddressId, String)> {
+        let told = entry.addresses.iter().filter(|(_, known)| known.told);
+        told.map(|(key, known)| (*key, tenure_name(entry, key, known.prefix_len))).collect()
+    }
+
+    /// Tenures that were told of a netns go on in `id`, which it turned out to be.
+    pub(super) fn move_tenures(&mut self, id: NetnsId, told: Vec<(AddressId, String)>) {
+        for (key, from) in told {
+            let Some(entry) = self.netns.get(&id) else { return };
+            if let Some(to) = self.tenure_key(id, &key).filter(|to| *to != from) {
+                let netns = self.netns_view(entry);
+                self.tenures.push(TenureEvent::Moved { from, to, netns });
+            }
         }
     }
 

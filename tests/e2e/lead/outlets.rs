@@ -73,7 +73,7 @@ impl Outlets {
             fields.iter().zip([RELEASED, "firing", ip]).map(|(n, v)| n.clone() + v).collect();
         thread::scope(|scope| {
             let sent = scope.spawn(|| {
-                first_seen("the collector", || self.collector.span(&name, &[ip, "firing"]))
+                first_seen("the collector", || self.collector.span(&name, &[ip, "Str(firing)"]))
             });
             let scraped = scope
                 .spawn(|| first_seen("a scrape", || self.firing().filter(|count| *count > before)));

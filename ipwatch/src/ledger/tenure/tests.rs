@@ -86,6 +86,23 @@ fn the_earlier_run_knows_the_beginning() {
 }
 
 #[test]
+fn one_that_moves_to_another_key_keeps_its_row_and_its_beginning() {
+    let named = Netns { cookie: Some(7), nsid: Some(3), ..Netns::default() };
+    let mut open = Open::default();
+    let old = open.held("a", tenure("10.0.0.1", T1)).unwrap();
+    let (row, superseded) = open.moved("a", "b", named.clone()).unwrap();
+    assert_eq!((row.name, superseded), (old.name, None));
+    let known = open.tenure("b").unwrap();
+    assert_eq!((known.from.as_str(), &known.netns), (T1, &named));
+    assert!(!open.contains("a") && open.moved("a", "b", named.clone()).is_none());
+
+    let newer = open.held("c", tenure("10.0.0.1", T2)).unwrap();
+    let (row, superseded) = open.moved("b", "c", named).unwrap();
+    assert_eq!((row.name, superseded), (old.name, Some(newer.name)), "the younger row goes");
+    assert_eq!(open.tenure("c").unwrap().from, T1);
+}
+
+#[test]
 fn a_prefix_is_a_range_of_names() {
     let name = |ip: &str| RowKey::new(ip.parse().unwrap(), 1, 9);
     let within = |prefix: Option<(&str, u8)>, ip: &str| {

@@ -23,6 +23,7 @@ fn tenures(feed: &mut Feed) -> Vec<String> {
     let tell = |event| match event {
         TenureEvent::Held { key, .. } => Some(format!("+{key}")),
         TenureEvent::Released { key, ended_by, .. } => Some(format!("-{key} {ended_by}")),
+        TenureEvent::Moved { from, to, .. } => Some(format!("{from} -> {to}")),
         TenureEvent::Named { .. } => None,
     };
     feed.map.take_tenures().into_iter().filter_map(tell).collect()
@@ -276,4 +277,62 @@ fn a_cookie_that_comes_late_leaves_the_tenures_as_they_were_told() {
         tenures(&mut feed),
         ["+inode:70#0/2/10.0.0.2/24", "-inode:70#0/2/10.0.0.1/24 address-deleted"]
     );
+}
+
+/// Without probes netlink tells of a netns by its nsid, and a walk of processes by its inode and cookie; the nsid is
+/// learned later.
+fn two_that_are_one(dumped: bool) -> Vec<String> {
+    let mut feed = Feed::new(ALL);
+    let by_nsid = NetnsRef { cookie: None, inode: None, nsid: Some(3) };
+    let scope = Scope::Addresses { netns: by_nsid };
+    let began = feed.tell(What::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, What::Address { netns: by_nsid, address: address(1) });
+    if dumped {
+        feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    }
+    feed.tell(What::Netns { netns: NetnsRef { cookie: Some(7), inode: Some(70), nsid: None } });
+    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    let mut told = tenures(&mut feed);
+    feed.tell(What::AddressGone { netns: full(7, 70, 3), key: key(1) });
+    // What has not been told is told with its end.
+    told.push("the end:".to_owned());
+    told.extend(tenures(&mut feed));
+    told
+}
+
+#[test]
+fn a_tenure_goes_on_when_two_netns_turn_out_to_be_one() {
+    let told = two_that_are_one(true);
+    assert_eq!(
+        told,
+        [
+            "+nsid:3#0/2/10.0.0.1/24",
+            "nsid:3#0/2/10.0.0.1/24 -> cookie:7/2/10.0.0.1/24",
+            "the end:",
+            "-cookie:7/2/10.0.0.1/24 address-deleted"
+        ]
+    );
+}
+
+#[test]
+fn what_was_not_told_is_told_when_two_netns_turn_out_to_be_one() {
+    let told = two_that_are_one(false);
+    let new = "cookie:7/2/10.0.0.1/24";
+    assert_eq!(told, [format!("+{new}"), "the end:".into(), format!("-{new} address-deleted")]);
+}
+
+/// The kernel hands an inode out again at once (`ns_free_inum`), and without cookies nothing else tells the two apart.
+#[test]
+fn an_inode_that_is_handed_out_again_is_another_netns() {
+    let mut feed = Feed::new(NONE);
+    let netns = NetnsRef { cookie: None, inode: Some(70), nsid: None };
+    for generation in 0..2 {
+        let scope = Scope::Addresses { netns };
+        let began = feed.tell(What::Began(scope.clone()));
+        feed.tell_at(began, Origin::Netlink, What::Address { netns, address: address(1) });
+        feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+        feed.tell(What::NetnsGone { netns });
+        let key = format!("inode:70#{generation}/2/10.0.0.1/24");
+        assert_eq!(tenures(&mut feed), [format!("+{key}"), format!("-{key} netns-gone")]);
+    }
 }
