@@ -22,6 +22,9 @@ const LONGEST: usize = 8 << 20;
 /// The version of the format.
 const VERSION: &str = "vpc-cni-ipam/1";
 
+/// What ipamd writes for an interface that it does not know (`backfillNetworkIface`, pkg/ipamd/datastore).
+const UNKNOWN: &str = "unknown";
+
 /// What ipamd makes of a file that it does not understand (`ReadBackingStore`).
 const NO_START: &str = "ipamd works on from memory, but will not start again: then no pod on this node gets \
                         an IP until the file is whole or the node is rebooted";
@@ -47,15 +50,19 @@ impl Store for Aws {
         vec![Directory { path: directory.to_owned(), nested: false }]
     }
 
-    /// The file itself, or that of a further card: `ipam-nic-1.json` beside `ipam.json`.
+    /// The file itself, or that of a further card: `ipam-nic-1.json`, beside `ipam.json` and beside `ipam`.
     fn is_part(&self, path: &Path) -> bool {
+        if path.file_name() == self.checkpoint.file_name() {
+            return true;
+        }
         let stem = |path: &Path| Some(path.file_stem()?.to_str()?.to_owned());
         let (Some(first), Some(this)) = (stem(&self.checkpoint), stem(path)) else { return false };
         let card = this.strip_prefix(&first).and_then(|rest| rest.strip_prefix("-nic-"));
         let is_card = card.is_some_and(|card| {
             !card.is_empty() && card.bytes().all(|digit| digit.is_ascii_digit())
         });
-        path.extension() == self.checkpoint.extension() && (this == first || is_card)
+        let ending = path.extension();
+        is_card && (ending == self.checkpoint.extension() || ending.is_some_and(|is| is == "json"))
     }
 
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
@@ -117,7 +124,8 @@ impl Allocation {
             Some(PodName { namespace, name, uid: None })
         });
         let network = text(self.network_name).unwrap_or_default();
-        let (container_id, ifname) = (text(self.container_id), text(self.if_name));
+        let (container_id, if_name) = (text(self.container_id), text(self.if_name));
+        let ifname = if_name.clone().filter(|name| name != UNKNOWN);
         let ips = [self.ipv4, self.ipv6].into_iter();
         let ips = ips.filter_map(|ip| text(ip)?.parse::<IpAddr>().ok());
         ips.map(|ip| Reservation {
@@ -126,7 +134,7 @@ impl Allocation {
             key: format!(
                 "{path}#{network}/{}/{}/{ip}",
                 container_id.as_deref().unwrap_or_default(),
-                ifname.as_deref().unwrap_or_default()
+                if_name.as_deref().unwrap_or_default()
             ),
             ip,
             container_id: container_id.clone(),

@@ -1,8 +1,9 @@
 //! Cilium's endpoint state: a directory for each endpoint, in which the agent keeps what it needs to restore
-//! it: `ep_config.json`, or before that a base64 comment in `ep_config.h`.
+//! it (`serializableEndpoint`, pkg/endpoint/restore.go): `ep_config.json`, before that a base64 comment in `ep_config.h`
+//! (1.8 and newer), and before that in `lxc_config.h`. During an upgrade several are there, and only the newest counts.
 //!
-//! Nothing is read but the endpoint's id, the container's, the IPs, and the pod's namespace and name. The
-//! `IfName` in there is the host's end and none of the container's.
+//! Nothing is read but the endpoint's id, the container's, the IPs, the interface in the container, and the pod's
+//! namespace, name and uid. The `IfName` in there is the host's end and none of the container's.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,13 @@ const LONGEST: usize = 4 << 20;
 /// The comment in which the older shape keeps its JSON, the version in between.
 const MARK: &str = "CILIUM_BASE64_";
 
-/// The newer shape, and the older one.
-const FILES: (&str, &str) = ("ep_config.json", "ep_config.h");
+/// The shapes, the newest first: of those that are there an agent reads the first. The third became a symlink to the
+/// second in 1.11.
+const FILES: [&str; 3] = ["ep_config.json", "ep_config.h", "lxc_config.h"];
+
+/// Directories of an endpoint that is being built or could not be. An agent that restarts takes them for the
+/// endpoint's if there is no other (`partitionEPDirNamesByRestoreStatus`).
+const UNFINISHED: [&str; 2] = ["_next", "_next_fail"];
 
 /// What an agent makes of a file that it cannot read (pkg/endpoint/restore.go).
 const NOT_RESTORED: &str = "an agent that restarts does not restore this endpoint: its pod loses its \
@@ -52,32 +58,48 @@ impl Store for Cilium {
         vec![Directory { path: self.state.clone(), nested: true }]
     }
 
-    /// Endpoints have numbers; `42_next`, `42_next_fail` and `templates` are none.
+    /// Endpoints have numbers, as in `42` and `42_next`; `templates` is none.
     fn is_part(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         let above = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-        let number = above.is_some_and(|id| id.parse::<u16>().is_ok());
-        number && name.is_some_and(|name| name == FILES.0 || name == FILES.1)
+        let number =
+            above.is_some_and(|name| finished(name).unwrap_or(name).parse::<u16>().is_ok());
+        number && name.is_some_and(|name| FILES.contains(&name))
+    }
+
+    /// All shapes name the same endpoint.
+    fn unit(&self, path: &Path) -> PathBuf {
+        path.with_file_name(FILES[0])
     }
 
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
-        let unreadable =
-            |reason: String| Trouble::Unreadable { reason, effect: Some(NOT_RESTORED) };
-        let is_header = path.file_name().is_some_and(|name| name == FILES.1);
-        // Both name the same endpoint; an agent that writes the newer reads no other.
         let _reading = reading::path(path).map_err(|error| unread(&error, Some(NOT_RESTORED)))?;
-        if is_header && path.with_file_name(FILES.0).symlink_metadata().is_ok() {
+        let there = |path: &Path| path.symlink_metadata().is_ok();
+        let directory = path.parent().unwrap_or(path);
+        let whole = directory.file_name().and_then(|name| finished(name.to_str()?));
+        if whole.is_some_and(|whole| there(&directory.with_file_name(whole))) {
             return Ok(Content::default());
         }
-        let read = read_whole(path, LONGEST, Some(NOT_RESTORED))?;
-        let directory = path.parent().unwrap_or(path).display().to_string();
-        let parse = if is_header { parse_header } else { parse };
+        let shape = FILES.iter().find(|name| there(&path.with_file_name(name)));
+        let shape = shape.ok_or(Trouble::Gone)?;
+        let unreadable = |reason: String| Trouble::Unreadable {
+            reason: format!("{shape}: {reason}"),
+            effect: Some(NOT_RESTORED),
+        };
+        let read = read_whole(&path.with_file_name(shape), LONGEST, Some(NOT_RESTORED))?;
+        let parse = if *shape == FILES[0] { parse } else { parse_header };
+        let directory = directory.display().to_string();
         let mut reservations = parse(&read.bytes, &directory).map_err(unreadable)?;
         for reservation in &mut reservations {
             reservation.since = read.modified;
         }
         Ok(Content { reservations, ranges: Vec::new() })
     }
+}
+
+/// The name of the endpoint's own directory, if this is that of one that is unfinished.
+fn finished(name: &str) -> Option<&str> {
+    UNFINISHED.iter().find_map(|suffix| name.strip_suffix(suffix))
 }
 
 /// What an `ep_config.h` says of the endpoint whose state is in `directory`.
@@ -106,8 +128,9 @@ pub fn parse(bytes: &[u8], directory: &str) -> Result<Vec<Reservation>, String> 
     let id = endpoint.id.ok_or("not understood: it names no endpoint")?;
     let text = |name: Option<Name>| name.map(|Name(name)| name).filter(|name| !name.is_empty());
     let (namespace, name) = (text(endpoint.k8s_namespace), text(endpoint.k8s_pod_name));
-    let pod = namespace.zip(name).map(|(namespace, name)| PodName { namespace, name, uid: None });
-    let container_id = text(endpoint.container_id);
+    let uid = text(endpoint.k8s_uid);
+    let pod = namespace.zip(name).map(|(namespace, name)| PodName { namespace, name, uid });
+    let (container_id, ifname) = (text(endpoint.container_id), text(endpoint.ifname));
     let ips = [endpoint.ipv4, endpoint.ipv6].into_iter();
     let ips = ips.filter_map(|ip| text(ip)?.parse::<IpAddr>().ok());
     let reservations = ips.map(|ip| Reservation {
@@ -116,7 +139,7 @@ pub fn parse(bytes: &[u8], directory: &str) -> Result<Vec<Reservation>, String> 
         key: format!("{directory}#{id}/{ip}"),
         ip,
         container_id: container_id.clone(),
-        ifname: None,
+        ifname: ifname.clone(),
         pod: pod.clone(),
         since: None,
     });
@@ -137,6 +160,10 @@ struct Endpoint {
     k8s_pod_name: Option<Name>,
     #[serde(rename = "K8sNamespace")]
     k8s_namespace: Option<Name>,
+    #[serde(rename = "K8sUID")]
+    k8s_uid: Option<Name>,
+    #[serde(rename = "ContainerIfName")]
+    ifname: Option<Name>,
 }
 
 #[cfg(test)]

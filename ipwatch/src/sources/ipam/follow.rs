@@ -239,7 +239,7 @@ impl Follower {
                 } else if !nested {
                     asked.anew |= store.governs(&path);
                     if store.is_part(&path) {
-                        asked.files.insert(path);
+                        asked.files.insert(store.unit(&path));
                     }
                 }
             }
@@ -448,18 +448,21 @@ impl Follower {
         dump: bool,
         at: BootNs,
     ) -> Result<(), Stopped> {
-        let names = open.entries.iter().map(|(name, _)| &**name);
+        let store = Arc::clone(&self.store);
+        let paths = open.entries.iter().map(|(name, _)| directory.join(name));
+        let units = paths.filter(|path| store.is_part(path)).map(|path| store.unit(&path));
+        let mut paths: Vec<PathBuf> = units.collect();
+        paths.sort_unstable();
+        paths.dedup();
         // The first time there is nothing to be missed.
-        let there: LazyCell<HashSet<&OsStr>, _> = LazyCell::new(|| names.clone().collect());
+        let there: LazyCell<HashSet<&OsStr>, _> =
+            LazyCell::new(|| paths.iter().filter_map(|path| path.file_name()).collect());
         self.known.gone_but(directory, |name| there.contains(name), &mut self.out)?;
         for file in self.troubles.below(directory) {
             if file.file_name().is_none_or(|name| !there.contains(name)) {
                 self.troubles.clear(&file, &mut self.out)?;
             }
         }
-        let paths = names.clone().map(|name| directory.join(name));
-        let paths: Vec<PathBuf> = paths.filter(|path| self.store.is_part(path)).collect();
-        let store = Arc::clone(&self.store);
         gather::each(&*store, open.fd.as_fd(), &paths, |path, said| self.says(path, said, dump, at))
     }
 

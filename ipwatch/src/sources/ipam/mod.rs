@@ -134,7 +134,13 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Whether this file of such a directory is a part of the store. Looks at the name alone.
     fn is_part(&self, path: &Path) -> bool;
 
-    /// What the file says: all of it, each time.
+    /// The name under which what this part says is kept. Files of which their owner reads only one share a name, which
+    /// need not be that of a file that is there.
+    fn unit(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
+    /// What the unit of this name says: all of it, each time.
     ///
     /// # Errors
     /// It says nothing that can be relied upon. What it said before stands.

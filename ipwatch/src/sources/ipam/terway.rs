@@ -1,19 +1,22 @@
 //! Terway's `ResRelation.db`: which IPs it has given to the pods of this node.
 //!
 //! A bolt file; bucket `relation`, key `NAMESPACE/POD`, JSON (`types/daemon/res.go`, `PodResources`). Read
-//! are `Resources[].{type,id,eni_id,ipv4,ipv6}`, `ContainerID` and of `PodInfo` `Name`, `Namespace`,
-//! `PodUID` and `PodIP`, and nothing else. What it could hand out is the cloud's to know.
+//! are `Resources[].{type,id,eni_id,ipv4,ipv6}`, `ContainerID`, of `PodInfo` `Name`, `Namespace`, `PodUID`, `PodIP` and
+//! `PodIPs`, and of `NetConf`, which is JSON in a text, `[].IfName` and `[].BasicInfo.PodIP`, and nothing else. Where
+//! the IPs stand depends on the version and on the kind of pod: those with an ENI of their own from the cluster (PodENI,
+//! trunk; 1.7 and newer) have no resources, only the `NetConf`. What could be handed out is the cloud's to know.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::bolt::Snapshot;
 use super::document;
 use super::{Content, Directory, Store, Trouble};
 use crate::fact::{PodName, Reservation};
-use crate::sources::json::Name;
+use crate::sources::json::{self, Few, Name};
 
 const NAME: &str = "terway";
 const FILE: &str = "ResRelation.db";
@@ -67,6 +70,8 @@ struct PodResources {
     pod_info: Option<PodInfo>,
     #[serde(rename = "ContainerID")]
     container_id: Option<Name>,
+    #[serde(default)]
+    net_conf: NetConf,
 }
 
 #[derive(Deserialize)]
@@ -88,6 +93,41 @@ struct PodInfo {
     uid: Option<Name>,
     #[serde(rename = "PodIP")]
     ip: Option<Name>,
+    #[serde(rename = "PodIPs")]
+    ips: Option<IpSet>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct IpSet {
+    #[serde(rename = "IPv4")]
+    ipv4: Option<Name>,
+    #[serde(rename = "IPv6")]
+    ipv6: Option<Name>,
+}
+
+/// What the pod's interfaces were told to be. A text that says nothing of the kind is none.
+#[derive(Debug, Default)]
+struct NetConf(Vec<Interface>);
+
+impl<'de> Deserialize<'de> for NetConf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text: Option<Cow<'de, str>> = Option::deserialize(deserializer)?;
+        let interfaces = text.and_then(|text| json::parse::<Few<_, 16>>(text.as_bytes()).ok());
+        Ok(Self(interfaces.unwrap_or_default().0))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Interface {
+    basic_info: Option<BasicInfo>,
+    if_name: Option<Name>,
+}
+
+#[derive(Debug, Deserialize)]
+struct BasicInfo {
+    #[serde(rename = "PodIP")]
+    ip: Option<IpSet>,
 }
 
 pub(super) fn add(
@@ -99,41 +139,88 @@ pub(super) fn add(
     let key = String::from_utf8_lossy(key);
     let pod: PodResources = document::parse(value, &key)?;
     let info = pod.pod_info.as_ref();
+    let mut add = |network: String, ip: IpAddr, ifname: Option<String>| {
+        document::room_for_one_more(reservations.len())?;
+        reservations.push(Reservation {
+            store: NAME.to_owned(),
+            network,
+            key: document::key(path, &[&key, &ip.to_string()]),
+            ip,
+            container_id: document::text(pod.container_id.as_ref()),
+            ifname,
+            pod: info.and_then(PodInfo::named).or_else(|| named_by(&key)),
+            since: None,
+        });
+        Ok::<_, Trouble>(())
+    };
+    let mut from_resources = 0;
     for resource in pod.resources.iter().flatten() {
         for ip in resource.ips(info) {
-            document::room_for_one_more(reservations.len())?;
-            reservations.push(Reservation {
-                store: NAME.to_owned(),
-                network: document::text(resource.eni_id.as_ref()).unwrap_or_default(),
-                key: document::key(path, &[&key, &ip.to_string()]),
-                ip,
-                container_id: document::text(pod.container_id.as_ref()),
-                ifname: None,
-                pod: info.and_then(PodInfo::named).or_else(|| named_by(&key)),
-                since: None,
-            });
+            from_resources += 1;
+            add(resource.network(), ip, None)?;
+        }
+    }
+    if from_resources > 0 {
+        return Ok(());
+    }
+    for interface in &pod.net_conf.0 {
+        let ips = interface.basic_info.as_ref().and_then(|info| info.ip.as_ref());
+        for ip in ips.into_iter().flat_map(IpSet::ips) {
+            add(NAME.to_owned(), ip, document::text(interface.if_name.as_ref()))?;
         }
     }
     Ok(())
 }
 
 impl Resource {
+    /// Its ENI; in the old shape only the MAC in the id names one.
+    fn network(&self) -> String {
+        let mac = || {
+            let is_mac = |mac: &&str| mac.len() == 17 && mac.matches(':').count() == 5;
+            let (mac, _) = self.id.as_ref()?.0.split_once('.')?;
+            Some(mac).filter(is_mac).map(str::to_owned)
+        };
+        document::text(self.eni_id.as_ref()).or_else(mac).unwrap_or_else(|| NAME.to_owned())
+    }
+
     /// Its IPs. Before the fields for them there was for `eniIp` the id, `MAC.IP[-IP]`, and for `eni`
     /// the pod's IP.
     fn ips(&self, info: Option<&PodInfo>) -> Vec<IpAddr> {
-        let written = [&self.ipv4, &self.ipv6].into_iter().flatten();
-        let ips: Vec<IpAddr> = written.filter_map(|Name(text)| text.parse().ok()).collect();
-        if !ips.is_empty() {
-            return ips;
+        let written = parsed([&self.ipv4, &self.ipv6]);
+        if !written.is_empty() {
+            return written;
         }
         let kind = self.kind.as_ref().map(|Name(kind)| kind.as_str());
-        let text = match (kind, &self.id, info.and_then(|info| info.ip.as_ref())) {
-            (Some("eniIp"), Some(Name(id)), _) => id.split_once('.').map(|(_, ips)| ips),
-            (Some("eni"), _, Some(Name(ip))) => Some(ip.as_str()),
-            _ => None,
-        };
-        text.into_iter().flat_map(|text| text.split('-')).filter_map(|ip| ip.parse().ok()).collect()
+        match (kind, &self.id, info) {
+            (Some("eniIp"), Some(Name(id)), _) => {
+                let ips = id.split_once('.').map(|(_, ips)| ips);
+                let ips = ips.into_iter().flat_map(|ips| ips.split('-'));
+                ips.filter_map(|ip| ip.parse().ok()).collect()
+            }
+            (Some("eni"), _, Some(info)) => {
+                let mut ips = parsed([&info.ip, &None]);
+                let more = info.ips.iter().flat_map(IpSet::ips);
+                ips.extend(
+                    more.filter(|ip| {
+                        info.ip.as_ref().is_none_or(|Name(one)| *one != ip.to_string())
+                    }),
+                );
+                ips
+            }
+            _ => Vec::new(),
+        }
     }
+}
+
+impl IpSet {
+    fn ips(&self) -> Vec<IpAddr> {
+        parsed([&self.ipv4, &self.ipv6])
+    }
+}
+
+/// Those of these texts that are IPs.
+fn parsed(texts: [&Option<Name>; 2]) -> Vec<IpAddr> {
+    texts.into_iter().flatten().filter_map(|Name(text)| text.parse().ok()).collect()
 }
 
 impl PodInfo {

@@ -31,6 +31,17 @@ fn what_is_allocated_and_to_which_pod() {
     assert_eq!(parse(br#"{"version": "vpc-cni-ipam/1", "allocations": null}"#, ""), Ok(Vec::new()));
 }
 
+/// `backfillNetworkIface` of the datastore: what was taken over from the runtime.
+#[test]
+fn a_placeholder_is_no_interface() {
+    let migrated = VALID.replace("\"ifName\": \"eth0\"", "\"ifName\": \"unknown\"");
+    let read = parse(migrated.as_bytes(), "/a/ipam.json").unwrap();
+    assert_eq!(
+        (&read[0].ifname, &*read[0].key),
+        (&None, "/a/ipam.json#aws-cni/c1/unknown/10.0.1.5")
+    );
+}
+
 #[test]
 fn what_is_no_checkpoint() {
     let error = |text: &str| parse(text.as_bytes(), "").unwrap_err();
@@ -60,6 +71,13 @@ fn the_file_and_those_of_further_cards() {
         ("other.json", false),
     ] {
         assert_eq!(store.is_part(&dir.path().join(name)), part, "{name}");
+    }
+    let plain = Settings { aws_checkpoint: dir.path().join("ipam"), ..Settings::default() };
+    let plain = Aws::new(&plain);
+    for (name, part) in
+        [("ipam", true), ("ipam-nic-1.json", true), ("ipam-nic-1", true), ("ipam.json", false)]
+    {
+        assert_eq!(plain.is_part(&dir.path().join(name)), part, "{name}");
     }
     assert_eq!(store.read(&checkpoint), Err(Trouble::Gone));
     fs::write(&checkpoint, VALID).unwrap();

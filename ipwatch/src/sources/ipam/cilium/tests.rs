@@ -55,29 +55,71 @@ fn what_is_no_endpoint() {
 
 #[test]
 fn which_files_are_endpoints() {
-    let dir = tempfile::tempdir().unwrap();
-    let store =
-        Cilium::new(&Settings { cilium_state: dir.path().to_owned(), ..Settings::default() });
+    let store = Cilium::new(&Settings { cilium_state: "/state".into(), ..Settings::default() });
     for (below, part) in [
         ("42/ep_config.json", true),
         ("42/ep_config.h", true),
+        ("42/lxc_config.h", true),
         ("42/bpf_lxc.o", false),
-        ("42_next/ep_config.json", false),
-        ("42_next_fail/ep_config.h", false),
+        ("42_next/ep_config.json", true),
+        ("42_next_fail/ep_config.h", true),
+        ("42_stale/ep_config.h", false),
         ("templates/ep_config.h", false),
+        ("templates_next/ep_config.h", false),
     ] {
-        assert_eq!(store.is_part(&dir.path().join(below)), part, "{below}");
+        assert_eq!(store.is_part(&Path::new("/state").join(below)), part, "{below}");
     }
+}
+
+/// Those that are there, and how many IPs of which container are read.
+#[test]
+fn the_newest_shape_of_an_endpoint_counts_and_its_own_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store =
+        Cilium::new(&Settings { cilium_state: dir.path().to_owned(), ..Settings::default() });
+    fs::create_dir(dir.path().join("42_next")).unwrap();
+    let own = dir.path().join("42/ep_config.json");
+    let next = dir.path().join("42_next/ep_config.json");
+    assert_eq!(store.read(&own), Err(Trouble::Gone));
+    let newer = |id: &str| ENDPOINT.replace("\"c1\"", &format!("\"{id}\""));
+    let container = |path: &Path| {
+        let read = store.read(path).unwrap();
+        read.reservations.first().map(|one| one.container_id.clone().unwrap())
+    };
+    fs::write(&next, newer("next")).unwrap();
+    assert_eq!(container(&next).as_deref(), Some("next"), "an agent restores it");
     fs::create_dir(dir.path().join("42")).unwrap();
-    let (newer, older) = (dir.path().join("42/ep_config.json"), dir.path().join("42/ep_config.h"));
-    fs::write(&older, header(ENDPOINT)).unwrap();
-    assert_eq!(store.read(&older).unwrap().reservations.len(), 2);
-    fs::write(&newer, ENDPOINT).unwrap();
-    assert_eq!(store.read(&older).unwrap().reservations, []);
-    let read = store.read(&newer).unwrap().reservations;
-    assert!(read[0].since.is_some());
-    fs::write(&newer, "").unwrap();
-    assert!(matches!(store.read(&newer), Err(Trouble::Unreadable { effect: Some(_), .. })));
-    fs::remove_file(&newer).unwrap();
-    assert_eq!(store.read(&newer), Err(Trouble::Gone));
+    assert_eq!(container(&next), None, "there is the endpoint's own");
+    for (name, text) in [
+        ("lxc_config.h", header(&newer("first"))),
+        ("ep_config.h", header(&newer("second"))),
+        ("ep_config.json", newer("third")),
+    ] {
+        let path = dir.path().join("42").join(name);
+        fs::write(&path, text).unwrap();
+        assert_eq!(store.unit(&path), own);
+    }
+    for (id, name) in
+        [("third", "ep_config.json"), ("second", "ep_config.h"), ("first", "lxc_config.h")]
+    {
+        assert_eq!(container(&own).as_deref(), Some(id));
+        fs::remove_file(dir.path().join("42").join(name)).unwrap();
+    }
+    assert_eq!(store.read(&own), Err(Trouble::Gone));
+    fs::write(&own, "").unwrap();
+    let trouble = store.read(&own).unwrap_err();
+    assert!(matches!(&trouble, Trouble::Unreadable { effect: Some(_), .. }));
+    assert!(trouble.to_string().starts_with("ep_config.json: torn"), "{trouble}");
+}
+
+/// `serializableEndpoint` of 1.16 and newer.
+#[test]
+fn newer_documents_name_the_pods_uid_and_interface() {
+    let json = ENDPOINT.replace(
+        "\"K8sNamespace\"",
+        "\"K8sUID\": \"u1\", \"ContainerIfName\": \"eth0\", \"NetnsCookie\": 7, \"K8sNamespace\"",
+    );
+    let read = parse(json.as_bytes(), "/state/42").unwrap();
+    assert_eq!(read[0].ifname.as_deref(), Some("eth0"));
+    assert_eq!(read[0].pod.as_ref().unwrap().uid.as_deref(), Some("u1"));
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::bounded;
 use crate::fact::{Fact, Origin, RangePart};
 use crate::sources::ipam::Settings;
+use crate::sources::ipam::cilium::Cilium;
 use crate::sources::ipam::host_local::HostLocal;
 
 /// host-local below a directory of the test's own, followed by hand: a turn is taken when the test says.
@@ -19,11 +20,15 @@ struct Following {
 
 impl Following {
     fn new(prepare: impl FnOnce(&Path)) -> Self {
+        Self::of(prepare, |settings| Arc::new(HostLocal::new(settings)))
+    }
+
+    fn of(prepare: impl FnOnce(&Path), store: impl FnOnce(&Settings) -> Arc<dyn Store>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
-        let settings = settings(dir.path());
+        let store = store(&settings(dir.path()));
         let (emit, facts) = Emit::channel(4_096);
-        let mut follower = Follower::new(Arc::new(HostLocal::new(&settings)), emit);
+        let mut follower = Follower::new(store, emit);
         follower.open().unwrap();
         Self { dir, follower, facts, next: None }
     }
@@ -66,9 +71,11 @@ impl Following {
                 if complete { "whole" } else { "cut" }.to_owned()
             }
             What::Reservation(it) => {
-                assert!(it.since.is_some() && it.store == "host-local");
                 let id = it.container_id.unwrap();
-                assert!(it.key.ends_with(&format!("{}/{}", it.network, it.ip)));
+                assert!(it.since.is_some());
+                assert!(
+                    it.store == "cilium" || it.key.ends_with(&format!("{}/{}", it.network, it.ip))
+                );
                 format!("{} {id}", short(&it.key))
             }
             What::ReservationGone { key, .. } => format!("{} gone", short(&key)),
@@ -486,4 +493,42 @@ fn a_configuration_may_be_a_link() {
     symlink("..2", at("..data_tmp")).unwrap();
     fs::rename(at("..data_tmp"), at("..data")).unwrap();
     assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "end"]);
+}
+
+/// An agent that is upgraded writes the newer shape beside the older one, and then removes that: the endpoint has its IP
+/// all the time. One that is downgraded does the reverse.
+#[test]
+fn an_endpoint_keeps_its_ip_while_its_shape_changes() {
+    let json = |id: &str| format!(r#"{{"ID": 42, "dockerID": "{id}", "IPv4": "10.0.1.5"}}"#);
+    let header = |id: &str| {
+        use base64::Engine as _;
+        let coded = base64::engine::general_purpose::STANDARD.encode(json(id));
+        format!(" * CILIUM_BASE64_1.9:{coded}\n")
+    };
+    let prepare = |dir: &Path| {
+        fs::create_dir_all(dir.join("cilium/42")).unwrap();
+        fs::write(dir.join("cilium/42/ep_config.h"), header("c1")).unwrap();
+    };
+    let mut it = Following::of(prepare, |settings| Arc::new(Cilium::new(settings)));
+    let endpoint = it.dir.path().join("cilium/42");
+    let (older, newer) = (endpoint.join("ep_config.h"), endpoint.join("ep_config.json"));
+    let key = format!("{}#42/10.0.1.5", endpoint.display()).replacen('/', "", 1);
+    assert_eq!(
+        it.settle(),
+        ["began".to_owned(), format!("{key} c1"), "whole".into(), "Active".into()]
+    );
+
+    fs::write(&newer, json("c1")).unwrap();
+    let told = it.settle();
+    assert!(told.iter().all(|word| *word == format!("{key} c1")), "{told:?}");
+    fs::write(&older, header("c1")).unwrap();
+    fs::remove_file(&older).unwrap();
+    assert_eq!(it.settle(), Vec::<String>::new());
+
+    fs::write(&older, header("c1")).unwrap();
+    fs::remove_file(&newer).unwrap();
+    let told = it.settle();
+    assert!(told.iter().all(|word| *word == format!("{key} c1")), "{told:?}");
+    fs::remove_file(&older).unwrap();
+    assert_eq!(it.settle(), [format!("{key} gone")]);
 }

@@ -61,7 +61,7 @@ fn a_deep_value_in_a_field_that_is_not_read_is_skipped_and_in_one_that_is_told()
     let mut into = Vec::new();
     let mut put = |json: String| add(&mut into, Path::new("/t"), b"a/b", json.as_bytes());
     let fields = r#""Resources":[{"type":"eniIp","id":"m.10.0.0.1"}]"#;
-    put(format!(r#"{{{fields},"NetConf":{}}}"#, deep(100))).unwrap();
+    put(format!(r#"{{{fields},"NetNs":{}}}"#, deep(100))).unwrap();
     assert!(put(format!(r#"{{"Resources":{}}}"#, deep(100))).is_err());
     assert!(put(format!(r#"{{"PodInfo":{}}}"#, deep(100_000))).is_err());
     assert!(put(format!(r#"{{{fields},"ContainerID":"{}"}}"#, "x".repeat(10_000))).is_err());
@@ -79,4 +79,48 @@ fn only_its_file_is_a_part() {
     assert!(store.is_part(Path::new("/var/lib/cni/terway/ResRelation.db")));
     assert!(!store.is_part(Path::new("/var/lib/cni/terway/pod.db")));
     assert_eq!(store.directories()[0].path, Path::new("/var/lib/cni/terway"));
+}
+
+fn of_one(json: &str) -> Vec<Reservation> {
+    let mut into = Vec::new();
+    add(&mut into, Path::new("/t/ResRelation.db"), b"shop/api-0", json.as_bytes()).unwrap();
+    into
+}
+
+/// `PodResources` of Terway 1.7: a pod with an ENI of its own (PodENI, or a member of a trunk).
+#[test]
+fn a_pod_with_an_eni_from_the_cluster_has_its_ips_in_the_configuration_alone() {
+    let conf = r#"[{"BasicInfo":{"PodCIDR":{"IPv4":"10.0.5.0/24"},"PodIP":{"IPv4":"10.0.5.7","IPv6":"fd00::7"},
+        "GatewayIP":{"IPv4":"10.0.5.253"}},"ENIInfo":{"MAC":"00:16:3e:00:00:07","Trunk":true},"IfName":"eth0"},
+        {"BasicInfo":{"PodIP":{"IPv4":"10.0.6.7"}},"IfName":"eth1"}]"#;
+    let json = serde_json::json!({
+        "Resources": null, "ContainerID": "c7", "NetConf": conf,
+        "PodInfo": {"Name": "api-0", "Namespace": "shop", "PodENI": true, "PodIP": "", "PodUID": "u7"},
+    });
+    let read = of_one(&json.to_string());
+    let short = |r: &Reservation| format!("{} {}", r.ip, r.ifname.as_deref().unwrap());
+    let short: Vec<String> = read.iter().map(short).collect();
+    assert_eq!(short, ["10.0.5.7 eth0", "fd00::7 eth0", "10.0.6.7 eth1"]);
+    assert_eq!((&*read[0].network, read[0].container_id.as_deref()), ("terway", Some("c7")));
+    assert_eq!(read[0].pod.as_ref().unwrap().uid.as_deref(), Some("u7"));
+    // Where the resources say it, the configuration adds nothing.
+    let both = r#"{"Resources":[{"type":"eniIp","eni_id":"eni-1","ipv4":"10.0.3.1"}],"NetConf":"[{\"BasicInfo\":{\"PodIP\":{\"IPv4\":\"10.0.3.1\"}}}]"}"#;
+    assert_eq!(of_one(both).len(), 1);
+    for nothing in [r#"{"NetConf":""}"#, r#"{"NetConf":null}"#, r#"{"NetConf":"{"}"#, "{}"] {
+        assert_eq!(of_one(nothing), [], "{nothing}");
+    }
+}
+
+/// Terway 1.0.10.
+#[test]
+fn old_shapes_name_their_network_and_all_ips_of_a_pod() {
+    let old = of_one(r#"{"Resources":[{"type":"eniIp","id":"00:16:3e:00:00:01.10.0.3.19"}]}"#);
+    assert_eq!(
+        (&*old[0].network, old[0].ip.to_string()),
+        ("00:16:3e:00:00:01", "10.0.3.19".into())
+    );
+    let whole = r#"{"Resources":[{"type":"eni","id":"00:16:3e:00:00:02"}],
+        "PodInfo":{"PodIP":"","PodIPs":{"IPv4":"10.0.3.20","IPv6":"fd00::20"}}}"#;
+    let ips: Vec<String> = of_one(whole).iter().map(|r| r.ip.to_string()).collect();
+    assert_eq!(ips, ["10.0.3.20", "fd00::20"]);
 }
