@@ -341,12 +341,7 @@ async fn listen(listener: Listener, emit: Emit) {
 }
 
 fn watch_cni(config: &Config, emit: &Emit, readings: &Readings) {
-    let (dirs, out, readings) = (config.cni.cache_dirs.clone(), emit.clone(), readings.clone());
-    tokio::spawn(async move {
-        if let Err(error) = cni::run(dirs, out.clone(), readings).await {
-            let _ = tell_source(&out, "cni", SourceStatus::Down, error.to_string()).await;
-        }
-    });
+    tokio::spawn(cni::run(config.cni.cache_dirs.clone(), emit.clone(), readings.clone()));
 }
 
 /// Whoever looks once subscribes to nothing.

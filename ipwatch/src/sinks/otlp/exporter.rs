@@ -7,6 +7,7 @@ use super::transport::{Payload, Refusal, Transport};
 use crate::escape::escape;
 use crate::sinks::queue::{Item, Kind, Queue};
 use crate::sinks::wire::Origin;
+use crate::sources::pause::Pauses;
 use crate::sources::socket::Paused;
 
 /// Maximum number of items in one request.
@@ -45,7 +46,7 @@ impl Exporter {
     async fn deliver(&mut self, batch: Vec<Item>) {
         let count = batch.len() as u64;
         let payload = payload(batch, &self.origin);
-        let mut wait = BACKOFF.0;
+        let mut pauses = Pauses::new(BACKOFF);
         loop {
             match self.transport.send(&payload).await {
                 Ok(taken) => {
@@ -71,10 +72,9 @@ impl Exporter {
                     }
                 }
             }
-            wait = match self.pause(wait).await {
-                Paused::Over => (wait * 2).min(BACKOFF.1),
-                Paused::Early => BACKOFF.0,
-            };
+            if let Paused::Early = self.pause(pauses.after_failure()).await {
+                pauses.begin_anew();
+            }
         }
     }
 

@@ -10,7 +10,7 @@ mod watch;
 use std::path::PathBuf;
 
 use crate::reading::Readings;
-use crate::sources::{Closed, Emit};
+use crate::sources::Emit;
 
 /// Where libcni keeps its cache: now, and before CNI 0.7 under `/var/lib/cni/cache`.
 #[must_use]
@@ -47,21 +47,8 @@ pub fn logs() -> Vec<PathBuf> {
     .to_vec()
 }
 
-/// Reads the cache, whole, and then follows it. Directories that are not there yet are waited for.
-///
-/// # Errors
-/// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when inotify breaks.
-pub async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) -> Result<(), Stopped> {
-    watch::run(directories, emit, readings).await
-}
-
-/// Why [`run`] ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Stopped {
-    /// The daemon is going down.
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    /// inotify broke.
-    #[error("watching the CNI result cache: {0}")]
-    Io(#[from] std::io::Error),
+/// Reads the cache, whole, and then follows it until the daemon goes down. Directories that are not there yet are waited
+/// for.
+pub async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) {
+    watch::run(directories, emit, readings).await;
 }

@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use inotify::WatchMask;
 use tokio::io::Interest;
 
-use super::Stopped;
 use super::cache::{self, CacheError};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, Unreadable, What};
 use crate::reading::{self, Readings, Target};
-use crate::sources::Emit;
+use crate::sources::pause::Pauses;
 use crate::sources::ready::ready;
 use crate::sources::watches::{Event, Watches};
+use crate::sources::{Closed, Emit};
 
 /// Files that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
@@ -28,27 +29,66 @@ const FILES: WatchMask = WatchMask::CLOSE_WRITE
 /// Unreadable files that are tried again at every event.
 const MOST_RETRIED: usize = 64;
 
-/// Follows the cache. Where a directory of it hangs in the kernel, another follower takes over and leaves that one out
-/// until it answers.
-pub(super) async fn run(
+/// The first and the longest pause after inotify broke.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Follows the cache until the daemon goes down. Where a directory of it hangs in the kernel, another follower takes over
+/// and leaves that one out until it answers. Where inotify breaks (other processes of the user may have all instances),
+/// the source is down and is tried again.
+pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) {
+    run_by(|| Watches::new(FILES), directories, emit, readings).await;
+}
+
+/// With watches that are opened like this.
+async fn run_by(
+    mut open: impl FnMut() -> io::Result<Watches>,
     directories: Vec<PathBuf>,
     emit: Emit,
     readings: Readings,
-) -> Result<(), Stopped> {
+) {
+    let mut pauses = Pauses::new(AGAIN);
     loop {
-        let hangs = follow(directories.clone(), &emit, &readings).await?;
-        tracing::warn!("{hangs} does not answer: the CNI result cache is read without it");
+        let followed = match open() {
+            Ok(watches) => {
+                let cache = Cache::new(directories.clone(), watches);
+                follow(cache, &emit, &readings, &mut pauses).await
+            }
+            Err(error) => Err(error.into()),
+        };
+        match followed {
+            Ok(hangs) => {
+                tracing::warn!("{hangs} does not answer: the CNI result cache is read without it");
+            }
+            Err(Stopped::Closed(Closed)) => return,
+            Err(Stopped::Io(error)) => {
+                let detail = format!("cannot watch the CNI result cache: {error}");
+                let source = Source { name: "cni".to_owned(), status: SourceStatus::Down, detail };
+                if emit.send(vec![fact(clock::now(), What::Source(source))]).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(pauses.after_failure()).await;
+            }
+        }
     }
+}
+
+/// Why it is followed no more.
+#[derive(Debug, thiserror::Error)]
+enum Stopped {
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// Until something hangs: what that is.
 async fn follow(
-    directories: Vec<PathBuf>,
+    mut cache: Cache,
     emit: &Emit,
     readings: &Readings,
+    pauses: &mut Pauses,
 ) -> Result<Target, Stopped> {
     let mut returns = readings.returns();
-    let mut cache = Cache::new(directories)?;
     let readable = ready(cache.watches.fd()?, Interest::READABLE)?;
     let (mut first, mut anew) = (true, true);
     loop {
@@ -67,6 +107,7 @@ async fn follow(
             Err(hangs) => return Ok(hangs),
         };
         emit.send(facts).await?;
+        pauses.begin_anew();
         (first, anew) = (false, false);
     }
 }
@@ -94,15 +135,15 @@ struct Pending {
 }
 
 impl Cache {
-    fn new(directories: Vec<PathBuf>) -> io::Result<Self> {
-        Ok(Self {
+    fn new(directories: Vec<PathBuf>, watches: Watches) -> Self {
+        Self {
             directories,
-            watches: Watches::new(FILES)?,
+            watches,
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
             told_unreadable: BTreeMap::new(),
             told: None,
-        })
+        }
     }
 
     /// The facts of a scan, or of the events that have queued.

@@ -20,6 +20,7 @@ use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
 use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
 use crate::reading::{self, Readings, Target};
+use crate::sources::pause::Pauses;
 use crate::sources::ready::ready;
 use crate::sources::watches::{Event, Watches};
 use crate::sources::{Closed, Emit, Unheard};
@@ -42,17 +43,20 @@ const MOST_ENTRIES: usize = 262_144;
 /// How long a directory must be gone before its files are: some stores replace one by two renames.
 const GONE_AFTER: u64 = 200_000_000;
 
-/// The first and the longest pause after inotify broke. Each is twice the one before.
+/// The first and the longest pause after inotify broke.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
 pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, first: Unheard) {
     let store: Arc<dyn Store> = Arc::from(store);
     let mut first = Some(first);
-    let mut pause = AGAIN.0;
+    let mut pauses = Pauses::new(AGAIN);
     let mut follower = Follower::new(Arc::clone(&store), emit.clone());
     loop {
-        let Ok((back, stopped)) = session(follower, &readings, &mut first).await else { return };
+        let Ok((back, stopped)) = session(follower, &readings, &mut first, &mut pauses).await
+        else {
+            return;
+        };
         follower = match (back, stopped) {
             (Some(follower), Stopped::Io(error)) => {
                 let mut follower = follower;
@@ -60,8 +64,7 @@ pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, f
                     return;
                 }
                 first = None;
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(AGAIN.1);
+                tokio::time::sleep(pauses.after_failure()).await;
                 follower
             }
             // The thread hangs and has the follower with it: another one leaves out what it hangs at.
@@ -90,6 +93,7 @@ async fn session(
     mut follower: Follower,
     readings: &Readings,
     first: &mut Option<Unheard>,
+    pauses: &mut Pauses,
 ) -> io::Result<(Option<Follower>, Stopped)> {
     let (name, mut returns) = (follower.store.name(), readings.returns());
     let readable = match follower.open().and_then(|fd| ready(fd, Interest::READABLE)) {
@@ -109,7 +113,10 @@ async fn session(
         };
         *first = None;
         let next = match turned {
-            Ok(next) => next,
+            Ok(next) => {
+                pauses.begin_anew();
+                next
+            }
             Err(stopped) => return Ok((Some(follower), stopped)),
         };
         tokio::select! {

@@ -12,6 +12,7 @@ use crate::fact::{SourceStatus, What};
 use crate::reading::Readings;
 use crate::sources::Unheard;
 use crate::sources::errors::within;
+use crate::sources::pause::Pauses;
 use crate::sources::socket::{Paused, Way};
 
 /// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
@@ -151,16 +152,14 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
 
 /// Waits until the socket is there. Where it really is.
 pub(super) async fn appear(candidate: &Candidate, pace: &Pace) -> PathBuf {
-    let (shortest, longest) = pace.retry;
-    let mut pause = shortest;
+    let mut pauses = Pauses::new(pace.retry);
     loop {
         if let Ok(Some(real)) = candidate.find().await {
             return real;
         }
-        pause = match candidate.way.pause(pause).await {
-            Paused::Over => (pause * 2).min(longest),
-            Paused::Early => shortest,
-        };
+        if let Paused::Early = candidate.way.pause(pauses.after_failure()).await {
+            pauses.begin_anew();
+        }
     }
 }
 

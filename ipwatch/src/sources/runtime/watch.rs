@@ -20,6 +20,7 @@ use crate::clock;
 use crate::fact::{Life, Sandbox, SourceStatus, What};
 use crate::reading::Readings;
 use crate::sources::errors::{Unconnected, within};
+use crate::sources::pause::Pauses;
 use crate::sources::socket::Paused;
 use crate::sources::{Closed, Emit, Unheard};
 
@@ -193,8 +194,7 @@ impl Watch {
 
     /// Until the daemon goes down. Lets go of `first` once the runtime has answered, or failed.
     pub(super) async fn run(mut self, mut first: Option<Unheard>) {
-        let (shortest, longest) = self.parts.pace.retry;
-        let mut pause = shortest;
+        let mut pauses = Pauses::new(self.parts.pace.retry);
         loop {
             let Some(seat) = self.seat().await else { return };
             // Before any other has told what it has: this one's silence is not a denial.
@@ -204,7 +204,7 @@ impl Watch {
                     return;
                 }
             }
-            let error = match self.session(&seat, &mut first, &mut pause).await {
+            let error = match self.session(&seat, &mut first, &mut pauses).await {
                 Ended::Closed => return,
                 Ended::Failed(error) => error,
             };
@@ -214,10 +214,9 @@ impl Watch {
             if told.is_err() {
                 return;
             }
-            pause = match self.candidate.way.pause(pause).await {
-                Paused::Over => (pause * 2).min(longest),
-                Paused::Early => shortest,
-            };
+            if let Paused::Early = self.candidate.way.pause(pauses.after_failure()).await {
+                pauses.begin_anew();
+            }
             self.candidate.may_be_asked(&self.parts.pace).await;
         }
     }
@@ -236,7 +235,7 @@ impl Watch {
         &mut self,
         seat: &Seat,
         first: &mut Option<Unheard>,
-        pause: &mut Duration,
+        pauses: &mut Pauses,
     ) -> Ended {
         let ended: Result<Infallible, Ended> = async {
             find::found(&self.parts).await?;
@@ -259,7 +258,7 @@ impl Watch {
                 let took = self.round(seat, &client, stream.as_ref(), limit).await?;
                 due.done(took, self.regular(stream.as_ref()), &pace);
                 *first = None;
-                *pause = pace.retry.0;
+                pauses.begin_anew();
                 self.wait(seat, &client, &mut stream, &mut due).await?;
             }
         }

@@ -37,13 +37,21 @@ impl Following {
 }
 
 fn follow(prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
+    follow_by(|| Watches::new(FILES), prepare, test);
+}
+
+fn follow_by(
+    open: impl FnMut() -> io::Result<Watches> + Send + 'static,
+    prepare: impl FnOnce(&Path),
+    test: impl AsyncFnOnce(&mut Following),
+) {
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (emit, facts) = Emit::channel(64);
         let paths = ["results", "cache/results"].map(|below| dir.path().join(below)).to_vec();
-        let running = tokio::spawn(run(paths, emit, Readings::default()));
+        let running = tokio::spawn(run_by(open, paths, emit, Readings::default()));
         test(&mut Following { dir, facts }).await;
         running.abort();
     });
@@ -190,5 +198,26 @@ fn an_entry_in_both_directories_goes_with_the_last() {
         assert!(!seen.iter().any(|what| gone(what, "a")));
         fs::remove_file(following.path("cache/results/a")).unwrap();
         following.until(&mut seen, |what| gone(what, "a")).await;
+    });
+}
+
+/// As where other processes of this user have all of the inotify instances that there are.
+#[test]
+fn where_inotify_breaks_it_is_tried_again() {
+    let mut refusals = 1..=1;
+    let open = move || match refusals.next() {
+        Some(_) => Err(rustix::io::Errno::MFILE.into()),
+        None => Watches::new(FILES),
+    };
+    let prepare = |dir: &Path| {
+        fs::create_dir_all(dir.join("results")).unwrap();
+        fs::write(dir.join("results/c"), sample("c", "10.0.0.4/24")).unwrap();
+    };
+    follow_by(open, prepare, async |following: &mut Following| {
+        let mut seen = following.next().await;
+        let down = status(&seen[0]).expect("how it stands");
+        assert!(down.0 == SourceStatus::Down && down.1.contains("open files"), "{down:?}");
+        following.until(&mut seen, |what| status(what) == Some((SourceStatus::Active, ""))).await;
+        assert!(seen.iter().any(|what| matches!(what, What::Attachment(_))), "{seen:?}");
     });
 }
