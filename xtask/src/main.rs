@@ -6,7 +6,7 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
 //! - `instructions [--accept]`: what the pure half costs, against what is committed.
 //! - `recordings [NAME]…`: `recordings/*.jsonl`, each from the end-to-end test of a field case.
@@ -60,9 +60,9 @@ Usage: cargo xtask COMMAND
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [systemd|shipped] [KERNEL]... [-- FILTER...]
+  vm [systemd|shipped|long] [KERNEL]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU; systemd: booted by it; shipped:
-                              optimised; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
+                              optimised; long: in their long form; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
   support [--table | KERNEL...]
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]

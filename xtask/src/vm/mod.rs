@@ -79,6 +79,15 @@ const ON_THE_OLDEST: [&str; 10] = [
 const IN_BETWEEN: [&str; 4] =
     ["tracing::", "probes::every_event", "stuck::a_killed_reader", "cni_calls::calls_are_told"];
 
+/// How much is tested.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extent {
+    /// All tests that depend on the kernel, and the lower rung of each kernel; else kernels share the work.
+    pub(crate) every_rung: bool,
+    /// Tests in their long form (`IPWATCH_TEST_LONG`).
+    pub(crate) long: bool,
+}
+
 /// One run of the test binary inside.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -105,12 +114,12 @@ impl Run {
     }
 }
 
-/// `cargo xtask vm [systemd|shipped] [KERNEL]… [-- FILTER…]`.
+/// `cargo xtask vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
     let (names, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
     let (how, names) = match names {
-        [how @ ("systemd" | "shipped"), names @ ..] => (*how, names),
+        [how @ ("systemd" | "shipped" | "long"), names @ ..] => (*how, names),
         _ => ("", names),
     };
     let by_systemd = how == "systemd";
@@ -129,13 +138,14 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
             continue;
         }
         let mut binaries = build::for_machine(machine)?;
-        if !how.is_empty() && machine == Machine::own()? {
+        if matches!(how, "systemd" | "shipped") && machine == Machine::own()? {
             binaries = binaries.shipped()?;
         }
         if by_systemd {
             tally.add(&systemd::test(&its, &binaries, filters));
         } else {
-            tally.add(&all(&its, &binaries, filters, true));
+            let extent = Extent { every_rung: true, long: how == "long" };
+            tally.add(&all(&its, &binaries, filters, extent));
         }
     }
     println!("{tally}");
@@ -154,7 +164,9 @@ pub(crate) fn arm64() -> Result<Tally> {
     let mut tally = Tally::default();
     for kernel in ARM64 {
         let began = Instant::now();
-        tally.add(&test(kernel, &binaries, &[], true));
+        // In their usual form: this machine is too slow for the other.
+        let extent = Extent { every_rung: true, long: false };
+        tally.add(&test(kernel, &binaries, &[], extent));
         println!("Linux {}: {} s", kernel.name, began.elapsed().as_secs());
     }
     Ok(tally)
@@ -169,13 +181,13 @@ pub(crate) fn all(
     kernels: &[Stock],
     binaries: &Binaries,
     filters: &[&str],
-    every_rung: bool,
+    extent: Extent,
 ) -> Tally {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut tally = Tally::default();
         while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-            tally.add(&test(*kernel, binaries, filters, every_rung));
+            tally.add(&test(*kernel, binaries, filters, extent));
         }
         tally
     };
@@ -190,14 +202,9 @@ pub(crate) fn all(
     })
 }
 
-/// Boots one kernel and runs the tests in it, on every rung if `every_rung`. What this machine lacks for a VM is a
+/// Boots one kernel and runs the tests in it. What this machine lacks for a VM is a
 /// skip, and in CI a failure.
-pub(crate) fn test(
-    kernel: Stock,
-    binaries: &Binaries,
-    filters: &[&str],
-    every_rung: bool,
-) -> Tally {
+pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str], extent: Extent) -> Tally {
     // What is fetched for all of them, one alone fetches.
     static FETCHING: Mutex<()> = Mutex::new(());
     let parts = || -> Result<_> {
@@ -210,7 +217,8 @@ pub(crate) fn test(
         Err(error) => return lacking(&format!("Linux {}", kernel.name), &error),
     };
     twice(kernel, || {
-        boot(&emulator, kernel, &fetched, binaries, &runs(kernel, filters, every_rung))
+        let runs = runs(kernel, filters, extent.every_rung);
+        boot(&emulator, kernel, &fetched, binaries, &runs, extent.long)
     })
 }
 
@@ -285,9 +293,12 @@ fn boot(
     fetched: &kernel::Fetched,
     binaries: &Binaries,
     runs: &[Run],
+    long: bool,
 ) -> Result<Option<Tally>> {
-    let image = image(kernel, fetched, binaries, &initramfs::script(runs, binaries.shipped))?;
-    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
+    let script = initramfs::script(runs, binaries.shipped, long);
+    let image = image(kernel, fetched, binaries, &script)?;
+    let limits = if long { qemu::Limits::LONG } else { qemu::Limits::USUAL };
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[], limits)
 }
 
 /// The file system of a VM that does so.
@@ -308,7 +319,8 @@ pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
     let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
     let image = image(kernel, &fetched, binaries, "support\n")?;
     let mut said = None;
-    qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], |line| {
+    let limits = qemu::Limits::USUAL;
+    qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], limits, |line| {
         said = said.take().or(line.strip_prefix("ipwatch-support: ").map(str::to_owned));
     })?;
     said.with_context(|| format!("the daemon said nothing on Linux {}", kernel.name))
@@ -333,7 +345,8 @@ pub(crate) fn recordings(
             said.entry(name.to_owned()).or_default().extend([packed.trim_end(), "\n"]);
         }
     };
-    let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], hear)?;
+    let limits = qemu::Limits::USUAL;
+    let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], limits, hear)?;
     ensure!(tally.is_some_and(|tally| tally.failed == 0), "a test to be recorded failed");
     Ok(said)
 }
