@@ -12,7 +12,7 @@
 //! - `recordings [NAME]…`: `recordings/*.jsonl`, each from the end-to-end test of a field case.
 //! - `pictures`: those of the documentation, from their sources.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
-//! - `bench`: the figures that the design promises.
+//! - `bench [--before COMMIT] [FILTER]…`: the figures that the design promises.
 //!
 //! What a command needs of the machine it installs by apt, and says so ([`setup`]). What is costly to
 //! fetch or build stays in a cache outside the checkout ([`place`]).
@@ -70,7 +70,8 @@ Usage: cargo xtask COMMAND
   instructions [--accept]     count what the pure half costs; compare it with what is committed, or commit it
   recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
-  bench [FILTER]...           measure what the design promises (root)";
+  bench [--before COMMIT] [FILTER]...
+                              measure what the design promises (root); --before: beside the build of that commit";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
