@@ -1,6 +1,7 @@
 //! What processes that come and go cost: 1,000 a second for a minute, and one of 5,000 threads that is killed at once.
 //!
-//! With `IPWATCH_BENCH_BEFORE` another build of the daemon (its path) is measured beside this one, in the same run.
+//! With `IPWATCH_BENCH_BEFORE` (`cargo xtask bench --before COMMIT`) another build of the daemon (its path) is measured
+//! beside this one, in the same run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,44 +18,100 @@ const A_SECOND: u32 = 1_000;
 const SECONDS: u32 = 60;
 const THREADS: u32 = 5_000;
 
-/// The daemons that are compared, by their names in the figures.
-fn builds() -> Vec<(&'static str, PathBuf)> {
-    let before =
-        std::env::var_os("IPWATCH_BENCH_BEFORE").map(|path| ("before: ", PathBuf::from(path)));
-    before.into_iter().chain([("", binary())]).collect()
+/// What any build understands: an unknown key is an error.
+const PLAIN: &str = "[runtime]\nsockets = []\n";
+
+/// Events that have no place in the ring buffer of addresses. The first ones had, until they got one of their own.
+const OF_TASKS: [&str; 8] = [
+    "process-fork",
+    "process-exec",
+    "process-exit",
+    "netns-release",
+    "task-freed",
+    "netns-join",
+    "sigkill",
+    "group-exit",
+];
+const ELSEWHERE: [&str; 4] = ["cni-call", "netns-list", "task-list", "file-list"];
+
+/// A daemon that is measured.
+struct Build {
+    /// In front of its figures.
+    name: &'static str,
+    /// Of its netns and its state.
+    hint: &'static str,
+    path: PathBuf,
+    config: Config,
+    /// Tasks are told through the ring buffer of addresses.
+    shares: bool,
 }
 
-/// Begins of processes that were told or counted, and events that were lost.
-fn told(daemon: &Daemon) -> (u64, u64) {
-    let probes = daemon.list("probes", &["doctor"]);
-    let sum = |key: &str| probes.iter().filter_map(|probe| probe[key].as_u64()).sum::<u64>();
-    (sum("seen"), sum("lost"))
+/// The daemons that are compared.
+fn builds() -> Vec<Build> {
+    let before = std::env::var_os("IPWATCH_BENCH_BEFORE").map(|path| Build {
+        name: "before: ",
+        hint: "before",
+        path: path.into(),
+        config: Config::of(PLAIN),
+        shares: true,
+    });
+    let now =
+        Build { name: "", hint: "now", path: binary(), config: Config::default(), shares: false };
+    before.into_iter().chain([now]).collect()
 }
 
-pub(crate) fn of_processes(lab: &Lab) {
-    for (name, path) in builds() {
-        let hint = if name.is_empty() { "now" } else { "before" };
-        let daemon = start(lab, path, hint);
-        let netns = Netns::new(lab, hint);
-        netns.veth_to_host();
-        netns.add_address(&lab.cidr(7), "eth0");
-        come_and_go(&daemon, &netns, name);
-        end_at_once(&daemon, &netns, name);
+/// What `doctor` counts.
+struct Told {
+    /// Events that were told or counted.
+    seen: u64,
+    lost: u64,
+    /// Records that came through the ring buffer of addresses.
+    through_ring: u64,
+}
+
+impl Build {
+    fn told(&self, daemon: &Daemon) -> Told {
+        let probes = daemon.list("probes", &["doctor"]);
+        let in_ring = |event: &str| {
+            !ELSEWHERE.contains(&event) && (self.shares || !OF_TASKS.contains(&event))
+        };
+        let (mut seen, mut lost, mut through_ring) = (0, 0, 0);
+        for probe in &probes {
+            let events = probe["seen"].as_u64().unwrap_or(0);
+            seen += events;
+            lost += probe["lost"].as_u64().unwrap_or(0);
+            if in_ring(probe["event"].as_str().unwrap_or_default()) {
+                through_ring += events;
+            }
+        }
+        Told { seen, lost, through_ring }
     }
 }
 
-fn start(lab: &Lab, path: PathBuf, hint: &str) -> Daemon {
-    let state = lab.subdir(&format!("state-{hint}"));
-    let mut daemon = Daemon::spawn_by(Command::new(path), lab, &Config::default(), &state);
+pub(crate) fn of_processes(lab: &Lab) {
+    for build in builds() {
+        let daemon = start(lab, &build);
+        let netns = Netns::new(lab, build.hint);
+        netns.veth_to_host();
+        netns.add_address(&lab.cidr(7), "eth0");
+        come_and_go(&daemon, &netns, &build);
+        end_at_once(&daemon, &netns, &build);
+    }
+}
+
+fn start(lab: &Lab, build: &Build) -> Daemon {
+    let state = lab.subdir(&format!("state-{}", build.hint));
+    let mut daemon = Daemon::spawn_by(Command::new(&build.path), lab, &build.config, &state);
     daemon.await_ready();
     quiet();
     daemon
 }
 
-fn come_and_go(daemon: &Daemon, netns: &Netns, name: &str) {
+fn come_and_go(daemon: &Daemon, netns: &Netns, build: &Build) {
+    let name = build.name;
     let (rate, seconds) = (A_SECOND.to_string(), SECONDS.to_string());
     let mut churn = Helper::new(Role::Churn).inside(netns).arg(&rate).arg(&seconds).start();
-    let (seen, lost) = told(daemon);
+    let first = build.told(daemon);
     let before = Usage::of(daemon.pid());
     churn.tell("go");
     let made: u32 = churn.hear().parse().expect("a number");
@@ -62,17 +119,25 @@ fn come_and_go(daemon: &Daemon, netns: &Netns, name: &str) {
     let rate = made / SECONDS;
     let shown = format!("{:.2} % of a core at {rate} a second", before.cpu_percent(&after));
     figure(&format!("{name}processes that come and go for 60 s, CPU"), "< 2 %", &shown);
-    let (all, gone) = told(daemon);
+    let last = build.told(daemon);
     let lines = daemon.log().lines().filter(|line| line.contains("lost")).count();
-    let shown = format!("{} of {} lost, {lines} losses told", gone - lost, all - seen);
+    let (lost, seen) = (last.lost - first.lost, last.seen - first.seen);
+    let shown = format!("{lost} of {seen} lost, {lines} losses told");
     figure(&format!("{name}processes that come and go for 60 s, events"), "none lost", &shown);
+    ring_of_addresses(&format!("{name}processes that come and go for 60 s"), &first, &last);
 }
 
-fn end_at_once(daemon: &Daemon, netns: &Netns, name: &str) {
+fn ring_of_addresses(what: &str, first: &Told, last: &Told) {
+    let shown = format!("{} records", last.through_ring - first.through_ring);
+    figure(&format!("{what}, in the ring buffer that addresses use"), "none", &shown);
+}
+
+fn end_at_once(daemon: &Daemon, netns: &Netns, build: &Build) {
+    let name = build.name;
     let count = THREADS.to_string();
     let mut threads = Helper::new(Role::Threads).inside(netns).arg(&count).start();
     std::thread::sleep(Duration::from_secs(2));
-    let (_, lost) = told(daemon);
+    let first = build.told(daemon);
     let before = Usage::of(daemon.pid());
     threads.signal(libc::SIGKILL);
     assert!(threads.ends(30), "it does not end");
@@ -80,6 +145,8 @@ fn end_at_once(daemon: &Daemon, netns: &Netns, name: &str) {
     let after = Usage::of(daemon.pid());
     let shown = format!("{:.2} % of a core over 5 s and more", before.cpu_percent(&after));
     figure(&format!("{name}{THREADS} threads killed at once, CPU"), "< 2 %", &shown);
-    let shown = format!("{} lost", told(daemon).1 - lost);
+    let last = build.told(daemon);
+    let shown = format!("{} lost", last.lost - first.lost);
     figure(&format!("{name}{THREADS} threads killed at once, events"), "none lost", &shown);
+    ring_of_addresses(&format!("{name}{THREADS} threads killed at once"), &first, &last);
 }

@@ -13,7 +13,7 @@ support::tests! {
     each_is_found_without_a_sweep needs [Fuse] @ Alone Kernel Stock Rung,
     each_is_found_by_the_sweep_alone needs [Fuse, Tracing] @ Alone Kernel Stock,
     each_is_found_by_looking_at_all_tasks needs [Fuse] @ Alone Kernel,
-    each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel,
+    each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel Stock,
 }
 
 /// Seconds of grace in these tests.

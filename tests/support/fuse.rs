@@ -48,6 +48,13 @@ impl Hung {
         Self { server: Some(server), dir: dir.to_owned() }
     }
 
+    /// Has the server answer nothing any more. What the kernel has of it in its caches is still found.
+    pub fn fall_silent(&mut self) {
+        let server = self.server.as_mut().expect("a server that was not released");
+        server.tell(SILENCE);
+        assert_eq!(server.hear(), SILENCE);
+    }
+
     /// Where it is mounted. Nothing can be created there: the attempt hangs.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -88,6 +95,9 @@ fn unmount(dir: &Path) {
     let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
 }
 
+/// To the server, and what it says then.
+const SILENCE: &str = "silence";
+
 const HEADER_IN: usize = 40;
 const HEADER_OUT: usize = 16;
 const ROOT: u64 = 1;
@@ -118,14 +128,24 @@ pub(crate) fn serve(args: &[String]) {
     let silent = args.get(1).is_some_and(|word| word == "silent");
     crate::role::ready();
     let mut request = vec![0; 1 << 17];
+    let mut dead = false;
     loop {
         let stdin = std::io::stdin();
         let mut polled = [PollFd::new(&device, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
-        if rustix::event::poll(&mut polled, None).is_err() || !polled[1].revents().is_empty() {
+        let told =
+            rustix::event::poll(&mut polled, None).is_err() || !polled[1].revents().is_empty();
+        let mut line = String::new();
+        if told && stdin.read_line(&mut line).is_ok() && line.trim_end() == SILENCE {
+            dead = true;
+            crate::role::say(SILENCE);
+            continue;
+        }
+        if told {
             unmount(Path::new(&args[0]));
             return;
         }
         match device.read(&mut request) {
+            Ok(len) if dead && len >= HEADER_IN => {}
             Ok(len) if len >= HEADER_IN => answer(&mut device, &request[..len], silent),
             // Unmounted or aborted.
             Ok(_) => return,

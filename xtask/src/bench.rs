@@ -5,14 +5,19 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::shell::run as run_command;
-use crate::{build, kubernetes, setup};
+use crate::shell::{command, output, run as run_command};
+use crate::{build, kubernetes, place, setup};
 
-/// Measures. With `filters` only what their text is in.
-pub(crate) fn run(filters: &[&str]) -> Result<()> {
+/// Measures: `[--before COMMIT] [FILTER]…`. With filters only what their text is in.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
     setup::need_root("measuring")?;
+    let (before, filters) = match words {
+        ["--before", commit, filters @ ..] => (Some(*commit), filters),
+        filters => (None, filters),
+    };
+    let before = before.map(build_of).transpose()?;
     setup::packages(setup::E2E)?;
     setup::packages(&["strace"])?;
     let ipwatch = build::release()?;
@@ -31,6 +36,7 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
         let mut command = Command::new(program);
         command.env("IPWATCH_BIN", &ipwatch).env("IPWATCH_TEST_CRI", &cri).args(["--jobs", "1"]);
         command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
+        command.envs(before.iter().map(|path| ("IPWATCH_BENCH_BEFORE", path)));
         command
     };
     // A benchmark takes longer than a test may.
@@ -39,4 +45,25 @@ pub(crate) fn run(filters: &[&str]) -> Result<()> {
         run_command(with(e2e).args(["lead::", "healthy::", "--without", "OwnMachine"]))?;
     }
     Ok(())
+}
+
+/// The product of a commit as it shipped, from a checkout of its own in cargo's output directory, which stays for the
+/// next time.
+fn build_of(commit: &str) -> Result<PathBuf> {
+    let git = |words: &[&str]| {
+        let mut git = command(&["git"]);
+        git.args(words).current_dir(place::repository());
+        git
+    };
+    let name = format!("{commit}^{{commit}}");
+    let id = output(&mut git(&["rev-parse", "--verify", "--quiet", &name]))
+        .with_context(|| format!("no commit {commit:?}"))?;
+    let id = id.trim();
+    let checkout = place::target().join("before").join(id);
+    if !checkout.join("Cargo.toml").exists() {
+        // Where the directory was deleted, git still knows of it.
+        run_command(&mut git(&["worktree", "prune"]))?;
+        run_command(git(&["worktree", "add", "--detach"]).arg(&checkout).arg(id))?;
+    }
+    build::release_of(&checkout)
 }

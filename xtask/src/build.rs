@@ -66,6 +66,16 @@ pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
     Ok(place::target().join(machine.triple()).join("release/ipwatch"))
 }
 
+/// Builds the product of another checkout as it ships, beside its own sources.
+pub(crate) fn release_of(checkout: &Path) -> Result<PathBuf> {
+    let machine = Machine::own()?;
+    machine.ensure_tools()?;
+    let target = checkout.join("target");
+    let mut cargo = cargo_for(machine, &["build", "--release", "-p", "ipwatch"])?;
+    run(cargo.current_dir(checkout).env("CARGO_TARGET_DIR", &target))?;
+    Ok(target.join(machine.triple()).join("release/ipwatch"))
+}
+
 /// Builds everything that the end-to-end tests run with.
 pub(crate) fn for_tests() -> Result<Binaries> {
     let (ipwatch, e2e, cri) = (product()?, test_binary("e2e")?, cri()?);

@@ -6,13 +6,13 @@
 //! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [systemd|shipped] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
+//! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
 //! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
 //! - `instructions [--accept]`: what the pure half costs, against what is committed.
 //! - `recordings [NAME]…`: `recordings/*.jsonl`, each from the end-to-end test of a field case.
 //! - `pictures`: those of the documentation, from their sources.
 //! - `package`: a .deb and an .rpm, for this machine or for arm64.
-//! - `bench`: the figures that the design promises.
+//! - `bench [--before COMMIT] [FILTER]…`: the figures that the design promises.
 //!
 //! What a command needs of the machine it installs by apt, and says so ([`setup`]). What is costly to
 //! fetch or build stays in a cache outside the checkout ([`place`]).
@@ -60,9 +60,9 @@ Usage: cargo xtask COMMAND
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
   fuzz [--seconds NUMBER] [TARGET]...
                               fuzz the parsers of foreign bytes, each for 60 s or so long
-  vm [systemd|shipped] [KERNEL]... [-- FILTER...]
+  vm [systemd|shipped|long] [KERNEL]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU; systemd: booted by it; shipped:
-                              optimised; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
+                              optimised; long: in their long form; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
   support [--table | KERNEL...]
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]
@@ -70,7 +70,8 @@ Usage: cargo xtask COMMAND
   instructions [--accept]     count what the pure half costs; compare it with what is committed, or commit it
   recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
-  bench [FILTER]...           measure what the design promises (root)";
+  bench [--before COMMIT] [FILTER]...
+                              measure what the design promises (root); --before: beside the build of that commit";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -122,7 +122,8 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
         let shipped = wanted.long.then(|| phases.run("build: as it ships", || binaries.shipped()));
         let binaries = shipped.transpose()?.unwrap_or_else(|| binaries.clone());
         tally.add(&phases.run("end to end on stock kernels (QEMU, emulated)", || {
-            vm::all(&vm::usual(wanted.long), &binaries, &[], wanted.long)
+            let extent = vm::Extent { every_rung: wanted.long, long: wanted.long };
+            vm::all(&vm::usual(wanted.long), &binaries, &[], extent)
         }));
     }
     // A quarter of an hour, for what changes seldom.

@@ -28,6 +28,9 @@ const MOST_NAMES: usize = 8;
 /// A teardown may wait behind another one that hangs. After this its netns has appeared nowhere for so long that it
 /// never will.
 const FORGET_AFTER: u64 = 600_000_000_000;
+/// How long a netns is remembered after its end: records of another ring buffer are read later, and a list that was
+/// begun before may name it.
+const TOLD_LATE: u64 = 60_000_000_000;
 /// How long the end of a netns of which only the inode is told still means the canary's when the stage is gone. All else
 /// that happens after that is another netns's: the kernel may give the inode to a new one at any time.
 const INODE_LASTS: u64 = 2_000_000_000;
@@ -67,7 +70,9 @@ struct Name {
     born: BootNs,
     /// When its last task went.
     left: Option<BootNs>,
-    /// Its inode was given to another netns: all that is still to come is that it was freed.
+    /// When its teardown ended.
+    gone: Option<BootNs>,
+    /// Its inode was given to another netns: of what happens later, its end alone is of this one.
     reused: bool,
 }
 
@@ -85,11 +90,15 @@ impl Name {
     /// Whether its inode was its own when this happened.
     fn lasts(&self, seen: &marks::Seen) -> bool {
         let torn_down = matches!(seen.mark, Some(Mark::Dying | Mark::Gone));
+        let ended = self.gone.is_some_and(|gone| seen.at > gone.0);
         match self.left {
             // The stage holds it: the netns that ends is the one that had the inode before.
             None => !torn_down,
-            Some(_) if self.reused => seen.mark == Some(Mark::Gone),
-            Some(left) => seen.ends || seen.at <= left.0,
+            Some(_) if torn_down && self.reused => {
+                seen.mark == Some(Mark::Gone) && self.gone.is_none()
+            }
+            Some(left) if seen.at <= left.0 => true,
+            Some(_) => seen.ends && !self.reused && !ended,
         }
     }
 
@@ -128,7 +137,13 @@ impl Claims {
         let mut state = self.state();
         let born = state.born;
         state.nsids.begin(doors);
-        state.names.extend(netns.map(|netns| Name { netns, born, left: None, reused: false }));
+        state.names.extend(netns.map(|netns| Name {
+            netns,
+            born,
+            left: None,
+            gone: None,
+            reused: false,
+        }));
         let excess = state.names.len().saturating_sub(MOST_NAMES);
         state.names.drain(..excess);
         self.hold_until.store(0, Ordering::Release);
@@ -195,7 +210,10 @@ impl Claims {
             state.marks.entry(mark).or_insert(now.0.saturating_sub(seen.at));
         }
         if ours && seen.mark == Some(Mark::Gone) {
-            state.names.retain(|name| !name.is_of(&seen));
+            let gone = BootNs(seen.at);
+            for name in state.names.iter_mut().filter(|name| name.is_of(&seen)) {
+                name.gone.get_or_insert(gone);
+            }
         }
         self.rest(&mut state, now);
         ours
@@ -220,7 +238,8 @@ impl Claims {
 
     /// Looks no further when nothing is left to look for.
     fn rest(&self, state: &mut State, now: BootNs) {
-        state.names.retain(|name| name.left.is_none_or(|left| now.since(left) < FORGET_AFTER));
+        let within = |moment: Option<BootNs>, most| moment.is_none_or(|at| now.since(at) < most);
+        state.names.retain(|name| within(name.left, FORGET_AFTER) && within(name.gone, TOLD_LATE));
         state.nsids.rest(now);
         if state.names.is_empty() && state.nsids.is_empty() && state.stage.is_none() {
             self.active.store(false, Ordering::Release);

@@ -205,6 +205,45 @@ fn only_the_end_of_it_is_ours_once_the_inode_is_anothers() {
     assert!(!claims.claims(&netns_record(kind::NETNS_GONE, old)), "of the second");
 }
 
+/// Tasks have a ring buffer of their own, which is read up to 100 ms later than the other one.
+#[test]
+fn what_is_told_after_the_end_of_its_netns_is_ours() {
+    let claims = standing();
+    let release = task_record(kind::TASK_RELEASE, OURS, STAGE);
+    claims.left();
+    assert!(claims.claims(&netns_record(kind::NETNS_GONE, OURS)));
+    assert!(claims.claims(&release));
+    assert!(claims.marks().contains_key(&Mark::Release));
+    // A list that was begun before.
+    assert!(!kept(&claims, What::Netns { netns: reference(OURS) }));
+    assert!(!claims.claims(&task_record(kind::TASK_RELEASE, OTHERS, STAGE)));
+}
+
+#[test]
+fn an_inode_alone_is_ours_after_its_end_for_what_happened_before() {
+    let old = Netns { cookie: 0, ..OURS };
+    for next_comes_first in [false, true] {
+        let claims = Claims::default();
+        claims.begin(STAGE);
+        claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
+        let release = task_record(kind::TASK_RELEASE, old, STAGE);
+        claims.left();
+        let gone = netns_record(kind::NETNS_GONE, old);
+        let created = netns_record(kind::NETNS_CREATED, old);
+        if next_comes_first {
+            assert!(!claims.claims(&created), "the next one's");
+        }
+        assert!(claims.claims(&gone));
+        assert!(!claims.claims(&netns_record(kind::IPV4_DOWN, old)), "an end of the next one");
+        assert!(
+            !claims.claims(&task_record(kind::TASK_RELEASE, old, 77)),
+            "a task of the next one"
+        );
+        assert!(claims.claims(&release));
+        assert!(claims.marks().contains_key(&Mark::Release));
+    }
+}
+
 /// Linux 5.12 and 5.13: the record has a cookie, and nobody can ask for ours.
 #[test]
 fn a_cookie_that_only_the_kernel_knows_does_not_hide_it() {

@@ -11,7 +11,7 @@ use super::orphans;
 use super::workers::{Worker, doubted, spawn, still_holds};
 use crate::clock;
 use crate::fact::{Fact, Holder, NetnsRef, Origin, Source, SourceStatus, What};
-use crate::sources::netlink::Requests;
+use crate::sources::netlink::{AdoptError, Requests};
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
 use crate::sources::{Closed, Emit};
@@ -56,7 +56,10 @@ impl Visitor {
             });
             let (facts, error) = match answer {
                 Ok(facts) => (facts, None),
-                Err(error) => (adopting.into_iter().map(closed).collect(), Some(error)),
+                Err(error) => {
+                    let facts = adopting.map_or_else(Vec::new, |netns| refused(netns, &error));
+                    (facts, Some(error))
+                }
             };
             let told = left.as_ref().and_then(doubted);
             if self.out.send_blocking(facts.into_iter().chain(told).collect()).is_err()
@@ -79,8 +82,19 @@ impl Visitor {
     }
 }
 
-fn closed(netns: NetnsRef) -> Fact {
-    Fact { at: clock::now(), origin: Origin::Netlink, what: What::NetnsClosed { netns } }
+/// What is told when a netns could not be opened. Another one that was entered instead has its inode, of whose end
+/// nothing may have been told.
+fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
+    let entered = match error {
+        AdoptError::Mismatch { found, .. } => {
+            netns.inode.is_none_or(|_| netns.inode == found.inode).then_some(*found)
+        }
+        _ => None,
+    };
+    let told = entered.map(|netns| What::Netns { netns }).into_iter();
+    let told = told.chain([What::NetnsClosed { netns }]);
+    let at = clock::now();
+    told.map(|what| Fact { at, origin: Origin::Netlink, what }).collect()
 }
 
 /// Without our own threads and files: they are in a netns to read it, for a moment, and hold none.
@@ -332,4 +346,25 @@ fn stamped(mut facts: Vec<Fact>, began: crate::fact::BootNs) -> Vec<Fact> {
         }
     }
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_the_inode_by_now_is_told() {
+        let old = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+        let told = |found| {
+            let facts = refused(old, &AdoptError::Mismatch { wanted: old, found });
+            facts.into_iter().map(|fact| fact.what).collect::<Vec<_>>()
+        };
+        let closed = What::NetnsClosed { netns: old };
+        let new = NetnsRef { cookie: Some(8), inode: Some(70), nsid: None };
+        assert_eq!(told(new), [What::Netns { netns: new }, closed.clone()]);
+        // Another inode: it was not entered, and may be a namespace of another kind.
+        assert_eq!(told(NetnsRef::inode(71)), std::slice::from_ref(&closed));
+        let facts = refused(old, &AdoptError::Closed("gone".to_owned()));
+        assert_eq!(facts.into_iter().map(|fact| fact.what).collect::<Vec<_>>(), [closed]);
+    }
 }

@@ -26,6 +26,9 @@ const SEARCH_PAUSES: [u64; 5] = [SEC, 5 * SEC, 30 * SEC, 120 * SEC, 300 * SEC];
 const SEARCH_AFTER_BIRTH: u64 = 400 * MS;
 /// The last task left: usually the netns is about to die.
 const SEARCH_AFTER_EMPTIED: u64 = 150 * MS;
+/// After so many tries a netns that is known by its nsid only may have the inode of one that is known, whose end was
+/// not told.
+const TRIES_BEFORE_DOUBT: usize = 4;
 /// Walks for netns that are known by their nsid only.
 const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
 /// When to look whether an exiting task is gone, where no probe tells: most are after some ms.
@@ -388,7 +391,7 @@ impl NodeMap {
         Agenda { wants, next: next.into_iter().flatten().min() }
     }
 
-    /// Opens and dumps every netns once more: events were lost.
+    /// Opens and dumps every netns once more: events were lost, or names have moved on to others unseen.
     pub fn reopen_all(&mut self, now: BootNs) {
         for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
             self.agenda.adopt_tries.remove(&entry.id);
@@ -423,10 +426,12 @@ impl NodeMap {
     }
 
     fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+        let mut doubt = false;
         while let Some(id) = self.agenda.adopt.pop(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
             let tries = self.agenda.adopt_tries.entry(id).or_default();
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
+                doubt |= tries.failed == TRIES_BEFORE_DOUBT;
                 let pause = tries.pause();
                 self.agenda.adopt.set(id, now.plus(pause));
                 self.agenda.walk.get_or_insert(now);
@@ -441,6 +446,10 @@ impl NodeMap {
                 self.agenda.search.hasten(id, now);
             }
             wants.push(Want::Adopt { netns: entry.names, doors });
+        }
+        // Where ends are told, an inode is known to be free.
+        if doubt && !self.sight.teardown_end {
+            self.reopen_all(now);
         }
         if self.agenda.walk.is_some_and(|due| due <= now) {
             wants.push(Want::Walk);

@@ -81,10 +81,13 @@ pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> 
 }
 
 /// One call of `tests` (see `init.sh`) for each run.
-pub(super) fn script(runs: &[Run], shipped: bool) -> String {
+pub(super) fn script(runs: &[Run], shipped: bool, long: bool) -> String {
     let mut text = String::new();
     if shipped {
         text.push_str("export IPWATCH_TEST_SHIPPED=1\n");
+    }
+    if long {
+        text.push_str("export IPWATCH_TEST_LONG=1\n");
     }
     for run in runs {
         let args: Vec<String> =
@@ -208,4 +211,20 @@ fn pack(root: &Path, to: &Path) -> Result<PathBuf> {
     let mut cpio = command(&["sh", "-c", "find . | cpio --quiet -o -H newc"]);
     run(cpio.current_dir(root).stdin(Stdio::null()).stdout(file))?;
     Ok(to.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tests_inside_are_told_what_they_run_and_how() {
+        let run = Run { probes: "kprobe", caged: true, args: vec!["stuck::".to_owned()] };
+        let plain = "export IPWATCH_TEST_CAGE=capabilities\ntests kprobe 'stuck::'\n";
+        assert_eq!(script(std::slice::from_ref(&run), false, false), plain);
+        let whole = script(std::slice::from_ref(&run), true, true);
+        for line in ["export IPWATCH_TEST_SHIPPED=1", "export IPWATCH_TEST_LONG=1"] {
+            assert!(whole.lines().any(|one| one == line), "{line}: {whole}");
+        }
+    }
 }

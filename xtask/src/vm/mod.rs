@@ -42,9 +42,11 @@ const ON_ARM64: [&str; 9] = [
 
 /// What is tried under lockdown: that probes load and tell, that a finding comes with what it rests on, and that
 /// `doctor` names what it lost.
-const UNDER_LOCKDOWN: [&str; 6] = [
+const UNDER_LOCKDOWN: [&str; 8] = [
     "tracing::",
     "probes::every_event",
+    "probes::a_refusal",
+    "canary::each_event",
     "map::a_fresh_address",
     "stuck::a_killed_reader",
     "holders::an_fd_alone",
@@ -53,8 +55,10 @@ const UNDER_LOCKDOWN: [&str; 6] = [
 
 /// The same where no program may read kernel memory, so that none is left that could be tested. Who sent a SIGKILL is
 /// then not known.
-const UNDER_CONFIDENTIALITY: [&str; 4] = [
+const UNDER_CONFIDENTIALITY: [&str; 6] = [
     "probes::every_event",
+    "probes::a_refusal",
+    "canary::each_event",
     "map::a_fresh_address",
     "stuck::a_hang_in_exit",
     "holders::an_fd_alone",
@@ -62,10 +66,11 @@ const UNDER_CONFIDENTIALITY: [&str; 4] = [
 
 /// What is tried of the oldest kernel unless everything is to be: what differs there is which programs load, what they
 /// tell, and what `/proc` shows of a task that hangs.
-const ON_THE_OLDEST: [&str; 10] = [
+const ON_THE_OLDEST: [&str; 11] = [
     "tracing::",
     "probes::every_event",
-    "ways_to_die::each_is_found_without",
+    "canary::each_event",
+    "ways_to_die::",
     "map::",
     "holders::holders_of_before",
     "holders::setns",
@@ -76,8 +81,25 @@ const ON_THE_OLDEST: [&str; 10] = [
 ];
 
 /// The same of the one in between, which is tested on its lower rung.
-const IN_BETWEEN: [&str; 4] =
-    ["tracing::", "probes::every_event", "stuck::a_killed_reader", "cni_calls::calls_are_told"];
+const IN_BETWEEN: [&str; 5] = [
+    "tracing::",
+    "probes::every_event",
+    "ways_to_die::",
+    "stuck::a_killed_reader",
+    "cni_calls::calls_are_told",
+];
+
+/// What is tried of the newest on its lower rung.
+const ON_THE_LOWER_RUNG: [&str; 1] = ["ways_to_die::each_is_found_without"];
+
+/// How much is tested.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extent {
+    /// All tests that depend on the kernel, and the lower rung of each kernel; else kernels share the work.
+    pub(crate) every_rung: bool,
+    /// Tests in their long form (`IPWATCH_TEST_LONG`).
+    pub(crate) long: bool,
+}
 
 /// One run of the test binary inside.
 #[derive(Debug)]
@@ -105,12 +127,12 @@ impl Run {
     }
 }
 
-/// `cargo xtask vm [systemd|shipped] [KERNEL]… [-- FILTER…]`.
+/// `cargo xtask vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let mut halves = args.splitn(2, |arg| *arg == "--");
     let (names, filters) = (halves.next().unwrap_or(&[]), halves.next().unwrap_or(&[]));
     let (how, names) = match names {
-        [how @ ("systemd" | "shipped"), names @ ..] => (*how, names),
+        [how @ ("systemd" | "shipped" | "long"), names @ ..] => (*how, names),
         _ => ("", names),
     };
     let by_systemd = how == "systemd";
@@ -129,13 +151,14 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
             continue;
         }
         let mut binaries = build::for_machine(machine)?;
-        if !how.is_empty() && machine == Machine::own()? {
+        if matches!(how, "systemd" | "shipped") && machine == Machine::own()? {
             binaries = binaries.shipped()?;
         }
         if by_systemd {
             tally.add(&systemd::test(&its, &binaries, filters));
         } else {
-            tally.add(&all(&its, &binaries, filters, true));
+            let extent = Extent { every_rung: true, long: how == "long" };
+            tally.add(&all(&its, &binaries, filters, extent));
         }
     }
     println!("{tally}");
@@ -154,7 +177,9 @@ pub(crate) fn arm64() -> Result<Tally> {
     let mut tally = Tally::default();
     for kernel in ARM64 {
         let began = Instant::now();
-        tally.add(&test(kernel, &binaries, &[], true));
+        // In their usual form: this machine is too slow for the other.
+        let extent = Extent { every_rung: true, long: false };
+        tally.add(&test(kernel, &binaries, &[], extent));
         println!("Linux {}: {} s", kernel.name, began.elapsed().as_secs());
     }
     Ok(tally)
@@ -169,13 +194,13 @@ pub(crate) fn all(
     kernels: &[Stock],
     binaries: &Binaries,
     filters: &[&str],
-    every_rung: bool,
+    extent: Extent,
 ) -> Tally {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut tally = Tally::default();
         while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-            tally.add(&test(*kernel, binaries, filters, every_rung));
+            tally.add(&test(*kernel, binaries, filters, extent));
         }
         tally
     };
@@ -190,14 +215,9 @@ pub(crate) fn all(
     })
 }
 
-/// Boots one kernel and runs the tests in it, on every rung if `every_rung`. What this machine lacks for a VM is a
+/// Boots one kernel and runs the tests in it. What this machine lacks for a VM is a
 /// skip, and in CI a failure.
-pub(crate) fn test(
-    kernel: Stock,
-    binaries: &Binaries,
-    filters: &[&str],
-    every_rung: bool,
-) -> Tally {
+pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str], extent: Extent) -> Tally {
     // What is fetched for all of them, one alone fetches.
     static FETCHING: Mutex<()> = Mutex::new(());
     let parts = || -> Result<_> {
@@ -210,7 +230,8 @@ pub(crate) fn test(
         Err(error) => return lacking(&format!("Linux {}", kernel.name), &error),
     };
     twice(kernel, || {
-        boot(&emulator, kernel, &fetched, binaries, &runs(kernel, filters, every_rung))
+        let runs = runs(kernel, filters, extent.every_rung);
+        boot(&emulator, kernel, &fetched, binaries, &runs, extent.long)
     })
 }
 
@@ -249,7 +270,7 @@ fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
 /// Where everything is tested (`every_rung`), and where tests are named, that is all of them on the highest rung, and
 /// on the next one those that it changes. Of every run, kernels share the work: the newest is tested on the highest
 /// rung, with what a stock kernel does otherwise than the host's; the one in between on the next rung; of the oldest,
-/// what is old.
+/// what is old. Every way to die is tried on each of them.
 fn runs(kernel: Stock, filters: &[&str], every_rung: bool) -> Vec<Run> {
     let caged = |run: Run| Run { caged: true, ..run };
     let named = |its: &'static [&'static str]| if filters.is_empty() { its } else { filters };
@@ -275,7 +296,10 @@ fn runs(kernel: Stock, filters: &[&str], every_rung: bool) -> Vec<Run> {
         "6.1" => {
             vec![caged(Run::new("all", &IN_BETWEEN)), lower().marked("rung").marked("stock")]
         }
-        _ => vec![caged(Run::new("all", &[])).marked("stock")],
+        _ => vec![
+            caged(Run::new("all", &[])).marked("stock"),
+            caged(Run::new("kprobe", &ON_THE_LOWER_RUNG)),
+        ],
     }
 }
 
@@ -285,9 +309,12 @@ fn boot(
     fetched: &kernel::Fetched,
     binaries: &Binaries,
     runs: &[Run],
+    long: bool,
 ) -> Result<Option<Tally>> {
-    let image = image(kernel, fetched, binaries, &initramfs::script(runs, binaries.shipped))?;
-    qemu::boot(emulator, kernel, &fetched.image, &image, &[])
+    let script = initramfs::script(runs, binaries.shipped, long);
+    let image = image(kernel, fetched, binaries, &script)?;
+    let limits = if long { qemu::Limits::LONG } else { qemu::Limits::USUAL };
+    qemu::boot(emulator, kernel, &fetched.image, &image, &[], limits)
 }
 
 /// The file system of a VM that does so.
@@ -308,7 +335,8 @@ pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
     let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
     let image = image(kernel, &fetched, binaries, "support\n")?;
     let mut said = None;
-    qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], |line| {
+    let limits = qemu::Limits::USUAL;
+    qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], limits, |line| {
         said = said.take().or(line.strip_prefix("ipwatch-support: ").map(str::to_owned));
     })?;
     said.with_context(|| format!("the daemon said nothing on Linux {}", kernel.name))
@@ -333,7 +361,50 @@ pub(crate) fn recordings(
             said.entry(name.to_owned()).or_default().extend([packed.trim_end(), "\n"]);
         }
     };
-    let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], hear)?;
+    let limits = qemu::Limits::USUAL;
+    let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], limits, hear)?;
     ensure!(tally.is_some_and(|tally| tally.failed == 0), "a test to be recorded failed");
     Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The filters of a run on these probes in a usual run of all tests.
+    fn usual_runs(kernel: &str, probes: &str) -> Vec<String> {
+        let kernel = named(kernel).unwrap();
+        let runs = runs(kernel, &[], false).into_iter().filter(|run| run.probes == probes);
+        runs.flat_map(|run| run.args).collect()
+    }
+
+    fn has(args: &[String], wanted: &str) -> bool {
+        args.iter().any(|arg| wanted.starts_with(arg.as_str()))
+    }
+
+    /// On 6.12 by the marks of the tests.
+    #[test]
+    fn each_way_to_die_is_tried_on_each_kernel() {
+        for kernel in ["5.10", "6.1"] {
+            for test in ["each_is_found_by_the_sweep", "each_is_found_where", "each_is_found_by_l"]
+            {
+                let test = format!("ways_to_die::{test}");
+                assert!(has(&usual_runs(kernel, "all"), &test), "{kernel} {test}");
+            }
+        }
+        assert!(has(&usual_runs("6.12", "all"), "stock"));
+        assert!(has(&usual_runs("6.12", "kprobe"), "ways_to_die::each_is_found_without_a_sweep"));
+    }
+
+    #[test]
+    fn what_a_kernel_refuses_is_proven_and_named_on_each() {
+        let canary = "canary::each_event_is_proven";
+        for kernel in ["5.10", "6.12-integrity", "6.12-confidentiality"] {
+            assert!(has(&usual_runs(kernel, "all"), canary), "{kernel}");
+        }
+        let refusal = "probes::a_refusal_is_told_with_what_was_read";
+        for kernel in ["6.12-integrity", "6.12-confidentiality"] {
+            assert!(has(&usual_runs(kernel, "all"), refusal), "{kernel}");
+        }
+    }
 }

@@ -14,11 +14,24 @@ use crate::tally::Tally;
 /// The line with which `init.sh` ends.
 const END: &str = "ipwatch-vm: exit ";
 
-/// A VM that takes longer hangs: three times what both runs of the suite take on two cores, beside another VM twice.
-const LIMIT: Duration = Duration::from_secs(3600);
+/// What a VM that does not hang keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The end of it.
+    end: Duration,
+    /// The next line: every test says when it is done.
+    silence: Duration,
+}
 
-/// So does one that says nothing for so long: every test says when it is done.
-const SILENCE: Duration = Duration::from_secs(300);
+impl Limits {
+    /// Three times what both runs of the suite take on two cores, beside another VM twice.
+    pub(crate) const USUAL: Self =
+        Self { end: Duration::from_secs(3600), silence: Duration::from_secs(300) };
+    /// The same with tests in their long form: random changes for ten minutes on each of two rungs, at the end of a
+    /// run with nothing beside them.
+    pub(crate) const LONG: Self =
+        Self { end: Duration::from_secs(7200), silence: Duration::from_secs(1200) };
+}
 
 /// Boots and waits for the end. `None`: it did not reach its last line, and has failed, whatever it said
 /// before. `disks` become `/dev/vda` and so on.
@@ -28,8 +41,9 @@ pub(crate) fn boot(
     image: &Path,
     initramfs: &Path,
     disks: &[&Path],
+    limits: Limits,
 ) -> Result<Option<Tally>> {
-    boot_and_hear(emulator, kernel, image, initramfs, disks, |_| {})
+    boot_and_hear(emulator, kernel, image, initramfs, disks, limits, |_| {})
 }
 
 /// The same, and hands every line on.
@@ -39,12 +53,14 @@ pub(crate) fn boot_and_hear(
     image: &Path,
     initramfs: &Path,
     disks: &[&Path],
+    limits: Limits,
     mut hear: impl FnMut(&str),
 ) -> Result<Option<Tally>> {
     // In this process's group: Ctrl-C ends the VM too. So does the end of this process by any other signal.
     let with_parent = ["setpriv", "--pdeathsig", "KILL"];
     let mut command = shell::command(&with_parent);
-    command.args(["timeout", "--foreground", "--signal=KILL", &LIMIT.as_secs().to_string()]);
+    let Limits { end: limit, silence } = limits;
+    command.args(["timeout", "--foreground", "--signal=KILL", &limit.as_secs().to_string()]);
     command.args(with_parent).args(emulator.words());
     // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
     let (board, console) = board(kernel.machine);
@@ -70,7 +86,7 @@ pub(crate) fn boot_and_hear(
     command.stdin(std::process::Stdio::null());
     let mut tally = Tally::default();
     let mut end = None;
-    shell::lines_within(&mut command, SILENCE, |line| {
+    shell::lines_within(&mut command, silence, |line| {
         println!("[{}] {line}", kernel.name);
         hear(line);
         tally.read(line, &format!("{} ", kernel.name));
@@ -86,7 +102,7 @@ pub(crate) fn boot_and_hear(
         ))),
         None => {
             println!(
-                "[{}] the VM ended in the middle, or was ended: after {SILENCE:?} of silence or {LIMIT:?}",
+                "[{}] the VM ended in the middle, or was ended: after {silence:?} of silence or {limit:?}",
                 kernel.name
             );
             return Ok(None);

@@ -314,3 +314,36 @@ fn what_netlink_repeats_raises_no_doubt_whoever_is_first() {
     feed.tell_from(Origin::Netlink, there);
     assert_eq!(adoptions(&mut feed, 5_000), 0);
 }
+
+/// Without probes the end of a netns may go untold: its nsid was taken away before anybody knew that it was its. Its
+/// inode is given to another one, of which netlink tells by the nsid and the list of mounts by the inode.
+#[test]
+fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
+    let mut feed = Feed::new(NONE);
+    let (old, new) = (full(7, 70, 3), full(8, 70, 4));
+    let began = feed.tell_from(Origin::Netlink, What::Netns { netns: old });
+    let scope = Scope::Addresses { netns: old };
+    feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+    feed.tell_from(
+        Origin::Netlink,
+        What::Address { netns: NetnsRef::nsid(4), address: address(1) },
+    );
+    let mut opened = 0;
+    for _ in 0..50 {
+        for want in feed.wants(100) {
+            match want {
+                Want::Walk => drop(feed.tell(What::Netns { netns: NetnsRef::inode(70) })),
+                Want::Adopt { netns, .. } if netns == old => {
+                    opened += 1;
+                    feed.tell(What::NetnsClosed { netns });
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(opened > 0, "the door of the other one is never opened");
+    feed.tell_from(Origin::Netlink, What::Netns { netns: new });
+    let found = feed.map.addresses(&Selector::Netns(Some("70".into())));
+    assert_eq!((found.len(), found[0].netns.cookie, found[0].ip), (1, Some(8), Some(ip(1))));
+    assert_eq!(feed.map.find(&old), None);
+}

@@ -24,6 +24,7 @@ pub(super) enum BtfError {
 
 const MAGIC: u16 = 0xeb9f;
 const KIND_INT: u32 = 1;
+const KIND_POINTER: u32 = 2;
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
@@ -40,6 +41,13 @@ const KIND_ENUM64: u32 = 19;
 
 /// How many anonymous structs and qualifiers may be stacked.
 const DEPTH: u32 = 16;
+
+/// Where a member lies in its struct, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) offset: u32,
+    pub(super) size: u32,
+}
 
 /// The structs of a BTF blob that were asked for.
 #[derive(Debug)]
@@ -81,16 +89,18 @@ impl<'a> Structs<'a> {
         Ok(Self { types, strings, starts, named })
     }
 
-    /// The offset in bytes of a member, `path` being members joined by dots. Members of anonymous
-    /// structs count as the outer struct's own, as in C. `None` when this kernel has no such member,
-    /// or has it as a bit field that does not begin at a byte.
-    pub(super) fn offset(&self, name: &str, path: &str) -> Option<u32> {
+    /// Where a member lies, `path` being members joined by dots. Members of anonymous structs count as
+    /// the outer struct's own, as in C. `None` when this kernel has no such member, or has it as a bit
+    /// field, or when definitions of the struct differ about it: which of them is meant is not known.
+    pub(super) fn member(&self, name: &str, path: &str) -> Option<Place> {
         let path: Vec<&str> = path.split('.').collect();
-        let bits = self.named.get(name)?.iter().find_map(|&at| self.bits(at, &path, DEPTH))?;
-        (bits % 8 == 0).then_some(bits / 8)
+        let mut places =
+            self.named.get(name)?.iter().filter_map(|&at| self.place(at, &path, DEPTH));
+        let first = places.next()?;
+        places.all(|place| place == first).then_some(first)
     }
 
-    fn bits(&self, at: u32, path: &[&str], depth: u32) -> Option<u32> {
+    fn place(&self, at: u32, path: &[&str], depth: u32) -> Option<Place> {
         let (first, rest) = path.split_first()?;
         let depth = depth.checked_sub(1)?;
         let head = Head::read(self.types, at as usize)?;
@@ -102,11 +112,14 @@ impl<'a> Structs<'a> {
             let name = text(self.strings, word(self.types, member)?)?;
             let kind = word(self.types, member + 4)?;
             let offset = word(self.types, member + 8)?;
-            // With the kind flag the upper byte is the size of a bit field.
+            // With the kind flag the upper byte is the size of a bit field, 0 for any other member.
+            let is_field = head.flag && offset >> 24 != 0;
             let offset = if head.flag { offset & 0x00ff_ffff } else { offset };
             let deeper = if name == *first {
                 if rest.is_empty() {
-                    return Some(offset);
+                    let whole = !is_field && offset % 8 == 0;
+                    let size = self.size(kind, depth).filter(|_| whole)?;
+                    return Some(Place { offset: offset / 8, size });
                 }
                 rest
             } else if name.is_empty() {
@@ -115,12 +128,31 @@ impl<'a> Structs<'a> {
                 continue;
             };
             if let Some(inner) =
-                self.resolve(kind, depth).and_then(|at| self.bits(at, deeper, depth))
+                self.resolve(kind, depth).and_then(|at| self.place(at, deeper, depth))
             {
-                return offset.checked_add(inner);
+                let offset = (offset / 8).checked_add(inner.offset)?;
+                return Some(Place { offset, ..inner });
             }
         }
         None
+    }
+
+    /// The size in bytes of a type.
+    fn size(&self, id: u32, depth: u32) -> Option<u32> {
+        let depth = depth.checked_sub(1)?;
+        let at = self.resolve(id, depth)? as usize;
+        let head = Head::read(self.types, at)?;
+        match head.kind {
+            KIND_POINTER => u32::try_from(size_of::<u64>()).ok(),
+            KIND_ARRAY => {
+                let (element, count) = (word(self.types, at + 12)?, word(self.types, at + 20)?);
+                self.size(element, depth)?.checked_mul(count)
+            }
+            KIND_INT | KIND_STRUCT | KIND_UNION | KIND_ENUM | KIND_ENUM64 => {
+                Some(head.size_or_type)
+            }
+            _ => None,
+        }
     }
 
     /// Where the struct behind qualifiers and typedefs begins.
@@ -167,7 +199,7 @@ impl Head {
             KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => count * 12,
             KIND_ENUM | KIND_FUNC_PROTO => count * 8,
             // Pointer, forward, typedef, qualifiers, function, float, type tag.
-            2 | 7..=12 | 16 | KIND_TYPE_TAG => 0,
+            KIND_POINTER | 7..=12 | 16 | KIND_TYPE_TAG => 0,
             kind => return Err(BtfError::Kind(kind)),
         })
     }
@@ -226,10 +258,10 @@ mod tests {
         }
 
         /// Members are (name, type, offset in bits).
-        fn structure(&mut self, name: &str, flag: bool, members: &[(&str, u32, u32)]) {
+        fn structure(&mut self, name: &str, size: u32, flag: bool, members: &[(&str, u32, u32)]) {
             let name = self.name(name);
             let flag = u32::from(flag) << 31;
-            self.words(&[name, KIND_STRUCT << 24 | members.len() as u32 | flag, 0]);
+            self.words(&[name, KIND_STRUCT << 24 | members.len() as u32 | flag, size]);
             for (member, kind, offset) in members {
                 let member = self.name(member);
                 self.words(&[member, *kind, *offset]);
@@ -255,14 +287,14 @@ mod tests {
         // 1: an int
         blob.words(&[0, KIND_INT << 24, 4, 32]);
         // 2: struct ns { int ops; int inum; }
-        blob.structure("ns", false, &[("ops", 1, 0), ("inum", 1, 32)]);
+        blob.structure("ns", 8, false, &[("ops", 1, 0), ("inum", 1, 32)]);
         // 3: an anonymous struct { int deep; }
-        blob.structure("", false, &[("deep", 1, 64)]);
+        blob.structure("", 12, false, &[("deep", 1, 64)]);
         // 4: const struct ns
         blob.words(&[0, KIND_CONST << 24, 2]);
         // 5: struct net { bit field of 3 bits at 5; const struct ns ns at 16; anonymous at 32 }
         let members = [("flags", 1, 3 << 24 | 5), ("ns", 4, 128), ("", 3, 256)];
-        blob.structure("net", true, &members);
+        blob.structure("net", 44, true, &members);
         blob.bytes()
     }
 
@@ -270,21 +302,57 @@ mod tests {
     fn members_are_found_through_qualifiers_and_anonymous_structs() {
         let btf = sample();
         let structs = Structs::find(&btf, ["net", "ns"]).unwrap();
-        assert_eq!(structs.offset("ns", "inum"), Some(4));
-        assert_eq!(structs.offset("net", "ns"), Some(16));
-        assert_eq!(structs.offset("net", "ns.inum"), Some(20));
-        assert_eq!(structs.offset("net", "deep"), Some(40));
+        let place = |offset, size| Some(Place { offset, size });
+        assert_eq!(structs.member("ns", "inum"), place(4, 4));
+        assert_eq!(structs.member("net", "ns"), place(16, 8));
+        assert_eq!(structs.member("net", "ns.inum"), place(20, 4));
+        assert_eq!(structs.member("net", "deep"), place(40, 4));
     }
 
     #[test]
     fn what_is_not_there_is_none() {
         let btf = sample();
         let structs = Structs::find(&btf, ["net", "gone"]).unwrap();
-        assert_eq!(structs.offset("net", "cookie"), None);
-        assert_eq!(structs.offset("net", "ns.cookie"), None);
-        assert_eq!(structs.offset("net", "flags"), None, "it does not begin at a byte");
-        assert_eq!(structs.offset("gone", "x"), None);
-        assert_eq!(structs.offset("ns", "ops"), None, "it was not asked for");
+        assert_eq!(structs.member("net", "cookie"), None);
+        assert_eq!(structs.member("net", "ns.cookie"), None);
+        assert_eq!(structs.member("net", "flags"), None, "it does not begin at a byte");
+        assert_eq!(structs.member("gone", "x"), None);
+        assert_eq!(structs.member("ns", "ops"), None, "it was not asked for");
+    }
+
+    #[test]
+    fn the_size_of_a_member_is_that_of_its_type() {
+        let mut blob = Blob::new();
+        blob.words(&[0, KIND_INT << 24, 1, 8]);
+        blob.words(&[0, KIND_POINTER << 24, 0]);
+        // Four bytes, and none.
+        blob.words(&[0, KIND_ARRAY << 24, 0, 1, 1, 4]);
+        blob.words(&[0, KIND_ARRAY << 24, 0, 1, 1, 0]);
+        let members = [("tail", 4, 128), ("byte", 1, 0), ("pointer", 2, 64), ("bytes", 3, 32)];
+        blob.structure("all", 16, false, &members);
+        let btf = blob.bytes();
+        let structs = Structs::find(&btf, ["all"]).unwrap();
+        let size = |name| structs.member("all", name).map(|place| place.size);
+        assert_eq!(
+            ["byte", "pointer", "bytes", "tail"].map(size),
+            [Some(1), Some(8), Some(4), Some(0)]
+        );
+    }
+
+    #[test]
+    fn a_member_of_which_definitions_differ_is_refused() {
+        let mut blob = Blob::new();
+        blob.words(&[0, KIND_INT << 24, 4, 32]);
+        blob.words(&[0, KIND_INT << 24, 8, 64]);
+        let first = [("same", 1, 0), ("moved", 1, 32), ("wider", 1, 64), ("only", 1, 96)];
+        blob.structure("twice", 16, false, &first);
+        blob.structure("twice", 24, false, &[("same", 1, 0), ("wider", 2, 64), ("moved", 1, 128)]);
+        let btf = blob.bytes();
+        let structs = Structs::find(&btf, ["twice"]).unwrap();
+        assert_eq!(structs.member("twice", "same"), Some(Place { offset: 0, size: 4 }));
+        assert_eq!(structs.member("twice", "only"), Some(Place { offset: 12, size: 4 }));
+        assert_eq!(structs.member("twice", "moved"), None);
+        assert_eq!(structs.member("twice", "wider"), None);
     }
 
     #[test]
@@ -298,8 +366,8 @@ mod tests {
     #[test]
     fn a_struct_that_contains_itself_ends() {
         let mut blob = Blob::new();
-        blob.structure("loop", false, &[("", 1, 0)]);
+        blob.structure("loop", 8, false, &[("", 1, 0)]);
         let btf = blob.bytes();
-        assert_eq!(Structs::find(&btf, ["loop"]).unwrap().offset("loop", "x"), None);
+        assert_eq!(Structs::find(&btf, ["loop"]).unwrap().member("loop", "x"), None);
     }
 }

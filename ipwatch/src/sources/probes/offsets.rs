@@ -1,121 +1,154 @@
 //! Which members of which kernel structs the programs read, and what is off when one is missing.
 
-use super::btf::{BtfError, Structs};
+use super::btf::{BtfError, Place, Structs};
 use ipwatch_common::MISSING;
 
 /// A global of the kernel half, and the member whose offset it takes: the first of the alternatives
 /// that this kernel has.
 struct Member {
     global: &'static str,
+    read: Read,
     alternatives: &'static [(&'static str, &'static str)],
+}
+
+/// How the kernel half reads a member, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// All of it.
+    Whole(u32),
+    /// What it begins with: a part of an array, or the lower half of a number.
+    First(u32),
+    /// Only where it is: it contains what is wanted, or is an array without a length.
+    Place,
+}
+
+impl Read {
+    /// Whether a member of this kernel can be read so.
+    fn suits(self, place: Place) -> bool {
+        match self {
+            Read::Whole(size) => place.size == size,
+            Read::First(size) => place.size >= size,
+            Read::Place => true,
+        }
+    }
 }
 
 const fn member(
     global: &'static str,
+    read: Read,
     alternatives: &'static [(&'static str, &'static str)],
 ) -> Member {
-    Member { global, alternatives }
+    Member { global, read, alternatives }
 }
 
 /// The names are those of `ipwatch-ebpf/src/offsets.rs`.
 const MEMBERS: &[Member] = &[
-    member("TASK_PID", &[("task_struct", "pid")]),
-    member("TASK_TGID", &[("task_struct", "tgid")]),
+    member("TASK_PID", Read::Whole(4), &[("task_struct", "pid")]),
+    member("TASK_TGID", Read::Whole(4), &[("task_struct", "tgid")]),
     // Renamed in 5.5.
-    member("TASK_START", &[("task_struct", "start_boottime"), ("task_struct", "real_start_time")]),
-    member("TASK_PARENT", &[("task_struct", "real_parent")]),
-    member("TASK_LEADER", &[("task_struct", "group_leader")]),
-    member("TASK_NSPROXY", &[("task_struct", "nsproxy")]),
-    member("TASK_COMM", &[("task_struct", "comm")]),
-    member("TASK_FLAGS", &[("task_struct", "flags")]),
+    member(
+        "TASK_START",
+        Read::Whole(8),
+        &[("task_struct", "start_boottime"), ("task_struct", "real_start_time")],
+    ),
+    member("TASK_PARENT", Read::Whole(8), &[("task_struct", "real_parent")]),
+    member("TASK_LEADER", Read::Whole(8), &[("task_struct", "group_leader")]),
+    member("TASK_NSPROXY", Read::Whole(8), &[("task_struct", "nsproxy")]),
+    member("TASK_COMM", Read::Whole(16), &[("task_struct", "comm")]),
+    member("TASK_FLAGS", Read::Whole(4), &[("task_struct", "flags")]),
     // Renamed in 5.14.
-    member("TASK_STATE", &[("task_struct", "__state"), ("task_struct", "state")]),
-    member("TASK_EXIT_STATE", &[("task_struct", "exit_state")]),
-    member("TASK_PENDING", &[("task_struct", "pending.signal")]),
-    member("TASK_SIGNAL", &[("task_struct", "signal")]),
-    member("TASK_SIGHAND", &[("task_struct", "sighand")]),
+    member("TASK_STATE", Read::First(4), &[("task_struct", "__state"), ("task_struct", "state")]),
+    member("TASK_EXIT_STATE", Read::Whole(4), &[("task_struct", "exit_state")]),
+    member("TASK_PENDING", Read::Whole(8), &[("task_struct", "pending.signal")]),
+    member("TASK_SIGNAL", Read::Whole(8), &[("task_struct", "signal")]),
+    member("TASK_SIGHAND", Read::Whole(8), &[("task_struct", "sighand")]),
     // With CONFIG_SCHED_INFO.
-    member("TASK_ARRIVAL", &[("task_struct", "sched_info.last_arrival")]),
-    member("SIGNAL_LIVE", &[("signal_struct", "live")]),
-    member("SIGNAL_SHARED_PENDING", &[("signal_struct", "shared_pending.signal")]),
+    member("TASK_ARRIVAL", Read::Whole(8), &[("task_struct", "sched_info.last_arrival")]),
+    member("SIGNAL_LIVE", Read::Whole(4), &[("signal_struct", "live")]),
+    member("SIGNAL_SHARED_PENDING", Read::Whole(8), &[("signal_struct", "shared_pending.signal")]),
     // Renamed in 5.17.
     member(
         "SIGNAL_EXEC_TASK",
+        Read::Whole(8),
         &[("signal_struct", "group_exec_task"), ("signal_struct", "group_exit_task")],
     ),
-    member("SIGNAL_THREADS", &[("signal_struct", "nr_threads")]),
-    member("SIGHAND_ACTION", &[("sighand_struct", "action")]),
-    member("NSPROXY_NET", &[("nsproxy", "net_ns")]),
+    member("SIGNAL_THREADS", Read::Whole(4), &[("signal_struct", "nr_threads")]),
+    member("SIGHAND_ACTION", Read::Place, &[("sighand_struct", "action")]),
+    member("NSPROXY_NET", Read::Whole(8), &[("nsproxy", "net_ns")]),
     // Since 5.14 for every netns.
-    member("NET_COOKIE", &[("net", "net_cookie")]),
-    member("NET_INODE", &[("net", "ns.inum")]),
+    member("NET_COOKIE", Read::Whole(8), &[("net", "net_cookie")]),
+    member("NET_INODE", Read::Whole(4), &[("net", "ns.inum")]),
     // Renamed in 6.18; before 5.16 it was the netns's own.
-    member("NET_REFS", &[("net", "ns.__ns_ref"), ("net", "ns.count"), ("net", "count")]),
-    member("NET_LIST", &[("net", "list")]),
-    member("NET_NS", &[("net", "ns")]),
-    member("NS_OPS", &[("ns_common", "ops")]),
-    member("DEVICE_NET", &[("net_device", "nd_net")]),
-    member("DEVICE_INDEX", &[("net_device", "ifindex")]),
-    member("DEVICE_ADDR_LEN", &[("net_device", "addr_len")]),
-    member("IFA4_DEV", &[("in_ifaddr", "ifa_dev")]),
-    member("IN_DEVICE_DEV", &[("in_device", "dev")]),
-    member("IFA4_LOCAL", &[("in_ifaddr", "ifa_local")]),
-    member("IFA4_ADDRESS", &[("in_ifaddr", "ifa_address")]),
-    member("IFA4_PREFIX_LEN", &[("in_ifaddr", "ifa_prefixlen")]),
-    member("IFA4_SCOPE", &[("in_ifaddr", "ifa_scope")]),
-    member("IFA4_FLAGS", &[("in_ifaddr", "ifa_flags")]),
-    member("DEVICE_IP", &[("net_device", "ip_ptr")]),
-    member("IN_DEVICE_LIST", &[("in_device", "ifa_list")]),
-    member("IFA4_NEXT", &[("in_ifaddr", "ifa_next")]),
-    member("IFA6_IDEV", &[("inet6_ifaddr", "idev")]),
-    member("INET6_DEV_DEV", &[("inet6_dev", "dev")]),
-    member("IFA6_ADDR", &[("inet6_ifaddr", "addr")]),
-    member("IFA6_PEER", &[("inet6_ifaddr", "peer_addr")]),
-    member("IFA6_PREFIX_LEN", &[("inet6_ifaddr", "prefix_len")]),
-    member("IFA6_FLAGS", &[("inet6_ifaddr", "flags")]),
-    member("SKB_HEAD", &[("sk_buff", "head")]),
-    member("SKB_MAC_HEADER", &[("sk_buff", "mac_header")]),
-    member("SKB_NETWORK_HEADER", &[("sk_buff", "network_header")]),
-    member("SKB_DEV", &[("sk_buff", "dev")]),
-    member("NEIGH_TABLE", &[("neighbour", "tbl")]),
-    member("NEIGH_DEV", &[("neighbour", "dev")]),
-    member("NEIGH_HA", &[("neighbour", "ha")]),
-    member("NEIGH_STATE", &[("neighbour", "nud_state")]),
-    member("NEIGH_KEY", &[("neighbour", "primary_key")]),
-    member("TABLE_FAMILY", &[("neigh_table", "family")]),
-    member("TASK_THREAD_PID", &[("task_struct", "thread_pid")]),
-    member("PID_LEVEL", &[("pid", "level")]),
-    member("PID_NUMBERS", &[("pid", "numbers")]),
-    member("UPID_NS", &[("upid", "ns")]),
-    member("PID_NS_INODE", &[("pid_namespace", "ns.inum")]),
-    member("TASK_MM", &[("task_struct", "mm")]),
-    member("MM_ENV_START", &[("mm_struct", "env_start")]),
-    member("MM_ENV_END", &[("mm_struct", "env_end")]),
-    member("BPRM_FILENAME", &[("linux_binprm", "filename")]),
-    member("BPRM_INTERP", &[("linux_binprm", "interp")]),
-    member("BPRM_FILE", &[("linux_binprm", "file")]),
-    member("FILE_DENTRY", &[("file", "f_path.dentry")]),
-    member("DENTRY_PARENT", &[("dentry", "d_parent")]),
-    member("DENTRY_INODE", &[("dentry", "d_inode")]),
-    member("INODE_NUMBER", &[("inode", "i_ino")]),
-    member("SB_DEV", &[("super_block", "s_dev")]),
-    member("TASK_EXIT_CODE", &[("task_struct", "exit_code")]),
-    member("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
-    member("SIGNAL_EXIT_CODE", &[("signal_struct", "group_exit_code")]),
-    member("TASK_CRED", &[("task_struct", "cred")]),
-    member("CRED_UID", &[("cred", "uid")]),
-    member("CRED_EFFECTIVE", &[("cred", "cap_effective")]),
-    member("CRED_USER_NS", &[("cred", "user_ns")]),
-    member("USER_NS_LEVEL", &[("user_namespace", "level")]),
-    member("INODE_UID", &[("inode", "i_uid")]),
-    member("INODE_MODE", &[("inode", "i_mode")]),
-    member("FILE_INODE", &[("file", "f_inode")]),
-    member("FILE_PRIVATE", &[("file", "private_data")]),
-    member("INODE_SB", &[("inode", "i_sb")]),
-    member("INODE_PRIVATE", &[("inode", "i_private")]),
-    member("SB_MAGIC", &[("super_block", "s_magic")]),
-    member("SOCKET_SK", &[("socket", "sk")]),
-    member("SOCK_NET", &[("sock", "__sk_common.skc_net")]),
+    member(
+        "NET_REFS",
+        Read::Whole(4),
+        &[("net", "ns.__ns_ref"), ("net", "ns.count"), ("net", "count")],
+    ),
+    member("NET_LIST", Read::First(8), &[("net", "list")]),
+    member("NET_NS", Read::Place, &[("net", "ns")]),
+    member("NS_OPS", Read::Whole(8), &[("ns_common", "ops")]),
+    member("DEVICE_NET", Read::Whole(8), &[("net_device", "nd_net")]),
+    member("DEVICE_INDEX", Read::Whole(4), &[("net_device", "ifindex")]),
+    member("DEVICE_ADDR_LEN", Read::Whole(1), &[("net_device", "addr_len")]),
+    member("IFA4_DEV", Read::Whole(8), &[("in_ifaddr", "ifa_dev")]),
+    member("IN_DEVICE_DEV", Read::Whole(8), &[("in_device", "dev")]),
+    member("IFA4_LOCAL", Read::Whole(4), &[("in_ifaddr", "ifa_local")]),
+    member("IFA4_ADDRESS", Read::Whole(4), &[("in_ifaddr", "ifa_address")]),
+    member("IFA4_PREFIX_LEN", Read::Whole(1), &[("in_ifaddr", "ifa_prefixlen")]),
+    member("IFA4_SCOPE", Read::Whole(1), &[("in_ifaddr", "ifa_scope")]),
+    member("IFA4_FLAGS", Read::Whole(4), &[("in_ifaddr", "ifa_flags")]),
+    member("DEVICE_IP", Read::Whole(8), &[("net_device", "ip_ptr")]),
+    member("IN_DEVICE_LIST", Read::Whole(8), &[("in_device", "ifa_list")]),
+    member("IFA4_NEXT", Read::Whole(8), &[("in_ifaddr", "ifa_next")]),
+    member("IFA6_IDEV", Read::Whole(8), &[("inet6_ifaddr", "idev")]),
+    member("INET6_DEV_DEV", Read::Whole(8), &[("inet6_dev", "dev")]),
+    member("IFA6_ADDR", Read::Whole(16), &[("inet6_ifaddr", "addr")]),
+    member("IFA6_PEER", Read::Whole(16), &[("inet6_ifaddr", "peer_addr")]),
+    member("IFA6_PREFIX_LEN", Read::Whole(4), &[("inet6_ifaddr", "prefix_len")]),
+    member("IFA6_FLAGS", Read::Whole(4), &[("inet6_ifaddr", "flags")]),
+    member("SKB_HEAD", Read::Whole(8), &[("sk_buff", "head")]),
+    member("SKB_MAC_HEADER", Read::Whole(2), &[("sk_buff", "mac_header")]),
+    member("SKB_NETWORK_HEADER", Read::Whole(2), &[("sk_buff", "network_header")]),
+    member("SKB_DEV", Read::Whole(8), &[("sk_buff", "dev")]),
+    member("NEIGH_TABLE", Read::Whole(8), &[("neighbour", "tbl")]),
+    member("NEIGH_DEV", Read::Whole(8), &[("neighbour", "dev")]),
+    member("NEIGH_HA", Read::First(6), &[("neighbour", "ha")]),
+    member("NEIGH_STATE", Read::Whole(1), &[("neighbour", "nud_state")]),
+    member("NEIGH_KEY", Read::Place, &[("neighbour", "primary_key")]),
+    member("TABLE_FAMILY", Read::Whole(4), &[("neigh_table", "family")]),
+    member("TASK_THREAD_PID", Read::Whole(8), &[("task_struct", "thread_pid")]),
+    member("PID_LEVEL", Read::Whole(4), &[("pid", "level")]),
+    member("PID_NUMBERS", Read::Place, &[("pid", "numbers")]),
+    member("UPID_NS", Read::Whole(8), &[("upid", "ns")]),
+    member("PID_NS_INODE", Read::Whole(4), &[("pid_namespace", "ns.inum")]),
+    member("TASK_MM", Read::Whole(8), &[("task_struct", "mm")]),
+    member("MM_ENV_START", Read::Whole(8), &[("mm_struct", "env_start")]),
+    member("MM_ENV_END", Read::Whole(8), &[("mm_struct", "env_end")]),
+    member("BPRM_FILENAME", Read::Whole(8), &[("linux_binprm", "filename")]),
+    member("BPRM_INTERP", Read::Whole(8), &[("linux_binprm", "interp")]),
+    member("BPRM_FILE", Read::Whole(8), &[("linux_binprm", "file")]),
+    member("FILE_DENTRY", Read::Whole(8), &[("file", "f_path.dentry")]),
+    member("DENTRY_PARENT", Read::Whole(8), &[("dentry", "d_parent")]),
+    member("DENTRY_INODE", Read::Whole(8), &[("dentry", "d_inode")]),
+    member("INODE_NUMBER", Read::Whole(8), &[("inode", "i_ino")]),
+    member("SB_DEV", Read::Whole(4), &[("super_block", "s_dev")]),
+    member("TASK_EXIT_CODE", Read::Whole(4), &[("task_struct", "exit_code")]),
+    member("SIGNAL_FLAGS", Read::Whole(4), &[("signal_struct", "flags")]),
+    member("SIGNAL_EXIT_CODE", Read::Whole(4), &[("signal_struct", "group_exit_code")]),
+    member("TASK_CRED", Read::Whole(8), &[("task_struct", "cred")]),
+    member("CRED_UID", Read::Whole(4), &[("cred", "uid")]),
+    member("CRED_EFFECTIVE", Read::Whole(8), &[("cred", "cap_effective")]),
+    member("CRED_USER_NS", Read::Whole(8), &[("cred", "user_ns")]),
+    member("USER_NS_LEVEL", Read::Whole(4), &[("user_namespace", "level")]),
+    member("INODE_UID", Read::Whole(4), &[("inode", "i_uid")]),
+    member("INODE_MODE", Read::Whole(2), &[("inode", "i_mode")]),
+    member("FILE_INODE", Read::Whole(8), &[("file", "f_inode")]),
+    member("FILE_PRIVATE", Read::Whole(8), &[("file", "private_data")]),
+    member("INODE_SB", Read::Whole(8), &[("inode", "i_sb")]),
+    member("INODE_PRIVATE", Read::Whole(8), &[("inode", "i_private")]),
+    member("SB_MAGIC", Read::Whole(8), &[("super_block", "s_magic")]),
+    member("SOCKET_SK", Read::Whole(8), &[("socket", "sk")]),
+    member("SOCK_NET", Read::Whole(8), &[("sock", "__sk_common.skc_net")]),
 ];
 
 /// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `TASK_SIGHAND`,
@@ -252,7 +285,9 @@ impl Offsets {
         let names = MEMBERS.iter().flat_map(|member| member.alternatives).map(|(name, _)| *name);
         let structs = Structs::find(btf, names)?;
         let offset = |member: &Member| {
-            member.alternatives.iter().find_map(|(name, path)| structs.offset(name, path))
+            let places =
+                member.alternatives.iter().find_map(|(name, path)| structs.member(name, path));
+            places.filter(|place| member.read.suits(*place)).map(|place| place.offset)
         };
         Ok(Self(
             MEMBERS
@@ -300,6 +335,16 @@ mod tests {
         for global in all.concat() {
             assert!(MEMBERS.iter().any(|member| member.global == global), "{global}");
         }
+    }
+
+    #[test]
+    fn a_member_is_read_only_where_it_has_the_size_that_is_read() {
+        let place = |size| Place { offset: 8, size };
+        assert!(Read::Whole(4).suits(place(4)));
+        assert!(!Read::Whole(4).suits(place(8)) && !Read::Whole(8).suits(place(4)));
+        assert!(Read::First(6).suits(place(32)) && Read::First(6).suits(place(6)));
+        assert!(!Read::First(6).suits(place(4)));
+        assert!(Read::Place.suits(place(0)));
     }
 
     #[test]

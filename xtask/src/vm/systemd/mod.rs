@@ -71,7 +71,14 @@ fn boot(
     disks: &Disks,
 ) -> Result<Option<Tally>> {
     let image = initramfs::loader(&room(kernel.name)?, kernel, fetched, INIT)?;
-    qemu::boot(emulator, kernel, &fetched.image, &image, &[&disks.system, &disks.tests])
+    qemu::boot(
+        emulator,
+        kernel,
+        &fetched.image,
+        &image,
+        &[&disks.system, &disks.tests],
+        qemu::Limits::USUAL,
+    )
 }
 
 /// The disk with what is tested.
