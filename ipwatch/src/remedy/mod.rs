@@ -11,6 +11,7 @@
 //! ([`kubernetes`]), or under the lock of the store ([`host_local`]).
 
 pub(crate) mod command;
+mod daemon;
 #[cfg(test)]
 mod forms;
 pub(crate) mod guard;
@@ -25,6 +26,7 @@ mod tests;
 pub(crate) mod text;
 
 pub use command::{Command, Run};
+pub use daemon::Daemon;
 pub use text::{Part, Text};
 pub(crate) use text::{said, text, value};
 
