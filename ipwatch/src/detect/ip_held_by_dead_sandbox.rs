@@ -170,21 +170,22 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
         _ => {
             let left =
                 tasks().filter(|task| task.key.is_leader() && task.leaving_since().is_none());
-            steps.extend(left.take(TOLD).map(end));
+            steps.extend(left.take(TOLD).map(|task| end(task, is_found)));
         }
     }
     steps.push(Step::never(&text!("delete the reservation of this IP while it is up")));
     steps
 }
 
-fn end(task: &TaskEntry) -> Step {
+/// Only while nobody owns it: the runtime may know its container again.
+fn end(task: &TaskEntry, is_found: &Command) -> Step {
     let kill = Command::new("kill").own("-9").number(task.key.pid);
     let what = text!(
         "End what is left of it, for nobody watches over it: pid {} ({})",
         task.key.pid,
         value(&task.comm)
     );
-    Step::change(what, guard::is_same_task(&task.key).and(kill))
+    Step::change(what, is_found.clone().and(guard::is_same_task(&task.key)).and(kill))
 }
 
 /// By the file that froze it, while that still does, and only while this very process is there.

@@ -82,6 +82,31 @@ fn a_precondition_asks_for_its_own_finding() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
+/// What ends a process or a container, or keeps pods from a node, has no other proof that something is still wrong: a
+/// process may be the same one, and its container alive to its runtime again.
+#[test]
+fn what_ends_something_asks_for_its_finding() {
+    let mut others = BTreeSet::new();
+    let mut ends = BTreeSet::new();
+    for one in found() {
+        let id = finding_id(one.code, &one.key);
+        for step in one.remediation.iter().filter(|step| step.changes) {
+            let runs = step.command.as_ref().unwrap().runs();
+            let program = &*runs.last().unwrap().argv[0];
+            let patches = runs[0].argv[..2] == ["kubectl", "patch"];
+            if patches || !["kill", "crictl", "docker", "kubectl"].contains(&program) {
+                continue;
+            }
+            ends.insert(program.to_owned());
+            if !runs[0].argv.contains(&id) {
+                others.insert(format!("{}: {}", one.code, step.line()));
+            }
+        }
+    }
+    assert!(others.is_empty(), "{others:#?}");
+    assert_eq!(ends.len(), 4, "{ends:?}");
+}
+
 /// What prose tells to do by hand has its condition in it, and is no command to be pasted.
 #[test]
 fn what_is_done_by_hand_says_on_which_condition() {
