@@ -15,6 +15,7 @@ use crate::finding::{Change, Code, Finding, Status};
 use crate::ledger::{Ledger, Loaded, Word, Writes};
 use crate::map::want::Want;
 use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, Policy, TaskEntry, TenureEvent};
+use crate::remedy::Daemon;
 
 /// The first snapshot is taken for complete after this, in ns, whatever is still missing.
 const READY_AFTER: u64 = 5_000_000_000;
@@ -137,6 +138,11 @@ impl Engine {
     /// Sets how far apart two observations must be to make a finding fire, in ns.
     pub fn set_second_look(&mut self, ns: u64) {
         self.policy.second_look = ns;
+    }
+
+    /// Sets where the commands of remedies find the daemon that they ask.
+    pub fn set_daemon(&mut self, daemon: Daemon) {
+        self.ledger.set_daemon(daemon);
     }
 
     /// Whether the next steps tell of neighbour entries.

@@ -4,11 +4,14 @@
 //! A detector returns [`Candidate`]s: what the map shows right now. The [`crate::ledger`] gives them
 //! a life and makes [`Finding`]s of them.
 
+mod id;
+
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::id::finding_id;
 use crate::contract;
 use crate::fact::BootNs;
 use crate::remedy::{self, Text};

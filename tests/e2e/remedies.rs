@@ -252,7 +252,8 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let (_fusectl, shell) = (Fusectl::new(), Shell::new(lab));
     let netns = with_address(lab, "stuck");
-    let daemon = Daemon::start(lab, &config());
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
     let mut helper = stuck::start(How::Kill, &netns, &mut hung);
     stuck::hang(How::Kill, &mut helper);
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(netns.inode));
@@ -270,7 +271,9 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     support::poll::until("it ends", 10, || !hangs());
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
-    // It is over, and so no node is taken out of service for it.
+    // It is over, and so no node is taken out of service for it, though something else is wrong with the same IP.
+    let other = leaked(lab, &daemon, &netns);
+    assert_eq!(other["subject"]["ip"], finding["subject"]["ip"], "{other:#?}");
     shell.refuses(&cordon);
     assert_eq!(shell.said(), Vec::<String>::new());
 }

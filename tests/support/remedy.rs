@@ -1,6 +1,6 @@
 //! What a person on call does with a finding: pastes its commands into a root shell.
 //!
-//! `ipwatch` is the binary under test, asked by the lab's daemon. `kubectl`, `crictl` and `calicoctl`, which no lab has,
+//! `ipwatch` is the binary under test; the commands themselves say where the lab's daemon listens. `kubectl`, `crictl` and `calicoctl`, which no lab has,
 //! are stand-ins that write their arguments down and succeed: what these tests show of them is which words they get.
 //! Where there is a containerd, `crictl` has it do what it is told ([`Shell::with_runtime`]); where there is an API
 //! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
@@ -37,7 +37,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// One for the lab's daemon.
+    /// One of the lab's node.
     #[must_use]
     pub fn new(lab: &Lab) -> Self {
         let (bin, said) = (lab.subdir("shell"), lab.dir().join("said"));
@@ -47,9 +47,7 @@ impl Shell {
             let noted = shell.noted(name);
             shell.program(name, &noted);
         }
-        let (binary, socket) = (daemon::binary(), lab.dir().join("ipwatch.sock"));
-        let ask = format!("exec '{}' --socket '{}' \"$@\"", binary.display(), socket.display());
-        shell.program("ipwatch", &ask);
+        shell.program("ipwatch", &format!("exec '{}' \"$@\"", daemon::binary().display()));
         shell
     }
 
@@ -244,6 +242,8 @@ fn form(step: &Value) -> String {
     let mut piped = String::new();
     for (at, run) in runs.iter().enumerate() {
         let words = run["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        // It is there wherever the daemon's socket is not the usual one.
+        let words = words.filter(|word| !word.starts_with("--socket="));
         let words: Vec<&str> = words.enumerate().map(|(n, word)| shape(n, word)).collect();
         piped.push_str(&words.join(" "));
         if let Some((_, name)) = run["to"].as_str().and_then(|to| to.rsplit_once('/')) {

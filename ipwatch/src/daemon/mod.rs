@@ -48,11 +48,12 @@ pub use self::tape::{record, replay};
 use crate::api::Streams;
 use crate::api::server::{Options, Server};
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_SOCKET};
 use crate::contract::{Body, Document};
 use crate::engine::Engine;
 use crate::ledger::{LedgerFile, Retention};
 use crate::metrics;
+use crate::remedy::Daemon;
 use crate::sinks::{self, Sinks};
 
 /// Events a slow follower may fall behind before some are dropped for it.
@@ -211,8 +212,10 @@ fn core(
     let mut meter = Meter::default();
     meter.configure(&config.metrics, &config.addresses.shared);
     let begun = clock::now();
+    let mut engine = Engine::new(config.engine(), begun);
+    engine.set_daemon(asked(config));
     Ok(Core::new(Parts {
-        engine: Engine::new(config.engine(), begun),
+        engine,
         file,
         desk: started.desk,
         eyes: started.eyes,
@@ -225,6 +228,14 @@ fn core(
         meter,
         scrapes,
     }))
+}
+
+/// Where the commands of remedies find this daemon.
+fn asked(config: &Config) -> Daemon {
+    match config.socket.to_string_lossy() {
+        usual if usual == DEFAULT_SOCKET => Daemon::Usual,
+        socket => Daemon::At(socket.into_owned()),
+    }
 }
 
 /// How `ipwatch scan` looks.
@@ -281,6 +292,7 @@ fn one_shot(
         let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot answers on its own standard output only.
         let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
+        core.engine.set_daemon(Daemon::Absent);
         let policy = core.in_haste();
         let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);

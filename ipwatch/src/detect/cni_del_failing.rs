@@ -10,7 +10,7 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{CallHistory, Kinds, NodeMap, Policy, Word};
-use crate::remedy::{self, Command, Step, Text, said, text, value};
+use crate::remedy::{Command, Step, Text, said, text, value};
 
 /// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
 const LONG: u64 = 60_000_000_000;
@@ -108,9 +108,11 @@ fn candidate(
     let (container, told) = map.sandbox_told(id).unwrap_or_default();
     let ip = reservation.map(|entry| entry.ip);
     let kept = ip.map_or_else(|| text!("its network stays"), |ip| text!("{} stays reserved", ip));
+    let key = format!("{}/{id}", map.boot()?.boot_id);
+    let remediation = remediation(map, id, words::is_found(Code::CniDelFailing, &key));
     Some(Candidate {
         code: Code::CniDelFailing,
-        key: format!("{}/{id}", map.boot()?.boot_id),
+        key,
         severity: Severity::Warning,
         subject: Subject {
             ip,
@@ -133,17 +135,22 @@ fn candidate(
         since,
         observed,
         impact: text!("{}: {}, and the pod cannot be removed.", what, kept),
-        remediation: remediation(id),
+        remediation,
         caused_by: None,
         preexisting: false,
     })
 }
 
-fn remediation(id: &str) -> Vec<Step> {
+fn remediation(map: &NodeMap, id: &str, is_found: Command) -> Vec<Step> {
     let log = ["-u", "containerd", "-u", "crio", "-u", "kubelet", "-g", "failed [(]delete[)]"];
     vec![
         Step::look(text!("Read what the plugin says"), Command::new("journalctl").owns(&log)),
-        remedy::remove_sandbox(text!("Once that is put right, have DEL run again"), id),
+        words::remove_sandbox(
+            map,
+            text!("Once that is put right, have DEL run again"),
+            is_found,
+            id,
+        ),
         Step::never(&text!("remove the sandbox with force, nobody calls DEL for it any more")),
     ]
 }

@@ -14,9 +14,7 @@ use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
 use crate::map::{
     Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word,
 };
-use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
-
-const CODE: &str = "cni-del-hits-successor";
+use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
 /// A DEL of the newer one itself that is this near explains it.
 const OWN_CALL: u64 = 10_000_000_000;
@@ -65,11 +63,12 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         LostWhat::Reservation { ip, .. } | LostWhat::Address { ip, .. } => Some(ip),
         LostWhat::Endpoint { ip, .. } => ip,
     };
-    let still = ip.map_or_else(|| guard::has_finding(CODE), guard::is_still_found);
-    let remediation = remediation(del, told.as_ref(), still);
+    let key = format!("{}/{}/{successor}", boot.boot_id, del.old);
+    let is_found = words::is_found(Code::CniDelHitsSuccessor, &key);
+    let remediation = remediation(map, del, told.as_ref(), is_found);
     Some(Candidate {
         code: Code::CniDelHitsSuccessor,
-        key: format!("{}/{}/{successor}", boot.boot_id, del.old),
+        key,
         severity: Severity::Critical,
         subject: Subject {
             ip,
@@ -105,23 +104,32 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
 }
 
 /// The old sandbox first: while it is there, its DEL is repeated and takes the next one's network as well.
-fn remediation(del: &LateDel, told: Option<&contract::Pod>, still: Command) -> Vec<Step> {
+fn remediation(
+    map: &NodeMap,
+    del: &LateDel,
+    told: Option<&contract::Pod>,
+    is_found: Command,
+) -> Vec<Step> {
     // Not the uid of the DEL: that is the old pod's.
     let uid = told.and_then(|pod| pod.uid.as_deref());
+    let what = text!("Remove the old sandbox, else its DEL is repeated");
+    let old = match words::runtime_of(map, &del.old) {
+        Some(runtime) if words::is_crictls(runtime) => {
+            let remove = Command::new("crictl").own("rmp").value(&del.old);
+            let what = what.then(&text!(" (a sandbox that is Ready is refused)"));
+            Step::change(what, is_found.clone().and(remove))
+        }
+        runtime => words::by_its_client(what, runtime),
+    };
     vec![
-        Step::change(
-            text!(
-                "Remove the old sandbox, else its DEL is repeated (a sandbox that is Ready is refused)"
-            ),
-            Command::new("crictl").own("rmp").value(&del.old),
-        ),
+        old,
         Step::look(
             text!("If that fails with \"device or resource busy\""),
             Command::new("ipwatch").owns(&["explain", "mount-leak-blocks-removal"]),
         ),
         kubernetes::delete_pod(
             text!("Then delete the pod, if it is still this one: its controller makes another"),
-            still,
+            is_found,
             [&del.pod.namespace, &del.pod.name],
             uid,
         ),

@@ -71,9 +71,11 @@ fn candidate(
     );
     proof.tell("netlink", seen, text);
     let holders = map.holder_views(netns.id);
+    let key = format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address);
+    let is_found = words::is_found(Code::DeviceHeldByDeadSandbox, &key);
     Some(Candidate {
         code: Code::DeviceHeldByDeadSandbox,
-        key: format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address),
+        key,
         severity: Severity::Warning,
         evidence: proof.done(),
         impact: text!(
@@ -82,7 +84,7 @@ fn candidate(
             device,
             whose
         ),
-        remediation: remediation(netns, link),
+        remediation: remediation(netns, link, is_found),
         holders,
         subject,
         since,
@@ -92,7 +94,7 @@ fn candidate(
     })
 }
 
-fn remediation(netns: &Netns, link: &Link) -> Vec<Step> {
+fn remediation(netns: &Netns, link: &Link, is_found: Command) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(inode) = netns.names.inode {
         steps.push(Step::look(
@@ -102,19 +104,22 @@ fn remediation(netns: &Netns, link: &Link) -> Vec<Step> {
     }
     let what = text!("To take the device out at once; it comes back down and without addresses");
     match out(netns, link) {
-        Some(out) => steps.push(Step::change(what, out)),
-        None => steps.push(Step::advice(
-            what.then(&Text::own(": ip link set DEVICE netns 1, run in that netns")),
-        )),
+        Some(out) => steps.push(Step::change(what, is_found.and(out))),
+        None => steps.push(Step::advice(what.then(&Text::own(
+            ": it has to be moved to the node from within that netns, only while this finding is open and the device \
+             there is still this one (ip -d link show says so)",
+        )))),
     }
     steps
 }
 
 /// Moves the device to the node's netns, with the node's own `ip`, through a task that is still there or a mount that
-/// is still this netns.
+/// is still this netns, while the name there is still that of this device.
 fn out(netns: &Netns, link: &Link) -> Option<Command> {
     let moves = |enter: Command| {
-        enter.owns(&["ip", "link", "set", "dev"]).value(&link.name).owns(&["netns", "1"])
+        let same = guard::has_index_in(enter.clone(), &link.name, link.ifindex);
+        let set = enter.owns(&["ip", "link", "set", "dev"]).value(&link.name);
+        same.and(set.owns(&["netns", "1"]))
     };
     let enter = Command::new("nsenter");
     if let Some(task) = netns.tasks().next() {

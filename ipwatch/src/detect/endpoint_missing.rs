@@ -12,9 +12,7 @@ use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
-use crate::remedy::{Command, Step, guard, kubernetes, said, text, value};
-
-const CODE: &str = "endpoint-missing";
+use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
 /// Endpoints of pods that are gone that are told one by one.
 const TOLD: usize = 64;
@@ -69,10 +67,11 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
     };
     let uid = sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
     let subject = words::subject(map, netns);
-    let still = subject.ip.map_or_else(|| guard::has_finding(CODE), guard::is_still_found);
+    let key = format!("{}/{store}/{}", boot.boot_id, sandbox.id);
+    let is_found = words::is_found(Code::EndpointMissing, &key);
     Some(Candidate {
         code: Code::EndpointMissing,
-        key: format!("{}/{store}/{}", boot.boot_id, sandbox.id),
+        key,
         severity: if in_api { Severity::Warning } else { Severity::Critical },
         subject,
         holders: words::bounded(map.resident_views(netns.id, map.now())),
@@ -80,7 +79,7 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
         since: missing.since,
         observed,
         impact,
-        remediation: remediation(missing, uid, still),
+        remediation: remediation(missing, uid, is_found),
         caused_by: None,
         preexisting: missing.lost.is_none() && missing.other.is_none(),
     })
@@ -128,7 +127,7 @@ fn calicoctl_get(namespace: &str) -> Command {
     get.word("--namespace={}", &[value(namespace)]).owns(&["-o", "wide"])
 }
 
-fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, still: Command) -> Vec<Step> {
+fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, is_found: Command) -> Vec<Step> {
     let (namespace, pod) = (&*missing.pod.namespace, &*missing.pod.name);
     let device = &*missing.device.name;
     let ip = |words: &[&'static str]| Command::new("ip").owns(words).value(device);
@@ -140,14 +139,14 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, still: Command)
         Step::look(text!("See what Calico has"), calicoctl_get(namespace)),
         Step::look(
             text!(
-                "Old sandboxes of this pod must be removed for good first, else their DEL is repeated. Those that are \
-                 NotReady are the old ones: crictl rmp and their id"
+                "Old sandboxes of this pod have to be gone for good first, else their DEL is repeated. An old one may be \
+                 removed only while this says that it is NotReady, and never the one that is Ready"
             ),
             Command::new("crictl").own("pods").word("--name={}", &[value(pod)]),
         ),
         kubernetes::delete_pod(
             text!("Then delete the pod, if it is still this one: its controller makes another"),
-            still,
+            is_found,
             [namespace, pod],
             uid,
         ),
@@ -219,14 +218,11 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
             value(&name)
         ),
         remediation: vec![
-            Step::look(
-                text!("Ask once more whether it is gone: this must say not found"),
-                Command::new("crictl").own("inspectp").value(stale.container),
-            ),
+            words::ask_runtime(map, stale.container),
             Step::look(text!("See what Calico has of it"), calicoctl_get(&endpoint.namespace)),
             Step::advice(text!(
-                "If both say so, delete that one endpoint with calicoctl delete workloadendpoint: nothing guards that \
-                 against a pod that has the name by then."
+                "That one endpoint may be deleted with calicoctl only while both say so: nothing else guards a pod that \
+                 has the name by then."
             )),
         ],
         caused_by: None,

@@ -8,7 +8,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, Match, Netns, NodeMap, ReservationEntry};
-use crate::remedy::{self, Command, Step, guard, kubernetes, said, text};
+use crate::remedy::{self, Command, Step, kubernetes, said, text};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
@@ -64,9 +64,11 @@ fn candidate(
     } else {
         "As soon as it is configured both have it"
     };
+    let key = format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity);
+    let is_found = words::is_found(Code::IpConflictImminent, &key);
     Some(Candidate {
         code: Code::IpConflictImminent,
-        key: format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity),
+        key,
         severity: Severity::Critical,
         holders: words::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
@@ -80,16 +82,16 @@ fn candidate(
             whose,
             so_far
         ),
-        remediation: remediation(map, entry, ip),
+        remediation: remediation(map, entry, &is_found),
         caused_by: None,
         preexisting: entry.preexisting,
         subject,
     })
 }
 
-fn remediation(map: &NodeMap, entry: &ReservationEntry, ip: std::net::IpAddr) -> Vec<Step> {
+fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
-    let still = || guard::is_still_found(ip);
+    let still = || is_found.clone();
     let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node, still())];
     let away = text!("Move the new pod away, if it is still this one");
     let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
@@ -98,11 +100,19 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, ip: std::net::IpAddr) ->
         let names = [&*pod.namespace, &*pod.name];
         steps.push(kubernetes::delete_pod(away, still(), names, uid.as_deref()));
     } else if let Some(id) = &entry.container_id {
-        steps.push(Step::change(away, still().and(Command::new("crictl").own("stopp").value(id))));
+        let stop = |client: &'static str, stop: &'static str| {
+            let stop = Command::new(client).own(stop).value(id);
+            Step::change(away.clone(), still().and(stop))
+        };
+        steps.push(match words::runtime_of(map, id) {
+            Some("docker") => stop("docker", "stop"),
+            Some(runtime) if words::is_crictls(runtime) => stop("crictl", "stopp"),
+            runtime => words::by_its_client(away, runtime),
+        });
     }
     steps.push(Step::look(
-        text!("End what held {} before; its own finding says how", ip),
-        Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),
+        text!("End what held {} before; its own finding says how", entry.ip),
+        Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip).owns(&["-o", "tree"]),
     ));
     steps.push(Step::never(&text!(
         "delete the reservation, the pod after next would get the IP as well"

@@ -15,7 +15,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Policy};
-use crate::remedy::{self, Command, Step, Text, guard, kubernetes, said, text, value};
+use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
 
 /// Holders, and items of proof, beyond which those of more than two are not added.
 const JOINED: usize = 48;
@@ -104,6 +104,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
     let mut holders = words::bounded(map.resident_views(first.id, now));
     holders.extend(words::bounded(map.resident_views(second.id, now)));
+    let is_found = words::is_found(Code::IpDuplicate, &key);
     Some(Candidate {
         code: Code::IpDuplicate,
         key,
@@ -121,7 +122,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
             order,
             link
         ),
-        remediation: remediation(map, one, &new, [first, second], witnessed),
+        remediation: remediation(map, one, &new, [first, second], witnessed, &is_found),
         caused_by: None,
         // Where probes tell of addresses, what only a dump told of stood before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
@@ -163,15 +164,15 @@ fn remediation(
     new: &Subject,
     both: [&Netns; 2],
     witnessed: bool,
+    is_found: &Command,
 ) -> Vec<Step> {
     let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
-    let cordon =
-        || remedy::cordon(text!("Start no more pods here"), node, guard::is_still_found(ip));
+    let cordon = || remedy::cordon(text!("Start no more pods here"), node, is_found.clone());
     // Nobody takes pods from a node for what two netns of nobody's do.
     let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
     steps.extend([
-        if one.is_ordered() { move_away(map, new, both, ip) } else { find_the_newer() },
+        if one.is_ordered() { move_away(map, new, both, is_found) } else { find_the_newer() },
         Step::look(
             text!("See both and what they share"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
@@ -197,23 +198,29 @@ fn find_the_newer() -> Step {
 }
 
 /// Ends the newer one: a pod by its uid, a container only while both are still there.
-fn move_away(map: &NodeMap, new: &Subject, [first, second]: [&Netns; 2], ip: IpAddr) -> Step {
+fn move_away(
+    map: &NodeMap,
+    new: &Subject,
+    [first, second]: [&Netns; 2],
+    is_found: &Command,
+) -> Step {
     let what = text!("Move the newer one away, if it is still this one");
     let pod =
         new.pod.as_ref().and_then(|pod| Some((pod, pod.namespace.as_ref()?, pod.name.as_ref()?)));
     if let Some((pod, namespace, name)) = pod {
         let names = [&**namespace, &**name];
-        return kubernetes::delete_pod(what, guard::is_still_found(ip), names, pod.uid.as_deref());
+        return kubernetes::delete_pod(what, is_found.clone(), names, pod.uid.as_deref());
     }
     let both = words::still(map, first).zip(words::still(map, second));
     let container = new.container.as_ref();
-    match (container.and_then(|one| one.id.as_deref()), both) {
-        (Some(id), Some((old, new))) => {
-            let stop = match container.and_then(|one| one.runtime.as_deref()) {
-                Some("docker") => Command::new("docker").own("stop"),
-                _ => Command::new("crictl").own("stopp"),
-            };
-            Step::change(what, old.and(new).and(stop.value(id)))
+    let stop = match container.and_then(|one| one.runtime.as_deref()) {
+        Some("docker") => Some(Command::new("docker").own("stop")),
+        Some(runtime) if words::is_crictls(runtime) => Some(Command::new("crictl").own("stopp")),
+        _ => None,
+    };
+    match (container.and_then(|one| one.id.as_deref()), both, stop) {
+        (Some(id), Some((old, new)), Some(stop)) => {
+            Step::change(what, is_found.clone().and(old).and(new).and(stop.value(id)))
         }
         _ => Step::advice(text!("End the newer one, or give it another IP.")),
     }

@@ -5,8 +5,6 @@
 //! runtime ever told of counts only if a kubelet of this node made it: pods of a cluster inside a
 //! container are nobody's here.
 
-use std::net::IpAddr;
-
 use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::fact::BootNs;
@@ -74,9 +72,11 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         .filter(|holder| holder.pid.is_some() && holder.mount_path.is_none() && holder.fd.is_none())
         .collect();
     let pids: Vec<u32> = tasks.iter().filter_map(|holder| holder.pid).collect();
+    let key = format!("{}/{}/{}", boot.boot_id, netns.identity, owner.sandbox);
+    let is_found = words::is_found(Code::IpHeldByDeadSandbox, &key);
     Some(Candidate {
         code: Code::IpHeldByDeadSandbox,
-        key: format!("{}/{}/{}", boot.boot_id, netns.identity, owner.sandbox),
+        key,
         severity: Severity::Warning,
         evidence: evidence(map, netns, &verdict, &pids),
         impact: text!(
@@ -89,7 +89,7 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
             },
             ip
         ),
-        remediation: remediation(map, netns, &owner.sandbox, ip),
+        remediation: remediation(map, netns, &owner.sandbox, &is_found),
         holders: tasks,
         subject,
         since: verdict.since,
@@ -136,25 +136,30 @@ fn evidence(
 /// Processes that are told one by one.
 const TOLD: usize = 8;
 
-fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, ip: IpAddr) -> Vec<Step> {
+fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
     let mut steps = vec![remedy::cordon(
         text!("Start no new pod here, it may be given this IP"),
         node,
-        guard::is_still_found(ip),
+        is_found.clone(),
     )];
     let tasks = || netns.tasks().filter_map(|key| map.task(key));
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
     steps.extend(frozen.map(thaw));
     match map.word_on(sandbox) {
-        // Refused for a container that was started again.
-        Word::Dead(entry) if entry.sandbox.runtime == "docker" => steps.push(Step::change(
-            text!("Let docker clean up (a container that runs is refused)"),
-            Command::new("docker").own("rm").value(sandbox),
-        )),
+        // One that was started again and stopped on purpose is not removed with its data.
+        Word::Dead(entry) if entry.sandbox.runtime == "docker" => {
+            let what = text!("Let docker clean up (a container that runs is refused)");
+            let remove = Command::new("docker").own("rm").value(sandbox);
+            steps.push(match words::still(map, netns) {
+                Some(still) => Step::change(what, is_found.clone().and(still).and(remove)),
+                None => words::by_its_client(what, Some("docker")),
+            });
+        }
         Word::Dead(_) => {
-            steps.push(remedy::remove_sandbox(text!("Let the runtime clean up"), sandbox));
+            let what = text!("Let the runtime clean up");
+            steps.push(words::remove_sandbox(map, what, is_found.clone(), sandbox));
             steps.push(Step::advice(text!(
                 "If that hangs, a process in it does: ipwatch scan names it, and what it waits for."
             )));
@@ -165,21 +170,22 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, ip: IpAddr) -> Vec<S
         _ => {
             let left =
                 tasks().filter(|task| task.key.is_leader() && task.leaving_since().is_none());
-            steps.extend(left.take(TOLD).map(end));
+            steps.extend(left.take(TOLD).map(|task| end(task, is_found)));
         }
     }
     steps.push(Step::never(&text!("delete the reservation of this IP while it is up")));
     steps
 }
 
-fn end(task: &TaskEntry) -> Step {
+/// Only while nobody owns it: the runtime may know its container again.
+fn end(task: &TaskEntry, is_found: &Command) -> Step {
     let kill = Command::new("kill").own("-9").number(task.key.pid);
     let what = text!(
         "End what is left of it, for nobody watches over it: pid {} ({})",
         task.key.pid,
         value(&task.comm)
     );
-    Step::change(what, guard::is_same_task(&task.key).and(kill))
+    Step::change(what, is_found.clone().and(guard::is_same_task(&task.key)).and(kill))
 }
 
 /// By the file that froze it, while that still does, and only while this very process is there.

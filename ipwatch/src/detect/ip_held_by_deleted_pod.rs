@@ -7,15 +7,13 @@
 //! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
 //! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
 
-use std::net::IpAddr;
-
 use super::run::{Again, Detector, Judged, Subject};
 use super::words::{self, Proof};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
 use crate::map::{DeletedPod, Kinds, NodeMap, Policy};
-use crate::remedy::{self, Command, Step, guard, said, text};
+use crate::remedy::{self, Command, Step, said, text};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
     listed_on: Kinds::NONE,
@@ -47,9 +45,11 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
     let holders = map.resident_views(netns.id, now);
     let own = |holder: &&Holder| holder.mount_path.is_none() && holder.fd.is_none();
     let pids: Vec<u32> = holders.iter().filter(own).filter_map(|holder| holder.pid).collect();
+    let key = format!("{}/{}/{}", boot.boot_id, netns.identity, sandbox.id);
+    let is_found = words::is_found(Code::IpHeldByDeletedPod, &key);
     Some(Candidate {
         code: Code::IpHeldByDeletedPod,
-        key: format!("{}/{}/{}", boot.boot_id, netns.identity, sandbox.id),
+        key,
         severity: Severity::Warning,
         evidence: evidence(map, deleted, said, &pids),
         impact: text!(
@@ -64,7 +64,7 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
             },
             ip
         ),
-        remediation: remediation(map, deleted, ip),
+        remediation: remediation(map, deleted, &is_found),
         holders,
         subject,
         since: deleted.gone,
@@ -132,7 +132,7 @@ fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     format!("pod {name} is none of those any more that it is to run{phase}{date}")
 }
 
-fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, ip: IpAddr) -> Vec<Step> {
+fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
     let what_first = text!("Start no new pod here, it may be given this IP");
     let id = &*deleted.sandbox.sandbox.id;
@@ -140,14 +140,15 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, ip: IpAddr) -> Vec<Step>
     let clean = match (&*deleted.sandbox.sandbox.runtime, words::still(map, deleted.netns)) {
         // A container of docker's may be started again.
         ("docker", Some(still)) => {
-            Step::change(what, still.and(Command::new("docker").own("stop").value(id)))
+            let stop = Command::new("docker").own("stop").value(id);
+            Step::change(what, is_found.clone().and(still).and(stop))
         }
-        ("docker", None) => Step::advice(what),
-        _ => remedy::remove_sandbox(what, id),
+        ("docker", None) => words::by_its_client(what, Some("docker")),
+        _ => words::remove_sandbox(map, what, is_found.clone(), id),
     };
     let log = ["-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
     vec![
-        remedy::cordon(what_first, node, guard::is_still_found(ip)),
+        remedy::cordon(what_first, node, is_found.clone()),
         Step::look(
             text!("See whether the kubelet is still at it, and what it waits for"),
             Command::new("journalctl").owns(&log),

@@ -22,7 +22,7 @@ use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, Policy, TaskEntry};
-use crate::remedy::{self, Step, Text, guard, said, text};
+use crate::remedy::{self, Command, Step, Text, said, text};
 
 /// Without these nothing can be said, in either direction.
 pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
@@ -123,10 +123,12 @@ fn candidate(
     // What a user does in a session of theirs, and no pod has to do with, hurts nobody else.
     let harmless = progress.is_some() || map.is_a_users_own(netns);
 
+    // No thread's number or start: which of them hang changes. While one does, the pid is taken.
+    let key = format!("{}/{}/{pid}", boot.boot_id, netns.identity);
+    let is_found = words::is_found(Code::IpHeldByStuckProcess, &key);
     Some(Candidate {
         code: Code::IpHeldByStuckProcess,
-        // No thread's number or start: which of them hang changes. While one does, the pid is taken.
-        key: format!("{}/{}/{pid}", boot.boot_id, netns.identity),
+        key,
         severity: if harmless { Severity::Info } else { Severity::Warning },
         subject: Subject {
             ip: Some(ip),
@@ -147,7 +149,7 @@ fn candidate(
             Some(_) => vec![Step::advice(text!(
                 "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
             ))],
-            None => remediation(threads, &boot.node, ip),
+            None => remediation(threads, &boot.node, is_found),
         },
         caused_by: None,
         preexisting: first.preexisting,
@@ -308,11 +310,11 @@ fn slow(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
 
 /// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as
 /// NOW, FIX and DON'T.
-fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, ip: IpAddr) -> Vec<Step> {
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, is_found: Command) -> Vec<Step> {
     let mut steps = vec![remedy::cordon(
         text!("Start no new pod here, it may be given this IP"),
         node,
-        guard::is_still_found(ip),
+        is_found,
     )];
     // The most telling of its threads: one whose cause is known, if there is one.
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));

@@ -7,7 +7,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Dispute, Grounds, NodeMap};
-use crate::remedy::{self, Command, Step, guard, said, text, value};
+use crate::remedy::{self, Command, Step, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
@@ -56,9 +56,11 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     subject.network = Some(network.to_owned());
     let whose =
         words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
+    let key = format!("{}/{}/{ip}", boot.boot_id, holder.identity);
+    let is_found = words::is_found(Code::IpReleasedButHeld, &key);
     Some(Candidate {
         code: Code::IpReleasedButHeld,
-        key: format!("{}/{}/{ip}", boot.boot_id, holder.identity),
+        key,
         severity: Severity::Critical,
         holders: words::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
@@ -71,7 +73,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
             value(store),
             whose
         ),
-        remediation: remediation(&boot.node, store, ip),
+        remediation: remediation(&boot.node, store, ip, is_found),
         caused_by: None,
         // An address that came later than the first list was seen to come.
         preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. })
@@ -80,13 +82,9 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     })
 }
 
-fn remediation(node: &str, store: &str, ip: std::net::IpAddr) -> Vec<Step> {
+fn remediation(node: &str, store: &str, ip: std::net::IpAddr, is_found: Command) -> Vec<Step> {
     vec![
-        remedy::cordon(
-            text!("Start no new pod here, it may be given this IP"),
-            node,
-            guard::is_still_found(ip),
-        ),
+        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found),
         Step::look(
             text!("End what holds it; its own finding says how. This names it"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),

@@ -7,7 +7,7 @@ use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
-use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
+use crate::remedy::{self, Command, Step, Text, said, text, value};
 
 /// Owners that are listed.
 const LISTED: usize = 24;
@@ -59,9 +59,11 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         proof.tell(store, now, format!("{}: {used} of {usable} taken", said(&other.range.network)));
     }
     tell_owners(map, entry, &leaked, &mut proof, now);
+    let key = format!("{store}/{}/{text}", range.network);
+    let is_found = words::is_found(Code::IpamRangeExhausting, &key);
     Some(Candidate {
         code: Code::IpamRangeExhausting,
-        key: format!("{store}/{}/{text}", range.network),
+        key,
         severity,
         subject: Subject { network: Some(range.network.clone()), ..Subject::default() },
         holders: Vec::new(),
@@ -69,7 +71,7 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
         since: now.min(entry.low_since().unwrap_or(now)),
         observed: now,
         impact: impact(entry, free, freed, others.len()),
-        remediation: remediation(map, entry, leaked.len(), others.len()),
+        remediation: remediation(map, entry, leaked.len(), others.len(), is_found),
         caused_by: None,
         preexisting: false,
     })
@@ -167,7 +169,13 @@ fn tell_owners(
     }
 }
 
-fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) -> Vec<Step> {
+fn remediation(
+    map: &NodeMap,
+    entry: &RangeEntry,
+    leaked: usize,
+    others: usize,
+    is_found: Command,
+) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
     let network = &*entry.range.network;
     let calicoctl = |words| Command::new("calicoctl").owns(words);
@@ -180,11 +188,7 @@ fn remediation(map: &NodeMap, entry: &RangeEntry, leaked: usize, others: usize) 
         let what = if entry.is_by_blocks() { "pool" } else { "network" };
         Step::advice(text!("Start no new pod in {} {}, on any node.", what, value(network)))
     } else {
-        remedy::cordon(
-            text!("Start no new pod here"),
-            node,
-            guard::has_finding("ipam-range-exhausting"),
-        )
+        remedy::cordon(text!("Start no new pod here"), node, is_found)
     }];
     if leaked == 0 && entry.is_of_the_cluster() {
         steps.push(Step::look(

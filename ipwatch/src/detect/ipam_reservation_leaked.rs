@@ -58,7 +58,8 @@ fn nobodys(candidate: &mut Candidate, entry: &ReservationEntry) {
         value(&entry.network)
     );
     candidate.remediation.push(Step::advice(text!(
-        "If the network is not to come back, remove its directory as a whole, with what is reserved in it: {}",
+        "If the network is not to come back, its directory may go with what is reserved in it, only while no CNI \
+         configuration of the node names the network and no container has an IP of it: {}",
         value(entry.key.rsplit_once('/').map_or(&*entry.key, |(directory, _)| directory))
     )));
 }
@@ -119,7 +120,7 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
             others.unwrap_or_default(),
             room.unwrap_or_default()
         ),
-        remediation: remediation(leak, id),
+        remediation: remediation(map, leak, id),
         caused_by: None,
         preexisting: entry.preexisting,
     })
@@ -196,7 +197,7 @@ fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
     proof.dels(history);
 }
 
-fn remediation(leak: &Leak<'_>, id: &str) -> Vec<Step> {
+fn remediation(map: &NodeMap, leak: &Leak<'_>, id: &str) -> Vec<Step> {
     let entry = leak.entry;
     // Not `ipwatch check`: it says no to an IP that is reserved, as this one is.
     let mut steps = vec![
@@ -204,10 +205,7 @@ fn remediation(leak: &Leak<'_>, id: &str) -> Vec<Step> {
             text!("Ask once more whether anybody has the IP: this must name nobody"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip),
         ),
-        Step::look(
-            text!("Ask the runtime for the container: this must say not found"),
-            Command::new("crictl").own("inspectp").value(id),
-        ),
+        words::ask_runtime(map, id),
     ];
     steps.extend(free(entry, id));
     steps.push(Step::never(&text!(
@@ -236,8 +234,8 @@ fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
                 show.word("--ip={}", &[entry.ip.into()]),
             ),
             Step::advice(text!(
-                "calico-kube-controllers frees it by itself; by hand calicoctl ipam release does, and nothing guards \
-                 that against a pod that is given the IP meanwhile."
+                "calico-kube-controllers frees it by itself. By hand it may be released with calicoctl only while no pod \
+                 of the cluster has the IP: nothing else guards one that is given it meanwhile."
             )),
         ];
     }

@@ -12,9 +12,9 @@ use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::fact::cgroup::attribution;
-use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::finding::{Candidate, Code, Severity, Subject, finding_id};
 use crate::map::{Kinds, Leftover, NodeMap, Policy};
-use crate::remedy::{Step, Text, said, text, value};
+use crate::remedy::{Step, Text, guard, said, text, value};
 
 /// Mounts that are listed one by one.
 const LISTED: usize = 8;
@@ -70,9 +70,11 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     let processes: Vec<String> = processes.collect();
     let text = format!("in mnt:[{}]: pid {}", mount.mount_ns, processes.join(", "));
     proof.tell("procfs", first.seen, text);
+    let key = format!("{}/{}", boot.boot_id, mount.mount_ns);
+    let id = finding_id(Code::MountLeakBlocksRemoval, &key);
     Some(Candidate {
         code: Code::MountLeakBlocksRemoval,
-        key: format!("{}/{}", boot.boot_id, mount.mount_ns),
+        key,
         severity: Severity::Warning,
         subject: Subject { container, pod, ..Subject::default() },
         holders: mounts.iter().take(LISTED).map(|found| holder_view(found)).collect(),
@@ -85,7 +87,7 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
             words::count(mounts.len(), "file system"),
             who
         ),
-        remediation: remediation(&mounts, agent.as_ref()),
+        remediation: remediation(&mounts, agent.as_ref(), &id),
         caused_by: None,
         preexisting: false,
     })
@@ -141,8 +143,8 @@ fn holder_view(found: &Leftover) -> contract::Holder {
     }
 }
 
-fn remediation(mounts: &[&Leftover], agent: Option<&Text>) -> Vec<Step> {
-    let mut steps: Vec<Step> = mounts.iter().take(LISTED).map(|found| unmount(found)).collect();
+fn remediation(mounts: &[&Leftover], agent: Option<&Text>, id: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = mounts.iter().take(LISTED).map(|found| unmount(found, id)).collect();
     if let Some(agent) = agent {
         steps.push(Step::advice(text!("Or restart {}: its mounts go with it.", agent)));
     }
@@ -155,7 +157,8 @@ fn remediation(mounts: &[&Leftover], agent: Option<&Text>) -> Vec<Step> {
     steps
 }
 
-fn unmount(found: &Leftover) -> Step {
+/// While the daemon still finds this very mount, of a container that is still dead.
+fn unmount(found: &Leftover, id: &str) -> Step {
     let mount = &found.mount;
     let pid = mount.processes.first().map_or(0, |process| process.pid);
     match words::unmount(pid, mount.mount_ns, &mount.path) {
@@ -164,8 +167,12 @@ fn unmount(found: &Leftover) -> Step {
                 "Unmount {} where the agent sees it, and nowhere else (umount of util-linux 2.35 or newer)",
                 value(&mount.path)
             ),
-            unmount,
+            guard::is_still_found_at(id, &mount.path).and(unmount),
         ),
-        None => Step::advice(text!("Unmount {} in mnt:[{}].", value(&mount.path), mount.mount_ns)),
+        None => Step::advice(text!(
+            "Unmount {} in mnt:[{}], only while the container that it is of is dead.",
+            value(&mount.path),
+            mount.mount_ns
+        )),
     }
 }

@@ -107,7 +107,7 @@ fn candidate(
                 Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&device),
             ),
             Step::advice(text!(
-                "If its end in the pod is down or gone, delete the pod; its controller makes another."
+                "The pod may be deleted, only if its end in the pod is still down or gone; its controller makes another."
             )),
         ],
         caused_by: None,

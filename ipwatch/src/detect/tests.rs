@@ -4,7 +4,8 @@
 //! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
 //! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
 //! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in
-//! `pools`, what a runtime may own that is not asked in `unasked`. All of it in hostile words in `hostile`.
+//! `pools`, what a runtime may own that is not asked in `unasked`. All of it in hostile words in `hostile`,
+//! and what stands before a command that changes something in `preconditions`.
 
 mod calls;
 mod dispute;
@@ -18,6 +19,7 @@ mod neighbours;
 mod orphans;
 mod pods;
 mod pools;
+mod preconditions;
 mod sandboxes;
 mod silence;
 mod stores;

@@ -167,7 +167,9 @@ fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
         match del {
             Some(del) => Step::change(what, del),
             None => Step::advice(text!(
-                "If the pod is not being set up, and what is behind the device does not have the IP: ip route del."
+                "That one route of {} may be deleted only while the pod is not being set up, and the netns behind the \
+                 device, asked by ip addr within it, does not have the IP.",
+                value(&link.name)
             )),
         },
     ]

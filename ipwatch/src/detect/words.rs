@@ -2,9 +2,9 @@
 
 use crate::contract::{Container, Holder, Pod};
 use crate::fact::{BootNs, Holder as Held};
-use crate::finding::{Evidence, Subject};
+use crate::finding::{Code, Evidence, Subject, finding_id};
 use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
-use crate::remedy::{Command, Step, Text, guard, said, text, value};
+use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 
 /// Addresses of a netns that are listed.
 const LISTED: usize = 8;
@@ -164,6 +164,63 @@ pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise:
     }
 }
 
+/// What succeeds only while the finding with this code and key is open.
+pub(super) fn is_found(code: Code, key: &str) -> Command {
+    guard::is_still_found(&finding_id(code, key))
+}
+
+/// Whether `crictl` asks the runtime of this name. A second one of a kind has its socket in its name, and `crictl` asks
+/// the first.
+pub(super) fn is_crictls(runtime: &str) -> bool {
+    matches!(runtime, "containerd" | "cri-o")
+}
+
+/// The runtime that has a sandbox, or had it last.
+pub(super) fn runtime_of<'a>(map: &'a NodeMap, id: &str) -> Option<&'a str> {
+    map.sandbox(id).map(|entry| &*entry.sandbox.runtime)
+}
+
+/// Has the runtime of a sandbox end and remove it, while it is `still` to be. Where `crictl` does not ask that runtime
+/// there is no command.
+pub(super) fn remove_sandbox(map: &NodeMap, what: Text, still: Command, id: &str) -> Step {
+    match runtime_of(map, id) {
+        Some(runtime) if is_crictls(runtime) => remedy::remove_sandbox(what, still, id),
+        runtime => by_its_client(what, runtime),
+    }
+}
+
+/// What a runtime's own client is to do.
+pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
+    let client = match runtime {
+        Some(name) => {
+            text!(": with the client of {}, only while this finding is open.", value(name))
+        }
+        None => text!(": with the client of its runtime, only while this finding is open."),
+    };
+    Step::advice(what.then(&client))
+}
+
+/// Asks the runtime of a container whether it has it still. `crictl` says not found to all that another runtime has.
+pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
+    match runtime_of(map, id) {
+        Some(runtime) if is_crictls(runtime) => Step::look(
+            text!("Ask the runtime for the container: this must say not found"),
+            Command::new("crictl").own("inspectp").value(id),
+        ),
+        Some(runtime) => Step::advice(text!(
+            "Ask {} for container {} with its own client: it must not know it. crictl does not ask {}.",
+            value(runtime),
+            value(id),
+            value(runtime)
+        )),
+        None => Step::advice(text!(
+            "Ask the runtime that made container {} for it, with that runtime's own client: it must not know it. crictl \
+             asks CRI runtimes alone, and says not found to all others.",
+            value(id)
+        )),
+    }
+}
+
 /// What succeeds only while a netns is what it was: one of its tasks is still there, or, where it has none, it is
 /// still mounted on the node.
 pub(super) fn still(map: &NodeMap, netns: &Netns) -> Option<Command> {
@@ -182,7 +239,11 @@ pub(super) fn unmount_netns(netns: &Netns, pid: Option<u32>, mount_ns: u64, path
     let command = || {
         let (pid, inode) = (pid?, netns.names.inode?);
         let mounted = guard::is_mounted(pid, inode, path)?;
-        let unmount = unmount(pid, mount_ns, path)?;
+        let unmount = match pid {
+            // What is mounted there has just been compared.
+            1 => Command::new("umount").path(path),
+            _ => unmount(pid, mount_ns, path)?,
+        };
         Some((pid, guard::is_unused(inode).and(mounted).and(unmount)))
     };
     match command() {
@@ -198,21 +259,23 @@ pub(super) fn unmount_netns(netns: &Netns, pid: Option<u32>, mount_ns: u64, path
             );
             Step::change(what, command)
         }
-        None => Step::advice(text!("Unmount {} in mnt:[{}].", value(path), mount_ns)),
+        None => Step::advice(text!(
+            "Unmount {} in mnt:[{}], only while it is this netns and nobody is in it.",
+            value(path),
+            mount_ns
+        )),
     }
 }
 
 /// How to unmount a path in another mount namespace, by the node's own `umount` (`-N`, util-linux 2.35): nothing that
 /// a container has is run. `None`: nobody is known to be there.
 pub(super) fn unmount(pid: u32, mount_ns: u64, path: &str) -> Option<Command> {
-    match (pid, mount_ns) {
-        (1, _) => Some(Command::new("umount").path(path)),
-        (0, _) | (_, 0) => None,
-        _ => {
-            let unmount = Command::new("umount").own("-N").number(pid).path(path);
-            Some(guard::is_in_mount_ns(pid, mount_ns).and(unmount))
-        }
-    }
+    let unmount = match (pid, mount_ns) {
+        (0, _) | (_, 0) => return None,
+        (1, _) => Command::new("umount").path(path),
+        _ => Command::new("umount").own("-N").number(pid).path(path),
+    };
+    Some(guard::is_in_mount_ns(pid, mount_ns).and(unmount))
 }
 
 /// For whom a reservation is: the pod, else the container.

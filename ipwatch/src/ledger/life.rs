@@ -14,12 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::id::finding_id;
 use super::tenure::millis;
 use crate::clock::Calendar;
 use crate::contract::{Holder, Step};
 use crate::fact::BootNs;
-use crate::finding::{Ack, Candidate, Change, ChangeKind, Code, Finding, Status};
+use crate::finding::{Ack, Candidate, Change, ChangeKind, Code, Finding, Status, finding_id};
 use crate::remedy;
 
 /// How many resolved findings stay in memory, the newest. The store keeps more.
@@ -59,6 +58,8 @@ pub struct Life {
     kept: BTreeSet<String>,
     /// At least so long lies between the two observations that make a finding fire, in ns.
     second_look: u64,
+    /// Where commands find the daemon that they ask.
+    daemon: remedy::Daemon,
 }
 
 impl Life {
@@ -92,9 +93,11 @@ impl Life {
                 .as_ref()
                 .map(|(code, key)| finding_id(*code, key))
                 .filter(|cause| *cause != id && known.contains(cause));
+            let remediation = Remediation::of(candidate, &self.daemon);
+            let seen = Seen { candidate, cause, remediation };
             let change = match self.open.get_mut(&id) {
-                Some(record) => update(record, now, calendar, candidate, cause, self.second_look),
-                None => Some(self.begin(id, calendar, candidate, cause)),
+                Some(record) => update(record, now, calendar, seen, self.second_look),
+                None => Some(self.begin(id, calendar, seen)),
             };
             changes.extend(change);
         }
@@ -129,6 +132,11 @@ impl Life {
     /// Sets how far apart the two observations must be that make a finding fire.
     pub fn set_second_look(&mut self, ns: u64) {
         self.second_look = ns;
+    }
+
+    /// Sets where commands find the daemon that they ask.
+    pub fn set_daemon(&mut self, daemon: remedy::Daemon) {
+        self.daemon = daemon;
     }
 
     /// When a second observation of what is pending will count.
@@ -241,13 +249,8 @@ impl Life {
             .collect()
     }
 
-    fn begin(
-        &mut self,
-        id: String,
-        calendar: &Calendar,
-        candidate: &Candidate,
-        cause: Option<String>,
-    ) -> Change {
+    fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>) -> Change {
+        let Seen { candidate, cause, remediation } = seen;
         self.resolved.retain(|known| known.id != id);
         let finding = Finding {
             id: id.clone(),
@@ -263,8 +266,8 @@ impl Life {
             resolved_at: None,
             caused_by: cause,
             impact: candidate.impact.to_string(),
-            remediation: lines(candidate),
-            steps: steps(candidate),
+            remediation: remediation.lines,
+            steps: remediation.steps,
             preexisting: candidate.preexisting,
             acked: None,
         };
@@ -299,12 +302,11 @@ fn update(
     record: &mut Record,
     now: BootNs,
     calendar: &Calendar,
-    candidate: &Candidate,
-    cause: Option<String>,
+    seen: Seen<'_>,
     second_look: u64,
 ) -> Option<Change> {
+    let Seen { candidate, cause, remediation } = seen;
     let finding = &mut record.finding;
-    let remediation = lines(candidate);
     let apart = candidate.observed.0.abs_diff(record.observed.0);
     // Answers may come closer together than they were asked for. Then what was seen twice must at least
     // stand for longer: nobody may ask a third time.
@@ -313,7 +315,7 @@ fn update(
     let changed = fires
         || finding.severity != candidate.severity
         || finding.subject != candidate.subject
-        || finding.remediation != remediation
+        || finding.remediation != remediation.lines
         || finding.caused_by != cause
         || !same_holders(&finding.holders, &candidate.holders);
     if fires {
@@ -328,21 +330,37 @@ fn update(
     finding.subject.clone_from(&candidate.subject);
     finding.holders.clone_from(&candidate.holders);
     finding.evidence.clone_from(&candidate.evidence);
-    finding.remediation = remediation;
-    finding.steps = steps(candidate);
+    finding.remediation = remediation.lines;
+    finding.steps = remediation.steps;
     finding.impact = candidate.impact.to_string();
     finding.caused_by = cause;
     changed.then(|| Change::new(ChangeKind::Updated, finding.clone()))
 }
 
-/// What to do, a line each.
-fn lines(candidate: &Candidate) -> Vec<String> {
-    candidate.remediation.iter().map(remedy::Step::line).collect()
+/// What a detector sees, with what the ledger makes of it.
+struct Seen<'a> {
+    candidate: &'a Candidate,
+    /// The id of the finding that it is a consequence of.
+    cause: Option<String>,
+    remediation: Remediation,
 }
 
-/// What to do, as the contract has it.
-fn steps(candidate: &Candidate) -> Vec<Step> {
-    candidate.remediation.iter().map(Step::from).collect()
+/// What to do, a line each and as the contract has it.
+struct Remediation {
+    lines: Vec<String>,
+    steps: Vec<Step>,
+}
+
+impl Remediation {
+    fn of(candidate: &Candidate, daemon: &remedy::Daemon) -> Self {
+        let (mut lines, mut steps) = (Vec::new(), Vec::new());
+        for step in &candidate.remediation {
+            let step = step.asking(daemon);
+            lines.push(step.line());
+            steps.push(Step::from(&*step));
+        }
+        Self { lines, steps }
+    }
 }
 
 /// Whether the same ones hold, in the same way, in the detector's order.

@@ -13,6 +13,7 @@ use crate::clock::Calendar;
 use crate::contract::{Container, Netns, Pod, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
+use crate::remedy::Daemon;
 
 /// An acknowledgement as it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +74,11 @@ impl Ledger {
     pub fn final_writes(&mut self) -> Writes {
         self.writes.findings.extend(self.life.open().cloned());
         self.take_writes()
+    }
+
+    /// See [`Life::set_daemon`].
+    pub fn set_daemon(&mut self, daemon: Daemon) {
+        self.life.set_daemon(daemon);
     }
 
     /// See [`Life::set_second_look`].

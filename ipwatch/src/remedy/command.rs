@@ -172,6 +172,23 @@ impl Command {
         self
     }
 
+    /// Whether a part of it can only be answered by the daemon.
+    #[must_use]
+    pub(super) fn asks_daemon(&self) -> bool {
+        self.runs.iter().any(asks)
+    }
+
+    /// The same, where the daemon listens at this socket: absolute, or it makes no command.
+    #[must_use]
+    pub(super) fn at_socket(mut self, socket: &str) -> Self {
+        let word = format!("--socket={socket}");
+        self.typed &= socket.starts_with('/') && can_be_typed(&word) && !climbs(socket);
+        for run in self.runs.iter_mut().filter(|run| asks(run)) {
+            run.argv.insert(1, word.clone());
+        }
+        self
+    }
+
     /// Whether a person can type it: nothing in it is hidden, reads as something else, or is an option that is not
     /// ours.
     #[must_use]
@@ -221,6 +238,12 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// Printable ASCII: what a person sees is what the shell gets.
 fn can_be_typed(word: &str) -> bool {
     word.len() <= LONGEST && word.chars().all(|c| (' '..='~').contains(&c))
+}
+
+/// Whether it is one of our own commands that ask the daemon.
+fn asks(run: &Run) -> bool {
+    run.argv[0] == "ipwatch"
+        && matches!(run.argv.get(1).map(String::as_str), Some("query" | "check"))
 }
 
 /// Whether a path leads up.

@@ -11,6 +11,7 @@
 //! ([`kubernetes`]), or under the lock of the store ([`host_local`]).
 
 pub(crate) mod command;
+mod daemon;
 #[cfg(test)]
 mod forms;
 pub(crate) mod guard;
@@ -25,6 +26,7 @@ mod tests;
 pub(crate) mod text;
 
 pub use command::{Command, Run};
+pub use daemon::Daemon;
 pub use text::{Part, Text};
 pub(crate) use text::{said, text, value};
 
@@ -92,9 +94,10 @@ pub(crate) fn cordon(what: Text, node: &str, still: Command) -> Step {
     Step::change(what, still.and(Command::new("kubectl").own("cordon").value(node)))
 }
 
-/// Has the runtime end a sandbox that is over, and remove it. An id is never given to another one.
+/// Has a CRI runtime end a sandbox, and remove it, while it is `still` to be: one that is Ready would be ended too.
 #[must_use]
-pub fn remove_sandbox(what: Text, id: &str) -> Step {
+pub(crate) fn remove_sandbox(what: Text, still: Command, id: &str) -> Step {
     let stop = Command::new("crictl").own("stopp").value(id);
-    Step::change(what, stop.and(Command::new("crictl").own("rmp").value(id)))
+    let remove = Command::new("crictl").own("rmp").value(id);
+    Step::change(what, still.and(stop).and(remove))
 }

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::shell::check;
 use super::*;
+use crate::contract;
 use crate::fact::TaskKey;
+use crate::finding::{Finding, Status};
 
 /// What has broken shells, options and sentences.
 pub(crate) const HOSTILE: &[&str] = &[
@@ -42,6 +44,9 @@ pub(crate) const HOSTILE: &[&str] = &[
     "x\" is safe. Now run: id",
 ];
 
+/// A finding's.
+const ID: &str = "k3f9q2m7x5wz4a6b";
+
 /// Commands with this value in each place that a value can have.
 fn with(value: &str) -> Vec<Command> {
     let part = || [Part::Value(value)];
@@ -71,7 +76,10 @@ fn with(value: &str) -> Vec<Command> {
     all.extend(guard::is_mounted(1, 4_026_531_841, &path));
     all.extend(host_local::free(&path, value));
     all.extend(host_local::free_empty(&path));
-    let still = guard::has_finding("ip-duplicate");
+    all.push(guard::is_still_found_at(ID, &path));
+    all.push(guard::is_still_found(ID).at_socket(&path));
+    all.push(guard::has_index_in(Command::new("nsenter").word("--net={}", &part()), value, 3));
+    let still = guard::is_still_found(ID);
     let names = [value, value];
     all.extend(kubernetes::delete_pod(Text::default(), still, names, Some(value)).command);
     all
@@ -82,10 +90,11 @@ fn with(value: &str) -> Vec<Command> {
 fn hold<'a>(values: impl IntoIterator<Item = &'a str>) -> usize {
     let all: Vec<Command> = values.into_iter().flat_map(with).filter(Command::is_typed).collect();
     check(&all.iter().collect::<Vec<_>>());
-    let options = ["-", "-n", "-c", "-9", "-f", "-qE", "-qx", "-qF", "-qxF", "-o", "--all"];
+    let options =
+        ["-", "-n", "-c", "-9", "-f", "-q", "-E", "-qE", "-qx", "-qF", "-qxF", "-o", "--all"];
     for word in all.iter().flat_map(Command::runs).flat_map(|run| &run.argv) {
         let ours = options.contains(&&**word)
-            || ["--name=", "--type=json", "--patch=[", "--raw=/api/"]
+            || ["--name=", "--type=json", "--patch=[", "--raw=/api/", "--socket=/", "--net="]
                 .iter()
                 .any(|one| word.starts_with(one));
         assert!(ours || !word.starts_with('-'), "{word:?}");
@@ -103,7 +112,7 @@ fn a_value_is_one_word_and_no_option() {
 #[test]
 fn what_cannot_be_typed_is_no_command() {
     for value in ["a\nb", "\u{1b}[2J", "é", "-x", "", &"x".repeat(10_000)] {
-        let still = guard::has_finding("ip-duplicate");
+        let still = guard::is_still_found(ID);
         let step = cordon(text!("Start no new pod here"), value, still);
         assert_eq!(step.command, None, "{value:?}");
         assert!(step.line().contains("cannot be typed"), "{}", step.line());
@@ -117,12 +126,13 @@ fn what_cannot_be_typed_is_no_command() {
 #[test]
 fn an_object_is_deleted_only_while_it_is_the_same() {
     let delete = |namespace, name, uid| {
-        let still = guard::is_still_found("10.0.0.5".parse().unwrap());
+        let still = guard::is_still_found(ID);
         kubernetes::delete_pod(text!("Delete it"), still, [namespace, name], uid)
     };
     assert_eq!(
         delete("shop", "web-0", Some("7f3a")).command.unwrap().sh(),
-        "ipwatch query findings 10.0.0.5 --all -o jsonl | grep -qE '\"status\":\"(firing|pending)\"' && \
+        "ipwatch query findings k3f9q2m7x5wz4a6b --all -o jsonl | grep -qE \
+         '\"id\":\"k3f9q2m7x5wz4a6b\",[a-z\":,-]*\"status\":\"(firing|pending)\"' && \
          printf %s '{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\",\"preconditions\":{\"uid\":\"7f3a\"}}' | \
          kubectl delete --raw=/api/v1/namespaces/shop/pods/web-0 -f -"
     );
@@ -167,6 +177,84 @@ fn prose_quotes_what_is_not_ours() {
     assert_eq!(said("/var/lib/x-1"), "/var/lib/x-1");
     assert_eq!(said("a b"), "\"a b\"");
     assert_eq!(said(""), "\"\"");
+}
+
+/// Whether a condition holds by what the daemon prints.
+fn holds(condition: &Command, findings: &[Finding]) -> bool {
+    let lines = findings.iter().map(|one| serde_json::to_string(one).unwrap() + "\n");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("findings");
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
+    let script = format!("ipwatch() {{ cat '{}'; }}\n{}", file.display(), condition.sh());
+    std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success()
+}
+
+fn two_findings() -> [Finding; 2] {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract/scan.json");
+    let text = crate::bounded::read_text(path.as_ref(), 4 << 20).unwrap();
+    let document: crate::contract::Document = serde_json::from_str(&text).unwrap();
+    let crate::contract::Body::Findings(mut findings) = document.body else { panic!("findings") };
+    let one = findings.remove(0);
+    findings.retain(|other| other.subject.ip == one.subject.ip);
+    [one, findings.remove(0)]
+}
+
+#[test]
+fn of_two_findings_about_one_ip_each_is_asked_for_alone() {
+    let [mut over, other] = two_findings();
+    assert_ne!((&over.id, over.code), (&other.id, other.code));
+    let both = [&over, &other].map(|one| guard::is_still_found(&one.id));
+    let all = [over.clone(), other.clone()];
+    assert!(both.iter().all(|condition| holds(condition, &all)));
+    over.status = Status::Resolved;
+    // Others choose what containers, pods and processes are called.
+    let mut forged = other.clone();
+    let container = forged.subject.container.get_or_insert_default();
+    container.id = Some(over.id.clone());
+    container.name = Some(format!("\"id\":\"{}\",\"status\":\"firing\"", over.id));
+    let all = [over.clone(), forged];
+    assert!(!holds(&both[0], &all), "it is over, whatever else is wrong with its IP");
+    assert!(holds(&both[1], &all));
+    assert!(!holds(&both[0], &[]), "no daemon answers");
+}
+
+#[test]
+fn a_mount_is_asked_for_by_its_finding_and_its_path() {
+    let [mut one, mut other] = two_findings();
+    let path = |path: &str| contract::Holder {
+        mount_path: Some(path.to_owned()),
+        ..contract::Holder::of_kind(contract::HolderKind::Mount)
+    };
+    (one.holders, other.holders) = (vec![path("/run/a")], vec![path("/run/b")]);
+    let condition = |path| guard::is_still_found_at(&one.id, path);
+    let all = [one.clone(), other];
+    assert!(holds(&condition("/run/a"), &all));
+    assert!(!holds(&condition("/run/b"), &all), "another finding's");
+    assert!(!holds(&condition("/run"), &all) && !holds(&condition("run/a"), &all));
+    let over = Finding { status: Status::Resolved, ..one.clone() };
+    assert!(!holds(&condition("/run/a"), &[over]));
+}
+
+#[test]
+fn a_command_asks_the_daemon_where_it_is() {
+    let step = cordon(text!("Start no new pod here"), "node-1", guard::is_still_found(ID));
+    let line = |daemon| step.asking(&daemon).line();
+    assert!(line(Daemon::Usual).contains(": ipwatch query findings k3f9"));
+    let at = line(Daemon::At("/run/a b/x.sock".into()));
+    assert!(at.contains(": ipwatch '--socket=/run/a b/x.sock' query findings k3f9"), "{at}");
+    for socket in ["x.sock", "/run/../x.sock", "/run/\u{1b}.sock", ""] {
+        assert_eq!(step.asking(&Daemon::At(socket.into())).command, None, "{socket:?}");
+    }
+    let absent = step.asking(&Daemon::Absent).into_owned();
+    assert!(absent.command.is_none() && !absent.changes, "{}", absent.line());
+    assert!(absent.what.as_str().contains("(no command: only a daemon can say"));
+    let look = Command::new("ipwatch").owns(&["query", "ip"]).own("10.0.0.5");
+    let look = Step::look(text!("See it"), look);
+    assert_eq!(look.asking(&Daemon::Absent).command, None, "it cannot answer");
+    for own in [Command::new("ipwatch").own("scan"), Command::new("dmesg")] {
+        let step = Step::look(text!("See it"), own);
+        assert_eq!(*step.asking(&Daemon::Absent), step, "it asks no daemon");
+    }
 }
 
 proptest! {

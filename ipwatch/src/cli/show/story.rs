@@ -244,8 +244,7 @@ mod tests {
              (ipwatch explain p81c)\n",
             "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
              (ipwatch explain r7d2)\n",
-            "NOW    Start no new pod here, it may be given this IP:\n         ipwatch query findings 10.0.3.17 --all",
-            " && kubectl cordon node-17\n",
+            "NOW    Start no new pod here, it may be given this IP (no command: only a daemon can say",
             "FIX    Bring pid 71 (\"s3fs\") back to answer for \"/data\", or\n",
             "       give its requests up",
             "everybody:\n         grep -qE",

@@ -9,9 +9,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 
-use super::sandboxes::sandbox;
+use super::sandboxes::{ID, sandbox};
 use super::*;
 use crate::fact::{FileSystem, Life, Process};
+use crate::finding::finding_id;
 use crate::remedy::hostile::{Shape, WAYS, is_shaped, replaced, worse};
 use crate::remedy::shell::check;
 use crate::remedy::{Command, Step, Text};
@@ -169,8 +170,9 @@ fn forgotten() {
 
 /// The same of a container of docker's that is dead.
 fn of_docker() {
-    let mut case = Case::with_runtime();
+    let mut case = Case::pod();
     case.source("docker", SourceStatus::Active);
+    case.at(3, What::Cgroup { task: KEY, path: format!("/system.slice/docker-{ID}.scope") });
     let told = |life, word| {
         let mut told = sandbox(life, word);
         told.runtime = "docker".into();
@@ -185,7 +187,8 @@ fn of_docker() {
         case.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
         case.wants(ms);
     }
-    detect(&case.0, BootNs(81_000 * MS), &Policy::default());
+    let found = detect(&case.0, BootNs(81_000 * MS), &Policy::default());
+    assert!(found.iter().any(|one| lines(one).contains("docker rm ")), "{found:#?}");
 }
 
 /// Fields that strangers fill, wherever they stand in a fact.
@@ -250,7 +253,7 @@ fn reworded(value: &mut Value, field: &str, words: &BTreeMap<String, String>) {
 }
 
 /// What a case finds.
-fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
+pub(super) fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
     let (mut map, mut found) = (NodeMap::new(false), Vec::new());
     for line in tape {
         match line {
@@ -271,10 +274,13 @@ fn play(tape: &[Line], words: &BTreeMap<String, String>) -> Vec<Candidate> {
     found
 }
 
-fn shape(step: &Step) -> Option<Shape> {
-    let command = step.command.as_ref()?;
-    let words = command.runs().iter().map(|run| run.argv.iter().chain(&run.to).cloned().collect());
-    Some(words.collect())
+/// The words of a command. The finding's own id is made of the names, and stands as `ID`.
+fn shape(one: &Candidate, step: &Step) -> Option<Shape> {
+    let (command, id) = (step.command.as_ref()?, finding_id(one.code, &one.key));
+    let words = |run: &crate::remedy::Run| {
+        run.argv.iter().chain(&run.to).map(|word| word.replace(&id, "ID")).collect()
+    };
+    Some(command.runs().iter().map(words).collect())
 }
 
 /// Prose without what it quotes.
@@ -310,7 +316,8 @@ impl World {
             let tape = taped(*case);
             for found in play(&tape, &BTreeMap::new()) {
                 for step in &found.remediation {
-                    templates.commands.entry(found.code).or_default().extend(shape(step));
+                    let shape = shape(&found, step);
+                    templates.commands.entry(found.code).or_default().extend(shape);
                 }
                 templates.codes.insert(found.code);
             }
@@ -340,7 +347,7 @@ impl World {
             let shapes = self.templates.commands.get(&one.code).map_or(&[][..], Vec::as_slice);
             for step in &one.remediation {
                 is_ours(one.code, &step.what, words);
-                let Some(shape) = shape(step) else { continue };
+                let Some(shape) = shape(one, step) else { continue };
                 let meant = shapes.iter().any(|template| is_shaped(&shape, template, &pairs));
                 assert!(meant, "{}: {shape:#?}\nby {words:#?}\nof {shapes:#?}", one.code);
                 let foreign = step.command.iter().filter(|_| !shapes.contains(&shape));

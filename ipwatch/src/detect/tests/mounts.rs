@@ -46,7 +46,12 @@ pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_anot
     assert_eq!((holder.pid, holder.mount_ns, holder.mount_ns_pid), (None, Some(5), Some(40)));
     assert_eq!(found.subject.container.as_ref().unwrap().name.as_deref(), Some("app"));
     let command = found.remediation[0].command.as_ref().unwrap().sh();
-    assert!(command.starts_with("readlink /proc/40/ns/mnt | grep -qxF 'mnt:["), "{command}");
+    let still = crate::remedy::guard::is_still_found_at(
+        &crate::finding::finding_id(found.code, &found.key),
+        &holder.mount_path.clone().unwrap(),
+    );
+    let asks = format!("{} && readlink /proc/40/ns/mnt | grep -qxF 'mnt:[", still.sh());
+    assert!(command.starts_with(&asks), "{command}");
     assert!(command.contains("]' && umount -N 40 /host/run/"), "{command}");
     assert!(case.wants(32_700).contains(&search), "a second look");
     case.at(32_800, end());

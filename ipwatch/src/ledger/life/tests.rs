@@ -43,6 +43,34 @@ fn kinds(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
     changes.iter().map(|change| (change.change, change.finding.status)).collect()
 }
 
+/// Without a daemon nothing can say whether a finding is still open, and no command pretends to.
+#[test]
+fn what_asks_a_daemon_is_told_in_words_where_there_is_none() {
+    let still = remedy::guard::is_still_found("k3f9q2m7x5wz4a6b");
+    let cordon = remedy::cordon(remedy::Text::own("Start no pod here"), "node-1", still);
+    let told = |daemon| {
+        let mut life = Life::default();
+        life.set_daemon(daemon);
+        let remediation = vec![cordon.clone()];
+        let found = |at| Candidate { remediation: remediation.clone(), ..candidate("a", at) };
+        let opened = see(&mut life, 10, &[found(10)]);
+        let fires = see(&mut life, 20, &[found(20)]);
+        [opened, fires].map(|changes| changes.into_iter().next().unwrap().finding)
+    };
+    for finding in told(remedy::Daemon::Absent) {
+        let [step] = &finding.steps[..] else { panic!("{finding:#?}") };
+        assert_eq!((&step.command, step.changes, step.runs.len()), (&None, false, 0));
+        assert!(!finding.remediation[0].contains("kubectl"), "{finding:#?}");
+    }
+    for finding in told(remedy::Daemon::At("/run/b.sock".into())) {
+        assert_eq!(
+            finding.steps[0].runs[0].argv[..3],
+            ["ipwatch", "--socket=/run/b.sock", "query"]
+        );
+        assert!(finding.remediation[0].contains("ipwatch --socket=/run/b.sock query findings"));
+    }
+}
+
 #[test]
 fn a_life_from_the_first_look_to_the_end() {
     let mut life = Life::default();
