@@ -344,12 +344,20 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     let root = root_in(&daemon, db.netns.inode);
     assert_is(&root, &db, None, &[&key, &node.block_key()]);
 
+    // Each deletes the one pod, by its uid.
+    let deletes = [&del, &missing, &twice].map(|finding| change(finding, "kubectl delete --raw="));
+    for delete in &deletes {
+        shell.succeeds(delete);
+        assert_eq!(shell.said()[..2], ["kubectl", "delete"]);
+    }
     // The pod is deleted, and its netns with it.
     node.has(&[&cart, &next]);
     drop(db);
     for finding in [&del, &missing, &gateway, &twice] {
         daemon.await_resolved(finding, SOON);
     }
+    deletes.iter().for_each(|delete| shell.refuses(delete));
+    assert_eq!(shell.said(), Vec::<String>::new(), "nothing is deleted any more");
     assert_eq!(ever(&daemon, other), Vec::<Value>::new(), "about one that nothing happened to");
     case(
         "DEL of an old sandbox takes the new one's Calico endpoint",
