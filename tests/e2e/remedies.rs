@@ -74,6 +74,15 @@ fn leaked(lab: &Lab, daemon: &Daemon, netns: &Netns) -> Value {
     finding
 }
 
+/// A command of a code's runbook, with what stands for its placeholders.
+fn of_runbook(daemon: &Daemon, code: &str, with: &str, values: &[(&str, &str)]) -> String {
+    let page = String::from_utf8(daemon.ask(&["explain", code]).stdout).unwrap();
+    let page = page.replace("&&\n", "&& ");
+    let line = page.lines().find(|line| line.starts_with("    ") && line.contains(with));
+    let line = line.unwrap_or_else(|| panic!("no command with {with}: {page}")).trim();
+    values.iter().fold(line.to_owned(), |line, (name, value)| line.replace(name, value))
+}
+
 fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     let (netns, shell) = (with_address(lab, "old"), Shell::new(lab));
     // Made before the other goes, whose inode it could be given.
@@ -82,6 +91,16 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
     let finding = leaked(lab, &daemon, &netns);
     let command = change(&finding, "&& umount /");
+    // The runbook's own: they ask whether it is so as well.
+    let (id, inode) = (format!("findings {}", finding["id"].as_str().unwrap()), netns.inode);
+    let values = [("findings ID", id.as_str()), (" NODE", " node-1")];
+    let cordon = of_runbook(&daemon, "netns-leaked", "kubectl cordon", &values);
+    let (path, inode) = (netns.path().to_str().unwrap(), inode.to_string());
+    let values = [("PATH", path), ("INODE", inode.as_str())];
+    let enter = of_runbook(&daemon, "netns-leaked", "nsenter --net", &values);
+    shell.succeeds(&cordon);
+    assert_eq!(shell.said(), ["kubectl", "cordon", "node-1"]);
+    shell.succeeds(&enter);
     // Somebody is in it after all.
     let visitor = Helper::new(Role::Park).inside(&netns).start();
     shell.refuses(&command);
@@ -91,10 +110,13 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     assert!(!is_mounted(std::process::id(), netns.path()));
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
+    shell.refuses(&cordon);
+    assert_eq!(shell.said(), Vec::<String>::new(), "it is over");
     // Another one under its name.
     let path = netns.path();
     rustix::mount::mount_bind(next.path(), path).unwrap();
     shell.refuses(&command);
+    shell.refuses(&enter);
     let kept = is_mounted(std::process::id(), path);
     rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH).unwrap();
     assert!(kept, "another netns was unmounted");

@@ -323,7 +323,9 @@ impl Daemon {
     #[must_use]
     #[track_caller]
     pub fn findings(&self) -> Vec<Value> {
-        self.list("findings", &["query", "findings"])
+        let all = self.list("findings", &["query", "findings"]);
+        all.iter().for_each(remedy::printed);
+        all
     }
 
     /// The open findings about a netns, by its inode.
@@ -349,9 +351,7 @@ impl Daemon {
         crate::poll::settle(seconds, || {
             look(peek::list(&self.socket, "/v1/findings", "findings")) && look(self.findings())
         });
-        let found = found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"));
-        remedy::printed(&found);
-        found
+        found.unwrap_or_else(|| panic!("no such {code} fires; open: {seen:#?}"))
     }
 
     /// Waits until a finding is resolved, and returns it.

@@ -6,7 +6,8 @@
 //! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
 //!
 //! Every form of command that a finding of a test carries, whether it changes something or only looks, is to be run by
-//! some test: the harness counts both ([`Forms`]), and a whole run in which one was not run has failed.
+//! some test: the harness counts both ([`Forms`]), and a whole run in which one was not run has failed. It counts by code
+//! and form: a form that was run for another code alone is listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -153,6 +154,22 @@ impl Shell {
         assert!(!out.status.success(), "{command}: {out:?}");
     }
 
+    /// Runs it once more, when what it was for is over: whatever it says, the runtime of [`Self::with_runtime`] has what
+    /// it had.
+    #[track_caller]
+    pub fn changes_nothing(&self, command: &str) {
+        let list = || {
+            let out = self.run("crictl pods");
+            assert!(out.status.success(), "{out:?}");
+            // In no order.
+            let list = String::from_utf8_lossy(&out.stdout).into_owned();
+            list.lines().map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let before = list();
+        let out = self.run(command);
+        assert_eq!(list(), before, "{command}: {out:?}");
+    }
+
     /// What the stand-ins were called with since the last time, a word a line.
     #[must_use]
     pub fn said(&self) -> Vec<String> {
@@ -167,28 +184,33 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }
 
-/// Commands of findings that this test has seen, each with its form.
-static SEEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+/// A code and the form of a command that its finding has, as they stand in a line of a test's log.
+type Printed = String;
 
-/// Notes the commands of a finding that a test is about, for the table at the end.
+/// Commands of findings that this test has seen, each with what it is to the table at the end: two findings may have
+/// the same command.
+static SEEN: Mutex<BTreeMap<String, BTreeSet<Printed>>> = Mutex::new(BTreeMap::new());
+
+/// Notes the commands of a finding, for the table at the end.
 pub fn printed(finding: &Value) {
+    let code = finding["code"].as_str().unwrap_or_default();
     let steps = ["steps", "remediation"].map(|key| finding[key].as_array());
     for step in steps.into_iter().flatten().flatten() {
-        let (Some(command), form) = (step["command"].as_str(), form(step)) else { continue };
+        let Some(command) = step["command"].as_str() else { continue };
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if !seen.values().any(|known| *known == form) {
-            let code = finding["code"].as_str().unwrap_or_default();
-            println!("{PRINTED}{code}\t{form}");
+        let line = format!("{code}\t{}", form(step));
+        if !seen.values().any(|known| known.contains(&line)) {
+            println!("{PRINTED}{line}");
         }
-        seen.insert(command.to_owned(), form);
+        seen.entry(command.to_owned()).or_default().insert(line);
     }
 }
 
 /// Notes that a command was run, as it was printed.
 pub fn ran(command: &str) {
     let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(form) = seen.get(command) {
-        println!("{RAN}{form}");
+    for line in seen.get(command).into_iter().flatten() {
+        println!("{RAN}{line}");
     }
 }
 
@@ -273,38 +295,50 @@ fn shape(at: usize, word: &str) -> &str {
     if word.starts_with('-') { word.split_inclusive('=').next().unwrap_or(word) } else { "_" }
 }
 
-/// The forms of commands that findings of a run had, and those that were run.
+/// The forms of commands that findings of a run had, and those that were run, each by form and code.
 #[derive(Debug, Default)]
 pub(crate) struct Forms {
-    /// With a test and a code that has it.
-    printed: BTreeMap<String, String>,
-    ran: BTreeSet<String>,
+    /// With a test whose finding has it.
+    printed: BTreeMap<(String, String), String>,
+    ran: BTreeSet<(String, String)>,
 }
 
 impl Forms {
     /// Adds what a test printed.
     pub(crate) fn read(&mut self, test: &str, log: &str) {
+        let key = |line: &str| {
+            let (code, form) = line.split_once('\t')?;
+            Some((form.to_owned(), code.to_owned()))
+        };
         for line in log.lines() {
-            if let Some(form) = line.strip_prefix(RAN) {
-                self.ran.insert(form.to_owned());
-            } else if let Some(line) = line.strip_prefix(PRINTED) {
-                let Some((code, form)) = line.split_once('\t') else { continue };
-                let entry = self.printed.entry(form.to_owned());
-                entry.or_insert_with(|| format!("{code} of {test}"));
+            if let Some(ran) = line.strip_prefix(RAN) {
+                self.ran.extend(key(ran));
+            } else if let Some(key) = line.strip_prefix(PRINTED).and_then(key) {
+                self.printed.entry(key).or_insert_with(|| test.to_owned());
             }
         }
     }
 
-    /// Prints how many there are, and which no test ran. Whether all were run.
+    /// Prints how many there are, and which no test ran, for any code or for this one. Whether each form was run.
     pub(crate) fn print(&self) -> bool {
-        let left = self.printed.iter().filter(|(form, _)| !self.ran.contains(*form));
-        let left: Vec<_> = left.collect();
+        let left = self.printed.iter().filter(|(key, _)| !self.ran.contains(*key));
+        let (other, never): (Vec<_>, Vec<_>) =
+            left.partition(|((form, _), _)| self.ran.iter().any(|(ran, _)| ran == form));
         if !self.printed.is_empty() {
-            let (all, ran) = (self.printed.len(), self.printed.len() - left.len());
+            let forms: BTreeSet<_> = self.printed.keys().map(|(form, _)| form).collect();
+            let left: BTreeSet<_> = never.iter().map(|((form, _), _)| form).collect();
+            let (all, ran) = (forms.len(), forms.len() - left.len());
             println!("commands of findings: {all} forms, of which {ran} were run by a test");
+            let (all, ran) = (self.printed.len(), self.printed.len() - other.len() - never.len());
+            println!("by code and form: {all}, of which {ran} were run by a test");
         }
-        left.iter().for_each(|(form, whose)| println!("never run: {form} ({whose})"));
-        left.is_empty()
+        for ((form, code), test) in &other {
+            println!("run for another code alone: {form} ({code} of {test})");
+        }
+        for ((form, code), test) in &never {
+            println!("never run: {form} ({code} of {test})");
+        }
+        never.is_empty()
     }
 }
 

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use crate::contract::{Body, Document, Run, Step};
 
-fn repository() -> PathBuf {
+pub(super) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn text(path: &Path) -> std::io::Result<String> {
+pub(super) fn text(path: &Path) -> std::io::Result<String> {
     crate::bounded::read_text(path, 4 << 20)
 }
 
 /// Every text file in a directory, and below it.
-fn files(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
+pub(super) fn files(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
         if path.is_dir() {

@@ -20,6 +20,8 @@ pub(crate) mod host_local;
 pub(crate) mod hostile;
 pub(crate) mod kubernetes;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 pub(crate) mod shell;
 #[cfg(test)]
 mod tests;

@@ -318,8 +318,11 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     assert_eq!(root_in(&daemon, db.netns.inode)["id"], del["id"], "one cause");
     let shell = Shell::new(lab).within(&node.netns);
     [&del, &gateway, &missing].into_iter().for_each(|finding| shell.looks(finding));
-    shell.succeeds(&change(&del, "crictl rmp "));
-    assert_eq!(shell.said().last().map(String::as_str), Some(OLD));
+    let remove = change(&del, "crictl rmp ");
+    for _ in 0..2 {
+        shell.succeeds(&remove);
+        assert_eq!(shell.said().last().map(String::as_str), Some(OLD));
+    }
 
     // Its IP is free in the datastore, and the next pod is given it. Each is at a pair of its own, so that on no link
     // two answer and there is no `neighbour-conflict`: they meet at the node, which is a router to both.
@@ -341,12 +344,20 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     let root = root_in(&daemon, db.netns.inode);
     assert_is(&root, &db, None, &[&key, &node.block_key()]);
 
+    // Each deletes the one pod, by its uid.
+    let deletes = [&del, &missing, &twice].map(|finding| change(finding, "kubectl delete --raw="));
+    for delete in &deletes {
+        shell.succeeds(delete);
+        assert_eq!(shell.said()[..2], ["kubectl", "delete"]);
+    }
     // The pod is deleted, and its netns with it.
     node.has(&[&cart, &next]);
     drop(db);
     for finding in [&del, &missing, &gateway, &twice] {
         daemon.await_resolved(finding, SOON);
     }
+    deletes.iter().for_each(|delete| shell.refuses(delete));
+    assert_eq!(shell.said(), Vec::<String>::new(), "nothing is deleted any more");
     assert_eq!(ever(&daemon, other), Vec::<Value>::new(), "about one that nothing happened to");
     case(
         "DEL of an old sandbox takes the new one's Calico endpoint",

@@ -126,8 +126,11 @@ fn a_task_outlives_its_sandbox(lab: &Lab) {
         shell.looks(finding);
         let command = change(finding, "crictl ");
         let id = pod.sandbox.as_str();
-        let out = shell.run(&command);
-        assert_eq!(shell.said()[..3], ["crictl", "stopp", id], "{out:?}");
+        shell.succeeds(&command);
+        assert_eq!(shell.said()[..3], ["crictl", "stopp", id]);
+        let list = shell.run("crictl pods");
+        assert!(!String::from_utf8_lossy(&list.stdout).contains(id), "it is removed: {list:?}");
+        shell.changes_nothing(&command);
         assert!(!changes(finding).iter().any(|command| command.contains("kill")), "{finding:#?}");
     };
     let what = "shim killed, its container lives";

@@ -96,10 +96,21 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
     assert_eq!(finding["severity"], "warning", "{finding:#?}");
     assert_eq!(finding["subject"]["pod"]["name"], pod.name.as_str(), "{finding:#?}");
     assert!(evidence(&finding).contains("bridge"), "{finding:#?}");
-    Shell::new(lab).looks(&finding);
+    let shell = Shell::new(lab).with_runtime(containerd.socket());
+    shell.looks(&finding);
+    let command = change(&finding, "crictl stopp ");
+    let is_there = || {
+        let list = shell.run("crictl pods");
+        String::from_utf8_lossy(&list.stdout).contains(&*pod.sandbox)
+    };
+    // While DEL fails the sandbox is not removed: nobody would run DEL for it any more.
+    shell.refuses(&command);
+    assert!(is_there(), "it was removed without its DEL");
     containerd.fail_del(false);
-    containerd.stop(&pod);
+    shell.succeeds(&command);
+    assert!(!is_there(), "it is removed");
     daemon.await_resolved(&finding, SOON);
+    shell.changes_nothing(&command);
     case("DEL fails again and again", FAILING, "sandbox, plugin, pod", "yes, when it succeeds");
 }
 
@@ -144,10 +155,19 @@ fn a_late_del_takes_the_successors_network(lab: &Lab) {
     assert!(evidence(&finding).contains(&old.id[..12]), "whose it was: {finding:#?}");
     let shell = Shell::new(lab);
     shell.looks(&finding);
-    shell.succeeds(&change(&finding, "crictl rmp "));
+    let command = change(&finding, "crictl rmp ");
+    shell.succeeds(&command);
     assert_eq!(shell.said()[..2], ["crictl", "rmp"]);
+    let delete = change(&finding, "kubectl delete --raw=");
+    shell.succeeds(&delete);
+    assert_eq!(shell.said()[..2], ["kubectl", "delete"]);
     runtime.has(&FakeCri::line(&old, "NOTREADY"));
     daemon.await_resolved(&finding, SOON);
+    // Once more: if it asks the runtime for anything, then for the old one.
+    let _ = shell.run(&command);
+    assert!(shell.said().last().is_none_or(|word| *word == *old.id), "{command}");
+    shell.refuses(&delete);
+    assert_eq!(shell.said(), Vec::<String>::new(), "the pod is deleted no more");
     case(
         "DEL of an old sandbox takes the new one's IP",
         SUCCESSOR,

@@ -59,5 +59,11 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
     assert!(!is_deleted(), "another one was deleted");
     shell.succeeds(&command);
     assert!(is_deleted(), "{command}");
+    // Once more: it ends no sooner, and no other.
+    let ends = |name: &str| node.pod(name).map(|pod| pod["metadata"]["deletionTimestamp"].clone());
+    let before = ends("web-4");
+    let _ = shell.run(&command);
+    assert!(ends("web-4").is_none_or(|at| Some(at) == before), "{command}");
+    assert_eq!(ends("web-3"), Some(serde_json::Value::Null), "another one was deleted");
     deleted.hung.release();
 }

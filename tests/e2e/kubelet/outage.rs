@@ -4,7 +4,7 @@ use support::kubernetes::Node;
 use support::lead::Told;
 use support::pod::PodSandbox;
 use support::poll::until;
-use support::remedy::Shell;
+use support::remedy::{Shell, change};
 use support::{Daemon, Lab};
 
 use super::watching;
@@ -45,8 +45,19 @@ fn a_silent_api_server_deletes_no_pod(lab: &Lab) {
     node.crash_kubelet();
     node.force_delete("web-0");
     told.await_firing(CODE, SOON, is_about(&pods[0].ip));
-    Shell::new(lab).looks(&daemon.await_firing(CODE, SOON, is_about(&pods[0].ip)));
+    let finding = daemon.await_firing(CODE, SOON, is_about(&pods[0].ip));
     daemon.await_ip(&pods[1].ip, pods[1].netns);
     let other = daemon.findings_in(pods[1].netns);
     assert!(other.iter().all(|finding| finding["code"] != CODE), "{other:#?}");
+    // What the kubelet would do is done by hand, to this one alone.
+    let shell = Shell::new(lab).with_runtime(node.containerd.socket());
+    shell.looks(&finding);
+    let (cordon, stop) = (change(&finding, "kubectl cordon "), change(&finding, "crictl stopp "));
+    shell.succeeds(&cordon);
+    shell.succeeds(&stop);
+    assert!(!support::proc::is_alive(pods[0].pause), "its sandbox goes on");
+    daemon.await_resolved(&finding, SOON);
+    shell.refuses(&cordon);
+    shell.changes_nothing(&stop);
+    assert!(support::proc::is_alive(pods[1].pause), "another one was ended");
 }

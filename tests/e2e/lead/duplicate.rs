@@ -7,7 +7,7 @@ use support::harness::FIGURE;
 use support::lead::{Failure, Told};
 use support::pod::{Containerd, Pod, Setup, Slow};
 use support::poll::until;
-use support::remedy::{Shell, changes};
+use support::remedy::{Shell, change, changes};
 use support::{Lab, sys};
 
 use super::{Eyes, SOON, await_ready, is_about, names, small, watching};
@@ -95,12 +95,22 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     let shell = Shell::new(lab).with_runtime(containerd.socket());
     let released = daemon.await_firing(RELEASED, SOON, is_about(&pod.ip));
     [&released, &imminent, &duplicate].into_iter().for_each(|finding| shell.looks(finding));
+    let cordons =
+        [&released, &imminent, &duplicate].map(|finding| change(finding, "kubectl cordon "));
+    cordons.iter().for_each(|command| shell.succeeds(command));
     for command in changes(&imminent).iter().filter(|command| command.contains("crictl stopp ")) {
         shell.succeeds(command);
         assert!(!support::proc::is_alive(second.pause), "its sandbox goes on");
+        shell.changes_nothing(command);
     }
     hung.release();
     daemon.await_resolved(&duplicate, SOON);
+    // Nothing is wrong with the IP any more, and no node is taken out of service for it.
+    daemon.await_resolved(&released, SOON);
+    daemon.await_resolved(&imminent, SOON);
+    let _ = shell.said();
+    cordons.iter().for_each(|command| shell.refuses(command));
+    assert_eq!(shell.said(), Vec::<String>::new());
 }
 
 /// Waits until the daemon knows the IP of a pod.

@@ -8,6 +8,7 @@ use support::fake_cri::FakeCri;
 use support::lead::{Failure, Told};
 use support::network::{Container, Network};
 use support::pod::{Containerd, PodSandbox, Setup};
+use support::remedy::{Shell, change};
 use support::{Config, Daemon, Lab, Netns, Sandbox};
 
 use super::{SOON, await_ready, config, evidence, is_about, is_of, names, small, watching};
@@ -172,6 +173,20 @@ fn add_without_del_fills_a_range(lab: &Lab) {
         names(&text, &[&containers[0].id], "the reservation, its container")
     });
     told.lead(&failure, EXHAUSTING, is_of(network.name()), of_range(network.name(), 5));
+
+    // The node is taken out of service while that is so, and not later.
+    let full = daemon.await_firing(EXHAUSTING, SOON, is_of(network.name()));
+    let shell = Shell::new(lab);
+    shell.looks(&full);
+    let cordon = change(&full, "kubectl cordon ");
+    shell.succeeds(&cordon);
+    for container in &containers[..5] {
+        network.del(container, None).unwrap();
+    }
+    daemon.await_resolved(&full, SOON);
+    let _ = shell.said();
+    shell.refuses(&cordon);
+    assert_eq!(shell.said(), Vec::<String>::new());
 }
 
 /// One that denies what it does not have: it has something.
