@@ -6,6 +6,7 @@
 
 mod id;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::id::finding_id;
 use crate::contract;
 use crate::fact::BootNs;
-use crate::remedy::{self, Text};
+use crate::remedy::{self, Command, Text};
 
 /// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page
 /// in `docs/findings/` carry the same name.
@@ -318,6 +319,18 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// What to do, in this order. What an older version wrote has commands within its lines that quote nothing: of such
+    /// a finding the runbook is told instead.
+    #[must_use]
+    pub fn advice(&self) -> Cow<'_, [contract::Step]> {
+        if !self.steps.is_empty() || self.remediation.is_empty() {
+            return Cow::Borrowed(&self.steps);
+        }
+        let explain = Command::new("ipwatch").own("explain").own(self.code.as_str());
+        let step = remedy::Step::look(Text::own("See its runbook"), explain);
+        Cow::Owned(vec![contract::Step::from(&step)])
+    }
+
     /// Whether it is to wake somebody: it is critical, fires, follows from no other, and nobody knows it yet.
     #[must_use]
     pub fn pages(&self) -> bool {

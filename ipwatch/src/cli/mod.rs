@@ -23,6 +23,9 @@ mod table;
 mod text;
 mod watch;
 
+#[cfg(test)]
+pub(crate) use self::{show::story::title, text::cluster_name};
+
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use crate::contract::{
 };
 use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
+use crate::remedy::said;
 
 /// Shortest form of an id that is shown.
 const SHORTEST_ID: usize = 4;
@@ -90,23 +91,31 @@ impl ShortIds {
     }
 }
 
+/// A name that others chose, within a line: quoted unless it is one plain word.
+pub(super) fn shown(name: &str) -> String {
+    if name.is_empty() { String::new() } else { said(name) }
+}
+
 /// `shop/api-0`, as much of it as is known.
 pub(super) fn pod(pod: &Pod) -> String {
     match (&pod.namespace, &pod.name, &pod.uid) {
-        (Some(namespace), Some(name), _) => format!("{namespace}/{name}"),
-        (None, Some(name), _) => name.clone(),
-        (_, None, Some(uid)) => format!("uid {}", cut(uid, 12)),
+        (Some(namespace), Some(name), _) => said(&format!("{namespace}/{name}")),
+        (None, Some(name), _) => shown(name),
+        (_, None, Some(uid)) => format!("uid {}", shown(cut(uid, 12))),
         _ => String::new(),
     }
 }
 
 /// Which entry a finding of the cluster is about.
-pub(super) fn cluster_name(finding: &ClusterFinding) -> String {
+pub(crate) fn cluster_name(finding: &ClusterFinding) -> String {
     let object = finding.object.as_deref().unwrap_or_default();
     let offset = finding.offset.as_ref().map(|offset| format!("/{offset}")).unwrap_or_default();
     let ip = finding.ip.map(|ip| ip.to_string()).unwrap_or_default();
-    let named =
-        if object.is_empty() { finding.nodes.join(" ") } else { format!("{object}{offset}") };
+    let named = if object.is_empty() {
+        names(&finding.nodes)
+    } else {
+        object_of(&format!("{object}{offset}"))
+    };
     [finding.code.clone(), ip, named]
         .into_iter()
         .filter(|part| !part.is_empty())
@@ -114,11 +123,24 @@ pub(super) fn cluster_name(finding: &ClusterFinding) -> String {
         .join(" ")
 }
 
+/// Several names, each as [`shown`].
+pub(super) fn names(names: &[String]) -> String {
+    names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(" ")
+}
+
+/// An object of the cluster, `KIND NAMESPACE/NAME`: kind and name each as [`shown`].
+pub(super) fn object_of(object: &str) -> String {
+    match object.split_once(' ') {
+        Some((kind, name)) => format!("{} {}", shown(kind), shown(name)),
+        None => shown(object),
+    }
+}
+
 /// A container's name, else its short id.
 pub(super) fn container(container: &Container) -> String {
     match (&container.name, &container.id) {
-        (Some(name), _) => name.clone(),
-        (None, Some(id)) => cut(id, 12).to_owned(),
+        (Some(name), _) => shown(name),
+        (None, Some(id)) => shown(cut(id, 12)),
         _ => String::new(),
     }
 }
@@ -167,7 +189,7 @@ pub(super) fn subject(subject: &Subject) -> String {
     }
     match (&subject.netns, &subject.network) {
         (Some(of), _) => format!("netns {}", netns(of)),
-        (None, Some(network)) => network.clone(),
+        (None, Some(network)) => shown(network),
         _ => String::new(),
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::fixtures::{Told, calico, crashed, node, pod};
 use crate::contract::{Cluster, Step};
-use crate::remedy::hostile::{Shape, WAYS, is_shaped, replaced, worse};
-use crate::remedy::shell::parsed_lines;
+use crate::remedy::hostile::{Shape, WAYS, any_text, is_shaped, replaced, worse};
+use crate::remedy::shell::{check_prose, parsed_lines};
 
 /// Clusters in which every remedy is told.
 fn scenes() -> Vec<Told> {
@@ -141,9 +141,26 @@ fn reworded(scene: &Told, words: &BTreeMap<String, String>) -> Told {
     told
 }
 
-/// Judges a cluster in other words. The steps with a stranger's word in them, each of a shape that was meant.
-fn hold(scene: &Told, words: &BTreeMap<String, String>, templates: &BTreeSet<Shape>) -> Vec<Step> {
+/// Every line that is told of a cluster.
+fn lines(cluster: &Cluster) -> impl Iterator<Item = String> {
+    cluster.findings.iter().flat_map(|finding| {
+        let title = crate::cli::cluster_name(finding);
+        let steps = finding.remediation.iter().map(|step| step.what.clone());
+        let said = std::iter::once(&finding.why).chain(&finding.evidence).cloned();
+        said.chain([title]).chain(steps)
+    })
+}
+
+/// Judges a cluster in other words. The steps with a stranger's word in them, each of a shape that was meant. `said`
+/// gets every line.
+fn hold(
+    scene: &Told,
+    words: &BTreeMap<String, String>,
+    templates: &BTreeSet<Shape>,
+    said: &mut BTreeSet<String>,
+) -> Vec<Step> {
     let cluster = reworded(scene, words).judged();
+    said.extend(lines(&cluster));
     let meant: Vec<(String, String)> =
         words.iter().map(|(name, value)| (any_ip(name), any_ip(value))).collect();
     let meant: Vec<(&str, &str)> =
@@ -177,17 +194,19 @@ fn check(foreign: &[Step]) -> usize {
 fn a_strangers_object_gives_one_word_and_no_option() {
     let scenes = scenes();
     let templates = templates(&scenes);
-    let mut told = Vec::new();
+    let (mut told, mut said) = (Vec::new(), BTreeSet::new());
     for scene in &scenes {
         let names = names(scene);
         for way in WAYS {
             let all = names.iter().map(|name| (name.clone(), worse(name, way))).collect();
             let alone = |name: &String| BTreeMap::from([(name.clone(), worse(name, way))]);
             for words in names.iter().map(alone).chain([all]) {
-                told.extend(hold(scene, &words, &templates));
+                told.extend(hold(scene, &words, &templates, &mut said));
             }
         }
     }
+    assert!(said.len() > 1_000, "{}", said.len());
+    check_prose(said);
     // One shell for all: to start one takes longer than to judge.
     let told = check(&told);
     // It can fail: strangers' words do come into commands.
@@ -198,12 +217,17 @@ fn a_strangers_object_gives_one_word_and_no_option() {
 fn any_object_gives_one_word_and_no_option() {
     let scenes = scenes();
     let templates = templates(&scenes);
-    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
-    let words = (0..scenes.len(), prop::collection::vec(".{0,24}|[ -~]{0,24}", 32));
-    let run = TestRunner::new(config).run(&words, |(scene, values)| {
-        let scene = &scenes[scene];
-        let words = names(scene).into_iter().zip(values.iter().cycle().cloned()).collect();
-        check(&hold(scene, &words, &templates));
+    let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
+    // Every cluster in each run.
+    let run = TestRunner::new(config).run(&prop::collection::vec(any_text(), 128), |values| {
+        let (mut told, mut said) = (Vec::new(), BTreeSet::new());
+        let mut values = values.iter().cycle().cloned();
+        for scene in &scenes {
+            let words = names(scene).into_iter().zip(&mut values).collect();
+            told.extend(hold(scene, &words, &templates, &mut said));
+        }
+        check(&told);
+        check_prose(said);
         Ok(())
     });
     run.unwrap();

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::remedy::{connection, said};
+
 /// Who or what keeps a netns alive. Only a process, a thread, an fd and a socket have a pid: a mount is not kept by a
 /// process, and is its path and the mount namespace it stands in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,10 +69,10 @@ impl Holder {
         }
     }
 
-    /// In a few words: `pid 812 java`, `mount /run/netns/x`. Not escaped.
+    /// In a few words: `pid 812 java`, `mount /run/netns/x`. A name or a path that is not one plain word is quoted.
     #[must_use]
     pub fn words(&self) -> String {
-        let comm = self.comm.as_deref().unwrap_or("?");
+        let comm = name(self.comm.as_deref());
         let pid = number(self.pid);
         match self.kind {
             HolderKind::Process => format!("pid {pid} {comm}"),
@@ -78,10 +80,10 @@ impl Holder {
                 Some(tid) if Some(tid) != self.pid => format!("pid {pid} thread {tid} {comm}"),
                 _ => format!("pid {pid} {comm}"),
             },
-            HolderKind::Mount => format!("mount {}", self.mount_path.as_deref().unwrap_or("?")),
+            HolderKind::Mount => format!("mount {}", name(self.mount_path.as_deref())),
             HolderKind::Fd => format!("fd {} of pid {pid} {comm}", number(self.fd)),
             HolderKind::Socket => match &self.socket {
-                Some(socket) => format!("socket {socket} of no process"),
+                Some(socket) => format!("socket {} of no process", connection(socket)),
                 None => format!("socket fd {} of pid {pid} {comm}", number(self.fd)),
             },
             HolderKind::Kernel => match self.pid {
@@ -92,17 +94,21 @@ impl Holder {
     }
 
     /// Whose mount namespace a mount stands in: `the node's mount namespace`, `the mount namespace of pid 1840
-    /// node-agent`. Not escaped.
+    /// node-agent`. A name that is not one plain word is quoted.
     #[must_use]
     pub fn mount_place(&self) -> Option<String> {
         let mount_ns = self.mount_ns?;
         Some(match (self.mount_ns_pid, &self.mount_ns_comm) {
             (Some(1), _) => "the node's mount namespace".to_owned(),
-            (Some(pid), Some(comm)) => format!("the mount namespace of pid {pid} {comm}"),
+            (Some(pid), Some(comm)) => format!("the mount namespace of pid {pid} {}", said(comm)),
             (Some(pid), None) => format!("the mount namespace of pid {pid}"),
             (None, _) => format!("mount namespace {mount_ns}"),
         })
     }
+}
+
+fn name(value: Option<&str>) -> String {
+    value.map_or_else(|| "?".to_owned(), said)
 }
 
 fn number(value: Option<u32>) -> String {
@@ -125,4 +131,52 @@ pub enum HolderKind {
     Socket,
     /// Nothing visible: a reference inside the kernel.
     Kernel,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(comm: &str) -> Holder {
+        let mut holder = Holder::of_kind(HolderKind::Process);
+        (holder.pid, holder.comm) = (Some(812), Some(comm.to_owned()));
+        holder
+    }
+
+    fn mount(path: &str, comm: &str) -> Holder {
+        let mut holder = Holder::of_kind(HolderKind::Mount);
+        holder.mount_path = Some(path.to_owned());
+        (holder.mount_ns, holder.mount_ns_pid) = (Some(4_026_531_841), Some(1840));
+        holder.mount_ns_comm = Some(comm.to_owned());
+        holder
+    }
+
+    #[test]
+    fn a_plain_name_stands_as_it_is() {
+        assert_eq!(process("kworker/u8:2").words(), "pid 812 kworker/u8:2");
+        let mount = mount("/run/netns/cni-aa10", "node-agent");
+        assert_eq!(mount.words(), "mount /run/netns/cni-aa10");
+        assert_eq!(mount.mount_place().unwrap(), "the mount namespace of pid 1840 node-agent");
+    }
+
+    #[test]
+    fn any_other_name_is_quoted() {
+        assert_eq!(process("x;id").words(), r#"pid 812 "x;id""#);
+        assert_eq!(process("").words(), r#"pid 812 """#);
+        assert_eq!(process("a $(id)").words(), r#"pid 812 "a \x24(id)""#);
+        let mount = mount("/x is safe. Next: run id", "a\nb");
+        assert_eq!(mount.words(), r#"mount "/x is safe. Next: run id""#);
+        let place = mount.mount_place().unwrap();
+        assert_eq!(place, r#"the mount namespace of pid 1840 "a\x0ab""#);
+    }
+
+    #[test]
+    fn a_socket_is_the_ends_of_a_connection_or_quoted() {
+        let mut holder = Holder::of_kind(HolderKind::Socket);
+        let ends = "tcp [fd00::5]:443 → 10.0.9.9:51234 FIN-WAIT-1";
+        holder.socket = Some(ends.to_owned());
+        assert_eq!(holder.words(), format!("socket {ends} of no process"));
+        holder.socket = Some("tcp; id".to_owned());
+        assert_eq!(holder.words(), r#"socket "tcp; id" of no process"#);
+    }
 }

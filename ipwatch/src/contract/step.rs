@@ -33,6 +33,17 @@ pub struct Run {
     pub pipe: bool,
 }
 
+impl Step {
+    /// The step in one line: the words, then the command.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match &self.command {
+            Some(command) => format!("{}: {command}", remedy::before_command(&self.what)),
+            None => self.what.clone(),
+        }
+    }
+}
+
 impl From<&remedy::Step> for Step {
     fn from(step: &remedy::Step) -> Self {
         let runs = step.command.iter().flat_map(remedy::Command::runs);

@@ -355,7 +355,7 @@ mod tests {
         let look = look(&["request_wait_answer", "__fuse_simple_request"], vec![idle, fuse]);
         let cause = Cause::of(&look);
         let text = cause.text().unwrap().to_string();
-        assert!(text.contains("connection 52 (3 unanswered) behind \"/mnt/it's\""), "{text}");
+        assert!(text.contains("connection 52 (3 unanswered) behind \"/mnt/it\\x27s\""), "{text}");
         assert!(text.contains("pid 71 (\"sshfs\") should answer"), "{text}");
         let out = out(&cause);
         let abort = "grep -qE '[)] [A-Za-z] (-?[0-9]+ ){18}4711 ' /proc/812/task/813/stat && \

@@ -100,8 +100,12 @@ fn candidate(
 ) -> Option<Candidate> {
     let reservation = map.reservations_for(id).next();
     if let Some(entry) = reservation {
-        let text =
-            format!("{} reserves {} for it still: {}", entry.store, entry.ip, said(&entry.key));
+        let text = format!(
+            "{} reserves {} for it still: {}",
+            said(&entry.store),
+            entry.ip,
+            said(&entry.key)
+        );
         proof.tell(&entry.store, entry.told, text);
     }
     let netns = map.netns_of_sandbox(id);

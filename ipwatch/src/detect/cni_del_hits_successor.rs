@@ -163,25 +163,29 @@ fn is_deleted(map: &NodeMap, sandbox: &str, now: BootNs) -> bool {
         || map.call_history(sandbox).is_some_and(|known| known.del.first.is_some())
 }
 
-/// A loss in words, and whose words they are. `is_still_lost` reads them, and the key as it is.
+/// A loss in words, and whose words they are. `is_still_lost` reads them.
 fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
+    let sandbox = said(sandbox);
     match what {
         LostWhat::Reservation { ip, store, key } => {
-            (store, format!("{store} let go of {ip} of sandbox {sandbox}: {key}"))
+            let (by, key) = (said(store), said(key));
+            (store, format!("{by} let go of {ip} of sandbox {sandbox}: {key}"))
         }
         LostWhat::Address { ip, by, .. } => {
             ("netlink", format!("{ip} of sandbox {sandbox} went: {by}"))
         }
         LostWhat::Endpoint { store, key, .. } => {
-            (store, format!("{store} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
+            let (by, key) = (said(store), said(key));
+            (store, format!("{by} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
         }
     }
 }
 
-/// Whether an item of evidence tells of a loss, of an address in `netns` for one, and it has not come back.
+/// Whether an item of evidence tells of a loss, of an address in `netns` for one, and it has not come back. A key is in
+/// there as it was said.
 fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<NetnsId>) -> bool {
     let Some((what, rest)) = item.text.split_once(" of sandbox ") else { return false };
-    let lost = match (what.strip_prefix(&format!("{} let go of ", item.source)), netns) {
+    let lost = match (what.strip_prefix(&format!("{} let go of ", said(&item.source))), netns) {
         (Some(ENDPOINT), _) => rest.split_once(": ").map(|(_, key)| {
             let (store, key) = (item.source.clone(), key.to_owned());
             LostWhat::Endpoint { ip: None, store, key }
@@ -209,13 +213,13 @@ fn is_missing(map: &NodeMap, successor: &str, what: &LostWhat) -> bool {
             !map.reservations_of(*ip).any(|entry| {
                 *entry.store == **store
                     && (entry.container_id.as_deref() == Some(successor)
-                        || *entry.key == **key && !is_others(entry))
+                        || (*entry.key == **key || said(&entry.key) == **key) && !is_others(entry))
             })
         }
         LostWhat::Address { ip, netns, .. } => !map.with_ip(*ip).any(|id| id == *netns),
         LostWhat::Endpoint { store, key, .. } => {
             let of_it = |id: &String| id == successor;
-            let known = map.endpoint(store, key);
+            let known = map.endpoint(store, key).or_else(|| map.endpoint_said(store, key));
             !known.is_some_and(|known| known.endpoint.container.as_ref().is_none_or(of_it))
         }
     }

@@ -32,11 +32,15 @@ fn candidate(
     proof.tell(
         store,
         entry.first_seen,
-        format!("{store} reserves {ip} for {new}: {}", said(&entry.key)),
+        format!("{} reserves {ip} for {new}: {}", said(store), said(&entry.key)),
     );
     for release in map.releases_of(ip).filter(|release| release.was.store == entry.store) {
         let old = words::reserved_for(&release.was);
-        proof.tell(store, release.at, format!("{store} let go of it before, reserved for {old}"));
+        proof.tell(
+            store,
+            release.at,
+            format!("{} let go of it before, reserved for {old}", said(store)),
+        );
     }
     let id = entry.container_id.as_deref().unwrap_or_default();
     for call in map.running_calls().filter(|call| call.call.container_id.as_deref() == Some(id)) {

@@ -225,7 +225,7 @@ fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
         proof.tell("procfs", *at, format!("{} does not answer", said(&unanswered.file)));
     }
     if !look.stack.is_empty() {
-        let frames: Vec<&str> = look.stack.iter().take(FRAMES).map(String::as_str).collect();
+        let frames: Vec<String> = look.stack.iter().take(FRAMES).map(|frame| said(frame)).collect();
         let text = format!("kernel stack of {}: {}", task.key.tid, frames.join(" < "));
         proof.tell("procfs", *at, text);
     }
@@ -279,7 +279,7 @@ fn look_text(task: &TaskEntry, entry: &LookEntry) -> String {
             said(file)
         );
     }
-    let wchan = look.wchan.as_deref().unwrap_or("unknown");
+    let wchan = look.wchan.as_deref().map_or_else(|| "unknown".to_owned(), said);
     let dumping = if look.core_dumping { ", its core is being dumped" } else { "" };
     format!(
         "{}: state {}, flags {:#x}{}, SigPnd {:016x}, ShdPnd {:016x}, wchan {wchan}{dumping}",

@@ -29,12 +29,13 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
             proof.tell(
                 store,
                 release.at,
-                format!("{store} let go of {ip}, reserved for {whose}: {key}"),
+                format!("{} let go of {ip}, reserved for {whose}: {key}", said(store)),
             );
         }
         _ => {
             let text = format!(
-                "{store} has no reservation of {ip} in network {}, whose range it is of",
+                "{} has no reservation of {ip} in network {}, whose range it is of",
+                said(store),
                 said(network)
             );
             proof.tell(store, dispute.since, text);
@@ -43,7 +44,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     for entry in map.reservations_of(ip) {
         let text = format!(
             "{} reserves it for {}: {}",
-            entry.store,
+            said(&entry.store),
             words::reserved_for(entry),
             said(&entry.key)
         );

@@ -143,8 +143,12 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
     let age = entry.since.and_then(words::date);
     let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
     let whose = words::reserved_for(entry);
-    let text =
-        format!("{} reserves {} for {whose}{age}: {}", entry.store, entry.ip, said(&entry.key));
+    let text = format!(
+        "{} reserves {} for {whose}{age}: {}",
+        said(&entry.store),
+        entry.ip,
+        said(&entry.key)
+    );
     proof.tell(&entry.store, entry.told, text);
     match map.word_on(id) {
         Word::Gone(sandbox) => proof.runtime(sandbox),

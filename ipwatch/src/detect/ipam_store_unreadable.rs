@@ -25,7 +25,7 @@ fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
 fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     let file = &entry.file;
     let mut proof = Proof::new(map);
-    proof.tell(&file.store, entry.told, format!("{}: {}", said(&file.path), file.reason));
+    proof.tell(&file.store, entry.told, format!("{}: {}", said(&file.path), said(&file.reason)));
     let impact = match &file.effect {
         Some(effect) => text!("{} says nothing: {}.", value(&file.path), value(effect)),
         None => text!("{} says nothing: which IPs it reserves is unknown.", value(&file.path)),

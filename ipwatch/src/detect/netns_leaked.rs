@@ -9,7 +9,7 @@ use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, Policy, Word};
-use crate::remedy::{Command, Step, said, text, value};
+use crate::remedy::{Command, Step, connection, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
     listed_on: Kinds::NETNS.and(Kinds::TASKS),
@@ -127,7 +127,9 @@ fn holder_text(holder: &Holder) -> String {
         Holder::Socket { pid, fd, comm } => {
             format!("a socket, fd {fd} of pid {pid} ({})", said(comm))
         }
-        Holder::Orphan { text } => format!("a socket that no process has any more: {text}"),
+        Holder::Orphan { text } => {
+            format!("a socket that no process has any more: {}", connection(text))
+        }
     }
 }
 

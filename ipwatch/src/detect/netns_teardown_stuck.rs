@@ -28,7 +28,7 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
     let boot = map.boot()?;
     let worker = &busy.worker;
     let mut proof = Proof::new(map);
-    let wchan = worker.wchan.as_deref().unwrap_or("unknown");
+    let wchan = worker.wchan.as_deref().map_or_else(|| "unknown".to_owned(), said);
     proof.tell(
         "procfs",
         busy.seen,
@@ -38,7 +38,8 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
         ),
     );
     if !worker.stack.is_empty() {
-        let frames: Vec<&str> = worker.stack.iter().take(FRAMES).map(String::as_str).collect();
+        let frames: Vec<String> =
+            worker.stack.iter().take(FRAMES).map(|frame| said(frame)).collect();
         proof.tell("procfs", busy.seen, format!("its stack: {}", frames.join(" < ")));
     }
     if let Some(message) = &worker.message {

@@ -9,6 +9,7 @@ mod index;
 use std::collections::BTreeMap;
 
 use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
+use crate::remedy::said;
 
 use self::index::Index;
 use super::orphans::hash_of;
@@ -240,6 +241,13 @@ impl NodeMap {
     #[must_use]
     pub fn endpoint(&self, store: &str, key: &str) -> Option<&EndpointEntry> {
         self.endpoints.all.get(&(store.to_owned(), key.to_owned()))
+    }
+
+    /// An endpoint by its key as evidence says it: quoted, where it is no plain word.
+    pub(crate) fn endpoint_said(&self, store: &str, key: &str) -> Option<&EndpointEntry> {
+        let all = self.endpoints.all.iter().filter(|_| key.starts_with('"'));
+        let mut of_it = all.filter(|((of, known), _)| of == store && said(known) == key);
+        of_it.next().map(|(_, entry)| entry)
     }
 
     /// Whether every datastore of endpoints answers, and can be gone by. Also where there is none.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::fact::{Link, RouteKey};
+use crate::remedy::said;
 
 use super::{Endpoint, Netns, NetnsId, NodeMap};
 
@@ -45,7 +46,7 @@ impl NodeMap {
         let host = self.host().and_then(|id| self.netns.get(&id));
         let Some(host) = host else { return Vec::new() };
         let name = |ifindex: &u32| {
-            host.link(*ifindex).map_or_else(|| ifindex.to_string(), |link| link.name.clone())
+            host.link(*ifindex).map_or_else(|| ifindex.to_string(), |link| said(&link.name))
         };
         let text = |(key, devices): (&RouteKey, Vec<u32>)| {
             let devices: Vec<String> = devices.iter().map(name).collect();

@@ -30,7 +30,7 @@ pub(crate) mod text;
 pub use command::{Command, Run};
 pub use daemon::Daemon;
 pub use text::{Part, Text};
-pub(crate) use text::{said, text, value};
+pub(crate) use text::{before_command, connection, end_of_quotation, said, text, value};
 
 /// What a step that says what not to do begins with: `explain` shows it as DON'T.
 pub const NEVER: &str = "Do not: ";
@@ -83,7 +83,7 @@ impl Step {
     #[must_use]
     pub fn line(&self) -> String {
         match &self.command {
-            Some(command) => format!("{}: {}", self.what, command.sh()),
+            Some(command) => format!("{}: {}", before_command(self.what.as_str()), command.sh()),
             None => self.what.to_string(),
         }
     }

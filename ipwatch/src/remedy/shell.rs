@@ -1,10 +1,12 @@
-//! For tests: what a real `sh` makes of commands. Nothing of them is run: each program is a function that says its
-//! words.
+//! For tests: what a real `sh` makes of commands, of which nothing is run: each program is a function that says its
+//! words. And what it makes of sentences that somebody pastes: nothing of the values in them may be run.
 
 use std::collections::BTreeSet;
-use std::process::Command as Process;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command as Process, Stdio};
 
-use super::command::{Command, Run};
+use super::command::{Command, Run, quoted};
 
 /// Says its name and its words on fd 3, each ended by a zero byte, in one write.
 const SAYS: &str = "{ command printf '%s\\0' run NAME \"$@\" >&3; }";
@@ -69,6 +71,80 @@ pub(crate) fn check(commands: &[&Command]) {
     for (command, parsed) in commands.iter().zip(parsed) {
         assert_eq!(parsed, meant(command), "{}", command.sh());
     }
+}
+
+/// The one program that a shell finds when it is given sentences. Values ask for it in each way that there is.
+const PROGRAM: &str = "id";
+
+/// Nobody's uid and gid.
+const NOBODY: u32 = 65_534;
+
+/// Each of these lines is pasted as a whole into a shell of its own: none runs [`PROGRAM`], and none writes a file.
+#[track_caller]
+pub(crate) fn check_prose(lines: impl IntoIterator<Item = String>) {
+    let lines: Vec<String> = lines.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    for line in &lines {
+        assert!(!line.chars().any(char::is_control), "one line: {line:?}");
+    }
+    if traces(&lines).is_empty() {
+        return;
+    }
+    // Which of them it was is asked only then.
+    let mut guilty = Vec::new();
+    search(&lines, &mut guilty);
+    panic!("a shell runs what strangers chose: {guilty:#?}");
+}
+
+/// Some of the lines that leave a trace; these do.
+fn search<'a>(lines: &'a [String], guilty: &mut Vec<&'a String>) {
+    if let [line] = lines {
+        guilty.push(line);
+        return;
+    }
+    let (one, other) = lines.split_at(lines.len() / 2);
+    for half in [one, other] {
+        if guilty.len() < 10 && !traces(half).is_empty() {
+            search(half, guilty);
+        }
+    }
+}
+
+/// The files that are there after a shell has been given these lines.
+fn traces(lines: &[String]) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let [bin, cwd] = ["bin", "cwd"].map(|name| dir.path().join(name));
+    for path in [&bin, &cwd] {
+        std::fs::create_dir(path).unwrap();
+    }
+    for path in [dir.path(), &cwd] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let program = bin.join(PROGRAM);
+    std::fs::write(&program, "#!/bin/sh\n: > ran\n").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    // A subshell for each: a syntax error ends it. What is built in and acts on others is not reached.
+    let mut script = String::from("kill() { :; }\n");
+    for line in lines {
+        script.push_str(&format!("(eval {}) >/dev/null 2>&1\n", quoted(line)));
+    }
+    script.push_str("wait\n: > end\n");
+    let file = dir.path().join("script");
+    std::fs::write(&file, script).unwrap();
+    let mut shell = Process::new("/bin/sh");
+    shell.arg(&file).current_dir(&cwd).env_clear().env("PATH", &bin);
+    shell.stdin(Stdio::null()).stderr(Stdio::null());
+    // What a line would write to by its whole path, it must not be able to.
+    if rustix::process::geteuid().is_root() {
+        shell.uid(NOBODY).gid(NOBODY);
+    }
+    let status = shell.status().unwrap();
+    assert!(status.success(), "{status}");
+    let files = std::fs::read_dir(&cwd).unwrap();
+    let mut names: Vec<String> =
+        files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.iter().any(|name| name == "end"), "the shell has come to its end");
+    names.retain(|name| name != "end");
+    names
 }
 
 fn tempfile(text: &str) -> String {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::shell::check;
+use super::shell::{check, check_prose};
 use super::*;
 use crate::contract;
 use crate::fact::TaskKey;
@@ -256,6 +256,60 @@ fn a_command_asks_the_daemon_where_it_is() {
         assert_eq!(*step.asking(&Daemon::Absent), step, "it asks no daemon");
     }
 }
+/// What a shell expands within double quotes, and what bash does with them at a prompt.
+#[test]
+fn a_quoted_value_holds_nothing_that_a_shell_expands() {
+    let shown = text!("{}", value("/x$(id)`id`!!\\'\u{1b}")).to_string();
+    assert_eq!(shown, r#""/x\x24(id)\x60id\x60\x21\x21\x5c\x27\x1b""#);
+    assert_eq!(said("a\\"), r#""a\x5c""#);
+}
+
+/// In each place that a sentence has, also where our own words have an apostrophe before it.
+#[test]
+fn a_sentence_that_is_pasted_runs_nothing_of_its_values() {
+    let sentences = HOSTILE.iter().chain(PASTED).flat_map(|hostile| {
+        [
+            text!("Unmount {} where pid {} sees it.", value(hostile), 7_u32),
+            text!("Look at the pod's device {}, then at {}", value(hostile), value(hostile)),
+        ]
+        .map(|text| text.to_string())
+        .into_iter()
+        .chain([format!("held by pid 812 {}", said(hostile))])
+    });
+    check_prose(sentences);
+}
+
+/// An apostrophe of ours would begin a quotation that ends at the first quote of the command.
+#[test]
+fn a_line_with_a_command_that_is_pasted_runs_nothing_of_its_values() {
+    let what = || text!("Unmount it where the pod's init sees it");
+    let step = |path: &&str| {
+        let command = Command::new("umount").path(&format!("/run/{path}"));
+        Step::change(what(), command)
+    };
+    let steps: Vec<Step> = HOSTILE.iter().chain(PASTED).map(step).collect();
+    check_prose(steps.iter().map(Step::line));
+    check_prose(steps.iter().map(|step| crate::contract::Step::from(step).line()));
+}
+
+/// What a shell would run or write to, were it not quoted.
+const PASTED: &[&str] = &[
+    "/x$(id)",
+    "/x`id`",
+    "x;id",
+    "x&id",
+    "x|id",
+    "x>x",
+    "x>>x",
+    "x\nid",
+    "' ; id ; '",
+    "\" ; id ; \"",
+    "\\\"; id; \\\"",
+    "'$(id)'",
+    "${x:-$(id)}",
+    "$((1)); id",
+    "x\\",
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

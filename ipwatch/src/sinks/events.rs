@@ -23,6 +23,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::note::Note;
+#[cfg(test)]
+pub(super) use self::note::message;
 use self::teller::Teller;
 pub use super::queue::Count;
 use crate::escape::escape;

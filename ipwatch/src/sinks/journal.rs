@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
+use crate::remedy::said;
 
 /// The log line's target: `RUST_LOG=ipwatch::finding=warn` picks these lines alone.
 pub const TARGET: &str = "ipwatch::finding";
@@ -68,8 +69,8 @@ pub(super) fn sentence(change: &Change) -> String {
     if let Some(ip) = finding.subject.ip {
         let _ = write!(line, " {ip}");
     }
-    if let Some(pod) = pod(finding) {
-        let _ = write!(line, " of {pod}");
+    if let Some(pod) = named(finding) {
+        let _ = write!(line, " of {}", said(&pod));
     }
     if let Some(holder) = finding.holders.first() {
         let _ = write!(line, ", held by {}", escape(&holder.words()));
@@ -84,11 +85,16 @@ pub(super) fn sentence(change: &Change) -> String {
 }
 
 pub(super) fn pod(finding: &Finding) -> Option<String> {
+    named(finding).map(|name| escape(&name).into_owned())
+}
+
+/// The pod's name, as it is.
+fn named(finding: &Finding) -> Option<String> {
     let pod = finding.subject.pod.as_ref()?;
-    let name = escape(pod.name.as_deref()?);
+    let name = pod.name.as_deref()?;
     Some(match &pod.namespace {
-        Some(namespace) => format!("{}/{name}", escape(namespace)),
-        None => name.into_owned(),
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
     })
 }
 

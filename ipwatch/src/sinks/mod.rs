@@ -23,9 +23,12 @@ pub mod teardown;
 pub mod tenure;
 mod wire;
 
+use crate::contract::Step;
+use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::{Change, Finding};
 use crate::reading::Readings;
+use crate::remedy::end_of_quotation;
 use events::Events;
 pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
@@ -132,6 +135,35 @@ impl Sinks {
         let (otlp, events) = tokio::join!(otlp, events);
         Counters { published: self.published, otlp, events }
     }
+}
+
+/// What follows a text that was cut.
+const CUT: char = '…';
+
+/// A text of at most so many bytes. A quotation that is cut is ended.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    text.truncate(text.floor_char_boundary(most.saturating_sub(CUT.len_utf8() + 1)));
+    let end = end_of_quotation(&text);
+    text.push(CUT);
+    text.push_str(end);
+    text
+}
+
+/// A step of the finding `id` in one line of at most so many bytes. A command that does not fit is left out: a part of
+/// it would be another command.
+fn action(step: &Step, id: &str, most: usize) -> String {
+    let line = escape(&step.line()).into_owned();
+    if line.len() <= most {
+        return line;
+    }
+    let more = match step.command {
+        Some(_) => format!(" (see ipwatch explain {id})"),
+        None => String::new(),
+    };
+    cut(escape(&step.what).into_owned(), most.saturating_sub(more.len())) + &more
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use super::attributes::{self, clean, flag, list, more, nanos, text, word};
-use super::{journal, names};
+use super::{action, journal, names};
 use crate::finding::{Change, ChangeKind, Evidence, Finding, Severity};
 
 /// Maximum number of evidence events; the rest is counted in `dropped_events_count`.
@@ -140,6 +140,9 @@ fn event(evidence: &Evidence) -> Event {
 pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     let finding = &change.finding;
     let subject = &finding.subject;
+    let advice = finding.advice();
+    let actions: Vec<String> =
+        advice.iter().map(|step| action(step, &finding.id, attributes::TEXT)).collect();
     let mut out = vec![
         text(names::FINDING_ID, &finding.id),
         word(names::FINDING_CODE, finding.code.as_str()),
@@ -148,7 +151,7 @@ pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
         word(names::FINDING_CHANGE, moment(change).1),
         text(names::FINDING_SINCE, &finding.since),
         text(names::FINDING_IMPACT, &finding.impact),
-        list(names::FINDING_REMEDIATION, finding.remediation.iter().map(String::as_str)),
+        list(names::FINDING_REMEDIATION, actions.iter().map(String::as_str)),
     ];
     if finding.preexisting {
         out.push(flag(names::FINDING_PREEXISTING, true));

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use crate::contract::{Container, Holder, HolderKind, Netns, Pod};
+use crate::contract::{Container, Holder, HolderKind, Netns, Pod, Step};
 use crate::finding::{Change, ChangeKind, Code, Evidence, Finding, Severity, Status, Subject};
 
 /// A finding as it opens, with everything it can carry.
@@ -45,11 +45,17 @@ pub(crate) fn opened(id: &str) -> Change {
         caused_by: None,
         impact: "the IP cannot be used".to_owned(),
         remediation: vec!["bring back the NFS server".to_owned()],
-        steps: Vec::new(),
+        steps: vec![Step { what: "bring back the NFS server".to_owned(), ..Step::default() }],
         preexisting: false,
         acked: None,
     };
     Change::new(ChangeKind::Opened, finding)
+}
+
+/// What the journal and an Event say of it.
+pub(crate) fn sentences(finding: Finding) -> [String; 2] {
+    let event = super::events::message(&finding);
+    [super::journal::sentence(&Change::new(ChangeKind::Opened, finding)), event]
 }
 
 /// The same, firing.

@@ -93,7 +93,7 @@ fn kernel(address: &Address, view: View) -> String {
     let netns = &address.netns;
     let mut parts = vec![format!("netns {}", text::netns(netns))];
     if let Some(path) = &netns.path {
-        parts.push(format!("({path})"));
+        parts.push(format!("({})", text::shown(path)));
     }
     if let Some(interface) = &address.interface {
         parts.push(interface.name.clone().unwrap_or_else(|| format!("device {}", interface.index)));
@@ -129,7 +129,7 @@ pub(super) fn pod(of: &Pod) -> String {
     // A pod that has only its uid is already named by it.
     let uid = of.uid.as_deref().filter(|_| of.name.is_some());
     parts.extend(uid.map(|uid| format!("uid {}", text::cut(uid, 8))));
-    let state = of.state.as_ref().map(|state| format!(", sandbox {state}"));
+    let state = of.state.as_ref().map(|state| format!(", sandbox {}", text::shown(state)));
     let attempt = of.attempt.map(|attempt| format!(", attempt {attempt}"));
     parts.join(" ") + &state.unwrap_or_default() + &attempt.unwrap_or_default()
 }
@@ -138,7 +138,7 @@ pub(super) fn pod(of: &Pod) -> String {
 pub(super) fn container(of: &Container) -> String {
     let id = of.id.as_deref().filter(|_| of.name.is_some()).map(|id| text::cut(id, 12));
     let runtime = of.runtime.as_deref().map(|runtime| format!(" of {runtime}"));
-    let state = of.state.as_deref().map(|state| format!(", {state}"));
+    let state = of.state.as_deref().map(|state| format!(", {}", text::shown(state)));
     let id = id.map(|id| format!(" {id}")).unwrap_or_default();
     format!(
         "{}{id}{}{}",

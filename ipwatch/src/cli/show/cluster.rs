@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
+use crate::cli::text;
 use crate::contract::{Cluster, ClusterFinding, ClusterRange, Document, SourceState};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
@@ -65,7 +66,7 @@ fn ranges(ranges: &[ClusterRange], view: View) -> String {
         let full = if range.free == Some(0) { Style::Red } else { Style::Plain };
         let lost = if range.leaked > 0 { Style::Yellow } else { Style::Plain };
         let mut row = vec![
-            Cell::new(&range.object),
+            Cell::new(text::object_of(&range.object)),
             Cell::new(&range.range),
             Cell::new(known(range.usable)),
             Cell::new(range.used.to_string()),
@@ -74,7 +75,7 @@ fn ranges(ranges: &[ClusterRange], view: View) -> String {
             Cell::new(recoverable),
         ];
         if view.wide {
-            row.push(Cell::new(range.from.join(" ")));
+            row.push(Cell::new(text::names(&range.from)));
         }
         table.noted(row, note(range));
     }
@@ -110,13 +111,13 @@ fn findings(cluster: &Cluster, view: View) -> String {
             Cell::known(finding.ip),
             Cell::new(&finding.code),
             Cell::new(&finding.certainty),
-            Cell::new(finding.pods.join(" ")),
+            Cell::new(text::names(&finding.pods)),
             Cell::known(finding.offset.as_ref()),
-            Cell::new(finding.object.as_deref().unwrap_or_default()),
+            Cell::new(text::object_of(finding.object.as_deref().unwrap_or_default())),
         ];
         if view.wide {
-            row.push(Cell::new(finding.id.as_deref().unwrap_or_default()));
-            row.push(Cell::new(finding.nodes.join(" ")));
+            row.push(Cell::new(text::shown(finding.id.as_deref().unwrap_or_default())));
+            row.push(Cell::new(text::names(&finding.nodes)));
         }
         let evidence = finding.evidence.iter().map(|text| format!("  {text}"));
         table.noted(row, std::iter::once(finding.why.clone()).chain(evidence));

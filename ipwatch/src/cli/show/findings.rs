@@ -209,7 +209,7 @@ mod tests {
         assert!(at.is_sorted(), "{text}");
         assert_eq!(text.matches(" · caused by k3f9").count(), 2, "{text}");
         assert!(text.contains("shop/api-0  NotReady  4026532177"), "{text}");
-        assert!(text.contains("pid 977 thread 981 nginx\\x1b[2J"), "{text}");
+        assert!(text.contains("pid 977 thread 981 \"nginx\\x1b[2J\""), "{text}");
         assert!(text.contains("seen once so far · ") && text.contains("stood before"), "{text}");
         assert!(text.ends_with("Next: ipwatch explain k3f9\n"), "{text}");
     }

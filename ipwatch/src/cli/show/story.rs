@@ -12,8 +12,8 @@ use crate::cli::text::{self, ShortIds};
 use crate::contract::Document;
 use crate::escape::escape;
 use crate::fact::SourceStatus;
-use crate::finding::{Evidence, Finding, Status};
-use crate::remedy::NEVER;
+use crate::finding::{Evidence, Finding, Status, Subject};
+use crate::remedy::{NEVER, end_of_quotation};
 
 /// Longest piece of proof that is shown on a story's line.
 const TEXT_LENGTH: usize = 160;
@@ -67,7 +67,10 @@ impl Story<'_> {
         evidence.sort_by_key(|item| item.at.parse::<Timestamp>().ok());
         for (at, item) in evidence.iter().enumerate() {
             let text = if whole { item.text.as_str() } else { text::cut(&item.text, TEXT_LENGTH) };
-            let more = if text.len() < item.text.len() { "…" } else { "" };
+            let more = match text.len() < item.text.len() {
+                true => format!("…{}", end_of_quotation(text)),
+                false => String::new(),
+            };
             let line =
                 format!("{}  {text}{more}  [{}]", self.view.now.clock(&item.at), item.source);
             self.line(if at == 0 { "WHY" } else { "" }, &line);
@@ -157,12 +160,7 @@ impl Story<'_> {
             }
             last = label;
         };
-        // What an older version wrote has its commands within the text.
-        if finding.steps.is_empty() {
-            let lines = finding.remediation.iter().enumerate();
-            lines.for_each(|(at, line)| tell(self, at, line, None));
-        }
-        for (at, step) in finding.steps.iter().enumerate() {
+        for (at, step) in finding.advice().iter().enumerate() {
             tell(self, at, &step.what, step.command.as_deref());
         }
     }
@@ -190,10 +188,18 @@ impl Story<'_> {
 }
 
 /// What a finding is about, whose that is, and who holds it.
-fn title(finding: &Finding) -> String {
+pub(crate) fn title(finding: &Finding) -> String {
     let subject = text::subject(&finding.subject);
     let owner = text::owner(finding.subject.pod.as_ref(), finding.subject.container.as_ref());
-    let mut title = subject.clone();
+    // A line that begins with a name is a command of that name, when it is pasted.
+    let kind = match &finding.subject {
+        Subject { ip: Some(_), .. } => "",
+        Subject { pod: Some(pod), .. } if !text::pod(pod).is_empty() => "pod ",
+        _ if !owner.is_empty() => "container ",
+        Subject { netns: None, network: Some(_), .. } => "network ",
+        _ => "",
+    };
+    let mut title = format!("{kind}{subject}");
     if !owner.is_empty() && owner != subject {
         title.push_str(&format!(" of {owner}"));
     }
@@ -240,7 +246,7 @@ mod tests {
             "       03:10:09Z  pid 812 (java): state D",
             "request_wait_answer < __fuse_simple_request",
             "THEN   10.0.3.17 stays up",
-            "SO     p81c crit ip-held-by-stuck-process: 10.0.3.40, held by pid 977 thread 981 nginx\\x1b[2J \
+            "SO     p81c crit ip-held-by-stuck-process: 10.0.3.40, held by pid 977 thread 981 \"nginx\\x1b[2J\" \
              (ipwatch explain p81c)\n",
             "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
              (ipwatch explain r7d2)\n",
@@ -302,6 +308,33 @@ mod tests {
         });
         assert!(text.contains("resolved, since 03:04:11Z (lasted 16m)"), "{text}");
         assert!(!text.contains("NOW") && !text.contains("FIX"), "{text}");
+    }
+
+    #[test]
+    fn what_an_older_version_wrote_is_not_told_as_commands() {
+        let text = told(false, |finding| {
+            finding.steps.clear();
+            finding.remediation = vec!["Have it repeated: crictl stopp x;id;#".into()];
+        });
+        assert!(!text.contains("crictl stopp") && !text.contains("FIX"), "{text}");
+        let told = "\nNOW    See its runbook:\n         ipwatch explain ip-held-by-stuck-process\n";
+        assert!(text.contains(told), "{text}");
+        let nothing = told_nothing();
+        assert!(!nothing.contains("NOW"), "{nothing}");
+    }
+
+    fn told_nothing() -> String {
+        told(false, |finding| (finding.steps, finding.remediation) = Default::default())
+    }
+
+    /// A line that is pasted with the next one does not turn what is quoted there into words of the shell.
+    #[test]
+    fn proof_that_is_cut_within_quotes_ends_them() {
+        let text = told(false, |finding| {
+            finding.evidence[4].text = format!("held by \"{}\"", "x ".repeat(200));
+        });
+        let line = text.lines().find(|line| line.contains("held by \"")).unwrap();
+        assert!(line.contains("…\"  [") && line.matches('"').count() == 2, "{line}");
     }
 
     #[test]

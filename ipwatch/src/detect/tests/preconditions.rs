@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::hostile::{Line, play, tapes};
+use super::hostile::{Line, as_meant, tapes};
 use super::*;
 use crate::finding::finding_id;
 use crate::remedy::{Command, NEVER, Run, Text};
@@ -16,7 +16,7 @@ fn bare(text: &Text) -> String {
 
 /// What the cases find, in the names that were meant.
 fn found() -> Vec<Candidate> {
-    tapes().iter().flat_map(|tape| play(tape, &BTreeMap::new())).collect()
+    tapes().iter().flat_map(|tape| as_meant(tape)).collect()
 }
 
 /// Programs that say by their status whether something is still as it was.
@@ -163,7 +163,7 @@ fn crictl_is_told_only_of_what_a_cri_runtime_has() {
             });
             tape.collect::<Vec<_>>()
         };
-        let all = tapes().into_iter().flat_map(|tape| play(&of_another(tape), &BTreeMap::new()));
+        let all = tapes().into_iter().flat_map(|tape| as_meant(&of_another(tape)));
         let told = asked(all.collect());
         assert!(told.is_empty(), "{runtime}: {told:#?}");
     }

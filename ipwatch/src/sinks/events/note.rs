@@ -5,6 +5,8 @@ use sha2::{Digest, Sha256};
 
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Severity};
+use crate::remedy::{before_command, said};
+use crate::sinks::{action, cut};
 
 /// Longest message, in bytes: the API server takes no more.
 const MOST: usize = 1024;
@@ -12,8 +14,6 @@ const MOST: usize = 1024;
 const PART: usize = 400;
 /// Where Events about a node are kept.
 const OF_NODES: &str = "default";
-/// What follows a message that was cut.
-const CUT: char = '…';
 
 /// One Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,12 +133,12 @@ fn reason(code: Code) -> String {
 }
 
 /// What it is about, who holds it, what will break, and what to do first.
-fn message(finding: &Finding) -> String {
+pub(in crate::sinks) fn message(finding: &Finding) -> String {
     let mut parts = Vec::new();
     let subject = &finding.subject;
     let about = match (&subject.ip, &subject.network) {
         (Some(ip), _) => Some(ip.to_string()),
-        (None, Some(network)) => Some(format!("network {network}")),
+        (None, Some(network)) => Some(format!("network {}", said(network))),
         (None, None) => None,
     };
     let held = finding.holders.first().map(|holder| {
@@ -151,23 +151,17 @@ fn message(finding: &Finding) -> String {
         parts.push(title.join(", ") + ".");
     }
     parts.push(finding.impact.clone());
-    if let Some(next) = finding.remediation.first() {
-        parts.push(format!("Next: {next}"));
+    let mut parts: Vec<String> =
+        parts.iter().map(|part| cut(before_command(&escape(part)), PART)).collect();
+    let explain = format!("On the node: ipwatch explain {}", finding.id);
+    if let Some(step) = finding.advice().first() {
+        const NEXT: &str = "Next: ";
+        let told: usize = parts.iter().chain([&explain]).map(|part| part.len() + 1).sum();
+        let most = MOST.saturating_sub(told).min(PART).saturating_sub(NEXT.len());
+        parts.push(format!("{NEXT}{}", action(step, &finding.id, most)));
     }
-    parts.push(format!("On the node: ipwatch explain {}", finding.id));
-    let parts: Vec<String> =
-        parts.iter().map(|part| cut(escape(part).into_owned(), PART)).collect();
+    parts.push(explain);
     cut(parts.join(" "), MOST)
-}
-
-fn cut(text: String, most: usize) -> String {
-    if text.len() <= most {
-        return text;
-    }
-    let mut text = text;
-    text.truncate(text.floor_char_boundary(most - CUT.len_utf8()));
-    text.push(CUT);
-    text
 }
 
 /// A date without its fraction, as Events have it.
@@ -181,6 +175,7 @@ pub(super) fn seconds(date: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::Step;
     use crate::sinks::tests::updated;
 
     fn note(change: impl FnOnce(&mut Finding)) -> Value {
@@ -235,6 +230,65 @@ mod tests {
         assert_ne!(one, Note::of(&finding, "node-1").path());
     }
 
+    fn step(what: &str, command: Option<&str>) -> Step {
+        Step { what: what.into(), command: command.map(str::to_owned), ..Step::default() }
+    }
+
+    /// The message of a finding with this first step.
+    fn next(what: &str, command: Option<&str>, impact: usize) -> String {
+        let told = note(|finding| {
+            finding.impact = "i".repeat(impact);
+            finding.steps = vec![step(what, command)];
+            finding.remediation = vec![match command {
+                Some(command) => format!("{what}: {command}"),
+                None => what.to_owned(),
+            }];
+        });
+        let message = told["message"].as_str().unwrap().to_owned();
+        assert!(message.len() <= MOST, "{}", message.len());
+        assert!(message.ends_with(" On the node: ipwatch explain abc"), "{message}");
+        message
+    }
+
+    #[test]
+    fn a_command_is_told_whole_or_not_at_all() {
+        let command = |length: usize| format!("ipwatch check && rm {}", "/x".repeat(length / 2));
+        assert!(next("Free it", Some(&command(100)), 9).contains(&command(100)));
+        for (length, impact) in [(2000, 9), (400, 9), (300, 4000), (378, 400), (370, 4000)] {
+            let (command, message) = (command(length), String::new());
+            let message = message + &next("Free it", Some(&command), impact);
+            let whole = message.contains(&command);
+            assert!(whole || !message.contains("ipwatch check"), "{message}");
+            assert!(
+                whole || message.contains("Next: Free it (see ipwatch explain abc)"),
+                "{message}"
+            );
+        }
+        // Its words as well are too long: they are cut, within quotes even.
+        let message = next(&format!("Free \"{}\"", "x ".repeat(500)), Some("rm /x"), 4000);
+        assert!(!message.contains("rm /x"), "{message}");
+        assert!(message.contains("Next: Free \"x x"), "{message}");
+        assert_eq!(message.matches('"').count(), 2, "{message}");
+    }
+
+    #[test]
+    fn what_an_older_version_wrote_is_not_told_as_a_command() {
+        let told = note(|finding| {
+            finding.steps.clear();
+            finding.remediation = vec!["Have it repeated: crictl stopp x;id;#".into()];
+        });
+        let message = told["message"].as_str().unwrap();
+        assert!(!message.contains("crictl"), "{message}");
+        assert!(message.contains("Next: See its runbook: ipwatch explain ip-held"), "{message}");
+    }
+
+    #[test]
+    fn text_that_is_cut_within_quotes_ends_them() {
+        let told = note(|finding| finding.impact = format!("\"{}\" is lost", "x ".repeat(500)));
+        let message = told["message"].as_str().unwrap();
+        assert!(message.contains("x…\" Next:") || message.contains(" …\" Next:"), "{message}");
+    }
+
     #[test]
     fn hostile_text_is_escaped_and_long_text_is_cut() {
         let told = note(|finding| {
@@ -244,7 +298,7 @@ mod tests {
         let message = told["message"].as_str().unwrap();
         assert!(message.len() <= MOST && message.contains("\\x1b[2J\\x0ajava"), "{message}");
         assert!(message.contains('…') && message.contains("Next: bring back"), "{message}");
-        let told = note(|finding| finding.remediation = vec!["\u{202e}".repeat(4000)]);
+        let told = note(|finding| finding.steps[0].what = "\u{202e}".repeat(4000));
         assert!(told["message"].as_str().unwrap().len() <= MOST);
     }
 }

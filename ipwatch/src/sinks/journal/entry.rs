@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::{pod, sentence, severity, status};
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Code, Finding, Severity};
+use crate::sinks::cut;
 
 /// No field is longer: an entry must fit into a datagram.
 const LONGEST: usize = 8 * 1024;
@@ -34,10 +35,9 @@ pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
         ("IPWATCH_SINCE", finding.since.clone()),
         ("IPWATCH_IMPACT", escape(&finding.impact).into_owned()),
     ];
-    let actions: Vec<_> = finding.remediation.iter().map(|line| escape(line)).collect();
     let mut optional =
         |name, value: Option<String>| fields.extend(value.map(|value| (name, value)));
-    optional("IPWATCH_ACTION", Some(actions.join("\n")).filter(|actions| !actions.is_empty()));
+    optional("IPWATCH_ACTION", Some(actions(finding)).filter(|actions| !actions.is_empty()));
     optional("IPWATCH_CAUSED_BY", finding.caused_by.clone());
     if let Some(ack) = &finding.acked {
         optional("IPWATCH_ACKED", Some(ack.at.clone()));
@@ -46,10 +46,27 @@ pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
         optional("IPWATCH_ACKED_NOTE", ack.note.as_deref().map(|note| escape(note).into_owned()));
     }
     subject(finding, &mut optional);
-    for (_, value) in &mut fields {
-        cut(value);
+    fields.into_iter().map(|(name, value)| (name, cut(value, LONGEST))).collect()
+}
+
+/// What to do, a line each. A line that does not fit is left out, for a part of a command is another command.
+fn actions(finding: &Finding) -> String {
+    let advice = finding.advice();
+    let lines: Vec<String> = advice.iter().map(|step| escape(&step.line()).into_owned()).collect();
+    let all = lines.join("\n");
+    if all.len() <= LONGEST {
+        return all;
     }
-    fields
+    let more = format!("For what else there is to do see ipwatch explain {}", finding.id);
+    let mut text = String::new();
+    for line in lines {
+        if text.len() + line.len() + 1 + more.len() > LONGEST {
+            break;
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text + &more
 }
 
 fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<String>)) {
@@ -95,13 +112,6 @@ pub fn message_id(code: Code) -> String {
     id[6] = (id[6] & 0x0f) | 0x80;
     id[8] = (id[8] & 0x3f) | 0x80;
     id.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn cut(value: &mut String) {
-    if value.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
-        value.truncate(end);
-    }
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn a_name_cannot_draw_a_branch() {
     list[0].netns.path = Some("/run/netns/\u{9b}2J\r".into());
     list[0].container.as_mut().unwrap().name = Some("\t".repeat(9));
     let text = render(&list, &findings(), view);
-    assert!(text.contains("pid 640 x\\x0a└─ pid 1 init\\x1b[2J\\u{202e}\n"), "{text}");
+    assert!(text.contains("pid 640 \"x\\x0a└─ pid 1 init\\x1b[2J\\u{202e}\"\n"), "{text}");
     assert!(text.lines().all(|line| escape(line) == line), "{text}");
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::bounded;
+use crate::contract::Step;
 use crate::sinks::tests::{opened, resolved, updated};
 
 const CATALOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd/ipwatch.catalog");
@@ -75,6 +76,41 @@ fn a_hostile_name_forges_no_field_and_no_line() {
             value.chars().all(|c| !c.is_control() || (c == '\n' && name == "IPWATCH_ACTION"));
         assert!(clean, "{name}: {value:?}");
     }
+}
+
+#[test]
+fn actions_are_told_whole_or_not_at_all() {
+    let step = |at: usize| Step {
+        what: format!("Free {at}"),
+        command: Some(format!("rm /run/{}-{at}", "x".repeat(1000))),
+        ..Step::default()
+    };
+    let actions = |steps: Vec<Step>| {
+        let mut change = opened("k3f9");
+        let line = |step: &Step| format!("{}: {}", step.what, step.command.as_ref().unwrap());
+        change.finding.remediation = steps.iter().map(line).collect();
+        change.finding.steps = steps;
+        (of(&change)["IPWATCH_ACTION"].clone(), change.finding.remediation)
+    };
+    let (told, lines) = actions((0..3).map(step).collect());
+    assert_eq!(told, lines.join("\n"));
+    let (told, lines) = actions((0..20).map(step).collect());
+    assert!(told.len() <= LONGEST, "{}", told.len());
+    let told: Vec<&str> = told.lines().collect();
+    let (last, told) = told.split_last().unwrap();
+    assert_eq!(*last, "For what else there is to do see ipwatch explain k3f9");
+    assert!(told.len() >= 6 && *told == lines[..told.len()], "{told:#?}");
+}
+
+#[test]
+fn what_an_older_version_wrote_is_not_told_as_commands() {
+    let mut change = opened("k3f9");
+    change.finding.steps.clear();
+    change.finding.remediation = vec!["Have it repeated: crictl stopp x;id;#".into()];
+    let told = &of(&change)["IPWATCH_ACTION"];
+    assert_eq!(told, "See its runbook: ipwatch explain ip-held-by-stuck-process");
+    change.finding.remediation.clear();
+    assert!(!of(&change).contains_key("IPWATCH_ACTION"));
 }
 
 /// The message catalog as it is to be. journald takes lines that begin with `#` or `;` for comments and

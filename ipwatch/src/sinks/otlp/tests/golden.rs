@@ -38,6 +38,7 @@ fn changes() -> Vec<Change> {
     bare.finding.severity = Severity::Info;
     (bare.finding.subject, bare.finding.holders) = Default::default();
     (bare.finding.evidence, bare.finding.remediation) = Default::default();
+    bare.finding.steps.clear();
     vec![opened("a"), updated("a"), resolved("a"), full(), hostile, many, bare]
 }
 
