@@ -183,9 +183,14 @@ impl Open {
         if let Some(tenure) = row.tenure() {
             row.json = encode(&Tenure { netns, ..tenure });
         }
-        row.hash = tenure_hash(to);
-        let hash = row.hash;
-        let superseded = self.continue_from(row);
+        let hash = tenure_hash(to);
+        row.hash = hash;
+        // The older of the two is kept.
+        let older = self.rows.get(&hash).filter(|known| known.name.from() < row.name.from());
+        let superseded = match older {
+            Some(_) => Some(row.name),
+            None => self.continue_from(row),
+        };
         Some((self.rows.get(&hash)?.clone(), superseded))
     }
 

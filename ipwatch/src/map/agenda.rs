@@ -29,6 +29,9 @@ const SEARCH_AFTER_EMPTIED: u64 = 150 * MS;
 /// After so many tries a netns that is known by its nsid only may have the inode of one that is known, whose end was
 /// not told.
 const TRIES_BEFORE_DOUBT: usize = 4;
+/// Such doubts are settled together, and no more often than this: whoever makes netns that cannot be opened must not have
+/// all others opened again and again.
+const DOUBTS_EVERY: u64 = 60 * SEC;
 /// Walks for netns that are known by their nsid only.
 const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
 /// When to look whether an exiting task is gone, where no probe tells: most are after some ms.
@@ -133,6 +136,8 @@ struct Tries {
     failed: usize,
     /// One is under way.
     asked: bool,
+    /// Of one that is known by its nsid only: all others were opened anew for its sake.
+    doubted: bool,
 }
 
 impl Tries {
@@ -150,6 +155,8 @@ pub(super) struct Pending {
     /// When the host is to be dumped once more.
     host: Option<BootNs>,
     adopt_tries: Table<NetnsId, Tries>,
+    /// From when on doubts about inodes are settled again.
+    doubts_from: BootNs,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
     walk: Option<BootNs>,
@@ -391,11 +398,24 @@ impl NodeMap {
         Agenda { wants, next: next.into_iter().flatten().min() }
     }
 
-    /// Opens and dumps every netns once more: events were lost, or names have moved on to others unseen.
+    /// Opens and dumps every netns once more: events were lost.
     pub fn reopen_all(&mut self, now: BootNs) {
         for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
             self.agenda.adopt_tries.remove(&entry.id);
             self.agenda.adopt.set(entry.id, now);
+        }
+    }
+
+    /// Opens every netns once more that has a name by which it can be opened: an inode may have moved on to one that has
+    /// none. Those without are given up until a walk names them.
+    fn reopen_named(&mut self, now: BootNs) {
+        for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
+            if entry.names.cookie.is_some() || entry.names.inode.is_some() {
+                self.agenda.adopt_tries.remove(&entry.id);
+                self.agenda.adopt.set(entry.id, now);
+            } else if let Some(tries) = self.agenda.adopt_tries.get_mut(&entry.id) {
+                tries.doubted |= tries.failed >= TRIES_BEFORE_DOUBT;
+            }
         }
     }
 
@@ -431,7 +451,7 @@ impl NodeMap {
             let Some(entry) = self.netns.get(&id) else { continue };
             let tries = self.agenda.adopt_tries.entry(id).or_default();
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
-                doubt |= tries.failed == TRIES_BEFORE_DOUBT;
+                doubt |= tries.failed >= TRIES_BEFORE_DOUBT && !tries.doubted;
                 let pause = tries.pause();
                 self.agenda.adopt.set(id, now.plus(pause));
                 self.agenda.walk.get_or_insert(now);
@@ -448,8 +468,9 @@ impl NodeMap {
             wants.push(Want::Adopt { netns: entry.names, doors });
         }
         // Where ends are told, an inode is known to be free.
-        if doubt && !self.sight.teardown_end {
-            self.reopen_all(now);
+        if doubt && !self.sight.teardown_end && self.agenda.doubts_from <= now {
+            self.agenda.doubts_from = now.plus(DOUBTS_EVERY);
+            self.reopen_named(now);
         }
         if self.agenda.walk.is_some_and(|due| due <= now) {
             wants.push(Want::Walk);

@@ -312,7 +312,8 @@ impl NodeMap {
             self.count_holders(ip);
         }
         self.add_names(id, &names);
-        self.move_tenures(id, told);
+        self.tenures.forget(other);
+        self.move_tenures(id, told, self.now());
         self.announce(id);
         self.announce_rest(id);
     }

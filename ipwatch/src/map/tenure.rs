@@ -70,6 +70,11 @@ enum Unnamed {
 }
 
 impl Outbox {
+    /// A netns is no more: another one has what is to be named.
+    pub(super) fn forget(&mut self, id: NetnsId) {
+        self.unnamed.remove(&id);
+    }
+
     fn push(&mut self, event: TenureEvent) {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);
@@ -217,14 +222,25 @@ impl NodeMap {
         told.map(|(key, known)| (*key, tenure_name(entry, key, known.prefix_len))).collect()
     }
 
-    /// Tenures that were told of a netns go on in `id`, which it turned out to be.
-    pub(super) fn move_tenures(&mut self, id: NetnsId, told: Vec<(AddressId, String)>) {
+    /// Tenures that were told of a netns go on in `id`, which it turned out to be. What cannot go on there has ended.
+    pub(super) fn move_tenures(&mut self, id: NetnsId, told: Vec<(AddressId, String)>, at: BootNs) {
+        let moved = !told.is_empty();
         for (key, from) in told {
             let Some(entry) = self.netns.get(&id) else { return };
-            if let Some(to) = self.tenure_key(id, &key).filter(|to| *to != from) {
-                let netns = self.netns_view(entry);
-                self.tenures.push(TenureEvent::Moved { from, to, netns });
+            match self.tenure_key(id, &key) {
+                Some(to) if to == from => {}
+                Some(to) => {
+                    let netns = self.netns_view(entry);
+                    self.tenures.push(TenureEvent::Moved { from, to, netns });
+                }
+                None => {
+                    let ended_by = "address-deleted";
+                    self.tenures.push(TenureEvent::Released { key: from, at, ended_by });
+                }
             }
+        }
+        if moved {
+            self.netns_named(id);
         }
     }
 

@@ -97,8 +97,13 @@ fn one_that_moves_to_another_key_keeps_its_row_and_its_beginning() {
     assert!(!open.contains("a") && open.moved("a", "b", named.clone()).is_none());
 
     let newer = open.held("c", tenure("10.0.0.1", T2)).unwrap();
-    let (row, superseded) = open.moved("b", "c", named).unwrap();
+    let (row, superseded) = open.moved("b", "c", named.clone()).unwrap();
     assert_eq!((row.name, superseded), (old.name, Some(newer.name)), "the younger row goes");
+    assert_eq!(open.tenure("c").unwrap().from, T1);
+
+    let younger = open.held("d", tenure("10.0.0.1", T2)).unwrap();
+    let (row, superseded) = open.moved("d", "c", Netns::default()).unwrap();
+    assert_eq!((row.name, superseded), (old.name, Some(younger.name)), "whichever moves");
     assert_eq!(open.tenure("c").unwrap().from, T1);
 }
 

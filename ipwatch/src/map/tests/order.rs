@@ -347,3 +347,31 @@ fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
     assert_eq!((found.len(), found[0].netns.cookie, found[0].ip), (1, Some(8), Some(ip(1))));
     assert_eq!(feed.map.find(&old), None);
 }
+
+/// Whoever makes netns that nobody can open has the others opened anew once, and not for as long as those are there.
+#[test]
+fn netns_that_cannot_be_opened_have_the_others_opened_seldom() {
+    let mut feed = Feed::new(NONE);
+    let known = full(7, 70, 3);
+    let began = feed.tell_from(Origin::Netlink, What::Netns { netns: known });
+    let scope = Scope::Addresses { netns: known };
+    feed.tell_from(Origin::Netlink, What::Ended { scope: scope.clone(), began, complete: true });
+    let mut opened = 0;
+    for second in 0..600_u64 {
+        // Another one each 20 s.
+        if second % 20 == 0 {
+            let netns = NetnsRef::nsid(100 + second as i32);
+            feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+        }
+        for want in feed.wants(1_000) {
+            if let Want::Adopt { netns, .. } = want
+                && netns == known
+            {
+                opened += 1;
+                let (began, scope) = (feed.at, scope.clone());
+                feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+            }
+        }
+    }
+    assert!((1..=10).contains(&opened), "{opened} times in ten minutes");
+}
