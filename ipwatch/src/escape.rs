@@ -7,6 +7,25 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+/// A text of others within a sentence of ours that is not quoted as a whole, such as the reason of an error: what has a
+/// shell run something, or ends a quotation, is spelt out.
+#[must_use]
+pub(crate) fn defused(text: &str) -> String {
+    let spelt = |c: char| "$`;&|<>'\\".contains(c);
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if spelt(c) {
+            out.push_str(&format!("\\x{:02x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    if out.matches('"').count() % 2 == 1 {
+        out = out.replace('"', "\\x22");
+    }
+    out
+}
+
 /// `text` with everything a terminal acts on, and everything that is invisible or turns the reading
 /// direction, spelt out: `\xNN` below U+0080, `\u{…}` above. Text that needs nothing is borrowed.
 ///

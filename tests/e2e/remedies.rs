@@ -77,10 +77,11 @@ fn leaked(lab: &Lab, daemon: &Daemon, netns: &Netns) -> Value {
 /// A command of a code's runbook, with what stands for its placeholders.
 fn of_runbook(daemon: &Daemon, code: &str, with: &str, values: &[(&str, &str)]) -> String {
     let page = String::from_utf8(daemon.ask(&["explain", code]).stdout).unwrap();
-    let page = page.replace("&&\n", "&& ");
     let line = page.lines().find(|line| line.starts_with("    ") && line.contains(with));
     let line = line.unwrap_or_else(|| panic!("no command with {with}: {page}")).trim();
-    values.iter().fold(line.to_owned(), |line, (name, value)| line.replace(name, value))
+    let at = format!("ipwatch --socket={} query", daemon.socket().display());
+    let line = line.replace("ipwatch query", &at);
+    values.iter().fold(line, |line, (name, value)| line.replace(name, value))
 }
 
 fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
@@ -92,8 +93,8 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     let finding = leaked(lab, &daemon, &netns);
     let command = change(&finding, "&& umount /");
     // The runbook's own: they ask whether it is so as well.
-    let (id, inode) = (format!("findings {}", finding["id"].as_str().unwrap()), netns.inode);
-    let values = [("findings ID", id.as_str()), (" NODE", " node-1")];
+    let (id, inode) = (finding["id"].as_str().unwrap(), netns.inode);
+    let values = [("ID", id), (" NODE", " node-1")];
     let cordon = of_runbook(&daemon, "netns-leaked", "kubectl cordon", &values);
     let (path, inode) = (netns.path().to_str().unwrap(), inode.to_string());
     let values = [("PATH", path), ("INODE", inode.as_str())];
@@ -510,6 +511,8 @@ fn a_pods_name_is_no_option(lab: &Lab) {
     let finding =
         daemon.await_firing("ip-duplicate", SOON, |finding| finding["subject"]["ip"] == ip);
     std::thread::sleep(Duration::from_secs(6));
+    // The runtime has been asked by now, whose container it is.
+    let finding = daemon.await_firing("ip-duplicate", SOON, |one| one["id"] == finding["id"]);
     for finding in daemon.findings().iter().chain([&finding]) {
         let words = finding["steps"].as_array().into_iter().flatten();
         let words = words.flat_map(|step| step["runs"].as_array().into_iter().flatten());

@@ -1,7 +1,8 @@
 //! What a person on call does with a finding: pastes its commands into a root shell.
 //!
-//! `ipwatch` is the binary under test; the commands themselves say where the lab's daemon listens. `kubectl`, `crictl` and `calicoctl`, which no lab has,
-//! are stand-ins that write their arguments down and succeed: what these tests show of them is which words they get.
+//! `ipwatch` is the binary under test; the commands themselves say where the lab's daemon listens. `kubectl`, `crictl`
+//! and `calicoctl`, which no lab has, are stand-ins that write their arguments down and succeed: what these tests show of
+//! them is which words they get.
 //! Where there is a containerd, `crictl` has it do what it is told ([`Shell::with_runtime`]); where there is an API
 //! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
 //!

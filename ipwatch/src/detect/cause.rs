@@ -192,8 +192,8 @@ fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
 /// being made.
 fn frozen_way_out(mounts: &[&FileSystem]) -> Vec<Step> {
     let thaw = text!(
-        "Have whoever froze it thaw it. By hand it may be thawed with fsfreeze, at the mount point that the node has for \
-         it{}, only while no snapshot is being made and the process still waits.",
+        "Ask whoever froze it to thaw it. Thaw it yourself with fsfreeze, at its mount point on the node{}, only while no \
+         snapshot is being made and the process still waits.",
         at(mounts)
     );
     let look = only(mounts).filter(|fs| fs.source.starts_with("/dev/")).map(|fs| {
@@ -229,8 +229,8 @@ fn fuse_culprit<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
 fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     let Some(fs) = fuse_culprit(mounts) else {
         let mountpoint = text!(
-            "If /sys/fs/fuse/connections is empty, its control files are not mounted: they are in a file system of type \
-             fusectl, mounted there."
+            "If /sys/fs/fuse/connections is empty, fusectl is not mounted there: ipwatch explain \
+             ip-held-by-stuck-process has the command."
         );
         let waiting = Command::new("grep").owns(&["-r", "--include=waiting", "[1-9]"]);
         let mut steps = vec![Step::look(
@@ -244,8 +244,8 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
             steps.push(Step::advice(text!("It can see these connections: {}.", some)));
         }
         steps.push(Step::advice(text!(
-            "Bring the server back. A connection may be given up with the file abort beside its file waiting, only while \
-             that says that requests wait and they are those of this process: it ends the mount for everybody."
+            "Bring the server back. Else give the connection up by its file abort, beside waiting, only while waiting is \
+             not 0 and the requests are those of this process: the mount ends for everybody."
         )));
         return [steps, vec![Step::advice(mountpoint)]].concat();
     };
@@ -258,9 +258,9 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     // Its control files are not mounted, or not where this can see them.
     if fs.waiting.is_none() {
         let what = text!(
-            "give its requests up, which ends every process that waits for it and this mount for everybody, by the file \
-             {}/abort of FUSE's control files (in /sys/fs/fuse/connections, where fusectl is mounted): only while pid {} \
-             still waits and {}/waiting there is not 0.",
+            "give its requests up, which ends every process that waits for it and this mount for everybody. Its control \
+             file is {}/abort in /sys/fs/fuse/connections (mount fusectl first if that is empty). Write to it only while \
+             pid {} still waits and {}/waiting is not 0.",
             fs.minor,
             task.pid,
             fs.minor

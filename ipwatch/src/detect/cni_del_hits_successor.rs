@@ -114,7 +114,7 @@ fn remediation(
     let uid = told.and_then(|pod| pod.uid.as_deref());
     let what = text!("Remove the old sandbox, else its DEL is repeated");
     let old = match words::runtime_of(map, &del.old) {
-        Some(runtime) if words::is_crictls(runtime) => {
+        Some(runtime) if words::crictl_asks(runtime) => {
             let remove = Command::new("crictl").own("rmp").value(&del.old);
             let what = what.then(&text!(" (a sandbox that is Ready is refused)"));
             Step::change(what, is_found.clone().and(remove))

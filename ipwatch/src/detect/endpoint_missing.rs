@@ -139,8 +139,8 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, is_found: Comma
         Step::look(text!("See what Calico has"), calicoctl_get(namespace)),
         Step::look(
             text!(
-                "Old sandboxes of this pod have to be gone for good first, else their DEL is repeated. An old one may be \
-                 removed only while this says that it is NotReady, and never the one that is Ready"
+                "First see that old sandboxes of this pod are removed, else their DEL is repeated. Remove one only while \
+                 this says NotReady, never the one that is Ready (ipwatch explain endpoint-missing has the command)"
             ),
             Command::new("crictl").own("pods").word("--name={}", &[value(pod)]),
         ),
@@ -221,8 +221,8 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
             words::ask_runtime(map, stale.container),
             Step::look(text!("See what Calico has of it"), calicoctl_get(&endpoint.namespace)),
             Step::advice(text!(
-                "That one endpoint may be deleted with calicoctl only while both say so: nothing else guards a pod that \
-                 has the name by then."
+                "Delete that one endpoint only while both say so: ipwatch explain endpoint-missing has the command, which \
+                 checks the container's id first."
             )),
         ],
         caused_by: None,

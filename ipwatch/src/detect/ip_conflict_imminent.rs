@@ -104,14 +104,10 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> V
         let names = [&*pod.namespace, &*pod.name];
         steps.push(kubernetes::delete_pod(away, still(), names, uid.as_deref()));
     } else if let Some(id) = &entry.container_id {
-        let stop = |client: &'static str, stop: &'static str| {
-            let stop = Command::new(client).own(stop).value(id);
-            Step::change(away.clone(), still().and(stop))
-        };
-        steps.push(match words::runtime_of(map, id) {
-            Some("docker") => stop("docker", "stop"),
-            Some(runtime) if words::is_crictls(runtime) => stop("crictl", "stopp"),
-            runtime => words::by_its_client(away, runtime),
+        let runtime = words::runtime_of(map, id);
+        steps.push(match words::stop(runtime, id) {
+            Some(stop) => Step::change(away, still().and(stop)),
+            None => words::by_its_client(away, runtime),
         });
     }
     steps.push(Step::look(

@@ -213,15 +213,14 @@ fn move_away(
     }
     let both = words::still(map, first).zip(words::still(map, second));
     let container = new.container.as_ref();
-    let stop = match container.and_then(|one| one.runtime.as_deref()) {
-        Some("docker") => Some(Command::new("docker").own("stop")),
-        Some(runtime) if words::is_crictls(runtime) => Some(Command::new("crictl").own("stopp")),
-        _ => None,
-    };
-    match (container.and_then(|one| one.id.as_deref()), both, stop) {
-        (Some(id), Some((old, new)), Some(stop)) => {
-            Step::change(what, is_found.clone().and(old).and(new).and(stop.value(id)))
+    let runtime = container.and_then(|one| one.runtime.as_deref());
+    let stop = container.and_then(|one| words::stop(runtime, one.id.as_deref()?));
+    match (both, stop) {
+        (Some((old, new)), Some(stop)) => {
+            Step::change(what, is_found.clone().and(old).and(new).and(stop))
         }
-        _ => Step::advice(text!("End the newer one, or give it another IP.")),
+        _ => Step::advice(text!(
+            "End the newer one, or give it another IP, only while both still have this one."
+        )),
     }
 }

@@ -58,8 +58,8 @@ fn nobodys(candidate: &mut Candidate, entry: &ReservationEntry) {
         value(&entry.network)
     );
     candidate.remediation.push(Step::advice(text!(
-        "If the network is not to come back, its directory may go with what is reserved in it, only while no CNI \
-         configuration of the node names the network and no container has an IP of it: {}",
+        "Remove its directory with all its reservations only while no CNI configuration of the node names the network and \
+         no container has an IP of it: {}",
         value(entry.key.rsplit_once('/').map_or(&*entry.key, |(directory, _)| directory))
     )));
 }

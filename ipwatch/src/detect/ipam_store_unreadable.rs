@@ -27,8 +27,10 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     let mut proof = Proof::new(map);
     proof.tell(&file.store, entry.told, format!("{}: {}", said(&file.path), said(&file.reason)));
     let impact = match &file.effect {
-        Some(effect) => text!("{} says nothing: {}.", value(&file.path), value(effect)),
-        None => text!("{} says nothing: which IPs it reserves is unknown.", value(&file.path)),
+        Some(effect) => text!("The file {} says nothing: {}.", value(&file.path), value(effect)),
+        None => {
+            text!("The file {} says nothing: which IPs it reserves is unknown.", value(&file.path))
+        }
     };
     Candidate {
         code: Code::IpamStoreUnreadable,

@@ -132,8 +132,8 @@ fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
         steps.push(Step::look(text!("Ask the link itself"), arping));
     }
     steps.push(Step::advice(text!(
-        "Take the IP from one of them: the pod that came later may be deleted, only while both still answer for the IP; \
-         its controller makes another."
+        "Take the IP from one of them. Delete the pod that came later, only while both still answer for the IP; its \
+         controller makes another."
     )));
     steps.push(Step::never(&text!("flush neighbour entries, the next answer brings it back")));
     steps

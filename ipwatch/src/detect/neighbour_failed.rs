@@ -107,7 +107,7 @@ fn candidate(
                 Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&device),
             ),
             Step::advice(text!(
-                "The pod may be deleted, only if its end in the pod is still down or gone; its controller makes another."
+                "Delete the pod only if the pair's end in the pod is still down or gone; its controller makes another."
             )),
         ],
         caused_by: None,

@@ -76,7 +76,7 @@ fn candidate(
         since,
         observed,
         impact: text!(
-            "{} leads to no pod. It takes no IP; its name may be in a later pod's way.",
+            "Device {} leads to no pod. It takes no IP; its name may be in a later pod's way.",
             value(&link.name)
         ),
         remediation: of_pair(link, other),
@@ -167,8 +167,8 @@ fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
         match del {
             Some(del) => Step::change(what, del),
             None => Step::advice(text!(
-                "That one route of {} may be deleted only while the pod is not being set up, and the netns behind the \
-                 device, asked by ip addr within it, does not have the IP.",
+                "Delete that one route of {} only while no pod is being set up there and the netns behind the device does \
+                 not have the IP (run ip addr in that netns).",
                 value(&link.name)
             )),
         },

@@ -171,7 +171,7 @@ pub(super) fn is_found(code: Code, key: &str) -> Command {
 
 /// Whether `crictl` asks the runtime of this name. A second one of a kind has its socket in its name, and `crictl` asks
 /// the first.
-pub(super) fn is_crictls(runtime: &str) -> bool {
+pub(super) fn crictl_asks(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
 }
 
@@ -184,18 +184,28 @@ pub(super) fn runtime_of<'a>(map: &'a NodeMap, id: &str) -> Option<&'a str> {
 /// there is no command.
 pub(super) fn remove_sandbox(map: &NodeMap, what: Text, still: Command, id: &str) -> Step {
     match runtime_of(map, id) {
-        Some(runtime) if is_crictls(runtime) => remedy::remove_sandbox(what, still, id),
+        Some(runtime) if crictl_asks(runtime) => remedy::remove_sandbox(what, still, id),
         runtime => by_its_client(what, runtime),
     }
+}
+
+/// Has a container stopped by the client of the runtime that has it, where that is known.
+pub(super) fn stop(runtime: Option<&str>, id: &str) -> Option<Command> {
+    let client = match runtime? {
+        "docker" => Command::new("docker").own("stop"),
+        runtime if crictl_asks(runtime) => Command::new("crictl").own("stopp"),
+        _ => return None,
+    };
+    Some(client.value(id))
 }
 
 /// What a runtime's own client is to do.
 pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
     let client = match runtime {
         Some(name) => {
-            text!(": with the client of {}, only while this finding is open.", value(name))
+            text!(". Use the client of {} for that, only while this finding is open.", value(name))
         }
-        None => text!(": with the client of its runtime, only while this finding is open."),
+        None => text!(". Use its runtime's client for that, only while this finding is open."),
     };
     Step::advice(what.then(&client))
 }
@@ -203,7 +213,7 @@ pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
 /// Asks the runtime of a container whether it has it still. `crictl` says not found to all that another runtime has.
 pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
     match runtime_of(map, id) {
-        Some(runtime) if is_crictls(runtime) => Step::look(
+        Some(runtime) if crictl_asks(runtime) => Step::look(
             text!("Ask the runtime for the container: this must say not found"),
             Command::new("crictl").own("inspectp").value(id),
         ),

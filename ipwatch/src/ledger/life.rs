@@ -355,9 +355,9 @@ impl Remediation {
     fn of(candidate: &Candidate, daemon: &remedy::Daemon) -> Self {
         let (mut lines, mut steps) = (Vec::new(), Vec::new());
         for step in &candidate.remediation {
-            let step = step.asking(daemon);
-            lines.push(step.line());
-            steps.push(Step::from(&*step));
+            let step = Step::from(&*step.asking(daemon));
+            lines.push(remedy::line(&step.what, step.command.as_deref()));
+            steps.push(step);
         }
         Self { lines, steps }
     }

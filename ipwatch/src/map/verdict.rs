@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::contract::{Reservation, Verdict};
+use crate::remedy::said;
 
 use super::ipam_view::{LISTED, reservation_view};
 use super::{Netns, NodeMap};
@@ -34,7 +35,9 @@ impl NodeMap {
                 if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
             reasons.push(format!(
                 "{} has it reserved in network {} for {whose}{leaked}: {}",
-                entry.store, entry.network, entry.key
+                entry.store,
+                said(&entry.network),
+                said(&entry.key)
             ));
         }
         // What is not seen may be there.

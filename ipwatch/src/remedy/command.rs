@@ -260,8 +260,8 @@ fn is_component(part: &Part<'_>) -> bool {
 
 /// Quoted where a shell would act on it.
 pub(super) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._/:=@%+,-".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:=@%+,-".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))

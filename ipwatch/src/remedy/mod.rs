@@ -82,10 +82,15 @@ impl Step {
     /// The step in one line: the words, then the command.
     #[must_use]
     pub fn line(&self) -> String {
-        match &self.command {
-            Some(command) => format!("{}: {}", before_command(self.what.as_str()), command.sh()),
-            None => self.what.to_string(),
-        }
+        line(self.what.as_str(), self.command.as_ref().map(Command::sh).as_deref())
+    }
+}
+
+/// A step in one line, of which the command has been written for a shell already.
+pub(crate) fn line(what: &str, command: Option<&str>) -> String {
+    match command {
+        Some(command) => format!("{}: {command}", before_command(what)),
+        None => what.to_owned(),
     }
 }
 
@@ -96,10 +101,11 @@ pub(crate) fn cordon(what: Text, node: &str, still: Command) -> Step {
     Step::change(what, still.and(Command::new("kubectl").own("cordon").value(node)))
 }
 
-/// Has a CRI runtime end a sandbox, and remove it, while it is `still` to be: one that is Ready would be ended too.
+/// Has a CRI runtime stop and remove a sandbox if `precondition` holds. `stopp` also ends a sandbox that is Ready, so the
+/// precondition must exclude it.
 #[must_use]
-pub(crate) fn remove_sandbox(what: Text, still: Command, id: &str) -> Step {
+pub(crate) fn remove_sandbox(what: Text, precondition: Command, id: &str) -> Step {
     let stop = Command::new("crictl").own("stopp").value(id);
     let remove = Command::new("crictl").own("rmp").value(id);
-    Step::change(what, still.and(stop).and(remove))
+    Step::change(what, precondition.and(stop).and(remove))
 }

@@ -71,11 +71,11 @@ fn shown(page: &str) -> Vec<Shown> {
     all
 }
 
-/// The shell would wait for the next line.
+/// The command goes on in the next line. Not after `&&`: whoever copies one line has what stands before it or nothing.
 fn goes_on(code: &str) -> bool {
     let bare = code.split(" # ").next().unwrap_or_default().trim_end();
     let quotes = |quote| bare.matches(quote).count() % 2 == 1;
-    bare.ends_with(['\\', '|']) || bare.ends_with("&&") || quotes('\'')
+    bare.ends_with(['\\', '|']) || quotes('\'')
 }
 
 /// The code in any other file: its lines.
@@ -170,6 +170,10 @@ fn change(words: &[&str]) -> Option<Change> {
 
 /// What is wrong with a piece of code, if anything is.
 fn wrong(code: &str) -> Option<&'static str> {
+    let asks_daemon = code.contains("query findings") && code.contains("\"status\":");
+    if asks_daemon && !code.contains("\"id\":") {
+        return Some("another finding of the same IP, pod or code would count");
+    }
     let code = code.replace("\\\n", " ").replace(" ;", ";");
     let trim = |word| str::trim_matches(word, ['\'', '"', '(', ')', '`', ',']);
     let words: Vec<&str> = code.split_whitespace().map(trim).collect();
@@ -234,6 +238,7 @@ fn a_change_needs_its_precondition() {
         "nsenter --net=/proc/PID/ns/net ip neigh",
         "grep -qF ' net:[INODE] PATH ' /proc/1/mountinfo && umount PATH",
         "kubectl patch ippools x --type=json '--patch=[{\"op\":\"remove\"}]'",
+        "ipwatch query findings ID -o jsonl | grep -q '\"status\":\"firing\"' && kubectl cordon NODE",
     ] {
         assert!(wrong(code).is_some(), "{code}");
     }
@@ -247,7 +252,7 @@ fn a_change_needs_its_precondition() {
         "grep x f 2>/dev/null",
         "readlink /proc/PID/ns/mnt | grep -qxF 'mnt:[N]' && umount -N PID PATH",
         "flock D/lock sh -c '[ -f \"$1\" ] && [ ! -s \"$1\" ] && rm -- \"$1\"' sh D/IP",
-        "crictl inspectp ID | grep -q x &&\ncrictl stopp ID && crictl rmp ID",
+        "crictl inspectp ID | grep -q x && crictl stopp ID && crictl rmp ID",
         "kubectl patch x '--patch=[{\"op\":\"test\"},{\"op\":\"remove\"}]' && kubectl delete --raw=x -f -",
         "nsenter --net",
         "! mountpoint -q D && mount -t fusectl fusectl D",

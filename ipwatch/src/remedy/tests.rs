@@ -256,6 +256,7 @@ fn a_command_asks_the_daemon_where_it_is() {
         assert_eq!(*step.asking(&Daemon::Absent), step, "it asks no daemon");
     }
 }
+
 /// What a shell expands within double quotes, and what bash does with them at a prompt.
 #[test]
 fn a_quoted_value_holds_nothing_that_a_shell_expands() {

@@ -119,16 +119,17 @@ impl fmt::Display for Text {
 /// sentence that is pasted into a shell runs nothing of it. What is too long is cut, and says so outside of the quotes.
 fn quote(value: &str, out: &mut String) {
     let end = value.char_indices().nth(LONGEST).map(|(at, _)| at);
-    let shown = &value[..end.unwrap_or(value.len())];
+    let mut rest = &value[..end.unwrap_or(value.len())];
     out.push('"');
-    for c in shown.chars() {
-        if is_acted_on(c) {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "\\x{:02x}", u32::from(c));
-        } else {
-            out.push_str(&escape(c.encode_utf8(&mut [0; 4])));
-        }
+    while let Some(at) = rest.find(is_acted_on) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(&escape(before));
+        let mut chars = from.chars();
+        // Writing to a String cannot fail.
+        let _ = chars.next().map(|c| write!(out, "\\x{:02x}", u32::from(c)));
+        rest = chars.as_str();
     }
+    out.push_str(&escape(rest));
     out.push('"');
     if end.is_some() {
         out.push_str(" (cut)");
@@ -168,8 +169,8 @@ pub(crate) fn connection(text: &str) -> String {
 
 /// One word that reads as one, and that a shell takes as it is.
 fn is_plain(value: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._/:=@%+,-[]".contains(c);
-    !value.is_empty() && value.len() <= 1024 && value.chars().all(plain)
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:=@%+,-[]".contains(&byte);
+    !value.is_empty() && value.len() <= 1024 && value.bytes().all(plain)
 }
 
 /// A value within evidence: as it is where it is one plain word, else quoted as in prose.

@@ -12,6 +12,7 @@ use super::Node;
 use super::names::{self, Name};
 use crate::contract::{Container, Holder, Netns, Pod};
 use crate::escape::escape;
+use crate::remedy::end_of_quotation;
 
 /// Maximum number of holders in one attribute; `ipwatch.holders.count` has their total.
 const HOLDERS: usize = 16;
@@ -117,9 +118,11 @@ pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyV
     KeyValue::new(name.as_str(), Value::Array(Array::String(items)))
 }
 
-/// Escapes control characters, because collectors print what they receive, and truncates.
+/// Escapes control characters, because collectors print what they receive, and truncates. A quotation that is cut is ended.
 pub(super) fn clean(value: &str) -> String {
-    escape(&value[..value.floor_char_boundary(TEXT)]).into_owned()
+    let cut = &value[..value.floor_char_boundary(TEXT)];
+    let end = if cut.len() < value.len() { end_of_quotation(cut) } else { "" };
+    escape(cut).into_owned() + end
 }
 
 pub(super) fn more(len: usize, most: usize) -> u32 {

@@ -141,7 +141,7 @@ impl Column {
             Nsid => Cell::known(address.netns.nsid),
             Reserved => Cell::new(reserved(address)),
             Findings => Cell::new(address.findings.join(",")),
-            Path => Cell::known(address.netns.path.as_deref()),
+            Path => Cell::known(address.netns.path.as_deref().map(text::shown)),
         }
     }
 }

@@ -98,7 +98,7 @@ fn held(tenure: &Tenure, wide: bool) -> String {
     parts.push(text::owner(tenure.pod.as_ref(), tenure.container.as_ref()));
     if wide {
         parts.extend(tenure.netns.cookie.map(|cookie| format!("cookie {cookie}")));
-        parts.extend(tenure.netns.path.clone());
+        parts.extend(tenure.netns.path.as_deref().map(text::shown));
     }
     parts.retain(|part| !part.is_empty());
     parts.join("  ")

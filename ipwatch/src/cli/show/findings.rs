@@ -161,7 +161,7 @@ fn acked(ack: &Ack, view: View) -> String {
         text.push_str(&format!(", until {until}"));
     }
     if let Some(note) = &ack.note {
-        text.push_str(&format!(": {note}"));
+        text.push_str(&format!(": {}", text::shown(note)));
     }
     text
 }

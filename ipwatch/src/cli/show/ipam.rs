@@ -37,7 +37,7 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
             Cell::new(&range.store),
         ];
         if view.wide {
-            row.push(Cell::new(range.path.as_deref().unwrap_or_default()));
+            row.push(Cell::new(text::shown(range.path.as_deref().unwrap_or_default())));
         }
         table.row(row);
     }
@@ -67,7 +67,7 @@ fn of_reservations(reservations: &[IpamEntry], view: View) -> String {
             Cell::new(view.now.age(entry.since.as_deref())),
         ];
         if view.wide {
-            row.extend([Cell::new(&entry.store), Cell::new(&entry.key)]);
+            row.extend([Cell::new(&entry.store), Cell::new(text::shown(&entry.key))]);
         }
         table.row(row);
     }

@@ -185,7 +185,7 @@ fn title(address: &Address) -> String {
         (None, Some(container)) => parts.push(container.state.clone().unwrap_or_default()),
         (None, None) => {}
     }
-    let path = address.netns.path.as_ref().map(|path| format!(" ({path})"));
+    let path = address.netns.path.as_deref().map(|path| format!(" ({})", text::shown(path)));
     parts.push(format!("netns {}{}", text::netns(&address.netns), path.unwrap_or_default()));
     if address.netns.state.as_deref() == Some("dying") {
         parts.push("being torn down".to_owned());
@@ -230,14 +230,17 @@ fn line(out: &mut String, node: &Node, (first, rest): (&str, &str), guides: Guid
     let hang = if node.below.is_empty() { GAP } else { guides.bar };
     let room =
         view.width.map(|width| width.saturating_sub(rest.width() + hang.width()).max(NARROWEST));
+    // What goes on in the next line begins with no word of others: that line may be pasted alone.
+    let on = if view.ascii { "... " } else { "… " };
+    let room = room.map(|room| room.saturating_sub(on.width()));
     for (at, part) in wrapped(&escape(&node.text), room).into_iter().enumerate() {
-        let lead = if at == 0 { first.to_owned() } else { format!("{rest}{hang}") };
+        let lead = if at == 0 { first.to_owned() } else { format!("{rest}{hang}{on}") };
         out.push_str(&format!("{lead}{}\n", view.paint.paint(node.style, part)));
     }
 }
 
 /// `text` broken at spaces into lines of at most `room` columns. A longer word stays whole, so that a
-/// path or a name can be copied.
+/// path or a name can be copied, and so does what is quoted: a part of it would stand outside of its quotes.
 fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     let Some(room) = room else { return vec![text] };
     let part = |from: usize, to: usize| text[from..to].trim_matches(' ');
@@ -245,7 +248,8 @@ fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     let (mut start, mut end) = (0, 0);
     for word in text.split_inclusive(' ') {
         let next = end + word.len();
-        if part(start, next).width() > room && !part(start, end).is_empty() {
+        let quoted = text[..end].matches('"').count() % 2 == 1;
+        if part(start, next).width() > room && !part(start, end).is_empty() && !quoted {
             lines.push(part(start, end));
             start = end;
         }

@@ -302,7 +302,7 @@ fn shape(one: &Candidate, step: &Step) -> Option<Shape> {
 }
 
 /// Prose without what it quotes.
-fn bare(text: &str) -> String {
+pub(super) fn bare(text: &str) -> String {
     text.split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
 }
 
@@ -319,7 +319,10 @@ fn lines(found: &Candidate) -> [Vec<String>; 2] {
         steps: found.remediation.iter().map(contract::Step::from).collect(),
         ..opened("k3f9").finding
     };
-    let mut lines = vec![crate::cli::title(&finding), format!("THEN   {}", finding.impact)];
+    // The impact stands at the beginning of a line in tables and in fields of the journal.
+    let impact = [format!("THEN   {}", finding.impact), finding.impact.clone()];
+    let mut lines = vec![crate::cli::title(&finding)];
+    lines.extend(impact);
     lines.extend(finding.steps.iter().map(|step| format!("FIX    {}", step.what)));
     lines.extend(finding.evidence.iter().map(|item| format!("WHY    03:04:11Z  {}", item.text)));
     for holder in &finding.holders {

@@ -238,7 +238,7 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
         case.list(301_100, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
         let found = case.then(301_200);
         let found = found.iter().find(|one| one.code == Code::IpamReservationLeaked).unwrap();
-        (found.severity, lines(found).contains("its directory may go"))
+        (found.severity, lines(found).contains("Remove its directory"))
     };
     assert_eq!(leaked(true, false), (Severity::Warning, false));
     assert_eq!(leaked(false, true), (Severity::Warning, false), "a living pod has one of it");

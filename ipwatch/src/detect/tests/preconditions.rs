@@ -4,15 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::hostile::{Line, as_meant, tapes};
+use super::hostile::{Line, as_meant, bare, tapes};
 use super::*;
 use crate::finding::finding_id;
-use crate::remedy::{Command, NEVER, Run, Text};
-
-/// Prose without what it quotes.
-fn bare(text: &Text) -> String {
-    text.as_str().split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
-}
+use crate::remedy::{Command, NEVER, Run};
 
 /// What the cases find, in the names that were meant.
 fn found() -> Vec<Candidate> {
@@ -118,6 +113,8 @@ fn what_is_done_by_hand_says_on_which_condition() {
         "route del",
         "elete ",
         "deleted",
+        "elete ",
+        "End the",
         "Unmount ",
         "emove ",
         "removed",
@@ -127,7 +124,7 @@ fn what_is_done_by_hand_says_on_which_condition() {
     let mut loose = BTreeSet::new();
     for one in found() {
         for step in one.remediation.iter().filter(|step| !step.changes) {
-            let text = bare(&step.what);
+            let text = bare(step.what.as_str());
             let never = text.starts_with(NEVER);
             let harms = step.command.is_none() && HARM.iter().any(|word| text.contains(word));
             let bound =

@@ -255,8 +255,8 @@ mod tests {
         let command = |length: usize| format!("ipwatch check && rm {}", "/x".repeat(length / 2));
         assert!(next("Free it", Some(&command(100)), 9).contains(&command(100)));
         for (length, impact) in [(2000, 9), (400, 9), (300, 4000), (378, 400), (370, 4000)] {
-            let (command, message) = (command(length), String::new());
-            let message = message + &next("Free it", Some(&command), impact);
+            let command = command(length);
+            let message = next("Free it", Some(&command), impact);
             let whole = message.contains(&command);
             assert!(whole || !message.contains("ipwatch check"), "{message}");
             assert!(

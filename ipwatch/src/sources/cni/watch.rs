@@ -10,6 +10,7 @@ use tokio::io::Interest;
 
 use super::cache::{self, CacheError};
 use crate::clock;
+use crate::escape::defused;
 use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, Unreadable, What};
 use crate::reading::{self, Readings, Target};
 use crate::sources::pause::Pauses;
@@ -290,7 +291,7 @@ impl Cache {
         let (status, detail) = match self.unreadable.iter().next() {
             None => (SourceStatus::Active, String::new()),
             Some((path, reason)) => {
-                let path = path.display();
+                let (path, reason) = (defused(&path.display().to_string()), defused(reason));
                 let detail = match self.unreadable.len() {
                     1 => format!("{path}: {reason}"),
                     files => format!("{path}: {reason}; {files} files in all"),

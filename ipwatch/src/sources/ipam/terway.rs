@@ -173,12 +173,12 @@ pub(super) fn add(
 }
 
 impl Resource {
-    /// Its ENI; in the old shape only the MAC in the id names one.
+    /// Its ENI; in the old shape only the MAC in the id names one. A network's name has no colons.
     fn network(&self) -> String {
         let mac = || {
             let is_mac = |mac: &&str| mac.len() == 17 && mac.matches(':').count() == 5;
             let (mac, _) = self.id.as_ref()?.0.split_once('.')?;
-            Some(mac).filter(is_mac).map(str::to_owned)
+            Some(mac).filter(is_mac).map(|mac| mac.replace(':', "-"))
         };
         document::text(self.eni_id.as_ref()).or_else(mac).unwrap_or_else(|| NAME.to_owned())
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Trouble;
 use super::known::Out;
 use crate::clock;
+use crate::escape::defused;
 use crate::fact::{BootNs, Unreadable, What};
 use crate::sources::Closed;
 
@@ -148,7 +149,7 @@ impl Troubles {
     pub(super) fn summary(&self) -> Option<String> {
         let mut told = self.files.iter().filter_map(|(path, it)| Some((path, it.told.as_ref()?)));
         let (path, reason) = told.next()?;
-        let path = path.display();
+        let (path, reason) = (defused(&path.display().to_string()), defused(reason));
         Some(match told.count() + 1 {
             1 => format!("{path}: {reason}"),
             files => format!("{path}: {reason}; {files} files in all"),

@@ -84,9 +84,9 @@ fn a_long_line_goes_on_below_itself() {
     let expected = "\
 netns 4026532290
 ├─ 10.0.3.23/24 on eth0
-│  │  0a:58:0a:00:03:17, up 12m
-│  └─ host-local cbr0 reserves it for
-│        b1946ac92492
+│  │  … 0a:58:0a:00:03:17, up 12m
+│  └─ host-local cbr0 reserves it
+│        … for b1946ac92492
 ";
     assert!(text.starts_with(expected), "{text}");
     for line in text.lines() {
@@ -101,9 +101,11 @@ fn a_long_word_stays_whole() {
     list[0].pod.as_mut().unwrap().name = Some(name.clone());
     let text = render(&list[..1], &[], View { width: Some(40), ..view });
     assert!(
-        text.starts_with(&format!("shop/{name}\n│  sandbox NotReady, attempt 3   netns\n")),
+        text.starts_with(&format!("shop/{name}\n│  … sandbox NotReady, attempt 3   netns\n")),
         "{text}"
     );
+    // What is quoted is one word too: a part of it that is pasted alone would be a command.
+    assert_eq!(wrapped("pid 1 \"a ;id; b\" c", Some(8)), ["pid 1 \"a ;id; b\"", "c"]);
     assert_eq!(wrapped("", Some(30)), [""]);
     assert_eq!(wrapped("a  b", Some(1)), ["a", "b"]);
 }

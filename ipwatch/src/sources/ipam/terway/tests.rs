@@ -117,7 +117,7 @@ fn old_shapes_name_their_network_and_all_ips_of_a_pod() {
     let old = of_one(r#"{"Resources":[{"type":"eniIp","id":"00:16:3e:00:00:01.10.0.3.19"}]}"#);
     assert_eq!(
         (&*old[0].network, old[0].ip.to_string()),
-        ("00:16:3e:00:00:01", "10.0.3.19".into())
+        ("00-16-3e-00-00-01", "10.0.3.19".into())
     );
     let whole = r#"{"Resources":[{"type":"eni","id":"00:16:3e:00:00:02"}],
         "PodInfo":{"PodIP":"","PodIPs":{"IPv4":"10.0.3.20","IPv6":"fd00::20"}}}"#;
