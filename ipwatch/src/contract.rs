@@ -279,6 +279,9 @@ pub struct Reservation {
     /// For which container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
+    /// For which pod, where the store names one, as Whereabouts does by its `podref`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
 }
 
 /// What a network can hand out on this node, and how much of it is taken.

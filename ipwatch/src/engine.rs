@@ -285,6 +285,12 @@ impl Engine {
         self.ledger.final_writes()
     }
 
+    /// Whether findings of this code could not be judged in the last step: a source that they rest on does not answer.
+    #[must_use]
+    pub fn is_blind(&self, code: Code) -> bool {
+        self.blind.contains(&code)
+    }
+
     /// The map.
     #[must_use]
     pub fn map(&self) -> &NodeMap {

@@ -284,6 +284,10 @@ pub struct Finding {
     pub severity: Severity,
     /// Where it stands.
     pub status: Status,
+    /// A source that it rests on does not answer: whether it is still so is unknown. In answers of the daemon only, right
+    /// after `status`: commands that ask for an open finding must not take it for one (`remedy/guard.rs`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unjudged: bool,
     /// About what.
     pub subject: Subject,
     /// Who is at fault.

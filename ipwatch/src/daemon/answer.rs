@@ -204,6 +204,9 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
             )));
         }
     }
+    for finding in found.iter_mut().filter(|one| one.status != Status::Resolved) {
+        finding.unjudged = core.is_blind(finding.code);
+    }
     Ok(core.document(Body::Findings(found)))
 }
 

@@ -22,7 +22,7 @@ use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
 use crate::escape::escape;
 use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
-use crate::finding::{Change, Status};
+use crate::finding::{Change, Code, Status};
 use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NeighbourNews, NodeMap, Policy};
 use crate::metrics::Question;
@@ -299,6 +299,11 @@ impl Core {
     /// What is and was wrong, and who had which IP.
     pub(super) fn ledger(&self) -> &Ledger {
         self.engine.ledger()
+    }
+
+    /// Whether a source that this code needs does not answer.
+    pub(super) fn is_blind(&self, code: Code) -> bool {
+        self.engine.is_blind(code)
     }
 
     /// Whether the first snapshot is complete.

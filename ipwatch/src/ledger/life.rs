@@ -257,6 +257,7 @@ impl Life {
             code: candidate.code,
             severity: candidate.severity,
             status: Status::Pending,
+            unjudged: false,
             subject: candidate.subject.clone(),
             holders: candidate.holders.clone(),
             evidence: candidate.evidence.clone(),

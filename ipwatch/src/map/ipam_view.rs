@@ -167,6 +167,7 @@ pub(super) fn reservation_view(entry: &ReservationEntry) -> contract::Reservatio
         network: Some(entry.network.to_string()),
         key: Some(entry.key.to_string()),
         container_id: entry.container_id.as_deref().map(str::to_owned),
+        pod: entry.pod.as_deref().cloned().map(pod_view),
     }
 }
 

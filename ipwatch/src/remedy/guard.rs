@@ -12,8 +12,9 @@ const UNUSED: &str = "x=$(ls -l /proc/[0-9]*/task/[0-9]*/ns/net 2>/dev/null); \
                       case $x in \"\"|*\"$1\"*) exit 1; esac";
 
 /// The beginning of a finding in JSON, from its id to its status. Between them there are only names of ours, so that
-/// nothing that somebody else has called something is mistaken for it.
-const OPEN: &str = "\"id\":\"{}\",[a-z\":,-]*\"status\":\"(firing|pending)\"";
+/// nothing that somebody else has called something is mistaken for it. After the status stands `unjudged` where a source
+/// that the finding rests on does not answer: then it is not known whether it is still so, and nothing is changed.
+const OPEN: &str = "\"id\":\"{}\",[a-z\":,-]*\"status\":\"(firing|pending)\",\"subject\"";
 
 /// The finding with this id is still open, by the daemon's own word: without a daemon, nothing is changed. What carries
 /// no other proof that it is not too late stands behind this. Another finding about the same IP does not count; one that

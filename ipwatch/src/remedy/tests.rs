@@ -132,7 +132,7 @@ fn an_object_is_deleted_only_while_it_is_the_same() {
     assert_eq!(
         delete("shop", "web-0", Some("7f3a")).command.unwrap().sh(),
         "ipwatch query findings k3f9q2m7x5wz4a6b --all -o jsonl | grep -qE \
-         '\"id\":\"k3f9q2m7x5wz4a6b\",[a-z\":,-]*\"status\":\"(firing|pending)\"' && \
+         '\"id\":\"k3f9q2m7x5wz4a6b\",[a-z\":,-]*\"status\":\"(firing|pending)\",\"subject\"' && \
          printf %s '{\"apiVersion\":\"v1\",\"kind\":\"DeleteOptions\",\"preconditions\":{\"uid\":\"7f3a\"}}' | \
          kubectl delete --raw=/api/v1/namespaces/shop/pods/web-0 -f -"
     );
@@ -216,6 +216,8 @@ fn of_two_findings_about_one_ip_each_is_asked_for_alone() {
     assert!(!holds(&both[0], &all), "it is over, whatever else is wrong with its IP");
     assert!(holds(&both[1], &all));
     assert!(!holds(&both[0], &[]), "no daemon answers");
+    let unjudged = Finding { unjudged: true, status: Status::Firing, ..over };
+    assert!(!holds(&both[0], &[unjudged, other]), "its sources do not answer: it may be over");
 }
 
 #[test]

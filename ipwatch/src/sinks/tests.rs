@@ -10,6 +10,7 @@ pub(crate) fn opened(id: &str) -> Change {
         code: Code::IpHeldByStuckProcess,
         severity: Severity::Warning,
         status: Status::Pending,
+        unjudged: false,
         subject: Subject {
             ip: Some("10.0.3.17".parse().unwrap()),
             netns: Some(Netns {

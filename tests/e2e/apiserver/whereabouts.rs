@@ -86,6 +86,10 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     // What pods are told is in this plugin's words, not in host-local's.
     assert!(full.to_string().contains("Could not allocate IP in range"), "{full:#?}");
     assert!(!full.to_string().contains("available in range set"), "{full:#?}");
+    for (offset, pod) in [(11, "shop/db-2"), (12, "shop/db-1")] {
+        let card = String::from_utf8(daemon.ask(&["query", "ip", &ip(offset)]).stdout).unwrap();
+        assert!(card.contains(pod), "the allocation's podref: {card}");
+    }
     let shell = Shell::new(lab).with_kubectl(&control.admin_config());
     shell.looks(&full);
     let mut leaks = Vec::new();

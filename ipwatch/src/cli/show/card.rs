@@ -152,14 +152,15 @@ pub(super) fn container(of: &Container) -> String {
 pub(super) fn ipam(address: &Address) -> String {
     let Some(reservation) = &address.reservation else { return String::new() };
     let network = reservation.network.as_deref().map(|network| format!(" {network}"));
-    let holder =
-        reservation.container_id.as_deref().map(|id| format!(" for {}", text::cut(id, 12)));
-    format!(
-        "{}{} reserves it{}",
-        reservation.store,
-        network.unwrap_or_default(),
-        holder.unwrap_or_default()
-    )
+    let container = reservation.container_id.as_deref().map(|id| text::cut(id, 12));
+    let pod = reservation.pod.as_ref().map(text::pod).filter(|pod| !pod.is_empty());
+    let holder = match (pod, container) {
+        (Some(pod), Some(container)) => format!(" for {pod} ({container})"),
+        (Some(pod), None) => format!(" for {pod}"),
+        (None, Some(container)) => format!(" for {container}"),
+        (None, None) => String::new(),
+    };
+    format!("{}{} reserves it{holder}", reservation.store, network.unwrap_or_default())
 }
 
 pub(super) fn entry(neighbour: &Neighbour, view: View) -> String {
@@ -222,6 +223,22 @@ neigh    REACHABLE 0a:58:0a:00:03:11 on cni0 of netns host for 30s
 finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
 ";
         assert_eq!(text, expected);
+    }
+
+    /// Whereabouts' podref says more to people than the container that only the runtime knows.
+    #[test]
+    fn a_reservation_is_for_the_pod_that_its_store_names() {
+        let (mut address, _) = address("query-netns.json", 3);
+        let reservation = address.reservation.as_mut().unwrap();
+        reservation.pod = Some(crate::contract::Pod {
+            namespace: Some("shop".into()),
+            name: Some("db-1".into()),
+            ..Default::default()
+        });
+        let line = |address: &Address| ipam(address);
+        assert_eq!(line(&address), "host-local cbr0 reserves it for shop/db-1 (b1946ac92492)");
+        address.reservation.as_mut().unwrap().container_id = None;
+        assert_eq!(line(&address), "host-local cbr0 reserves it for shop/db-1");
     }
 
     #[test]
