@@ -151,6 +151,13 @@ pub(super) fn owner(pod_of: Option<&Pod>, container_of: Option<&Container>) -> S
     named.or_else(|| container_of.map(container)).unwrap_or_default()
 }
 
+/// The same at the beginning of a line: the name of a container alone could be that of a program.
+pub(super) fn owner_first(pod_of: Option<&Pod>, container_of: Option<&Container>) -> String {
+    let owner = owner(pod_of, container_of);
+    let is_pods = pod_of.map(pod).is_some_and(|name| !name.is_empty());
+    if is_pods || owner.is_empty() { owner } else { format!("container {owner}") }
+}
+
 /// The runtime's own word for the state of the sandbox, else of the container.
 pub(super) fn state<'a>(pod_of: Option<&'a Pod>, container_of: Option<&'a Container>) -> &'a str {
     let sandbox = pod_of.and_then(|pod| pod.state.as_deref());

@@ -126,6 +126,7 @@ impl Column {
             Netns => Cell::new(text::netns(&address.netns)),
             Device => Cell::known(interface.and_then(|device| device.name.as_deref())),
             Mac => Cell::known(interface.and_then(|device| device.mac)),
+            Pod if view.pods => Cell::new(text::owner_first(pod, container)),
             Pod => Cell::new(text::owner(pod, container)),
             State => Cell::new(text::state(pod, container)),
             Holder => Cell::new(text::holders(&address.holders)),

@@ -174,7 +174,7 @@ impl Told<'_> {
 
 /// Whose netns it is, what the runtime says of that, and which netns.
 fn title(address: &Address) -> String {
-    let mut parts = vec![text::owner(address.pod.as_ref(), address.container.as_ref())];
+    let mut parts = vec![text::owner_first(address.pod.as_ref(), address.container.as_ref())];
     match (&address.pod, &address.container) {
         (Some(pod), _) => {
             let attempt = pod.attempt.map(|attempt| format!("attempt {attempt}"));

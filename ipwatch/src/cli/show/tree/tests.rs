@@ -160,3 +160,18 @@ fn what_shares_a_link_hangs_below_the_address() {
     list[0].reach = Some(Vec::new());
     assert!(render(&list, &[], view).contains("shares its link with nobody known"));
 }
+
+/// Anybody who may start a container chooses its name.
+#[test]
+fn no_line_begins_with_the_name_of_a_container() {
+    let (mut list, view) = addresses();
+    list[0].pod = None;
+    list[0].container.as_mut().unwrap().name = Some("reboot".into());
+    let tree = render(&list[..1], &[], view);
+    assert!(tree.starts_with("container reboot "), "{tree}");
+    let table = super::super::addresses::table(&list[..1], View { pods: true, ..view });
+    assert!(
+        table.lines().nth(1).is_some_and(|row| row.starts_with("container reboot ")),
+        "{table}"
+    );
+}
