@@ -407,7 +407,7 @@ impl NodeMap {
     }
 
     /// Opens every netns once more that has a name by which it can be opened: an inode may have moved on to one that has
-    /// none. Those without are given up until a walk names them.
+    /// none. It is done once for each of those.
     fn reopen_named(&mut self, now: BootNs) {
         for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
