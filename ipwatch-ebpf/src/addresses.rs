@@ -35,11 +35,26 @@ fn ipv4(ip: [u8; 4]) -> [u8; 16] {
 /// secondaries that go with their primary and the end of a netns included.
 #[inline(always)]
 fn ipv4_event(event: u64, ifa: Addr) {
-    let kind = match event {
-        NETDEV_UP => kind::IPV4_UP,
-        NETDEV_DOWN => kind::IPV4_DOWN,
-        _ => return,
-    };
+    match event {
+        NETDEV_UP => ipv4_record(kind::IPV4_UP, ifa),
+        NETDEV_DOWN => ipv4_record(kind::IPV4_DOWN, ifa),
+        _ => {}
+    }
+}
+
+/// `rtmsg_ifa(event, ifa, nlh, portid)`: called where the notifier is, and once more for a changed lifetime. Its argument
+/// has a type.
+#[inline(always)]
+fn ipv4_message(event: u32, ifa: Addr) {
+    match event {
+        RTM_NEWADDR => ipv4_record(kind::IPV4_UP, ifa),
+        RTM_DELADDR => ipv4_record(kind::IPV4_DOWN, ifa),
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn ipv4_record(kind: u16, ifa: Addr) {
     let device: Addr = field(field(ifa, &IFA4_DEV), &IN_DEVICE_DEV);
     let record = AddressRecord {
         header: header::<AddressRecord>(kind),
@@ -118,6 +133,12 @@ pub fn fe_ipv4(ctx: FEntryContext) -> u32 {
     0
 }
 
+#[fentry]
+pub fn fe_ipv4_message(ctx: FEntryContext) -> u32 {
+    ipv4_message(ctx.arg(0), ctx.arg(1));
+    0
+}
+
 #[kprobe]
 pub fn kp_ipv4(ctx: ProbeContext) -> u32 {
     if let (Some(event), Some(ifa)) = (ctx.arg(1), ctx.arg(2)) {
@@ -178,12 +199,14 @@ fn move_begins(device: Addr) {
 /// What the function returns is not asked: before 5.17 a program at its end would have to know how many arguments it
 /// has. A device that was not moved is where it was.
 #[inline(always)]
-fn move_ends() {
+fn move_ends(device: Option<Addr>) {
     let task = bpf_get_current_pid_tgid();
     // SAFETY: the entry is this task's own and is copied at once.
     let Some(moved) = (unsafe { MOVES.get(task) }).copied() else { return };
     let _ = MOVES.remove(task);
-    let to = read::netns(read::net_of_device(moved.device));
+    // An argument has a type, and what was in a map has none.
+    let device = device.unwrap_or(moved.device);
+    let to = read::netns(read::net_of_device(device));
     if (to.cookie, to.inode) == (moved.from.cookie, moved.from.inode) {
         return;
     }
@@ -192,7 +215,7 @@ fn move_ends() {
         from: moved.from,
         to,
         from_ifindex: moved.from_ifindex as u32,
-        to_ifindex: read::index_of_device(moved.device),
+        to_ifindex: read::index_of_device(device),
     };
     emit(kind::DEVICE_MOVED, &record);
 }
@@ -212,13 +235,13 @@ pub fn kp_move(ctx: ProbeContext) -> u32 {
 }
 
 #[fexit]
-pub fn fx_move(_: FExitContext) -> u32 {
-    move_ends();
+pub fn fx_move(ctx: FExitContext) -> u32 {
+    move_ends(Some(ctx.arg(0)));
     0
 }
 
 #[kretprobe]
 pub fn kr_move(_: RetProbeContext) -> u32 {
-    move_ends();
+    move_ends(None);
     0
 }

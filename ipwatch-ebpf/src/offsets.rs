@@ -38,6 +38,10 @@ pub static HOST_INODE: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static OWN_PID_NS: Global<u32> = Global::new(0);
 
+/// 1 where kernel memory is read through typed pointers only: see `read`.
+#[unsafe(no_mangle)]
+pub static TYPED: Global<u32> = Global::new(0);
+
 /// Cookie of the host's netns, where the kernel has one.
 #[unsafe(no_mangle)]
 pub static HOST_COOKIE: Global<u64> = Global::new(0);

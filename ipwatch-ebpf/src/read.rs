@@ -4,15 +4,24 @@
 //! tp_btf, fentry and kprobe alike, a `void *` argument is no special case, and a pointer that went
 //! stale is read as zeroes instead of faulting. A field that cannot be read, and a member that this
 //! kernel does not have, is 0, and every user of a field takes 0 for "unknown".
+//!
+//! A kernel that is locked down to confidentiality has no such helper (`bpf_tracing_func_proto`,
+//! kernel/trace/bpf_trace.c). There ([`TYPED`]) everything is loaded directly, which the verifier allows through
+//! pointers whose type it knows from BTF (`check_ptr_to_btf_access`, kernel/bpf/verifier.c): arguments of tp_btf, fentry
+//! and iterators, and what is reached from them without a `void *`, a map or a step back. A stale pointer gives zeroes
+//! there too (`BPF_PROBE_MEM`). A program that needs more is refused, and its event falls to the next rung. The verifier
+//! takes what stands in read-only data for constants, so that it does not look at the other way.
 
 use aya_ebpf::Global;
-use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel,
+};
 use ipwatch_common::{MISSING, Netns};
 
 use crate::offsets::{
     DEVICE_INDEX, DEVICE_NET, HOST_INODE, NET_COOKIE, NET_INODE, NET_REFS, NSPROXY_NET, OWN_PID_NS,
     PID_LEVEL, PID_NS_INODE, PID_NUMBERS, TASK_LEADER, TASK_NSPROXY, TASK_PID, TASK_TGID,
-    TASK_THREAD_PID, UPID_NS,
+    TASK_THREAD_PID, TYPED, UPID_NS,
 };
 
 /// An address in kernel memory. It is a number: nothing here dereferences one.
@@ -45,6 +54,11 @@ unsafe impl<const N: usize> Plain for [u8; N] {
 /// The `T` at `addr`, or zeroes.
 #[inline(always)]
 pub fn at<T: Plain>(addr: Addr) -> T {
+    if TYPED.load() != 0 {
+        // SAFETY: the verifier lets this load pass only where the address is that of a member of this size, and a member
+        // is aligned as its type. Any bytes are a `T`.
+        return unsafe { core::ptr::read_volatile(addr as *const T) };
+    }
     let mut value = T::ZERO;
     // SAFETY: the helper writes exactly `size_of::<T>()` bytes to `value`, which are any `T`: those
     // at `addr`, or zeroes when that faults (bpf_probe_read_kernel_common in
@@ -61,6 +75,15 @@ pub fn field<T: Plain>(base: Addr, offset: &Global<u32>) -> T {
     match offset.load() {
         MISSING => T::ZERO,
         offset => at(base.wrapping_add(u64::from(offset))),
+    }
+}
+
+/// The running task, with its type where that is needed.
+#[inline(always)]
+pub fn current() -> Addr {
+    // SAFETY: takes nothing.
+    unsafe {
+        if TYPED.load() == 0 { bpf_get_current_task() } else { bpf_get_current_task_btf() as Addr }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_seq_write};
+use aya_ebpf::helpers::generated::bpf_seq_write;
 use aya_ebpf::macros::{map, raw_tracepoint};
 use aya_ebpf::maps::Array;
 use aya_ebpf::programs::RawTracePointContext;
@@ -84,8 +84,7 @@ steps!(take, walk_some, walk_step, WALK_CHUNK * WALK_CHUNKS + SOME);
 /// `init_net`, through the first task: its own parent.
 #[inline(always)]
 fn init_net() -> Addr {
-    // SAFETY: takes nothing.
-    let mut task: Addr = unsafe { bpf_get_current_task() };
+    let mut task: Addr = read::current();
     for _ in 0..ANCESTORS {
         let parent: Addr = field(task, &TASK_PARENT);
         if parent == task {
@@ -207,8 +206,7 @@ fn idle(task: Addr) -> u64 {
     if TASK_ARRIVAL.load() == MISSING {
         return 0;
     }
-    // SAFETY: takes nothing.
-    let reader: Addr = unsafe { bpf_get_current_task() };
+    let reader: Addr = read::current();
     let (now, then): (u64, u64) = (field(reader, &TASK_ARRIVAL), field(task, &TASK_ARRIVAL));
     if then == 0 { 0 } else { now.saturating_sub(then) }
 }

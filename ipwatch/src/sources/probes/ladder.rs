@@ -152,7 +152,13 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "ipv4-address",
         needs: &[need::IPV4],
-        rungs: function!("fe_ipv4", "kp_ipv4", "fib_inetaddr_event"),
+        // The notifier's argument has no type, which a kernel that is locked down to confidentiality wants (`read.rs` of
+        // the kernel half).
+        rungs: &[
+            way(Rung::Fentry, &[("fe_ipv4", Attach::Fentry("fib_inetaddr_event"))]),
+            way(Rung::Fentry, &[("fe_ipv4_message", Attach::Fentry("rtmsg_ifa"))]),
+            way(Rung::Kprobe, &[("kp_ipv4", Attach::Kprobe("fib_inetaddr_event"))]),
+        ],
         fallback: ("netlink", "RTNLGRP_IPV4_IFADDR"),
         kinds: &[kind::IPV4_UP, kind::IPV4_DOWN],
     },

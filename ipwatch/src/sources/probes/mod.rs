@@ -244,14 +244,15 @@ impl Probes {
         drop(types);
         let ring_bytes = settings.ring_bytes.clamp(1 << 16, 1 << 28).next_power_of_two();
         let memlock = memlock::raise();
-        let created = create(loader, object, &btf, &offsets, host, ring_bytes);
+        let kernel = kernel::Kernel::default();
+        let typed = u32::from(kernel.lockdown() == Some("confidentiality") || is_typed());
+        let created = create(loader, object, &btf, &offsets, host, (ring_bytes, typed));
         let mut ebpf = created.map_err(|error| match (error, memlock) {
             (ProbesError::NotPermitted, Some(limit)) => ProbesError::MemoryLimit(limit),
             (error, _) => error,
         })?;
         let dirs = HashMap::try_from(take(&mut ebpf, "DIRS")?).map_err(load_error)?;
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
-        let kernel = kernel::Kernel::default();
         let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets, &kernel);
         let standings = ladder::climb(&mut loader, settings);
         let arp = loader.into_arp();
@@ -405,6 +406,11 @@ impl Probes {
     }
 }
 
+/// Whether a test wants kernel memory to be read as on a kernel that is locked down. Not in what is shipped.
+fn is_typed() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("IPWATCH_TEST_TYPED").is_some()
+}
+
 /// Takes the kernel's type information in. aya parses it by itself when a loader is made, and once
 /// more for the programs: some 20 ms each, so that they go side by side.
 fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Btf), ProbesError> {
@@ -425,7 +431,7 @@ fn create(
     btf: &Btf,
     offsets: &offsets::Offsets,
     host: NetnsRef,
-    ring_bytes: u32,
+    (ring_bytes, typed): (u32, u32),
 ) -> Result<Ebpf, ProbesError> {
     let host_inode = host.inode.unwrap_or_default();
     let host_cookie = host.cookie.unwrap_or_default();
@@ -442,6 +448,7 @@ fn create(
     loader.override_global("HOST_INODE", &host_inode, true);
     loader.override_global("HOST_COOKIE", &host_cookie, true);
     loader.override_global("OWN_PID_NS", &pid_ns, true);
+    loader.override_global("TYPED", &typed, true);
     for (global, offset) in offsets.globals() {
         loader.override_global(global, offset, true);
     }

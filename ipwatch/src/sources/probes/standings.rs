@@ -70,8 +70,7 @@ impl Standings {
         self.standings.iter().filter_map(attached).collect()
     }
 
-    /// There is any that a canary could prove. Under `lockdown=confidentiality` only a socket is left, which hears the
-    /// host's links.
+    /// There is any that a canary could prove. A socket hears the host's links, on which the canary sends nothing.
     pub(crate) fn are_provable(&self) -> bool {
         self.standings.iter().any(|one| one.rung.is_some_and(|rung| rung != Rung::Socket))
     }
