@@ -278,10 +278,11 @@ impl Daemon {
         found.unwrap_or_else(|| {
             let what = ["query", "netns", &netns.to_string(), "-o", "json"];
             panic!(
-                "{ip} is not known in netns {netns}, but: {:#?}\nthe netns: {}\nsources: {}",
+                "{ip} is not known in netns {netns}, but: {:#?}\nthe netns: {}\nsources: {}\nlog: {}",
                 self.ip(&ip),
                 String::from_utf8_lossy(&self.ask(&what).stdout),
-                String::from_utf8_lossy(&self.ask(&["doctor", "-o", "wide"]).stdout)
+                String::from_utf8_lossy(&self.ask(&["doctor", "-o", "wide"]).stdout),
+                self.log()
             )
         })
     }

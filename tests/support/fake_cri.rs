@@ -86,10 +86,11 @@ impl FakeCri {
         let of_container = if state == "READY" { "RUNNING" } else { "EXITED" };
         let (sandbox, container) = (&pod.sandbox, &pod.container);
         format!(
-            "sandbox {sandbox} {state} {} {} {} 0\ncontainer {container} {of_container} {sandbox} main\n",
+            "sandbox {sandbox} {state} {} {} {} 0 {}\ncontainer {container} {of_container} {sandbox} main\n",
             Sandbox::NAMESPACE,
             pod.name,
-            pod.uid
+            pod.uid,
+            pod.made
         )
     }
 }

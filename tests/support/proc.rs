@@ -94,16 +94,23 @@ pub fn thread_named(pid: u32, name: &str) -> Option<u32> {
     threads(pid).into_iter().find(|tid| comm(tid).is_ok_and(|comm| comm.trim_end() == name))
 }
 
-/// Every thread of the node that is in this netns: `(pid, tid)`.
+/// Every thread of the node that is in this netns: `(pid, tid)`. None of ipwatch itself.
 #[must_use]
 pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = pids.filter(|pid| !is_a_daemon(*pid));
     pids.flat_map(|pid: u32| threads(pid).into_iter().map(move |tid| (pid, tid)))
         .filter(|(pid, tid)| {
             netns_of(&PathBuf::from(format!("/proc/{pid}/task/{tid}/ns/net"))) == Some(netns)
         })
         .collect()
+}
+
+/// Whether it is ipwatch itself: that of another test enters every netns of the node for a moment, to read it.
+fn is_a_daemon(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe"));
+    program.is_ok_and(|program| program.file_name().is_some_and(|name| name == "ipwatch"))
 }
 
 /// The parent of a process.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use serde_json::json;
 
@@ -20,6 +21,8 @@ pub struct Sandbox {
     pub sandbox: String,
     /// Id of the container whose cgroup it is. The sandbox's own is another one, as in every pod.
     pub container: String,
+    /// When it was made, in nanoseconds of Unix time.
+    pub made: u128,
     cgroup: PathBuf,
     cache: PathBuf,
 }
@@ -75,7 +78,8 @@ impl Sandbox {
         fs::write(cache.join(format!("test-net-{sandbox}-eth0")), cached.to_string())
             .expect("write a CNI result");
         let (name, uid) = (name.to_owned(), uid.to_owned());
-        Self { name, uid, sandbox, container, cgroup, cache }
+        let made = UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
+        Self { name, uid, sandbox, container, made, cgroup, cache }
     }
 
     /// The result cache, for [`crate::Config::cache_dir`].

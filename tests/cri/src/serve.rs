@@ -2,8 +2,8 @@
 //! from a file that a test writes. It is for places where no containerd fits (the VMs) and for more
 //! pods than one would start (the figures); everywhere else the tests ask a real one.
 //!
-//! The file has a line a sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT`, and a line a
-//! container, `container ID STATE SANDBOX NAME`. It is read anew for every question, so that a test
+//! The file has a line a sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT [MADE]`, and a line a
+//! container, `container ID STATE SANDBOX NAME`. MADE is when, in nanoseconds of Unix time. It is read anew for every question, so that a test
 //! changes the runtime's mind by replacing it. A file that is not there is a runtime that fails. With a line
 //! `slow SECONDS NAME` every answer to a method whose name begins so takes so long.
 
@@ -144,19 +144,20 @@ fn version() -> cri::VersionResponse {
 
 fn sandboxes(text: &str) -> Result<cri::ListPodSandboxResponse, Status> {
     let items = lines(text, "sandbox").map(|words| {
-        let [id, state, namespace, name, uid, attempt] = words[..] else {
+        let [id, state, namespace, name, uid, attempt, made @ ..] = &words[..] else {
             return Err(Status::internal(format!("a sandbox of {} words", words.len())));
         };
+        let made = made.first().map_or(Ok(0), |made| made.parse());
         Ok(cri::PodSandbox {
-            id: id.to_owned(),
+            id: (*id).to_owned(),
             metadata: Some(cri::PodSandboxMetadata {
-                name: name.to_owned(),
-                uid: uid.to_owned(),
-                namespace: namespace.to_owned(),
+                name: (*name).to_owned(),
+                uid: (*uid).to_owned(),
+                namespace: (*namespace).to_owned(),
                 attempt: attempt.parse().map_err(|_| Status::internal("attempt"))?,
             }),
-            state: i32::from(state != "READY"),
-            created_at: 0,
+            state: i32::from(*state != "READY"),
+            created_at: made.map_err(|_| Status::internal("made"))?,
         })
     });
     Ok(cri::ListPodSandboxResponse { items: items.collect::<Result<_, _>>()? })
