@@ -7,7 +7,7 @@ use serde_json::json;
 use super::document;
 use super::fixtures::{Told, crashed, overlapping, pod, pool};
 use super::remedy::Kubectl;
-use super::world::{Listed, Look, State};
+use super::snapshot::{Listed, Look, State};
 use crate::contract::{Body, Document};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract/cluster-scan.json");

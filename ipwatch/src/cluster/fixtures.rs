@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::judge::judge;
+use super::checks::judge;
 use super::objects;
 use super::read::testing;
 use super::remedy::Kubectl;
-use super::world::{Listed, Look};
+use super::snapshot::{Listed, Look};
 use crate::contract::{Cluster, ClusterFinding};
 
 /// A cluster as its objects say it.

@@ -1,10 +1,10 @@
 //! For the fuzz target.
 
-use super::judge::judge;
+use super::checks::judge;
 use super::objects::{Node, Pod};
 use super::read::of_object;
 use super::remedy::Kubectl;
-use super::world::{Listed, Look};
+use super::snapshot::{Listed, Look};
 
 /// One object of the API server, taken for each kind, and what is concluded of that.
 pub fn cluster(bytes: &[u8]) {

@@ -3,10 +3,11 @@
 //!
 //! - `objects`: the fields that are read. `prefix`: a range of IPs.
 //! - `read`: one look, kind by kind.
-//! - `world`: what was seen, as data.
-//! - `judge`: from two looks to what is wrong. Pure.
+//! - `snapshot`: what was seen, as data.
+//! - `checks`: from two looks to what is wrong. Pure.
 //! - `remedy`: the commands that free what has leaked. Pure.
 
+mod checks;
 #[cfg(test)]
 mod example;
 #[cfg(test)]
@@ -15,18 +16,17 @@ mod fixtures;
 pub(crate) mod fuzz;
 #[cfg(test)]
 mod hostile;
-mod judge;
 mod objects;
 mod prefix;
 mod read;
 mod remedy;
-mod world;
+mod snapshot;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use self::remedy::Kubectl;
-use self::world::{Look, State};
+use self::snapshot::{Look, State};
 use crate::clock;
 use crate::contract::{Body, Document, SCHEMA, SourceState};
 use crate::fact::SourceStatus;
@@ -81,7 +81,7 @@ fn silence(look: &Look) -> Option<&str> {
 }
 
 fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Document {
-    let cluster = judge::judge(url, first, second, kubectl);
+    let cluster = checks::judge(url, first, second, kubectl);
     let states = first.states().into_iter().zip(second.states());
     let sources = read::names()
         .into_iter()

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::world;
+use super::snapshot;
 use crate::sources::json::{Few, Name};
 use crate::sources::kubernetes::whereabouts::Meta;
 
@@ -51,12 +51,12 @@ struct Condition {
 }
 
 impl Node {
-    pub(super) fn world(self) -> (String, world::Node) {
+    pub(super) fn world(self) -> (String, snapshot::Node) {
         let ready = self.status.conditions.0.into_iter().find(|one| one.kind.0 == "Ready");
         let is_ready = ready.as_ref().is_some_and(|ready| ready.status.0 == "True");
         let silent = ready.filter(|ready| ready.status.0 == "Unknown");
         let silent_since = silent.map(|ready| ready.last_transition_time.unwrap_or_default().0);
-        (self.metadata.name.0, world::Node { silent_since, ready: is_ready })
+        (self.metadata.name.0, snapshot::Node { silent_since, ready: is_ready })
     }
 }
 
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for Annotations {
 }
 
 impl Pod {
-    pub(super) fn world(self) -> world::Pod {
+    pub(super) fn world(self) -> snapshot::Pod {
         let annotations = self.metadata.annotations;
         let (networks, networks_wrong) = match annotations.status.map(|text| networks(&text)) {
             None => (None, false),
@@ -168,7 +168,7 @@ impl Pod {
         // Where Multus says what it was given, that counts.
         let unsaid = asked.filter(|_| networks.is_none());
         let wanted = unsaid.and_then(|text| wanted(text, &self.metadata.namespace.0));
-        world::Pod {
+        snapshot::Pod {
             namespace: self.metadata.namespace.0,
             name: self.metadata.name.0,
             uid: self.metadata.uid.0,
@@ -188,7 +188,7 @@ impl Pod {
 }
 
 /// What Multus says. `None`: it is not understood.
-fn networks(text: &str) -> Option<Vec<world::Attached>> {
+fn networks(text: &str) -> Option<Vec<snapshot::Attached>> {
     if text.len() > LONGEST {
         return None;
     }
@@ -196,7 +196,7 @@ fn networks(text: &str) -> Option<Vec<world::Attached>> {
     let mut all = Vec::new();
     for Interface { name, ips, default } in interfaces.0 {
         for ip in &ips.0 {
-            all.push(world::Attached { network: name.0.clone(), ip: address(&ip.0)?, default });
+            all.push(snapshot::Attached { network: name.0.clone(), ip: address(&ip.0)?, default });
         }
     }
     Some(all)
@@ -268,8 +268,8 @@ struct OverlappingSpec {
 }
 
 impl Overlapping {
-    pub(super) fn world(self) -> world::Overlapping {
-        world::Overlapping {
+    pub(super) fn world(self) -> snapshot::Overlapping {
+        snapshot::Overlapping {
             namespace: self.metadata.namespace.0,
             name: self.metadata.name.0,
             uid: self.metadata.uid.0,
@@ -331,9 +331,9 @@ impl<'de> Deserialize<'de> for Secondary {
 
 impl Block {
     /// `None`: its range is none.
-    pub(super) fn world(self) -> Option<world::Block> {
+    pub(super) fn world(self) -> Option<snapshot::Block> {
         let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
-        let mut block = world::Block {
+        let mut block = snapshot::Block {
             name: self.metadata.name.0,
             host: self.spec.affinity.and_then(|affinity| {
                 affinity.0.strip_prefix("host:").map(str::to_owned).filter(|host| !host.is_empty())
@@ -353,7 +353,7 @@ impl Block {
                 continue;
             };
             let Secondary { pod, namespace, node } = &attribute.secondary;
-            block.allocations.push(world::CalicoAllocation {
+            block.allocations.push(snapshot::CalicoAllocation {
                 ordinal,
                 ip,
                 // Some carry an interface after a line break.
@@ -382,9 +382,9 @@ struct CalicoPoolSpec {
 }
 
 impl CalicoPool {
-    pub(super) fn world(self) -> Option<world::CalicoPool> {
+    pub(super) fn world(self) -> Option<snapshot::CalicoPool> {
         let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
-        Some(world::CalicoPool { name: self.metadata.name.0, range })
+        Some(snapshot::CalicoPool { name: self.metadata.name.0, range })
     }
 }
 
@@ -404,9 +404,9 @@ struct HandleSpec {
 }
 
 impl Handle {
-    pub(super) fn world(self) -> world::Handle {
+    pub(super) fn world(self) -> snapshot::Handle {
         let id = self.spec.id.0.split(char::is_control).next().unwrap_or_default().to_owned();
-        world::Handle { name: self.metadata.name.0, id, deleted: self.spec.deleted }
+        snapshot::Handle { name: self.metadata.name.0, id, deleted: self.spec.deleted }
     }
 }
 

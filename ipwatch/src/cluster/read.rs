@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::objects::{self, named};
-use super::world::{self, Bounds, Listed, Look, State};
+use super::snapshot::{self, Bounds, Listed, Look, State};
 use crate::sources::kubernetes::ask::{Age, Refusal, Server};
 use crate::sources::kubernetes::networks::Definition;
 use crate::sources::kubernetes::whereabouts::{IpPool, Range};
@@ -76,11 +76,12 @@ impl Look {
 /// Looks once. `say`: what is being read, for whoever waits.
 pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync)) -> Look {
     let reader = Reader { server, age, say };
-    let allocations = |all: &Vec<world::Pool>| all.iter().map(|one| one.allocations.len()).sum();
+    let allocations = |all: &Vec<snapshot::Pool>| all.iter().map(|one| one.allocations.len()).sum();
     let pools = reader.list(&POOLS, pool, allocations).await;
     let overlapping = reader.list(&OVERLAPPING, overlapping_one, Vec::len).await;
     let bounds = reader.list(&NETWORKS, bounds, BTreeMap::len).await;
-    let allocations = |all: &Vec<world::Block>| all.iter().map(|one| one.allocations.len()).sum();
+    let allocations =
+        |all: &Vec<snapshot::Block>| all.iter().map(|one| one.allocations.len()).sum();
     let blocks = reader.list(&BLOCKS, block, allocations).await;
     let handles = reader.list(&HANDLES, handle, Vec::len).await;
     let calico_pools = reader.list(&CALICO_POOLS, calico_pool, Vec::len).await;
@@ -148,38 +149,38 @@ impl Kind {
     }
 }
 
-fn overlapping_one(one: objects::Overlapping, all: &mut Vec<world::Overlapping>) -> usize {
+fn overlapping_one(one: objects::Overlapping, all: &mut Vec<snapshot::Overlapping>) -> usize {
     all.push(one.world());
     0
 }
 
-fn handle(one: objects::Handle, all: &mut Vec<world::Handle>) -> usize {
+fn handle(one: objects::Handle, all: &mut Vec<snapshot::Handle>) -> usize {
     all.push(one.world());
     0
 }
 
-fn calico_pool(one: objects::CalicoPool, all: &mut Vec<world::CalicoPool>) -> usize {
+fn calico_pool(one: objects::CalicoPool, all: &mut Vec<snapshot::CalicoPool>) -> usize {
     let read = one.world();
     let wrong = usize::from(read.is_none());
     all.extend(read);
     wrong
 }
 
-fn node(one: objects::Node, all: &mut BTreeMap<String, world::Node>) -> usize {
+fn node(one: objects::Node, all: &mut BTreeMap<String, snapshot::Node>) -> usize {
     let (name, node) = one.world();
     all.insert(name, node);
     0
 }
 
-fn pod(one: objects::Pod, all: &mut Vec<world::Pod>) -> usize {
+fn pod(one: objects::Pod, all: &mut Vec<snapshot::Pod>) -> usize {
     all.push(one.world());
     0
 }
 
-fn pool(pool: IpPool, all: &mut Vec<world::Pool>) -> usize {
+fn pool(pool: IpPool, all: &mut Vec<snapshot::Pool>) -> usize {
     let (namespace, name) = named(&pool.metadata);
     let Some(range) = Range::parse(&pool.spec.range.0) else { return 1 };
-    let mut read = world::Pool {
+    let mut read = snapshot::Pool {
         prefix: name.strip_suffix(&range.pool()).unwrap_or_default().to_owned(),
         namespace,
         name,
@@ -192,7 +193,7 @@ fn pool(pool: IpPool, all: &mut Vec<world::Pool>) -> usize {
             read.wrong += 1;
             continue;
         };
-        read.allocations.push(world::Allocation {
+        read.allocations.push(snapshot::Allocation {
             offset,
             ip,
             id: allocation.id.0,
@@ -215,7 +216,7 @@ fn bounds(definition: Definition, all: &mut BTreeMap<String, Bounds>) -> usize {
     0
 }
 
-fn block(block: objects::Block, all: &mut Vec<world::Block>) -> usize {
+fn block(block: objects::Block, all: &mut Vec<snapshot::Block>) -> usize {
     let Some(read) = block.world() else { return 1 };
     let wrong = read.wrong;
     all.push(read);
@@ -266,11 +267,11 @@ pub(super) mod testing {
         Listed { items, state }
     }
 
-    pub(in crate::cluster) fn pools(objects: &[Value]) -> Listed<Vec<world::Pool>> {
+    pub(in crate::cluster) fn pools(objects: &[Value]) -> Listed<Vec<snapshot::Pool>> {
         listed(objects, pool)
     }
 
-    pub(in crate::cluster) fn overlapping(objects: &[Value]) -> Listed<Vec<world::Overlapping>> {
+    pub(in crate::cluster) fn overlapping(objects: &[Value]) -> Listed<Vec<snapshot::Overlapping>> {
         listed(objects, overlapping_one)
     }
 
@@ -278,15 +279,15 @@ pub(super) mod testing {
         listed(objects, super::bounds)
     }
 
-    pub(in crate::cluster) fn blocks(objects: &[Value]) -> Listed<Vec<world::Block>> {
+    pub(in crate::cluster) fn blocks(objects: &[Value]) -> Listed<Vec<snapshot::Block>> {
         listed(objects, block)
     }
 
-    pub(in crate::cluster) fn handles(objects: &[Value]) -> Listed<Vec<world::Handle>> {
+    pub(in crate::cluster) fn handles(objects: &[Value]) -> Listed<Vec<snapshot::Handle>> {
         listed(objects, handle)
     }
 
-    pub(in crate::cluster) fn calico_pools(objects: &[Value]) -> Listed<Vec<world::CalicoPool>> {
+    pub(in crate::cluster) fn calico_pools(objects: &[Value]) -> Listed<Vec<snapshot::CalicoPool>> {
         listed(objects, calico_pool)
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::world::{Allocation, Overlapping, Pool};
+use super::snapshot::{Allocation, Overlapping, Pool};
 use crate::remedy::{Command, Part, Step, Text, kubernetes, text, value};
 
 pub(super) use crate::remedy::kubernetes::{OVERLAPPING, POOLS};

@@ -4,8 +4,8 @@
 //! One of two DELs at once that fails because the other was quicker is none (`map/calls.rs` counts them as
 //! one), nor is one whose network is gone all the same.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -48,7 +48,7 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
     let text = format!(
         "{} DEL for {} failed {} times without a success between, the last with {status}",
         said(plugin),
-        said(words::short(id)),
+        said(evidence::short(id)),
         went.failures
     );
     proof.tell("probe", last, text);
@@ -56,7 +56,7 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
     if let Some((command, text, at)) = &history.error {
         proof.tell("runtime log", *at, format!("{}: {}", command.as_str(), said(text)));
     }
-    let what = text!("CNI DEL of {} fails again and again", value(words::short(id)));
+    let what = text!("CNI DEL of {} fails again and again", value(evidence::short(id)));
     candidate(map, id, history.pod.as_ref(), proof, &what, (first, last))
 }
 
@@ -77,10 +77,10 @@ fn missing(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
         let id = &entry.sandbox.id;
         let mut proof = Proof::new(map);
         proof.runtime(entry);
-        let short = said(words::short(id));
+        let short = said(evidence::short(id));
         let text = format!("no DEL was run for {short} since, and every run is seen");
         proof.tell("probe", dead, text);
-        let what = text!("CNI DEL of {} never came", value(words::short(id)));
+        let what = text!("CNI DEL of {} never came", value(evidence::short(id)));
         candidate(map, id, entry.sandbox.pod.as_ref(), proof, &what, (dead, now))
     });
     found.collect()
@@ -113,7 +113,7 @@ fn candidate(
     let ip = reservation.map(|entry| entry.ip);
     let kept = ip.map_or_else(|| text!("its network stays"), |ip| text!("{} stays reserved", ip));
     let key = format!("{}/{id}", map.boot()?.boot_id);
-    let remediation = remediation(map, id, words::is_found(Code::CniDelFailing, &key));
+    let remediation = remediation(map, id, evidence::is_found(Code::CniDelFailing, &key));
     Some(Candidate {
         code: Code::CniDelFailing,
         key,
@@ -149,7 +149,7 @@ fn remediation(map: &NodeMap, id: &str, is_found: Command) -> Vec<Step> {
     let log = ["-u", "containerd", "-u", "crio", "-u", "kubelet", "-g", "failed [(]delete[)]"];
     vec![
         Step::look(text!("Read what the plugin says"), Command::new("journalctl").owns(&log)),
-        words::remove_sandbox(
+        evidence::remove_sandbox(
             map,
             text!("Once that is put right, have DEL run again"),
             is_found,

@@ -6,8 +6,8 @@
 
 use std::net::IpAddr;
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
@@ -43,7 +43,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     let (container, told) = map.sandbox_told(successor).unwrap_or_default();
     let name = format!("{}/{}", del.pod.namespace, del.pod.name);
     let mut proof = Proof::new(map);
-    let (old, new) = (words::short(&del.old), words::short(successor));
+    let (old, new) = (evidence::short(&del.old), evidence::short(successor));
     let plugin = said(del.plugin.rsplit('/').next().unwrap_or_default());
     let text = format!("{plugin} DEL for sandbox {} of {} (CNI_ARGS)", said(old), said(&name));
     proof.tell("probe", del.began, text);
@@ -64,7 +64,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         LostWhat::Endpoint { ip, .. } => ip,
     };
     let key = format!("{}/{}/{successor}", boot.boot_id, del.old);
-    let is_found = words::is_found(Code::CniDelHitsSuccessor, &key);
+    let is_found = evidence::is_found(Code::CniDelHitsSuccessor, &key);
     let remediation = remediation(map, del, told.as_ref(), is_found);
     Some(Candidate {
         code: Code::CniDelHitsSuccessor,
@@ -113,13 +113,13 @@ fn remediation(
     // Not the uid of the DEL: that is the old pod's.
     let uid = told.and_then(|pod| pod.uid.as_deref());
     let what = text!("Remove the old sandbox, else its DEL is repeated");
-    let old = match words::runtime_of(map, &del.old) {
-        Some(runtime) if words::crictl_asks(runtime) => {
+    let old = match evidence::runtime_of(map, &del.old) {
+        Some(runtime) if evidence::crictl_asks(runtime) => {
             let remove = Command::new("crictl").own("rmp").value(&del.old);
             let what = what.then(&text!(" (a sandbox that is Ready is refused)"));
             Step::change(what, is_found.clone().and(remove))
         }
-        runtime => words::by_its_client(what, runtime),
+        runtime => evidence::by_its_client(what, runtime),
     };
     vec![
         old,

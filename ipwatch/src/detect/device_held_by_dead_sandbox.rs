@@ -1,8 +1,8 @@
 //! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
 //! and is still there, though the sandbox is dead. The next pod that needs it waits.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
-use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry};
@@ -48,8 +48,8 @@ fn candidate(
         return None;
     }
     let boot = map.boot()?;
-    let subject = words::subject(map, netns);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
+    let subject = evidence::subject(map, netns);
+    let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
     let mut proof = Proof::new(map);
     proof.runtime(entry);
     let driver = parent.driver.as_deref().map(|name| text!(", driver {}", value(name)));
@@ -60,7 +60,7 @@ fn candidate(
         value(&parent.address),
         driver.unwrap_or_default()
     );
-    let place = words::netns_text(netns);
+    let place = evidence::netns_text(netns);
     let named = parent.driver.as_deref().map(|name| format!(", driver {}", quoted(name)));
     let text = format!(
         "{} ({} {}{}) is in {place}",
@@ -72,7 +72,7 @@ fn candidate(
     proof.tell("netlink", seen, text);
     let holders = map.holder_views(netns.id);
     let key = format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address);
-    let is_found = words::is_found(Code::DeviceHeldByDeadSandbox, &key);
+    let is_found = evidence::is_found(Code::DeviceHeldByDeadSandbox, &key);
     Some(Candidate {
         code: Code::DeviceHeldByDeadSandbox,
         key,

@@ -6,8 +6,8 @@
 //! must have said after that that the pod lives. Where the pod itself is the endpoint (the API server), its status
 //! stands in for what its annotations lack: that is no page.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
@@ -66,15 +66,15 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
         )
     };
     let uid = sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
-    let subject = words::subject(map, netns);
+    let subject = evidence::subject(map, netns);
     let key = format!("{}/{store}/{}", boot.boot_id, sandbox.id);
-    let is_found = words::is_found(Code::EndpointMissing, &key);
+    let is_found = evidence::is_found(Code::EndpointMissing, &key);
     Some(Candidate {
         code: Code::EndpointMissing,
         key,
         severity: if in_api { Severity::Warning } else { Severity::Critical },
         subject,
-        holders: words::bounded(map.resident_views(netns.id, map.now())),
+        holders: evidence::bounded(map.resident_views(netns.id, map.now())),
         evidence: evidence(map, missing, observed),
         since: missing.since,
         observed,
@@ -111,9 +111,10 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
     };
     proof.tell(store, observed, text);
     proof.runtime(missing.sandbox);
-    let text = format!("{} leads to its netns, {}", said(&device.name), words::netns_text(netns));
+    let text =
+        format!("{} leads to its netns, {}", said(&device.name), evidence::netns_text(netns));
     proof.tell("netlink", observed, text);
-    let ips = words::addresses(netns).join(", ");
+    let ips = evidence::addresses(netns).join(", ");
     proof.tell("netlink", observed, format!("up there: {ips}"));
     let routes = netns.routable().next().map(|(key, _)| map.routes_to(key.local));
     for route in routes.into_iter().flatten() {
@@ -157,7 +158,7 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, is_found: Comma
 }
 
 fn container(entry: &EndpointEntry) -> String {
-    let id = entry.endpoint.container.as_deref().map(words::short);
+    let id = entry.endpoint.container.as_deref().map(evidence::short);
     id.map(|id| format!(", for container {}", said(id))).unwrap_or_default()
 }
 
@@ -180,9 +181,11 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         Some(entry) => proof.runtime(entry),
         None => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let asked = words::listed(runtimes);
-            let text =
-                format!("no runtime has {}; asked: {asked}", said(words::short(stale.container)));
+            let asked = evidence::listed(runtimes);
+            let text = format!(
+                "no runtime has {}; asked: {asked}",
+                said(evidence::short(stale.container))
+            );
             proof.tell("runtime", observed, text);
         }
     }
@@ -218,7 +221,7 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
             value(&name)
         ),
         remediation: vec![
-            words::ask_runtime(map, stale.container),
+            evidence::ask_runtime(map, stale.container),
             Step::look(text!("See what Calico has of it"), calicoctl_get(&endpoint.namespace)),
             Step::advice(text!(
                 "Delete that one endpoint only while both say so: ipwatch explain endpoint-missing has the command, which \

@@ -6,9 +6,9 @@
 
 use std::net::IpAddr;
 
+use super::evidence::{self, Proof};
 use super::neighbour_failed::{YOUNG, is_pod, judged, tell_silence};
 use super::run::{Detector, Judged};
-use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Fixed, Kinds, Netns, NodeMap, Policy};
@@ -21,7 +21,7 @@ fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
     let silent = map.silent(now).filter_map(|((id, ifindex, ip), silence)| {
         let pod = pod(map, *id, *ifindex, *ip, silence.changed)?;
         let mut proof = Proof::new(map);
-        tell_silence(&mut proof, &words::device(pod, *ifindex), *ip, silence);
+        tell_silence(&mut proof, &evidence::device(pod, *ifindex), *ip, silence);
         let (since, observed) = (silence.since, silence.changed);
         candidate(map, pod, (*ifindex, *ip), proof, (since, observed))
     });
@@ -57,7 +57,7 @@ fn missing(
     (ifindex, ip): (u32, IpAddr),
     fixed: &Fixed,
 ) -> Option<String> {
-    let device = words::device_said(pod, ifindex);
+    let device = evidence::device_said(pod, ifindex);
     let mac = fixed.mac;
     let Some(other) = fixed.other else {
         // It has been asked for since, and answered.
@@ -83,8 +83,8 @@ fn candidate(
     (since, observed): (BootNs, BootNs),
 ) -> Option<Candidate> {
     let boot = map.boot()?;
-    let device = words::device(pod, ifindex);
-    let of = words::netns_text(pod);
+    let device = evidence::device(pod, ifindex);
+    let of = evidence::netns_text(pod);
     let text = format!("the default route of {of} is via {ip} on {}", said(&device));
     proof.tell("netlink", observed, text);
     if let Some(end) = map.other_end(pod.id, ifindex) {
@@ -94,13 +94,13 @@ fn candidate(
             format!("the node's end of {} is {} ({state}{mac})", said(&device), said(&end.name));
         proof.tell("netlink", observed, text);
     }
-    let subject: Subject = words::subject(map, pod);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("it"));
+    let subject: Subject = evidence::subject(map, pod);
+    let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("it"));
     Some(Candidate {
         code: Code::GatewayNeighbourLost,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
         severity: Severity::Warning,
-        holders: words::bounded(map.resident_views(pod.id, map.now())),
+        holders: evidence::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since,
         observed,

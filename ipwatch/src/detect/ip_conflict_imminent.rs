@@ -2,15 +2,15 @@
 //! The earliest warning there is: the store writes before the address is configured.
 //!
 //! Not while the holder's own DEL runs, nor just after it; not between networks that cannot reach each
-//! other (`map/dispute.rs`).
+//! other (`map/ipam_mismatch.rs`).
 
-use super::words::{self, Proof};
+use super::evidence::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Dispute, Grounds, Match, Netns, NodeMap, ReservationEntry};
+use crate::map::{Grounds, IpamMismatch, Match, Netns, NodeMap, ReservationEntry};
 use crate::remedy::{self, Command, Step, kubernetes, said, text};
 
-pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
+pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
         Grounds::Handed(entry) => Some((dispute.holder, entry)),
         _ => None,
@@ -26,7 +26,7 @@ fn candidate(
 ) -> Option<Candidate> {
     let boot = map.boot()?;
     let ip = entry.ip;
-    let new = words::reserved_for(entry);
+    let new = evidence::reserved_for(entry);
     let mut proof = Proof::new(map);
     let store = &*entry.store;
     proof.tell(
@@ -35,7 +35,7 @@ fn candidate(
         format!("{} reserves {ip} for {new}: {}", said(store), said(&entry.key)),
     );
     for release in map.releases_of(ip).filter(|release| release.was.store == entry.store) {
-        let old = words::reserved_for(&release.was);
+        let old = evidence::reserved_for(&release.was);
         proof.tell(
             store,
             release.at,
@@ -45,7 +45,7 @@ fn candidate(
     let id = entry.container_id.as_deref().unwrap_or_default();
     for call in map.running_calls().filter(|call| call.call.container_id.as_deref() == Some(id)) {
         let plugin = said(call.call.plugin.rsplit('/').next().unwrap_or_default());
-        let (command, id) = (call.call.command.as_str(), said(words::short(id)));
+        let (command, id) = (call.call.command.as_str(), said(evidence::short(id)));
         let text = format!("{plugin} {command} is under way for {id}");
         proof.tell("probe", call.began, text);
     }
@@ -55,26 +55,26 @@ fn candidate(
         .holders_of(ip)
         .find(|other| other.id != holder.id && map.belongs(other, entry) == Match::Same);
     if let Some(second) = second {
-        let text = format!("it is up in {} as well, that of {new}", words::netns_text(second));
+        let text = format!("it is up in {} as well, that of {new}", evidence::netns_text(second));
         proof.tell("netlink", now, text);
     }
-    let mut subject = words::subject(map, holder);
+    let mut subject = evidence::subject(map, holder);
     subject.ip = Some(ip);
     subject.network = Some(entry.network.to_string());
     let whose =
-        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
+        evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
     let so_far = if second.is_some() {
         "Both have it now"
     } else {
         "As soon as it is configured both have it"
     };
     let key = format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity);
-    let is_found = words::is_found(Code::IpConflictImminent, &key);
+    let is_found = evidence::is_found(Code::IpConflictImminent, &key);
     Some(Candidate {
         code: Code::IpConflictImminent,
         key,
         severity: Severity::Critical,
-        holders: words::bounded(map.resident_views(holder.id, now)),
+        holders: evidence::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
         since: entry.first_seen,
         observed: now,
@@ -104,10 +104,10 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> V
         let names = [&*pod.namespace, &*pod.name];
         steps.push(kubernetes::delete_pod(away, still(), names, uid.as_deref()));
     } else if let Some(id) = &entry.container_id {
-        let runtime = words::runtime_of(map, id);
-        steps.push(match words::stop(runtime, id) {
+        let runtime = evidence::runtime_of(map, id);
+        steps.push(match evidence::stop(runtime, id) {
             Some(stop) => Step::change(away, still().and(stop)),
-            None => words::by_its_client(away, runtime),
+            None => evidence::by_its_client(away, runtime),
         });
     }
     steps.push(Step::look(

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Policy};
@@ -102,9 +102,9 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         proof.tell("runtime", now, text);
     }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
-    let mut holders = words::bounded(map.resident_views(first.id, now));
-    holders.extend(words::bounded(map.resident_views(second.id, now)));
-    let is_found = words::is_found(Code::IpDuplicate, &key);
+    let mut holders = evidence::bounded(map.resident_views(first.id, now));
+    holders.extend(evidence::bounded(map.resident_views(second.id, now)));
+    let is_found = evidence::is_found(Code::IpDuplicate, &key);
     Some(Candidate {
         code: Code::IpDuplicate,
         key,
@@ -131,19 +131,19 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
 }
 
 fn subject(map: &NodeMap, netns: &Netns, ip: IpAddr) -> Subject {
-    Subject { ip: Some(ip), ..words::subject(map, netns) }
+    Subject { ip: Some(ip), ..evidence::subject(map, netns) }
 }
 
 fn whose(subject: &Subject, netns: &Netns) -> Text {
-    let otherwise = if netns.host { text!("the host") } else { words::netns_text(netns) };
-    words::owner(subject.pod.as_ref(), subject.container.as_ref(), otherwise)
+    let otherwise = if netns.host { text!("the host") } else { evidence::netns_text(netns) };
+    evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), otherwise)
 }
 
 /// What two share, in words.
 fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
     let place = |id| match map.netns(id) {
         Some(netns) if netns.host => text!("the host"),
-        Some(netns) => words::netns_text(netns),
+        Some(netns) => evidence::netns_text(netns),
         None => text!("a netns"),
     };
     match meeting {
@@ -152,7 +152,7 @@ fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
             let Some(netns) = map.netns(at.netns) else { return text!("one link") };
             let kind = netns.link(at.ifindex).and_then(|link| link.kind.as_deref());
             let kind = kind.map(|kind| format!("{kind} ")).unwrap_or_default();
-            let device = format!("{kind}{}", words::device(netns, at.ifindex));
+            let device = format!("{kind}{}", evidence::device(netns, at.ifindex));
             text!("{} of {}", value(&device), place(at.netns))
         }
     }
@@ -211,10 +211,10 @@ fn move_away(
         let names = [&**namespace, &**name];
         return kubernetes::delete_pod(what, is_found.clone(), names, pod.uid.as_deref());
     }
-    let both = words::still(map, first).zip(words::still(map, second));
+    let both = evidence::still(map, first).zip(evidence::still(map, second));
     let container = new.container.as_ref();
     let runtime = container.and_then(|one| one.runtime.as_deref());
-    let stop = container.and_then(|one| words::stop(runtime, one.id.as_deref()?));
+    let stop = container.and_then(|one| evidence::stop(runtime, one.id.as_deref()?));
     match (both, stop) {
         (Some((old, new)), Some(stop)) => {
             Step::change(what, is_found.clone().and(old).and(new).and(stop))

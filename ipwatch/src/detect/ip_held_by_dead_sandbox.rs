@@ -5,8 +5,8 @@
 //! runtime ever told of counts only if a kubelet of this node made it: pods of a cluster inside a
 //! container are nobody's here.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
-use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry, TaskEntry, Word};
@@ -60,12 +60,12 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         return None;
     }
     let verdict = verdict(map, netns, policy)?;
-    let subject = words::subject(map, netns);
+    let subject = evidence::subject(map, netns);
     let ip = subject.ip?;
     let boot = map.boot()?;
     let owner = netns.owner()?;
     let whose =
-        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the sandbox"));
+        evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the sandbox"));
     let tasks: Vec<_> = map
         .holder_views(netns.id)
         .into_iter()
@@ -73,7 +73,7 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         .collect();
     let pids: Vec<u32> = tasks.iter().filter_map(|holder| holder.pid).collect();
     let key = format!("{}/{}/{}", boot.boot_id, netns.identity, owner.sandbox);
-    let is_found = words::is_found(Code::IpHeldByDeadSandbox, &key);
+    let is_found = evidence::is_found(Code::IpHeldByDeadSandbox, &key);
     Some(Candidate {
         code: Code::IpHeldByDeadSandbox,
         key,
@@ -110,8 +110,9 @@ fn evidence(
         Some(entry) => proof.runtime(entry),
         None => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let id = said(netns.owner().map_or("", |owner| words::short(&owner.sandbox)));
-            let text = format!("no runtime has sandbox {id}; asked: {}", words::listed(runtimes));
+            let id = said(netns.owner().map_or("", |owner| evidence::short(&owner.sandbox)));
+            let text =
+                format!("no runtime has sandbox {id}; asked: {}", evidence::listed(runtimes));
             proof.tell("runtime", verdict.said, text);
         }
     }
@@ -119,8 +120,8 @@ fn evidence(
     let more = if pids.len() > some.len() { ", …" } else { "" };
     let text = format!(
         "{} in {}: pid {}{more}",
-        words::count(pids.len(), "task"),
-        words::netns_text(netns),
+        evidence::count(pids.len(), "task"),
+        evidence::netns_text(netns),
         some.join(", "),
     );
     proof.tell("procfs", verdict.said, text);
@@ -128,7 +129,7 @@ fn evidence(
     if frozen.into_iter().any(|entry| entry.look.frozen == Some(true)) {
         proof.tell("procfs", verdict.said, "its cgroup is frozen");
     }
-    let ips = words::addresses(netns).join(", ");
+    let ips = evidence::addresses(netns).join(", ");
     proof.tell("netlink", verdict.said, format!("still up: {ips}"));
     proof.done()
 }
@@ -152,14 +153,14 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
         Word::Dead(entry) if entry.sandbox.runtime == "docker" => {
             let what = text!("Let docker clean up (a container that runs is refused)");
             let remove = Command::new("docker").own("rm").value(sandbox);
-            steps.push(match words::still(map, netns) {
+            steps.push(match evidence::still(map, netns) {
                 Some(still) => Step::change(what, is_found.clone().and(still).and(remove)),
-                None => words::by_its_client(what, Some("docker")),
+                None => evidence::by_its_client(what, Some("docker")),
             });
         }
         Word::Dead(_) => {
             let what = text!("Let the runtime clean up");
-            steps.push(words::remove_sandbox(map, what, is_found.clone(), sandbox));
+            steps.push(evidence::remove_sandbox(map, what, is_found.clone(), sandbox));
             steps.push(Step::advice(text!(
                 "If that hangs, a process in it does: ipwatch scan names it, and what it waits for."
             )));

@@ -7,8 +7,8 @@
 //! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
 //! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
-use super::words::{self, Proof};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
@@ -38,15 +38,15 @@ fn judge(map: &NodeMap, subject: &Subject, now: BootNs, policy: &Policy) -> Judg
 fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Candidate> {
     let (netns, sandbox) = (deleted.netns, &deleted.sandbox.sandbox);
     let said = map.last_listed(&sandbox.runtime).filter(|said| *said >= deleted.from)?;
-    let subject = words::subject(map, netns);
+    let subject = evidence::subject(map, netns);
     let ip = subject.ip?;
     let boot = map.boot()?;
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the pod"));
+    let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the pod"));
     let holders = map.resident_views(netns.id, now);
     let own = |holder: &&Holder| holder.mount_path.is_none() && holder.fd.is_none();
     let pids: Vec<u32> = holders.iter().filter(own).filter_map(|holder| holder.pid).collect();
     let key = format!("{}/{}/{}", boot.boot_id, netns.identity, sandbox.id);
-    let is_found = words::is_found(Code::IpHeldByDeletedPod, &key);
+    let is_found = evidence::is_found(Code::IpHeldByDeletedPod, &key);
     Some(Candidate {
         code: Code::IpHeldByDeletedPod,
         key,
@@ -85,11 +85,11 @@ fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32])
     if !pids.is_empty() {
         let some: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
         let more = if pids.len() > some.len() { ", …" } else { "" };
-        let place = words::netns_text(deleted.netns);
+        let place = evidence::netns_text(deleted.netns);
         let held = format!("in {place}: pid {}{more}", some.join(", "));
         proof.tell("procfs", said, held);
     }
-    let ips = words::addresses(deleted.netns).join(", ");
+    let ips = evidence::addresses(deleted.netns).join(", ");
     proof.tell("netlink", said, format!("still up: {ips}"));
     proof.done()
 }
@@ -101,7 +101,7 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
         return format!("it has no pod with uid {} on this node", said(uid.unwrap_or_default()));
     };
     let pod = &entry.pod;
-    let how = match (pod.deletion.and_then(words::date), pod.grace) {
+    let how = match (pod.deletion.and_then(evidence::date), pod.grace) {
         // An API server tells of the deletion first, and so of a forced one (1.20). It is also the last word of the
         // kubelet's own deletion, after the pod has ended.
         (Some(date), Some(0)) => {
@@ -125,7 +125,7 @@ fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     let pod = &entry.pod;
     let phase =
         pod.phase.as_ref().map(|phase| format!(", {} before", said(phase))).unwrap_or_default();
-    let date = pod.deletion.and_then(words::date);
+    let date = pod.deletion.and_then(evidence::date);
     let date = date.map(|date| format!("; it was to be gone by {date}")).unwrap_or_default();
     let name = said(&format!("{}/{}", pod.namespace, pod.name));
     let name = format!("{name} (uid {})", said(&pod.uid));
@@ -137,14 +137,14 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> V
     let what_first = text!("Start no new pod here, it may be given this IP");
     let id = &*deleted.sandbox.sandbox.id;
     let what = text!("If it is not, end what is left of the pod as the kubelet would");
-    let clean = match (&*deleted.sandbox.sandbox.runtime, words::still(map, deleted.netns)) {
+    let clean = match (&*deleted.sandbox.sandbox.runtime, evidence::still(map, deleted.netns)) {
         // A container of docker's may be started again.
         ("docker", Some(still)) => {
             let stop = Command::new("docker").own("stop").value(id);
             Step::change(what, is_found.clone().and(still).and(stop))
         }
-        ("docker", None) => words::by_its_client(what, Some("docker")),
-        _ => words::remove_sandbox(map, what, is_found.clone(), id),
+        ("docker", None) => evidence::by_its_client(what, Some("docker")),
+        _ => evidence::remove_sandbox(map, what, is_found.clone(), id),
     };
     let log = ["-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
     vec![

@@ -16,8 +16,8 @@
 use std::net::IpAddr;
 
 use super::cause::{Cause, FRAMES, blocked_tasks};
+use super::evidence::{self, Proof};
 use super::run::{self, Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
@@ -125,7 +125,7 @@ fn candidate(
 
     // No thread's number or start: which of them hang changes. While one does, the pid is taken.
     let key = format!("{}/{}/{pid}", boot.boot_id, netns.identity);
-    let is_found = words::is_found(Code::IpHeldByStuckProcess, &key);
+    let is_found = evidence::is_found(Code::IpHeldByStuckProcess, &key);
     Some(Candidate {
         code: Code::IpHeldByStuckProcess,
         key,
@@ -197,8 +197,8 @@ fn evidence(
         };
         proof.tell("procfs", newest, format!("it is exiting and not stuck: {how}"));
     }
-    let ips = words::addresses(netns).join(", ");
-    proof.tell("netlink", newest, format!("still up in {}: {ips}", words::netns_text(netns)));
+    let ips = evidence::addresses(netns).join(", ");
+    proof.tell("netlink", newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
         proof.runtime(entry);
     } else if let (_, Some(pod)) = map.sandbox_of(netns.id)
@@ -293,7 +293,7 @@ fn look_text(task: &TaskEntry, entry: &LookEntry) -> String {
 }
 
 fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
-    let owner = words::owner(pod, container, text!("the process"));
+    let owner = evidence::owner(pod, container, text!("the process"));
     text!(
         "{} stays up for as long as {} cannot exit. If the IPAM frees it meanwhile, the next pod that is given {} fails \
          with \"address already in use\" or shares it.",
@@ -304,7 +304,7 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text 
 }
 
 fn slow(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
-    let owner = words::owner(pod, container, text!("the process"));
+    let owner = evidence::owner(pod, container, text!("the process"));
     text!("{} stays up until {} has exited, which takes long but goes on.", ip, owner)
 }
 

@@ -1,19 +1,19 @@
 //! `ip-released-but-held`: a store no longer reserves an IP, or reserves it for another, that a live netns
 //! still has. The next pod that is given it shares it. The early one: it is raised when the store lets go.
 //!
-//! Not while the holder's own ADD or DEL runs, nor just after it (`map/dispute.rs`).
+//! Not while the holder's own ADD or DEL runs, nor just after it (`map/ipam_mismatch.rs`).
 
-use super::words::{self, Proof};
+use super::evidence::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Dispute, Grounds, NodeMap};
+use crate::map::{Grounds, IpamMismatch, NodeMap};
 use crate::remedy::{self, Command, Step, said, text, value};
 
-pub(super) fn detect(map: &NodeMap, disputes: &[Dispute<'_>], now: BootNs) -> Vec<Candidate> {
+pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
 }
 
-fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candidate> {
+fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<Candidate> {
     let (store, network) = match &dispute.grounds {
         Grounds::Released(release) => (&*release.was.store, &*release.was.network),
         Grounds::Unreserved { store, network } => (*store, *network),
@@ -24,7 +24,7 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
     let mut proof = Proof::new(map);
     match &dispute.grounds {
         Grounds::Released(release) => {
-            let whose = words::reserved_for(&release.was);
+            let whose = evidence::reserved_for(&release.was);
             let key = said(&release.was.key);
             proof.tell(
                 store,
@@ -45,25 +45,25 @@ fn candidate(map: &NodeMap, dispute: &Dispute<'_>, now: BootNs) -> Option<Candid
         let text = format!(
             "{} reserves it for {}: {}",
             said(&entry.store),
-            words::reserved_for(entry),
+            evidence::reserved_for(entry),
             said(&entry.key)
         );
         proof.tell(&entry.store, entry.first_seen, text);
     }
     proof.holder(holder, now);
     proof.calls_of(holder);
-    let mut subject = words::subject(map, holder);
+    let mut subject = evidence::subject(map, holder);
     subject.ip = Some(ip);
     subject.network = Some(network.to_owned());
     let whose =
-        words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
+        evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
     let key = format!("{}/{}/{ip}", boot.boot_id, holder.identity);
-    let is_found = words::is_found(Code::IpReleasedButHeld, &key);
+    let is_found = evidence::is_found(Code::IpReleasedButHeld, &key);
     Some(Candidate {
         code: Code::IpReleasedButHeld,
         key,
         severity: Severity::Critical,
-        holders: words::bounded(map.resident_views(holder.id, now)),
+        holders: evidence::bounded(map.resident_views(holder.id, now)),
         evidence: proof.done(),
         since: dispute.since,
         observed: now,

@@ -2,8 +2,8 @@
 //! last minutes. It tells leaks from living pods: how many can still start, and how many if the leaks were
 //! freed.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
@@ -60,7 +60,7 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
     }
     tell_owners(map, entry, &leaked, &mut proof, now);
     let key = format!("{store}/{}/{text}", range.network);
-    let is_found = words::is_found(Code::IpamRangeExhausting, &key);
+    let is_found = evidence::is_found(Code::IpamRangeExhausting, &key);
     Some(Candidate {
         code: Code::IpamRangeExhausting,
         key,
@@ -122,14 +122,14 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
         0 => text!("Then {}: {}.", fails, error),
         n => text!(
             "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {}.",
-            words::count(n, "other pool"),
+            evidence::count(n, "other pool"),
             if n == 1 { "has" } else { "have" },
             error
         ),
     };
     text!(
         "Room for {} more {} in {} {}, for {} if the leaks were freed. {}",
-        words::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
+        evidence::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
         if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
         kind,
         value(&entry.range.network),
@@ -156,7 +156,7 @@ fn tell_owners(
         let pod = entry.container_id.as_deref().and_then(|id| map.pod_of(id));
         let whose = match pod {
             Some(pod) => format!("pod {}", said(&format!("{}/{}", pod.namespace, pod.name))),
-            None => words::reserved_for(entry).to_string(),
+            None => evidence::reserved_for(entry).to_string(),
         };
         proof.tell(&entry.store, now, format!("{}: {mark}{whose}", entry.ip));
     }
@@ -211,7 +211,7 @@ fn remediation(
         steps.push(Step::look(
             text!(
                 "Free the {}: the finding of each says how. This lists them",
-                words::count(leaked, "leak")
+                evidence::count(leaked, "leak")
             ),
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
         ));

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -101,7 +101,7 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
         });
     let others = map.leaked_beside(entry).checked_sub(1).filter(|others| *others > 0);
     let others = others.map(|others| {
-        let others = words::count(others, "other reservation");
+        let others = evidence::count(others, "other reservation");
         text!(" {} of this network leaked too (ipwatch query ipam lists them).", others)
     });
     Some(Candidate {
@@ -140,9 +140,9 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
     let entry = leak.entry;
     let id = entry.container_id.as_deref().unwrap_or_default();
     let mut proof = Proof::new(map);
-    let age = entry.since.and_then(words::date);
+    let age = entry.since.and_then(evidence::date);
     let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
-    let whose = words::reserved_for(entry);
+    let whose = evidence::reserved_for(entry);
     let text = format!(
         "{} reserves {} for {whose}{age}: {}",
         said(&entry.store),
@@ -156,8 +156,8 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
             let runtimes: Vec<&str> = map.runtimes().collect();
             let text = format!(
                 "no runtime has {}; asked: {}",
-                said(words::short(id)),
-                words::listed(runtimes)
+                said(evidence::short(id)),
+                evidence::listed(runtimes)
             );
             proof.tell("runtime", observed, text);
         }
@@ -209,7 +209,7 @@ fn remediation(map: &NodeMap, leak: &Leak<'_>, id: &str) -> Vec<Step> {
             text!("Ask once more whether anybody has the IP: this must name nobody"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip),
         ),
-        words::ask_runtime(map, id),
+        evidence::ask_runtime(map, id),
     ];
     steps.extend(free(entry, id));
     steps.push(Step::never(&text!(

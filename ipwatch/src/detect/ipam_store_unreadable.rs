@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use super::evidence::Proof;
 use super::run::{Again, Detector, Judged};
-use super::words::Proof;
 use crate::fact::{BootNs, Unreadable};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, NodeMap, Policy, UnreadableEntry, WRITING};

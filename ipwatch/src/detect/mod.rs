@@ -6,9 +6,10 @@
 mod cause;
 mod cni_del_failing;
 mod cni_del_hits_successor;
+mod correlate;
 mod device_held_by_dead_sandbox;
 mod endpoint_missing;
-mod fold;
+mod evidence;
 mod gateway_neighbour_lost;
 mod ip_conflict_imminent;
 mod ip_duplicate;
@@ -29,7 +30,6 @@ mod sandbox_crash_loop;
 #[cfg(test)]
 pub(crate) mod tests;
 mod veth_orphaned;
-mod words;
 
 use std::collections::BTreeSet;
 

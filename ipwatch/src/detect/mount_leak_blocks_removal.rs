@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::fact::cgroup::attribution;
@@ -54,11 +54,11 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
         proof.runtime(entry);
     } else if let Some(entry) = map.container(dead) {
         let word = if entry.gone.is_some() { "not there any more" } else { &entry.container.word };
-        let text = format!("container {} is {}", said(words::short(dead)), said(word));
+        let text = format!("container {} is {}", said(evidence::short(dead)), said(word));
         proof.tell(&entry.container.runtime, entry.dead.unwrap_or(entry.told), text);
     }
     for found in mounts.iter().take(LISTED) {
-        let of = said(words::short(&found.mount.container_id));
+        let of = said(evidence::short(&found.mount.container_id));
         let (fs_type, path) = (said(&found.mount.fs_type), said(&found.mount.path));
         let text = format!(
             "{fs_type} of container {of} is mounted at {path} in mnt:[{}]",
@@ -84,7 +84,7 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
         impact: text!(
             "{} of dead containers stay mounted by {}: their removal fails with \"device or resource busy\", and what \
              they held (a netns file too) is not freed.",
-            words::count(mounts.len(), "file system"),
+            evidence::count(mounts.len(), "file system"),
             who
         ),
         remediation: remediation(&mounts, agent.as_ref(), &id),
@@ -125,10 +125,10 @@ fn dead_one(map: &NodeMap, id: &str) -> (Option<contract::Container>, Option<con
 fn agent(map: &NodeMap, mount: &crate::fact::ContainerMount) -> Option<Text> {
     let id = attribution(mount.cgroup.as_deref()?)?.container_id?;
     let (container, pod) = dead_one(map, &id);
-    Some(words::owner(
+    Some(evidence::owner(
         pod.as_ref(),
         container.as_ref(),
-        text!("container {}", value(words::short(&id))),
+        text!("container {}", value(evidence::short(&id))),
     ))
 }
 
@@ -161,7 +161,7 @@ fn remediation(mounts: &[&Leftover], agent: Option<&Text>, id: &str) -> Vec<Step
 fn unmount(found: &Leftover, id: &str) -> Step {
     let mount = &found.mount;
     let pid = mount.processes.first().map_or(0, |process| process.pid);
-    match words::unmount(pid, mount.mount_ns, &mount.path) {
+    match evidence::unmount(pid, mount.mount_ns, &mount.path) {
         Some(unmount) => Step::change(
             text!(
                 "Unmount {} where the agent sees it, and nowhere else (umount of util-linux 2.35 or newer)",

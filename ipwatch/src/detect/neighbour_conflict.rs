@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Policy};
@@ -72,14 +72,14 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     let homes = first.parties.iter().filter_map(|party| map.netns(party.home?.netns));
     let pods: Vec<&Netns> = homes.filter(|entry| !entry.host).collect();
     let about = pods.first().copied().or_else(|| map.netns(first.netns))?;
-    let mut subject = words::subject(map, about);
+    let mut subject = evidence::subject(map, about);
     subject.ip = Some(ip);
     let holders =
         pods.iter().flat_map(|pod| map.resident_views(pod.id, now).into_iter().take(HOLDERS));
     let names: Vec<Text> = first.parties.iter().map(|party| mac_text(party.mac)).collect();
     let stands = group.iter().any(|one| one.stands);
     let heard = group.iter().map(|one| one.heard).max()?;
-    let device = words::device(map.netns(first.netns)?, first.ifindex);
+    let device = evidence::device(map.netns(first.netns)?, first.ifindex);
     Some(Candidate {
         code: Code::NeighbourConflict,
         key: key(map, ip, link)?,
@@ -143,8 +143,8 @@ fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
 fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     let Some(entry) = map.netns(conflict.netns) else { return };
     let ip = conflict.ip;
-    let device = words::device_said(entry, conflict.ifindex);
-    let on = format!("{device} of {}", words::netns_text(entry));
+    let device = evidence::device_said(entry, conflict.ifindex);
+    let on = format!("{device} of {}", evidence::netns_text(entry));
     for side in conflict.parties.iter().filter_map(|party| party.heard.as_ref()) {
         let mac = side.mac;
         let heard = [
@@ -184,11 +184,11 @@ fn whose(map: &NodeMap, party: &Party) -> String {
     let Some((home, entry)) = home else { return "not on this node".to_owned() };
     let (container, pod) = map.sandbox_of(entry.id);
     let nobody = if entry.host { text!("the node itself") } else { text!("a netns of its own") };
-    let owner = words::owner(pod.as_ref(), container.as_ref(), nobody);
+    let owner = evidence::owner(pod.as_ref(), container.as_ref(), nobody);
     let has = if home.holds { "which has the IP" } else { "which does not have the IP" };
     format!(
         "{} of {} ({owner}), {has}",
-        words::device_said(entry, home.ifindex),
-        words::netns_text(entry)
+        evidence::device_said(entry, home.ifindex),
+        evidence::netns_text(entry)
     )
 }

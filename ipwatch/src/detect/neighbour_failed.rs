@@ -3,11 +3,11 @@
 //! Only what failed while the pod had the IP counts, and only on the device that leads to it. An entry that
 //! is missing says nothing: nobody may have asked, or the table was full.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, Netns, NetnsId, NodeMap, Policy, Silence};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Policy, Unanswered};
 use crate::remedy::{Command, Step, said, text, value};
 
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ fn pod<'a>(
     id: NetnsId,
     ip: IpAddr,
     ifindex: u32,
-    silence: &Silence,
+    silence: &Unanswered,
 ) -> Option<&'a Netns> {
     let pod = map.netns(id).filter(|entry| is_pod(map, entry))?;
     let mut own = pod.routable().filter(|(key, _)| key.local == ip);
@@ -65,10 +65,10 @@ fn candidate(
     (host, ifindex): (&Netns, u32),
     pod: &Netns,
     ip: IpAddr,
-    silence: &Silence,
+    silence: &Unanswered,
 ) -> Option<Candidate> {
     let boot = map.boot()?;
-    let device = words::device(host, ifindex);
+    let device = evidence::device(host, ifindex);
     let mut proof = Proof::new(map);
     tell_silence(&mut proof, &device, ip, silence);
     for text in map.routes_to(ip) {
@@ -77,18 +77,19 @@ fn candidate(
     for (key, _) in pod.routable().filter(|(key, _)| key.local == ip) {
         let down = pod.link(key.ifindex).is_some_and(|link| !link.up);
         let state = if down { ", which is down" } else { "" };
-        let name = words::device_said(pod, key.ifindex);
-        let text = format!("{ip} is on {name} of {}{state}", words::netns_text(pod));
+        let name = evidence::device_said(pod, key.ifindex);
+        let text = format!("{ip} is on {name} of {}{state}", evidence::netns_text(pod));
         proof.tell("netlink", silence.changed, text);
     }
-    let subject = Subject { ip: Some(ip), ..words::subject(map, pod) };
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("its netns"));
+    let subject = Subject { ip: Some(ip), ..evidence::subject(map, pod) };
+    let whose =
+        evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("its netns"));
     let traffic = silence.failures >= TRAFFIC;
     Some(Candidate {
         code: Code::NeighbourFailed,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
         severity: if traffic { Severity::Warning } else { Severity::Info },
-        holders: words::bounded(map.resident_views(pod.id, map.now())),
+        holders: evidence::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since: silence.since,
         observed: silence.changed,
@@ -117,7 +118,7 @@ fn candidate(
 }
 
 /// How often and since when an entry has had no answer.
-pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Silence) {
+pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Unanswered) {
     let device = said(device);
     if let Some(confirmed) = silence.confirmed {
         proof.tell("neighbours", confirmed, format!("{ip} last answered on {device}"));
@@ -126,7 +127,7 @@ pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, sile
         0 => format!("{device} asks for {ip} and has had no answer for 3 s (INCOMPLETE)"),
         n => format!(
             "{device} asked for {ip} and had no answer (FAILED), {}",
-            words::count(n as usize, "time")
+            evidence::count(n as usize, "time")
         ),
     };
     proof.tell("neighbours", silence.changed, text);

@@ -4,8 +4,8 @@
 //! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
 //! one whose sandbox the runtime still has: its owner may clean up any moment.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
-use super::words::{self, Proof};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, Policy, Word};
@@ -51,9 +51,9 @@ fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate>
         return None;
     }
     let boot = map.boot()?;
-    let subject = words::subject(map, netns);
+    let subject = evidence::subject(map, netns);
     let holders = map.holder_views(netns.id);
-    let whose = words::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
+    let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
     Some(Candidate {
         code: Code::NetnsLeaked,
         key: format!("{}/{}", boot.boot_id, netns.identity),
@@ -89,17 +89,18 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
         Some((_, Word::Gone(entry))) => proof.runtime(entry),
         Some((owner, Word::Denied(_))) => {
             let runtimes: Vec<&str> = map.runtimes().collect();
-            let id = said(words::short(&owner.sandbox));
-            let text = format!("no runtime has sandbox {id}; asked: {}", words::listed(runtimes));
+            let id = said(evidence::short(&owner.sandbox));
+            let text =
+                format!("no runtime has sandbox {id}; asked: {}", evidence::listed(runtimes));
             proof.tell("runtime", map.all_listed().unwrap_or(searched), text);
         }
         Some((owner, _)) => {
-            let id = said(words::short(&owner.sandbox));
+            let id = said(evidence::short(&owner.sandbox));
             proof.tell("runtime", searched, format!("no runtime is there to ask for sandbox {id}"));
         }
         None => {}
     }
-    proof.tell("procfs", idle, format!("no task is left in {}", words::netns_text(netns)));
+    proof.tell("procfs", idle, format!("no task is left in {}", evidence::netns_text(netns)));
     for holder in netns.holders() {
         proof.tell("procfs", searched, format!("held by {}", holder_text(holder)));
     }
@@ -108,7 +109,7 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
                     that it still closes, or an fd in flight between two processes";
         proof.tell("procfs", searched, text);
     }
-    let ips = words::addresses(netns).join(", ");
+    let ips = evidence::addresses(netns).join(", ");
     if !ips.is_empty() {
         proof.tell("netlink", searched, format!("still up: {ips}"));
     }
@@ -138,7 +139,7 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
     for holder in netns.holders().take(8) {
         steps.push(match holder {
             Holder::Mount { path, mount_ns, .. } => {
-                words::unmount_netns(netns, holder.process(), *mount_ns, path)
+                evidence::unmount_netns(netns, holder.process(), *mount_ns, path)
             }
             Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => Step::advice(text!(
                 "Restart what pid {} ({}) belongs to: it keeps fd {} open.",

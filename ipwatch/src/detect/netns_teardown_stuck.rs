@@ -3,8 +3,8 @@
 //! not leaked.
 
 use super::cause::{FRAMES, blocked_tasks};
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -48,10 +48,10 @@ fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidat
     let mut dying: Vec<_> = map.dying().collect();
     dying.sort_by_key(|netns| netns.dying);
     for netns in dying.iter().take(8) {
-        let ips = words::addresses(netns).join(", ");
+        let ips = evidence::addresses(netns).join(", ");
         let ips = if ips.is_empty() { String::new() } else { format!(", still up: {ips}") };
         let at = netns.dying.unwrap_or_default();
-        proof.tell("probe", at, format!("{} began to end{ips}", words::netns_text(netns)));
+        proof.tell("probe", at, format!("{} began to end{ips}", evidence::netns_text(netns)));
     }
     let first = dying.first();
     let queued = dying.len().saturating_sub(1);

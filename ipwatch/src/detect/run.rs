@@ -11,7 +11,7 @@ use crate::fact::{BootNs, TaskKey};
 use crate::finding::{Candidate, Code};
 use crate::map::{Kinds, NetnsId, NodeMap, Policy, Tick};
 
-use super::{DETECTORS, SOURCES_SAY, fold};
+use super::{DETECTORS, SOURCES_SAY, correlate};
 
 /// When a detector is to look again, though nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Detection {
         if changed {
             let all = self.kept.iter().flat_map(Kept::found);
             self.found = all.cloned().collect();
-            fold::fold(map, now, &mut self.found);
+            correlate::fold(map, now, &mut self.found);
         }
         changed
     }

@@ -1,8 +1,8 @@
 //! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
 //! why a range runs out; or none gets one, and then it is what follows when the range is empty.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract;
 use crate::fact::{BootNs, PodName};
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -41,7 +41,7 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         let number = attempt.number.map(|n| format!(" (attempt {n})")).unwrap_or_default();
         let ips = ips_of(map, &attempt.sandbox);
         let ips = if ips.is_empty() { "no IP is known of it".to_owned() } else { ips.join(", ") };
-        let id = said(words::short(&attempt.sandbox));
+        let id = said(evidence::short(&attempt.sandbox));
         proof.tell(&pod.runtime, attempt.made, format!("sandbox {id}{number} was made: {ips}"));
     }
     let impact = if ips.is_empty() {

@@ -6,8 +6,8 @@
 //! Only names that CNI plugins give count; pairs that people make, and Cilium's own, are left alone. A peer in a
 //! netns that is not known, or was not read whole, is unknown.
 
+use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
-use super::words::{self, Proof};
 use crate::contract::{self, HolderKind};
 use crate::fact::{BootNs, Holder, Link};
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -105,17 +105,17 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
     let text =
         format!("the node's route to {ip}/{} is by {}", route.to.prefix_len, said(&link.name));
     proof.tell("netlink", observed, text);
-    let has = words::addresses(behind);
+    let has = evidence::addresses(behind);
     let has = if has.is_empty() { "no address".to_owned() } else { has.join(", ") };
-    let text = format!("{}, at its other end, has {has}", words::netns_text(behind));
+    let text = format!("{}, at its other end, has {has}", evidence::netns_text(behind));
     proof.tell("netlink", observed, text);
     tell_pod(map, &mut proof, link, observed);
     Some(Candidate {
         code: Code::VethOrphaned,
         key: format!("{}/{}/{}/{ip}", boot.boot_id, link.name, link.ifindex),
         severity: Severity::Info,
-        subject: Subject { ip: Some(ip), ..words::subject(map, behind) },
-        holders: words::bounded(map.holder_views(behind.id)),
+        subject: Subject { ip: Some(ip), ..evidence::subject(map, behind) },
+        holders: evidence::bounded(map.holder_views(behind.id)),
         evidence: proof.done(),
         since: route.since,
         observed,

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::fact::{Address, AddressKey, BootNs, Mac, NetnsRef, Origin};
 
 use super::claims::How;
-use super::graves::Grave;
 use super::netns::{Netns, is_routable};
+use super::tombstones::Tombstone;
 use super::{Kinds, NetnsId, NodeMap};
 
 /// What the kernel takes for one address of a netns (5.10 to 6.18).
@@ -144,7 +144,7 @@ impl NodeMap {
         let hearsay = self.hearsay(origin);
         let Some(id) = self.resolve(netns, at) else { return };
         let key = AddressId::from(&address.key);
-        let buried = self.graves.covers(Grave::Address(id, key), at);
+        let buried = self.tombstones.covers(Tombstone::Address(id, key), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         // An entry of a dump is no echo: it tells what probes cannot, or have lost.
         let echo = hearsay && entry.dumping != Some(at);
@@ -162,7 +162,7 @@ impl NodeMap {
         let Some(entry) = self.netns.get(&id) else { return };
         if buried || (echo && entry.dumped) {
             if !buried {
-                self.doubts.raise(id, key, true, at);
+                self.netlink_reconcile.raise(id, key, true, at);
             }
             return;
         }
@@ -240,11 +240,11 @@ impl NodeMap {
         let known = self.netns.get(&id).and_then(|entry| entry.addresses.get(&key));
         if self.hearsay(origin) {
             if known.is_some() {
-                self.doubts.raise(id, key, false, at);
+                self.netlink_reconcile.raise(id, key, false, at);
             }
             return;
         }
-        self.graves.dig(Grave::Address(id, key), at);
+        self.tombstones.dig(Tombstone::Address(id, key), at);
         if known.is_some_and(|known| known.touched <= at) {
             self.end_address(id, &key, at, "address-deleted");
         }

@@ -12,7 +12,7 @@ use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
 use crate::remedy::said;
 
 use self::index::Index;
-use super::orphans::hash_of;
+use super::orphan_routes::hash_of;
 use super::{Netns, NodeMap, Policy, SandboxEntry, Told, Word};
 
 /// Endpoints kept, of all datastores.

@@ -31,7 +31,7 @@ impl NodeMap {
             entry.holders.insert(holder.clone(), at.max(touched));
         } else if entry.holders.len() < MAX_HOLDERS {
             entry.holders.insert(holder.clone(), at);
-            self.agenda.holder_appeared(id, at);
+            self.scheduler.holder_appeared(id, at);
             if matches!(holder, Holder::Mount { .. }) {
                 self.owners.ask(id);
             }
@@ -49,7 +49,7 @@ impl NodeMap {
             }
         }
         for id in lost {
-            self.agenda.holders_changed(id, began);
+            self.scheduler.holders_changed(id, began);
         }
     }
 
@@ -76,6 +76,6 @@ impl NodeMap {
         }
         let policy = self.policy;
         let soon = self.next_search(id, at, &policy);
-        self.agenda.searched(id, at, soon);
+        self.scheduler.searched(id, at, soon);
     }
 }

@@ -152,7 +152,7 @@ impl NodeMap {
         {
             return Some(id);
         }
-        if names == NetnsRef::default() || self.graves.buried(&names, at) {
+        if names == NetnsRef::default() || self.tombstones.buried(&names, at) {
             return None;
         }
         // Late word about a dying netns: its nsid may be somebody else's by now.
@@ -230,7 +230,7 @@ impl NodeMap {
         self.names.bind(id, &entry.names);
         self.netns.insert(id, entry);
         if !host {
-            self.agenda.netns_appeared(id, at);
+            self.scheduler.netns_appeared(id, at);
             self.announce(id);
         }
         id
@@ -285,8 +285,8 @@ impl NodeMap {
     fn merge(&mut self, id: NetnsId, other: NetnsId) {
         self.changes.mark(Kinds::ALL);
         let Some(mut gone) = self.netns.remove(&other) else { return };
-        self.agenda.forget_netns(other);
-        self.strangers.forget(other);
+        self.scheduler.forget_netns(other);
+        self.unresolved_peers.forget(other);
         self.rename_peer(other, id);
         self.owners.forget(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
@@ -299,7 +299,7 @@ impl NodeMap {
             self.by_ip.remove(&(key.local, other));
         }
         self.tasks.rehome(&gone.tasks, id);
-        self.graves.rehome(other, id);
+        self.tombstones.rehome(other, id);
         let told = Self::told_tenures(&gone);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let names = gone.names;
@@ -345,11 +345,11 @@ impl NodeMap {
         for task in &entry.tasks {
             self.drop_task(task);
         }
-        self.agenda.forget_netns(id);
+        self.scheduler.forget_netns(id);
         self.forget_netns_neighbours(id);
-        self.strangers.forget(id);
+        self.unresolved_peers.forget(id);
         self.owners.forget(id, entry.owner.as_ref());
-        self.graves.netns_removed(&entry.names, at);
+        self.tombstones.netns_removed(&entry.names, at);
     }
 }
 

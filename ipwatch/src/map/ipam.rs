@@ -1,7 +1,7 @@
 //! What the IPAM stores say: reservations, and what they let go of.
 //!
 //! A /16 has 65,000 of them, so each is kept once and found by its key, its IP or its container. What a
-//! change may mean is worked out for its IP alone (`dispute`, `leaks`), on the next agenda.
+//! change may mean is worked out for its IP alone (`ipam_mismatch`, `leaks`), on the next agenda.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -6,7 +6,7 @@ use crate::clock::Calendar;
 use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
 use crate::fact::{BootNs, PodName};
 
-use super::dispute::{Grounds, Match};
+use super::ipam_mismatch::{Grounds, Match};
 use super::view::{interface_view, prefix_range};
 use super::{Netns, NodeMap, Policy, ReservationEntry, Word};
 

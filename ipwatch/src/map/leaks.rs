@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, Holder};
 
 use super::calls::HUNG;
-use super::dispute::Match;
+use super::ipam_mismatch::Match;
 use super::sandbox::strip_var;
 use super::unasked::Why;
 use super::{Kinds, NodeMap, Policy, RangeEntry, ReservationEntry, Word};

@@ -2,8 +2,8 @@
 
 use crate::fact::{BootNs, Link, NetnsRef, Origin};
 
-use super::graves::Grave;
 use super::netns::LinkEntry;
+use super::tombstones::Tombstone;
 use super::{AddressEntry, AddressId, NodeMap};
 
 /// Links kept per netns. The host has one for each pod.
@@ -12,7 +12,7 @@ const MAX_LINKS: usize = 8_192;
 impl NodeMap {
     pub(super) fn set_link(&mut self, netns: &NetnsRef, link: &Link, at: BootNs) {
         let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Link(id, link.ifindex), at) {
+        if self.tombstones.covers(Tombstone::Link(id, link.ifindex), at) {
             return;
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
@@ -52,7 +52,7 @@ impl NodeMap {
     pub(super) fn drop_link(&mut self, netns: &NetnsRef, ifindex: u32, at: BootNs, origin: Origin) {
         let hearsay = self.hearsay(origin);
         let Some(id) = self.find(netns) else { return };
-        self.graves.dig(Grave::Link(id, ifindex), at);
+        self.tombstones.dig(Tombstone::Link(id, ifindex), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         if entry.links.get(&ifindex).is_some_and(|known| known.touched > at) {
             return;

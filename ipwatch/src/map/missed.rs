@@ -123,7 +123,7 @@ impl NodeMap {
         let tasks = &self.tasks;
         self.missed.confirm(began, |key| tasks.get(key).is_some());
         if let Some(due) = self.missed.due() {
-            self.agenda.walk_by(due);
+            self.scheduler.walk_by(due);
         }
     }
 

@@ -5,59 +5,57 @@
 //! in the same order give the same map, which is what makes a recording a test.
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: what a dump may and may not overwrite. `graves`: what it must not bring back. `addresses`: what the
+//! - `netns`: what a dump may and may not overwrite. `tombstones`: what it must not bring back. `addresses`: what the
 //!   kernel takes for one; `shares`: how many are kept, and whose. `links`: devices, and what goes with them.
-//!   `doubt`: what netlink says and no probe has told.
-//! - `neighbours`: ARP and NDP entries; `silence`: those without an answer; `news`: what of them changed.
-//! - `wiring`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
-//!   meet; `ways`: which device leads to a pod; `orphans`: routes that lead to nobody; `strangers`: links to
+//!   `netlink_reconcile`: what netlink says and no probe has told.
+//! - `neighbours`: ARP and NDP entries; `unanswered`: those without an answer; `news`: what of them changed.
+//! - `topology`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
+//!   meet; `ways`: which device leads to a pod; `orphan_routes`: routes that lead to nobody; `unresolved_peers`: links to
 //!   netns that nobody has named yet.
 //! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
 //! - `holder`: what else holds a netns.
 //! - `task`: who is in a netns, who is leaving it and who was killed.
 //! - `missed`: what of all that no event had told.
 //! - `sandbox`: which container and pod that is. `owner`: which sandbox a netns was made for.
-//! - `runtime`: what the container runtimes say, and since when; `loops`: sandboxes that come and go. `unasked`:
+//! - `runtime`: what the container runtimes say, and since when; `crash_loop`: sandboxes that come and go. `unasked`:
 //!   whether a container may belong to a runtime that nobody asks.
 //! - `pods`: what the API server says of this node's pods.
-//! - `leftovers`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
+//! - `container_mounts`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
 //! - `ipam`: what the stores reserve and let go of; `ranges`: out of what, and `blocks`: how much of that is taken
-//!   where the reservations of other nodes are not told. `dispute`: the stores against the
+//!   where the reservations of other nodes are not told. `ipam_mismatch`: the stores against the
 //!   kernel. `leaks`: reservations for containers that are gone.
 //! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
-//! - `calls`: runs of CNI plugins; `late`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
+//! - `calls`: runs of CNI plugins; `late_del`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `refused`: names and runs that were not taken, by source.
-//! - `agenda`, `want`: what the map does not know and asks the daemon to find out.
+//! - `scheduler`, `want`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
 
 mod addresses;
-mod agenda;
 mod blocks;
 mod calls;
 pub(crate) mod changes;
 mod claims;
 mod conflict;
-mod dispute;
-mod doubt;
+mod container_mounts;
+mod crash_loop;
 mod endpoints;
-mod graves;
 mod holder;
 mod identity;
 mod ipam;
+mod ipam_mismatch;
 mod ipam_view;
-mod late;
+mod late_del;
 mod leaks;
-mod leftovers;
 mod links;
-mod loops;
 mod missed;
 mod neighbour_view;
 mod neighbours;
+mod netlink_reconcile;
 mod netns;
 mod news;
-mod orphans;
+mod orphan_routes;
 mod owner;
 mod pods;
 mod ranges;
@@ -65,18 +63,20 @@ mod reach;
 mod refused;
 mod runtime;
 mod sandbox;
+mod scheduler;
 mod shares;
-mod silence;
-mod strangers;
 mod task;
 mod teardown;
 mod tenure;
+mod tombstones;
+mod topology;
+mod unanswered;
 mod unasked;
+mod unresolved_peers;
 mod verdict;
 mod view;
 pub mod want;
 mod ways;
-mod wiring;
 mod witness;
 
 #[cfg(test)]
@@ -86,33 +86,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub use addresses::{AddressEntry, AddressId};
-pub use agenda::{Agenda, Policy};
 pub use calls::{CallEnd, CallEntry, CallHistory, Went};
 pub use changes::{Kinds, Tick};
 pub use claims::Side;
 pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
-pub use dispute::{Dispute, Grounds, Match};
+pub use container_mounts::Leftover;
+pub use crash_loop::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
 pub use identity::{Identity, NetnsId};
 pub use ipam::{Release, ReservationEntry, UnreadableEntry, WRITING};
-pub use late::{LateDel, Lost, LostWhat};
+pub use ipam_mismatch::{Grounds, IpamMismatch, Match};
+pub use late_del::{LateDel, Lost, LostWhat};
 pub use leaks::{Leak, LeakCause, Leaked};
-pub use leftovers::Leftover;
-pub use loops::{Attempt, Loop, WINDOW as LOOP_WINDOW};
 pub use neighbours::NeighbourEntry;
 pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
-pub use orphans::{OrphanRoute, is_pods};
+pub use orphan_routes::{OrphanRoute, is_pods};
 pub use owner::{Owner, Told};
 pub use pods::{DeletedPod, PodEntry};
 pub use ranges::{Level, RangeEntry, Usage};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub(crate) use sandbox::strip_var;
-pub use silence::{Fixed, Silence};
+pub use scheduler::{Agenda, Policy};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
 pub use tenure::TenureEvent;
+pub use unanswered::{Fixed, Unanswered};
 pub use unasked::Why;
 pub use view::{scope_name, state_name};
 
@@ -145,9 +145,9 @@ pub struct NodeMap {
     /// Every address of every netns, in IP order.
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
     reach: reach::Reachability,
-    graves: graves::Graves,
+    tombstones: tombstones::Tombstones,
     shares: shares::Shares,
-    doubts: doubt::Doubts,
+    netlink_reconcile: netlink_reconcile::Unconfirmed,
 
     tasks: task::Tasks,
     missed: missed::Missed,
@@ -157,20 +157,20 @@ pub struct NodeMap {
     processes: unasked::Processes,
     pods: pods::Pods,
     owners: owner::Owners,
-    leftovers: leftovers::Leftovers,
+    container_mounts: container_mounts::ContainerMounts,
     teardowns: teardown::Teardowns,
     ipam: ipam::Ipam,
     endpoints: endpoints::Endpoints,
     calls: calls::Calls,
     refused: refused::Refused,
-    late: late::Late,
+    late_dels: late_del::LateDels,
     claims: claims::Claims,
-    silence: silence::Silences,
+    unanswered: unanswered::UnansweredEntries,
     news: news::News,
-    orphans: orphans::Orphans,
+    orphan_routes: orphan_routes::OrphanRoutes,
 
-    agenda: agenda::Pending,
-    strangers: strangers::Strangers,
+    scheduler: scheduler::Pending,
+    unresolved_peers: unresolved_peers::UnresolvedPeers,
     /// As of the newest agenda.
     policy: Policy,
     tenures: tenure::Outbox,
@@ -261,7 +261,7 @@ impl NodeMap {
 
             What::NetnsClosed { netns } => {
                 if let Some(id) = self.find(netns) {
-                    self.agenda.not_adopted(id, at);
+                    self.scheduler.not_adopted(id, at);
                 }
             }
             What::Link { netns, link } => self.set_link(netns, link, at),

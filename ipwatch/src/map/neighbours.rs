@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, Mac, Neighbour, NetnsRef, Origin};
 
 use super::claims::How;
-use super::graves::Grave;
-use super::silence::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
+use super::tombstones::Tombstone;
+use super::unanswered::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
 use super::{NetnsId, NodeMap};
 
 /// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
@@ -65,7 +65,7 @@ impl NodeMap {
         origin: Origin,
     ) {
         let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Neighbour(id, new.ifindex, new.ip), at) {
+        if self.tombstones.covers(Tombstone::Neighbour(id, new.ifindex, new.ip), at) {
             return;
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
@@ -101,7 +101,7 @@ impl NodeMap {
             }
         }
         let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
-        self.silence.told(id, new, Place { confirmed, host, dumped }, at);
+        self.unanswered.told(id, new, Place { confirmed, host, dumped }, at);
         self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
         if before.is_none_or(|before| (before.mac, before.state) != (new.mac, new.state)) {
             self.news.changed(id, new.ifindex, new.ip);
@@ -140,11 +140,11 @@ impl NodeMap {
         at: BootNs,
     ) {
         let Some(id) = self.find(netns) else { return };
-        self.graves.dig(Grave::Neighbour(id, ifindex, ip), at);
+        self.tombstones.dig(Tombstone::Neighbour(id, ifindex, ip), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
             entry.neighbours.remove(&(ifindex, ip));
-            self.silence.gone(id, ifindex, ip, at);
+            self.unanswered.gone(id, ifindex, ip, at);
             self.news.changed(id, ifindex, ip);
         }
     }
@@ -155,7 +155,7 @@ impl NodeMap {
         let stale = entry.neighbours.extract_if(.., |_, known| known.touched < began);
         let stale: Vec<(u32, IpAddr)> = stale.map(|(key, _)| key).collect();
         for (ifindex, ip) in stale {
-            self.silence.gone(id, ifindex, ip, began);
+            self.unanswered.gone(id, ifindex, ip, began);
             self.news.changed(id, ifindex, ip);
         }
     }
@@ -165,13 +165,13 @@ impl NodeMap {
         if let Some(entry) = self.netns.get_mut(&id) {
             entry.neighbours.retain(|(on, _), _| *on != ifindex);
         }
-        self.silence.forget_device(id, ifindex);
+        self.unanswered.forget_device(id, ifindex);
         self.claims.forget_device(id, ifindex);
     }
 
     /// The same of a whole netns.
     pub(super) fn forget_netns_neighbours(&mut self, id: NetnsId) {
-        self.silence.forget_netns(id);
+        self.unanswered.forget_netns(id);
         self.claims.forget_netns(id);
     }
 }

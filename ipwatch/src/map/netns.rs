@@ -12,9 +12,9 @@ use crate::fact::{BootNs, Holder, Link, NetnsRef, Scope, TaskKey};
 
 use super::addresses::{AddressEntry, AddressId};
 use super::neighbours::NeighbourEntry;
-use super::orphans::is_pods;
+use super::orphan_routes::is_pods;
 use super::shares::Unkept;
-use super::wiring::Wiring;
+use super::topology::Topology;
 use super::{Identity, Kinds, NetnsId, NodeMap, Owner, Tick};
 
 /// One network namespace.
@@ -51,7 +51,7 @@ pub struct Netns {
     pairs: BTreeSet<u32>,
     pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
-    pub(super) wiring: Wiring,
+    pub(super) wiring: Topology,
     pub(super) tasks: BTreeSet<TaskKey>,
     pub(super) holders: BTreeMap<Holder, BootNs>,
     /// When a search for holders last ended, and whether it was complete.
@@ -102,7 +102,7 @@ impl Netns {
             pairs: BTreeSet::new(),
             addresses: BTreeMap::new(),
             neighbours: BTreeMap::new(),
-            wiring: Wiring::default(),
+            wiring: Topology::default(),
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
             searched: None,
@@ -249,7 +249,7 @@ impl NodeMap {
             self.changes.mark(Kinds::ALL);
             self.teardowns.revived(id);
             self.reach.rewired();
-            self.agenda.netns_appeared(id, at);
+            self.scheduler.netns_appeared(id, at);
         }
     }
 
@@ -267,7 +267,7 @@ impl NodeMap {
     /// A netns that nobody has told of yet dies: what is still queued about it must not bring it to life.
     fn graves_for_unknown(&mut self, netns: &NetnsRef, at: BootNs) {
         if let Some(nsid) = netns.nsid {
-            self.graves.netns(&NetnsRef::nsid(nsid), at);
+            self.tombstones.netns(&NetnsRef::nsid(nsid), at);
         }
     }
 
@@ -294,9 +294,9 @@ impl NodeMap {
         if let Some(nsid) = entry.names.nsid.take() {
             let names = NetnsRef::nsid(nsid);
             self.unbind_nsid(id, nsid);
-            self.graves.netns(&names, at);
+            self.tombstones.netns(&names, at);
         }
-        self.agenda.forget_netns(id);
+        self.scheduler.forget_netns(id);
         if asked {
             self.teardown_asked(id, at);
         }
@@ -306,7 +306,7 @@ impl NodeMap {
         for id in self.meant_by_death(netns, at) {
             self.remove_netns(id, at, "netns-gone");
         }
-        self.graves.netns(netns, at);
+        self.tombstones.netns(netns, at);
     }
 
     /// A whole walk of `net->list` did not meet these: they are being torn down, or gone.
@@ -354,7 +354,7 @@ impl NodeMap {
         let Some(id) = self.resolve(netns, began) else {
             // A name of it was another's, who has died since: nothing of the dump was taken.
             for id in self.owners(netns) {
-                self.agenda.not_adopted(id, self.now);
+                self.scheduler.not_adopted(id, self.now);
             }
             return;
         };
@@ -363,10 +363,10 @@ impl NodeMap {
         if complete {
             entry.dumped = true;
             self.unkept_of_dump(id, true);
-            self.agenda.adopted(id);
+            self.scheduler.adopted(id);
             self.announce(id);
         } else {
-            self.agenda.not_adopted(id, self.now);
+            self.scheduler.not_adopted(id, self.now);
         }
     }
 }

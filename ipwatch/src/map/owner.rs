@@ -44,7 +44,7 @@ pub(super) struct Owners {
     all: bool,
     some: BTreeSet<NetnsId>,
     /// Owned by a sandbox of kubelet's that no runtime has told of.
-    strangers: BTreeSet<NetnsId>,
+    unresolved_peers: BTreeSet<NetnsId>,
     /// Sandbox and netns.
     claims: BTreeSet<(String, NetnsId)>,
 }
@@ -62,7 +62,7 @@ impl Owners {
 
     pub(super) fn forget(&mut self, id: NetnsId, owner: Option<&Owner>) {
         self.some.remove(&id);
-        self.strangers.remove(&id);
+        self.unresolved_peers.remove(&id);
         if let Some(owner) = owner {
             self.claims.remove(&(owner.sandbox.clone(), id));
         }
@@ -297,8 +297,8 @@ impl NodeMap {
             .filter(|entry| entry.owner.as_ref().is_some_and(strange))
             .map(|entry| entry.id)
             .collect();
-        if self.owners.strangers != strangers {
-            self.owners.strangers = strangers;
+        if self.owners.unresolved_peers != strangers {
+            self.owners.unresolved_peers = strangers;
             self.changes.mark(Kinds::NETNS);
         }
     }
@@ -312,17 +312,17 @@ impl NodeMap {
                 _ => None,
             }
         };
-        self.owners.strangers.iter().filter_map(since).collect()
+        self.owners.unresolved_peers.iter().filter_map(since).collect()
     }
 
     /// Netns that a sandbox owns which no runtime has told of.
     pub fn strangers(&self) -> impl Iterator<Item = &Netns> {
-        self.owners.strangers.iter().filter_map(|id| self.netns.get(id))
+        self.owners.unresolved_peers.iter().filter_map(|id| self.netns.get(id))
     }
 
     /// Netns without any task.
     pub fn taskless(&self) -> impl Iterator<Item = &Netns> {
-        self.agenda.taskless().filter_map(|id| self.netns.get(id))
+        self.scheduler.taskless().filter_map(|id| self.netns.get(id))
     }
 
     /// The moment from which a netns without tasks is a leak, if its sandbox is what it takes: gone, or
@@ -392,7 +392,7 @@ impl NodeMap {
             soon.is_some_and(|sure| netns.searched.is_none_or(|(at, _)| at < sure))
         };
         self.awaits_runtimes(policy)
-            || self.leftovers.is_searching()
+            || self.container_mounts.is_searching()
             || self.taskless().any(unsearched)
     }
 
@@ -405,7 +405,7 @@ impl NodeMap {
             .map(|(entry, from)| (entry.id, from))
             .collect();
         for (id, from) in due {
-            self.agenda.hasten_search(id, from);
+            self.scheduler.hasten_search(id, from);
         }
     }
 

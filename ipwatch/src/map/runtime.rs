@@ -10,7 +10,7 @@ use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatu
 
 use super::unasked::Why;
 use super::want::Want;
-use super::{Kinds, Netns, NodeMap, Policy, Tick, Told, loops};
+use super::{Kinds, Netns, NodeMap, Policy, Tick, Told, crash_loop};
 
 /// Sandboxes and containers remembered, those that are gone included.
 const MAX_ENTRIES: usize = 16_384;
@@ -128,7 +128,7 @@ pub(super) struct Runtimes {
     /// Those that are dead or gone.
     dead: BTreeSet<String>,
     containers: BTreeMap<String, ContainerEntry>,
-    pub(super) loops: loops::Loops,
+    pub(super) crash_loops: crash_loop::CrashLoops,
     forgotten: BootNs,
     suspects: Suspects,
 }
@@ -198,9 +198,9 @@ impl NodeMap {
             self.reach.readdressed();
         }
         if dead.is_some() {
-            self.leftovers.suspect(&sandbox.id, entry.died());
+            self.container_mounts.suspect(&sandbox.id, entry.died());
         } else {
-            self.leftovers.acquit(&sandbox.id);
+            self.container_mounts.acquit(&sandbox.id);
         }
         if fresh && !sandbox.host_network {
             self.note_attempt(sandbox, at);
@@ -248,7 +248,7 @@ impl NodeMap {
             None => at,
         };
         if self.runtimes.is_known(pod, &sandbox.id) || sandbox.attempt.is_some_and(|n| n > 0) {
-            self.runtimes.loops.note(pod, sandbox, made);
+            self.runtimes.crash_loops.note(pod, sandbox, made);
         }
     }
 
@@ -272,7 +272,7 @@ impl NodeMap {
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
         self.runtimes.dead.insert(id.to_owned());
-        self.leftovers.suspect(id, at);
+        self.container_mounts.suspect(id, at);
         self.owners.ask_all();
     }
 
@@ -292,10 +292,10 @@ impl NodeMap {
         match dead {
             // Dead for who knows how long: no grace.
             Some(_) if known.is_none() && !self.has_listed(&container.runtime) => {
-                self.leftovers.suspect(&container.id, BootNs::default());
+                self.container_mounts.suspect(&container.id, BootNs::default());
             }
-            Some(since) => self.leftovers.suspect(&container.id, since),
-            None => self.leftovers.acquit(&container.id),
+            Some(since) => self.container_mounts.suspect(&container.id, since),
+            None => self.container_mounts.acquit(&container.id),
         }
         let entry = ContainerEntry { container: container.clone(), told: at, dead, gone: None };
         self.runtimes.containers.insert(container.id.clone(), entry);
@@ -308,7 +308,7 @@ impl NodeMap {
         }
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
-        self.leftovers.suspect(id, at);
+        self.container_mounts.suspect(id, at);
     }
 
     /// What is left of dead sandboxes may be frozen, which only a look tells.
@@ -316,7 +316,7 @@ impl NodeMap {
         const EACH: usize = 8;
         let left = self.dead_sandboxes().flat_map(|(_, netns)| netns.tasks().take(EACH).copied());
         for task in left.collect::<Vec<_>>() {
-            self.agenda.doubt(task, at);
+            self.scheduler.doubt(task, at);
         }
     }
 
@@ -364,7 +364,7 @@ impl NodeMap {
         }
         self.runtimes.forgotten = now;
         let Runtimes { sandboxes, containers, dead, .. } = &mut self.runtimes;
-        let (leftovers, owners) = (&mut self.leftovers, &self.owners);
+        let (leftovers, owners) = (&mut self.container_mounts, &self.owners);
         let old = |gone: Option<BootNs>| gone.is_some_and(|gone| now.since(gone) > FORGET_AFTER);
         let mut forget = |id: &String, gone: Option<BootNs>| {
             let forget = old(gone) && owners.netns_of(id).next().is_none() && !leftovers.holds(id);
@@ -376,7 +376,7 @@ impl NodeMap {
         sandboxes.retain(|id, entry| !forget(id, entry.gone));
         dead.retain(|id| sandboxes.contains_key(id));
         containers.retain(|id, entry| !forget(id, entry.gone));
-        self.runtimes.loops.forget(now);
+        self.runtimes.crash_loops.forget(now);
     }
 
     /// A sandbox, by its id.

@@ -204,7 +204,7 @@ impl NodeMap {
             };
             let fits = entry.addresses.len() < of_one;
             if fits && (room || entry.host) {
-                self.agenda.doubted(id, entry.host, now);
+                self.scheduler.doubted(id, entry.host, now);
             }
         }
         Some(now.plus(REREAD))

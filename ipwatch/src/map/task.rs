@@ -174,7 +174,7 @@ impl NodeMap {
         } else if !self.tasks.entries.contains_key(&task.key) && self.is_told_soon(task, at) {
             return;
         }
-        if self.graves.task_buried(task.key, at) {
+        if self.tombstones.task_buried(task.key, at) {
             return;
         }
         if self.is_host(&task.netns) {
@@ -251,10 +251,10 @@ impl NodeMap {
         if fresh || moved_from.is_some() {
             self.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
             let searching = self.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
-            self.agenda.task_entered(netns, at, searching);
+            self.scheduler.task_entered(netns, at, searching);
         }
         if unnamed {
-            self.agenda.unnamed(task.key, at);
+            self.scheduler.unnamed(task.key, at);
         }
         self.consider_leaving(task.key);
     }
@@ -290,13 +290,13 @@ impl NodeMap {
         let known = self.tasks.entries.contains_key(&key);
         self.leave(key, at);
         if known && key.is_leader() {
-            self.agenda.leader_left(key, at);
+            self.scheduler.leader_left(key, at);
         }
     }
 
     /// Removes a task and remembers that it is gone.
     fn leave(&mut self, key: TaskKey, at: BootNs) {
-        self.graves.task(key, at);
+        self.tombstones.task(key, at);
         let Some(netns) = self.tasks.entries.get(&key).map(|entry| entry.netns) else { return };
         self.drop_task(&key);
         self.leave_netns(netns, &key, at);
@@ -310,7 +310,7 @@ impl NodeMap {
         {
             entry.idle_since = Some(at);
             if entry.dying.is_none() {
-                self.agenda.emptied(netns, at);
+                self.scheduler.emptied(netns, at);
             }
             self.owners.ask(netns);
         }
@@ -322,7 +322,7 @@ impl NodeMap {
         self.tasks.leaving.remove(key);
         self.tasks.preexisting.remove(key);
         self.tasks.looked.remove(key);
-        self.agenda.forget_task(key);
+        self.scheduler.forget_task(key);
         if self.tasks.by_tid.get(&(key.pid, key.tid)) == Some(key) {
             self.tasks.by_tid.remove(&(key.pid, key.tid));
         }
@@ -359,7 +359,7 @@ impl NodeMap {
         if let Some(since) = entry.leaving_since()
             && self.tasks.leaving.insert(key)
         {
-            self.agenda.leaving(key, since);
+            self.scheduler.leaving(key, since);
         }
     }
 
@@ -380,11 +380,11 @@ impl NodeMap {
         // It answers again, and may not be on its way out at all.
         if entry.silent.take().is_some() && entry.leaving_since().is_none() {
             self.tasks.leaving.remove(&key);
-            self.agenda.stays(&key);
+            self.scheduler.stays(&key);
         }
         // One that could not tell does not outrank one that could.
         if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
-            self.agenda.looked(key, at);
+            self.scheduler.looked(key, at);
             return;
         }
         let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
@@ -402,7 +402,7 @@ impl NodeMap {
         entry.look = Some(LookEntry { at, look: look.clone(), count });
         entry.touched = entry.touched.max(at);
         self.tasks.looked.insert(key);
-        self.agenda.looked(key, at);
+        self.scheduler.looked(key, at);
     }
 
     /// A look at a task of which nothing can be read: it outranks earlier ones, which are no longer how it is.
@@ -415,19 +415,19 @@ impl NodeMap {
         entry.touched = entry.touched.max(at);
         self.tasks.looked.insert(key);
         self.consider_leaving(key);
-        self.agenda.looked(key, at);
+        self.scheduler.looked(key, at);
     }
 
     /// A file of a process does not answer, or does again.
     pub(super) fn process_doubted(&mut self, pid: u32, at: BootNs) {
         let keys: Vec<TaskKey> = self.tasks.of(pid).map(|entry| entry.key).collect();
         for key in keys {
-            self.agenda.doubt(key, at);
+            self.scheduler.doubt(key, at);
         }
     }
 
     pub(super) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
-        self.agenda.named(&key);
+        self.scheduler.named(&key);
         let Some(entry) = self.tasks.entries.get_mut(&key) else { return };
         let path: Rc<str> = Rc::from(path);
         entry.learn_cgroup(path.clone());
@@ -467,7 +467,7 @@ impl NodeMap {
     /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.
     pub(super) fn doubt_tasks(&mut self, began: BootNs) {
         for key in self.untouched_since(began) {
-            self.agenda.doubt(key, began);
+            self.scheduler.doubt(key, began);
         }
     }
 

@@ -1,5 +1,5 @@
 //! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
-//! out of order in `order`, random lives in `model`, links and routes in `wiring`, who meets whom in `reach`.
+//! out of order in `order`, random lives in `model`, links and routes in `topology`, who meets whom in `reach`.
 
 mod addresses;
 mod blocks;
@@ -14,8 +14,8 @@ mod order;
 mod owner;
 mod reach;
 mod runs;
+mod topology;
 mod verdict;
-mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::dispute::has;
+use super::super::ipam_mismatch::has;
 use super::super::{AddressEntry, netns::Netns};
 use super::super::{Identity, NetnsId, NodeMap, Table};
 use super::plan::{DevId, Plan};

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use super::living::Living;
 use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
-use crate::cluster::world::{Bounds, Look, Pod};
+use crate::cluster::snapshot::{Bounds, Look, Pod};
 use crate::finding::Severity;
 use crate::remedy::{Step, said, text};
 use crate::sources::kubernetes::whereabouts::Range;

@@ -16,9 +16,9 @@ const MAX_NUMBERS: usize = 256;
 
 /// How often each number of each netns was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Strangers(Table<NetnsId, BTreeMap<i32, usize>>);
+pub(super) struct UnresolvedPeers(Table<NetnsId, BTreeMap<i32, usize>>);
 
-impl Strangers {
+impl UnresolvedPeers {
     /// How long to wait before this number is asked for; `None` when that was in vain too often.
     fn pause(&mut self, id: NetnsId, nsid: i32) -> Option<u64> {
         let numbers = self.0.entry(id).or_default();
@@ -53,33 +53,33 @@ impl NodeMap {
     /// A link was told of.
     pub(super) fn met(&mut self, id: NetnsId, link: &Link, at: BootNs) {
         let Some(nsid) = self.stranger(id, link) else { return };
-        if let Some(pause) = self.strangers.pause(id, nsid) {
-            self.agenda.meet(id, at.plus(pause));
+        if let Some(pause) = self.unresolved_peers.pause(id, nsid) {
+            self.scheduler.meet(id, at.plus(pause));
         }
     }
 
     /// Asks for the other ends of links that are still unknown.
     pub(super) fn want_strangers(&mut self, now: BootNs, wants: &mut Vec<Want>) {
-        while let Some(id) = self.agenda.next_stranger(now) {
+        while let Some(id) = self.scheduler.next_stranger(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
             let unknown: Vec<i32> =
                 entry.links().filter_map(|known| self.stranger(id, &known.link)).collect();
             let (names, mut numbers, mut again) = (entry.names, BTreeSet::new(), None);
             for nsid in unknown {
-                if numbers.contains(&nsid) || self.strangers.pause(id, nsid).is_none() {
+                if numbers.contains(&nsid) || self.unresolved_peers.pause(id, nsid).is_none() {
                     continue;
                 }
                 numbers.insert(nsid);
-                if let Some(tries) = self.strangers.0.get_mut(&id) {
+                if let Some(tries) = self.unresolved_peers.0.get_mut(&id) {
                     *tries.entry(nsid).or_default() += 1;
                 }
-                again = again.max(self.strangers.pause(id, nsid));
+                again = again.max(self.unresolved_peers.pause(id, nsid));
             }
             if !numbers.is_empty() {
                 wants.push(Want::Peers { netns: names, doors: self.doors(id), numbers });
             }
             if let Some(pause) = again {
-                self.agenda.meet(id, now.plus(pause));
+                self.scheduler.meet(id, now.plus(pause));
             }
         }
     }

@@ -7,17 +7,17 @@ use crate::fact::{BootNs, NetnsRef, RouteKey, TaskKey};
 
 use super::{AddressId, NetnsId, Table};
 
-/// What was deleted lately, and when. Bounded: beyond [`Graves::MAX`] the oldest are forgotten, which a
+/// What was deleted lately, and when. Bounded: beyond [`Tombstones::MAX`] the oldest are forgotten, which a
 /// dump slower than that many deletions would have to survive; none is.
 #[derive(Debug, Default)]
-pub(super) struct Graves {
-    entries: Table<Grave, BootNs>,
-    order: VecDeque<(Grave, BootNs)>,
+pub(super) struct Tombstones {
+    entries: Table<Tombstone, BootNs>,
+    order: VecDeque<(Tombstone, BootNs)>,
 }
 
 /// What can be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Grave {
+pub(super) enum Tombstone {
     Cookie(u64),
     /// One whose end was told by another name, or concluded: that name may have been another's by then.
     PerhapsCookie(u64),
@@ -30,10 +30,10 @@ pub(super) enum Grave {
     Task(TaskKey),
 }
 
-impl Graves {
+impl Tombstones {
     const MAX: usize = 8192;
 
-    pub(super) fn dig(&mut self, grave: Grave, at: BootNs) {
+    pub(super) fn dig(&mut self, grave: Tombstone, at: BootNs) {
         self.entries.insert(grave, at);
         self.order.push_back((grave, at));
         while self.order.len() > Self::MAX {
@@ -46,7 +46,7 @@ impl Graves {
 
     /// What was deleted in one entry was deleted in the other: they are one netns.
     pub(super) fn rehome(&mut self, from: NetnsId, to: NetnsId) {
-        let moved: Vec<(Grave, BootNs)> = self
+        let moved: Vec<(Tombstone, BootNs)> = self
             .order
             .iter()
             .filter_map(|(grave, at)| Some((grave.rehomed(from, to)?, *at)))
@@ -57,14 +57,14 @@ impl Graves {
     }
 
     /// Whether this was deleted at `at` or later.
-    pub(super) fn covers(&self, grave: Grave, at: BootNs) -> bool {
+    pub(super) fn covers(&self, grave: Tombstone, at: BootNs) -> bool {
         self.entries.get(&grave).is_some_and(|dug| *dug >= at)
     }
 
     /// The end of a netns, as it was told.
     pub(super) fn netns(&mut self, names: &NetnsRef, at: BootNs) {
         if let Some(cookie) = names.cookie {
-            self.dig(Grave::Cookie(cookie), at);
+            self.dig(Tombstone::Cookie(cookie), at);
         }
         self.netns_removed(&NetnsRef { cookie: None, ..*names }, at);
     }
@@ -73,13 +73,13 @@ impl Graves {
     /// word is stamped when it is read, which may be after the nsid was given out again.
     pub(super) fn netns_removed(&mut self, names: &NetnsRef, at: BootNs) {
         if let Some(cookie) = names.cookie {
-            self.dig(Grave::PerhapsCookie(cookie), at);
+            self.dig(Tombstone::PerhapsCookie(cookie), at);
         }
         if let Some(inode) = names.inode {
-            self.dig(Grave::Inode(inode), at);
+            self.dig(Tombstone::Inode(inode), at);
         }
         if let Some(nsid) = names.nsid {
-            self.dig(Grave::Nsid(nsid), at);
+            self.dig(Tombstone::Nsid(nsid), at);
         }
     }
 
@@ -87,30 +87,32 @@ impl Graves {
     /// somebody's who died after `at`.
     pub(super) fn buried(&self, names: &NetnsRef, at: BootNs) -> bool {
         if let Some(cookie) = names.cookie {
-            return self.entries.contains_key(&Grave::Cookie(cookie))
-                || self.covers(Grave::PerhapsCookie(cookie), at);
+            return self.entries.contains_key(&Tombstone::Cookie(cookie))
+                || self.covers(Tombstone::PerhapsCookie(cookie), at);
         }
-        names.inode.is_some_and(|inode| self.covers(Grave::Inode(inode), at))
-            || names.nsid.is_some_and(|nsid| self.covers(Grave::Nsid(nsid), at))
+        names.inode.is_some_and(|inode| self.covers(Tombstone::Inode(inode), at))
+            || names.nsid.is_some_and(|nsid| self.covers(Tombstone::Nsid(nsid), at))
     }
 
     pub(super) fn task(&mut self, task: TaskKey, at: BootNs) {
-        self.dig(Grave::Task(task), at);
+        self.dig(Tombstone::Task(task), at);
     }
 
     pub(super) fn task_buried(&self, task: TaskKey, at: BootNs) -> bool {
-        self.covers(Grave::Task(task), at)
+        self.covers(Tombstone::Task(task), at)
     }
 }
 
-impl Grave {
+impl Tombstone {
     /// The same in another netns; `None` when it is not in `from`.
     fn rehomed(self, from: NetnsId, to: NetnsId) -> Option<Self> {
         Some(match self {
-            Grave::Link(id, ifindex) if id == from => Grave::Link(to, ifindex),
-            Grave::Address(id, key) if id == from => Grave::Address(to, key),
-            Grave::Neighbour(id, ifindex, ip) if id == from => Grave::Neighbour(to, ifindex, ip),
-            Grave::Route(id, key) if id == from => Grave::Route(to, key),
+            Tombstone::Link(id, ifindex) if id == from => Tombstone::Link(to, ifindex),
+            Tombstone::Address(id, key) if id == from => Tombstone::Address(to, key),
+            Tombstone::Neighbour(id, ifindex, ip) if id == from => {
+                Tombstone::Neighbour(to, ifindex, ip)
+            }
+            Tombstone::Route(id, key) if id == from => Tombstone::Route(to, key),
             _ => return None,
         })
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::Certainty;
-use crate::cluster::world::{Look, Pod};
+use crate::cluster::snapshot::{Look, Pod};
 use crate::remedy::said;
 
 /// The pods of a look.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Hop, Link, LinkDetail, NetnsRef, Route, RouteKey, Vlans};
 
-use super::graves::Grave;
+use super::tombstones::Tombstone;
 use super::{NetnsId, NodeMap};
 
 /// VLAN ranges kept per device: every other one of the 4,094.
@@ -23,7 +23,7 @@ const MAX_HOPS: usize = 16;
 
 /// The wiring of one netns.
 #[derive(Debug, Default)]
-pub(super) struct Wiring {
+pub(super) struct Topology {
     /// What it calls other netns.
     peers: BTreeMap<i32, NetnsId>,
     vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
@@ -34,7 +34,7 @@ pub(super) struct Wiring {
     routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
 }
 
-impl Wiring {
+impl Topology {
     /// The netns that it calls `nsid`, as far as it was told.
     pub(super) fn peer(&self, nsid: i32) -> Option<NetnsId> {
         self.peers.get(&nsid).copied()
@@ -59,7 +59,7 @@ impl Wiring {
     }
 
     /// Takes over what turned out to be the same netns's: the newer word wins.
-    pub(super) fn absorb(&mut self, other: Wiring) {
+    pub(super) fn absorb(&mut self, other: Topology) {
         self.peers.extend(other.peers);
         for (ifindex, vlans) in other.vlans {
             let own = self.vlans.entry(ifindex).or_default();
@@ -108,7 +108,7 @@ impl NodeMap {
         {
             peers.insert(nsid, peer);
             self.reach.rewired();
-            self.strangers.named(id, nsid);
+            self.unresolved_peers.named(id, nsid);
         }
     }
 
@@ -148,7 +148,7 @@ impl NodeMap {
             && wiring.asked.len() < MAX_ASKED
             && wiring.asked.insert(link.ifindex)
         {
-            self.agenda.doubted(id, entry.host, at.plus(SOON));
+            self.scheduler.doubted(id, entry.host, at.plus(SOON));
         }
     }
 
@@ -160,7 +160,7 @@ impl NodeMap {
         at: BootNs,
     ) {
         let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Link(id, ifindex), at) {
+        if self.tombstones.covers(Tombstone::Link(id, ifindex), at) {
             return;
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
@@ -176,7 +176,7 @@ impl NodeMap {
 
     pub(super) fn set_route(&mut self, netns: &NetnsRef, route: &Route, at: BootNs) {
         let Some(id) = self.resolve(netns, at) else { return };
-        if self.graves.covers(Grave::Route(id, route.key), at) {
+        if self.tombstones.covers(Tombstone::Route(id, route.key), at) {
             return;
         }
         let Some(entry) = self.netns.get_mut(&id) else { return };
@@ -209,7 +209,7 @@ impl NodeMap {
         at: BootNs,
     ) {
         let Some(id) = self.find(netns) else { return };
-        self.graves.dig(Grave::Route(id, *key), at);
+        self.tombstones.dig(Tombstone::Route(id, *key), at);
         let Some(entry) = self.netns.get_mut(&id) else { return };
         let Some((known, told)) = entry.wiring.routes.get_mut(key) else { return };
         if *told > at {

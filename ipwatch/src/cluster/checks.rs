@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 use self::living::Living;
 use super::remedy::Kubectl;
-use super::world::{Look, State};
+use super::snapshot::{Look, State};
 use crate::contract::{self, Cluster, ClusterFinding, ClusterRange};
 use crate::finding::Severity;
 use crate::remedy::Step;

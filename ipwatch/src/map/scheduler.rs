@@ -169,7 +169,7 @@ pub(super) struct Pending {
     threads: Queue<TaskKey>,
     fresh_leavers: Vec<(TaskKey, BootNs)>,
     /// Netns with links to others that are not known.
-    strangers: Queue<NetnsId>,
+    unresolved_peers: Queue<NetnsId>,
     unnamed: Queue<TaskKey>,
     unnamed_tries: Table<TaskKey, usize>,
 }
@@ -211,11 +211,11 @@ impl Pending {
 
     /// A link of it leads to a netns that is not known by then, perhaps.
     pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
-        self.strangers.hasten(id, due);
+        self.unresolved_peers.hasten(id, due);
     }
 
     pub(super) fn next_stranger(&mut self, now: BootNs) -> Option<NetnsId> {
-        self.strangers.pop(now)
+        self.unresolved_peers.pop(now)
     }
 
     pub(super) fn holder_appeared(&mut self, id: NetnsId, at: BootNs) {
@@ -274,7 +274,7 @@ impl Pending {
         self.adopted(id);
         self.search.cancel(&id);
         self.search_tries.remove(&id);
-        self.strangers.cancel(&id);
+        self.unresolved_peers.cancel(&id);
     }
 
     pub(super) fn unnamed(&mut self, task: TaskKey, at: BootNs) {
@@ -357,7 +357,7 @@ impl NodeMap {
         self.plan_looks(policy);
         let short = self.reread_short(now);
         let doubts = self.settle_doubts(now);
-        if self.agenda.host.take_if(|due| *due <= now).is_some() {
+        if self.scheduler.host.take_if(|due| *due <= now).is_some() {
             wants.push(Want::Host);
         }
         self.want_strangers(now, &mut wants);
@@ -370,10 +370,10 @@ impl NodeMap {
         let calls = self.tidy_calls(now);
         let ipam = self.settle_ipam(now, policy);
         let claims = self.settle_claims(now);
-        let silence = self.silence.settle(now);
+        let silence = self.unanswered.settle(now);
         let orphans = self.settle_orphans(now, policy);
         let overlap = self.next_overlap(now);
-        let pending = &self.agenda;
+        let pending = &self.scheduler;
         let next = [
             pending.adopt.next(),
             pending.host,
@@ -382,7 +382,7 @@ impl NodeMap {
             pending.threads.next(),
             pending.walk,
             pending.unnamed.next(),
-            pending.strangers.next(),
+            pending.unresolved_peers.next(),
             runtimes,
             mounts,
             self.teardowns.due(),
@@ -401,8 +401,8 @@ impl NodeMap {
     /// Opens and dumps every netns once more: events were lost.
     pub fn reopen_all(&mut self, now: BootNs) {
         for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
-            self.agenda.adopt_tries.remove(&entry.id);
-            self.agenda.adopt.set(entry.id, now);
+            self.scheduler.adopt_tries.remove(&entry.id);
+            self.scheduler.adopt.set(entry.id, now);
         }
     }
 
@@ -411,9 +411,9 @@ impl NodeMap {
     fn reopen_named(&mut self, now: BootNs) {
         for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
-                self.agenda.adopt_tries.remove(&entry.id);
-                self.agenda.adopt.set(entry.id, now);
-            } else if let Some(tries) = self.agenda.adopt_tries.get_mut(&entry.id) {
+                self.scheduler.adopt_tries.remove(&entry.id);
+                self.scheduler.adopt.set(entry.id, now);
+            } else if let Some(tries) = self.scheduler.adopt_tries.get_mut(&entry.id) {
                 tries.doubted |= tries.failed >= TRIES_BEFORE_DOUBT;
             }
         }
@@ -421,22 +421,22 @@ impl NodeMap {
 
     /// Plans every look anew, by a policy that has changed.
     pub fn replan(&mut self) {
-        let pending = &mut self.agenda;
+        let pending = &mut self.scheduler;
         pending.to_plan.extend(pending.plans.keys().map(|task| (*task, None)));
     }
 
     /// Whether a netns is there that was neither opened nor twice tried in vain.
     #[must_use]
     pub fn has_unopened(&self) -> bool {
-        self.agenda.adopt.due.keys().any(|id| {
-            self.agenda.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
+        self.scheduler.adopt.due.keys().any(|id| {
+            self.scheduler.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
                 && self.netns.get(id).is_some_and(|entry| !entry.dumped)
         })
     }
 
     /// A look could not be taken: when to try again is planned as after one that told nothing.
     fn plan_looks(&mut self, policy: &Policy) {
-        let pending = &mut self.agenda;
+        let pending = &mut self.scheduler;
         for (task, looked) in std::mem::take(&mut pending.to_plan) {
             pending.plan(task, looked, policy, self.sight.release);
         }
@@ -447,41 +447,41 @@ impl NodeMap {
 
     fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Want>) {
         let mut doubt = false;
-        while let Some(id) = self.agenda.adopt.pop(now) {
+        while let Some(id) = self.scheduler.adopt.pop(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
-            let tries = self.agenda.adopt_tries.entry(id).or_default();
+            let tries = self.scheduler.adopt_tries.entry(id).or_default();
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
                 doubt |= tries.failed >= TRIES_BEFORE_DOUBT && !tries.doubted;
                 let pause = tries.pause();
-                self.agenda.adopt.set(id, now.plus(pause));
-                self.agenda.walk.get_or_insert(now);
+                self.scheduler.adopt.set(id, now.plus(pause));
+                self.scheduler.walk.get_or_insert(now);
                 continue;
             }
             let again = tries.failed > 0;
             tries.asked = true;
-            self.agenda.adopt.set(id, now.plus(ADOPT_UNANSWERED));
+            self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
             let doors = self.doors(id);
             // The second try at a door that may not exist: only a search can find another.
             if doors == [Door::Handle] && again {
-                self.agenda.search.hasten(id, now);
+                self.scheduler.search.hasten(id, now);
             }
             wants.push(Want::Adopt { netns: entry.names, doors });
         }
         // Where ends are told, an inode is known to be free.
-        if doubt && !self.sight.teardown_end && self.agenda.doubts_from <= now {
-            self.agenda.doubts_from = now.plus(DOUBTS_EVERY);
+        if doubt && !self.sight.teardown_end && self.scheduler.doubts_from <= now {
+            self.scheduler.doubts_from = now.plus(DOUBTS_EVERY);
             self.reopen_named(now);
         }
-        if self.agenda.walk.is_some_and(|due| due <= now) {
+        if self.scheduler.walk.is_some_and(|due| due <= now) {
             wants.push(Want::Walk);
-            let pause = WALK_PAUSES[self.agenda.walk_tries.min(WALK_PAUSES.len() - 1)];
-            self.agenda.walk_tries += 1;
+            let pause = WALK_PAUSES[self.scheduler.walk_tries.min(WALK_PAUSES.len() - 1)];
+            self.scheduler.walk_tries += 1;
             let nameless = self.netns.values().any(|entry| {
                 entry.names.cookie.is_none() && entry.names.inode.is_none() && !entry.dumped
             });
-            self.agenda.walk = nameless.then(|| now.plus(pause));
+            self.scheduler.walk = nameless.then(|| now.plus(pause));
             if !nameless {
-                self.agenda.walk_tries = 0;
+                self.scheduler.walk_tries = 0;
             }
         }
     }
@@ -497,7 +497,7 @@ impl NodeMap {
 
     fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Want>) {
         let mut netns = Vec::new();
-        while let Some(id) = self.agenda.search.pop(now) {
+        while let Some(id) = self.scheduler.search.pop(now) {
             // What is not searched for any more is not without tasks.
             self.changes.mark(Kinds::NETNS);
             let Some(entry) = self.netns.get(&id) else { continue };
@@ -505,10 +505,10 @@ impl NodeMap {
             if needless || entry.dying.is_some() {
                 continue;
             }
-            let tries = self.agenda.search_tries.entry(id).or_default();
+            let tries = self.scheduler.search_tries.entry(id).or_default();
             let pause = SEARCH_PAUSES[(*tries).min(SEARCH_PAUSES.len() - 1)];
             *tries += 1;
-            self.agenda.search.set(id, now.plus(pause));
+            self.scheduler.search.set(id, now.plus(pause));
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
                 netns.push(entry.names);
             }
@@ -520,24 +520,24 @@ impl NodeMap {
 
     fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Want>) {
         const RETRY: u64 = 2 * SEC;
-        while let Some(task) = self.agenda.looks.pop(now) {
+        while let Some(task) = self.scheduler.looks.pop(now) {
             // Put back at once, for the case that no answer comes.
-            self.agenda.looks.set(task, now.plus(RETRY));
+            self.scheduler.looks.set(task, now.plus(RETRY));
             wants.push(Want::Look { task });
         }
-        while let Some(leader) = self.agenda.threads.pop(now) {
+        while let Some(leader) = self.scheduler.threads.pop(now) {
             wants.push(Want::Threads { pid: leader.pid });
         }
         for _ in 0..NAMES_A_TURN {
-            let Some(task) = self.agenda.unnamed.pop(now) else { break };
-            let tries = self.agenda.unnamed_tries.entry(task).or_default();
+            let Some(task) = self.scheduler.unnamed.pop(now) else { break };
+            let tries = self.scheduler.unnamed_tries.entry(task).or_default();
             // A task in no container's cgroup stays unnamed: an answer or three questions, then peace.
             if let Some(pause) = NAME_PAUSES.get(*tries) {
                 *tries += 1;
-                self.agenda.unnamed.set(task, now.plus(*pause));
+                self.scheduler.unnamed.set(task, now.plus(*pause));
                 wants.push(Want::Cgroup { task });
             } else {
-                self.agenda.unnamed_tries.remove(&task);
+                self.scheduler.unnamed_tries.remove(&task);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::fact::BootNs;
 
-use super::graves::Grave;
+use super::tombstones::Tombstone;
 use super::{AddressId, NetnsId, NodeMap};
 
 /// How far apart the two may come: both are read by one task, each from a queue of its own.
@@ -27,9 +27,9 @@ struct Doubt {
 
 /// What no probe has confirmed yet, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(VecDeque<Doubt>);
+pub(super) struct Unconfirmed(VecDeque<Doubt>);
 
-impl Doubts {
+impl Unconfirmed {
     /// Netlink has said that an address is there, or gone, and the map knows otherwise.
     pub(super) fn raise(&mut self, netns: NetnsId, key: AddressId, there: bool, at: BootNs) {
         if self.0.len() == MOST {
@@ -46,23 +46,23 @@ impl Doubts {
 impl NodeMap {
     /// Looks at the doubts that no probe has settled by now; when the next one is due.
     pub(super) fn settle_doubts(&mut self, now: BootNs) -> Option<BootNs> {
-        while self.doubts.due().is_some_and(|due| due <= now) {
-            let Some(doubt) = self.doubts.0.pop_front() else { break };
+        while self.netlink_reconcile.due().is_some_and(|due| due <= now) {
+            let Some(doubt) = self.netlink_reconcile.0.pop_front() else { break };
             let Some(entry) = self.netns.get(&doubt.netns) else { continue };
             let known = entry.addresses.get(&doubt.key);
             // What a probe told shortly before is what netlink repeated, or newer than that.
             let lately = BootNs(doubt.at.0.saturating_sub(APART));
             let missed = if doubt.there {
-                let buried = Grave::Address(doubt.netns, doubt.key);
-                known.is_none() && !self.graves.covers(buried, lately)
+                let buried = Tombstone::Address(doubt.netns, doubt.key);
+                known.is_none() && !self.tombstones.covers(buried, lately)
             } else {
                 known.is_some_and(|known| known.touched < lately)
             };
             if !missed || entry.dying.is_some() {
                 continue;
             }
-            self.agenda.doubted(doubt.netns, entry.host, now);
+            self.scheduler.doubted(doubt.netns, entry.host, now);
         }
-        self.doubts.due()
+        self.netlink_reconcile.due()
     }
 }

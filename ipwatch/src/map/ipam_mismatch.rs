@@ -35,7 +35,7 @@ const ASKED: usize = 64;
 
 /// An IP that is up in one place and reserved for another, or for nobody.
 #[derive(Debug)]
-pub struct Dispute<'a> {
+pub struct IpamMismatch<'a> {
     /// The IP.
     pub ip: IpAddr,
     /// Who has it.
@@ -232,7 +232,7 @@ impl NodeMap {
     }
 
     /// Everything that is in dispute, whether or not it counts yet, and whether that is all.
-    fn all_disputes(&self, now: BootNs) -> (Vec<Dispute<'_>>, bool) {
+    fn all_disputes(&self, now: BootNs) -> (Vec<IpamMismatch<'_>>, bool) {
         let mut found = Vec::new();
         for ip in &self.ipam.doubtful {
             for holder in self.holders_of(*ip) {
@@ -263,7 +263,7 @@ impl NodeMap {
         ip: IpAddr,
         holder: &'a Netns,
         now: BootNs,
-        found: &mut Vec<Dispute<'a>>,
+        found: &mut Vec<IpamMismatch<'a>>,
     ) {
         let reserved: Vec<&ReservationEntry> = self.reservations_of(ip).collect();
         // Its own is there: whoever else reserves the IP does so in another network.
@@ -279,7 +279,7 @@ impl NodeMap {
         let freed = own.filter(|release| address <= release.at);
         let mut tell = |grounds, store: &str, since: BootNs, pause: u64| {
             let from = self.counts_from(holder, freed, store, since, pause, now);
-            found.push(Dispute { ip, holder, grounds, since, from });
+            found.push(IpamMismatch { ip, holder, grounds, since, from });
         };
         if let Some(release) = freed {
             tell(Grounds::Released(release), &release.was.store, release.at, SETTLE);
@@ -414,7 +414,7 @@ impl NodeMap {
 
     /// What is in dispute at `now`.
     #[must_use]
-    pub fn disputes(&self, now: BootNs) -> Vec<Dispute<'_>> {
+    pub fn disputes(&self, now: BootNs) -> Vec<IpamMismatch<'_>> {
         let (mut found, _) = self.all_disputes(now);
         found.retain(|dispute| dispute.from <= now);
         found

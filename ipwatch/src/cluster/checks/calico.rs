@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl};
-use crate::cluster::world::{Block, CalicoAllocation, CalicoPool, Look, State};
+use crate::cluster::snapshot::{Block, CalicoAllocation, CalicoPool, Look, State};
 use crate::contract::ClusterRange;
 use crate::finding::Severity;
 use crate::remedy::{Step, said, text, value};
@@ -176,7 +176,7 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
     if !allocated.iter().any(|ip| !living.at(*ip).is_empty()) {
         return;
     }
-    let alive = |pod: &&crate::cluster::world::Pod| {
+    let alive = |pod: &&crate::cluster::snapshot::Pod| {
         !pod.ended && !pod.host_network && !pod.deleting && !living.is_node_gone(&pod.node)
     };
     for pod in look.pods.items.iter().filter(alive) {

@@ -82,11 +82,11 @@ pub enum LostWhat {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Late {
+pub(super) struct LateDels {
     dels: VecDeque<LateDel>,
 }
 
-impl Late {
+impl LateDels {
     /// Notes a loss of a sandbox with every late DEL that may be why.
     fn lost(&mut self, successor: &str, at: BootNs, what: &LostWhat) {
         for del in &mut self.dels {
@@ -101,7 +101,7 @@ impl Late {
 impl NodeMap {
     pub(super) fn late_del_began(&mut self, call: &CniCall, at: BootNs) {
         // A loss stands for as long as it is one: nothing else tells of it.
-        self.late.dels.retain(|del| !del.lost.is_empty() || at.since(del.began) < REMEMBERED);
+        self.late_dels.dels.retain(|del| !del.lost.is_empty() || at.since(del.began) < REMEMBERED);
         let (CniCommand::Del, Some(old)) = (call.command, &call.container_id) else { return };
         let Some(pod) = call.pod.clone().or_else(|| self.pod_of(old)) else { return };
         let Some(successor) = self.successor(old, &pod) else { return };
@@ -111,17 +111,17 @@ impl NodeMap {
                 && del.successor == successor
                 && del.ended.is_none_or(|e| at.since(e.at) < AFTER)
         };
-        if let Some(del) = self.late.dels.iter_mut().find(same) {
+        if let Some(del) = self.late_dels.dels.iter_mut().find(same) {
             if del.ended.is_some() {
                 (del.task, del.ended) = (call.task, None);
             }
             return;
         }
-        if self.late.dels.len() >= MOST {
-            let idle = self.late.dels.iter().position(|del| del.lost.is_empty()).unwrap_or(0);
-            self.late.dels.remove(idle);
+        if self.late_dels.dels.len() >= MOST {
+            let idle = self.late_dels.dels.iter().position(|del| del.lost.is_empty()).unwrap_or(0);
+            self.late_dels.dels.remove(idle);
         }
-        self.late.dels.push_back(LateDel {
+        self.late_dels.dels.push_back(LateDel {
             task: call.task,
             plugin: call.plugin.clone(),
             old: old.clone(),
@@ -134,7 +134,7 @@ impl NodeMap {
     }
 
     pub(super) fn late_del_ended(&mut self, task: TaskKey, end: CallEnd) {
-        if let Some(del) = self.late.dels.iter_mut().find(|del| del.task == task) {
+        if let Some(del) = self.late_dels.dels.iter_mut().find(|del| del.task == task) {
             del.ended = Some(end);
         }
     }
@@ -177,7 +177,7 @@ impl NodeMap {
 
     /// A store has let go of something: whose loss is it?
     pub(super) fn note_release(&mut self, was: &ReservationEntry, at: BootNs) {
-        if self.late.dels.is_empty() {
+        if self.late_dels.dels.is_empty() {
             return;
         }
         let what = LostWhat::Reservation {
@@ -193,7 +193,7 @@ impl NodeMap {
         // A store that names pods alone does not say whose of the two it was: the one that has the IP.
         let losers = of.map_or(holders, |of| vec![of]);
         for loser in losers {
-            self.late.lost(&loser, at, &what);
+            self.late_dels.lost(&loser, at, &what);
         }
     }
 
@@ -205,11 +205,11 @@ impl NodeMap {
                 && was.container.as_ref().is_none_or(|id| *id == del.successor)
         };
         let losers: BTreeSet<String> =
-            self.late.dels.iter().filter(same).map(|del| del.successor.clone()).collect();
+            self.late_dels.dels.iter().filter(same).map(|del| del.successor.clone()).collect();
         let ip = was.ips.first().copied();
         let what = LostWhat::Endpoint { ip, store: was.store.clone(), key: was.key.clone() };
         for loser in losers {
-            self.late.lost(&loser, at, &what);
+            self.late_dels.lost(&loser, at, &what);
         }
     }
 
@@ -221,16 +221,16 @@ impl NodeMap {
         by: &'static str,
         at: BootNs,
     ) {
-        if self.late.dels.is_empty() || !super::netns::is_routable(ip) {
+        if self.late_dels.dels.is_empty() || !super::netns::is_routable(ip) {
             return;
         }
         let Some(netns) = self.netns.get(&id).filter(|netns| netns.dying.is_none()) else { return };
         let Some(owner) = netns.owner().map(|owner| owner.sandbox.clone()) else { return };
-        self.late.lost(&owner, at, &LostWhat::Address { ip, netns: id, by });
+        self.late_dels.lost(&owner, at, &LostWhat::Address { ip, netns: id, by });
     }
 
     /// DELs of old sandboxes of pods with a newer one that lives.
     pub fn late_dels(&self) -> impl Iterator<Item = &LateDel> {
-        self.late.dels.iter()
+        self.late_dels.dels.iter()
     }
 }

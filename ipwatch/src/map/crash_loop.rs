@@ -36,7 +36,7 @@ pub struct Attempt {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Loops {
+pub(super) struct CrashLoops {
     /// By UID, else by namespace and name: a pod of a StatefulSet that is made anew has another UID.
     pods: BTreeMap<String, Loop>,
 }
@@ -45,7 +45,7 @@ fn key(pod: &PodName) -> String {
     pod.uid.clone().unwrap_or_else(|| format!("{}/{}", pod.namespace, pod.name))
 }
 
-impl Loops {
+impl CrashLoops {
     pub(super) fn note(&mut self, pod: &PodName, sandbox: &Sandbox, made: BootNs) {
         let key = key(pod);
         if !self.pods.contains_key(&key) && self.pods.len() >= MAX_PODS {
@@ -74,6 +74,6 @@ impl Loops {
 impl NodeMap {
     /// Pods of which more than one sandbox was made lately.
     pub fn loops(&self) -> impl Iterator<Item = &Loop> {
-        self.runtimes.loops.pods.values()
+        self.runtimes.crash_loops.pods.values()
     }
 }

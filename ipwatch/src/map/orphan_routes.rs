@@ -30,7 +30,7 @@ pub struct OrphanRoute {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Orphans {
+pub(super) struct OrphanRoutes {
     routes: BTreeMap<RouteKey, OrphanRoute>,
     looked: BootNs,
 }
@@ -42,29 +42,29 @@ impl NodeMap {
         let host = self.netns.get(&self.host()?)?;
         if !host.wiring.routes().any(|(key, ..)| key.prefix_len > 0) {
             // The last one may have been one of these.
-            if !self.orphans.routes.is_empty() {
-                self.orphans.routes.clear();
+            if !self.orphan_routes.routes.is_empty() {
+                self.orphan_routes.routes.clear();
                 self.changes.mark(Kinds::ROUTES);
             }
             return None;
         }
         let pause = policy.leak_age / LOOKS;
-        if now.since(self.orphans.looked) >= pause {
+        if now.since(self.orphan_routes.looked) >= pause {
             let mut routes: BTreeMap<RouteKey, OrphanRoute> =
                 self.find_orphans(now).into_iter().map(|one| (one.to, one)).collect();
             for (key, one) in &mut routes {
-                if let Some(known) = self.orphans.routes.get(key)
+                if let Some(known) = self.orphan_routes.routes.get(key)
                     && (known.ifindex, known.netns) == (one.ifindex, one.netns)
                 {
                     one.since = known.since;
                 }
             }
-            if self.orphans.routes != routes {
+            if self.orphan_routes.routes != routes {
                 self.changes.mark(Kinds::ROUTES);
             }
-            self.orphans = Orphans { routes, looked: now };
+            self.orphan_routes = OrphanRoutes { routes, looked: now };
         }
-        Some(self.orphans.looked.plus(pause))
+        Some(self.orphan_routes.looked.plus(pause))
     }
 
     fn find_orphans(&self, now: BootNs) -> Vec<OrphanRoute> {
@@ -112,13 +112,13 @@ impl NodeMap {
 
     /// Routes that have been without their IP since this long.
     pub fn orphan_routes(&self, now: BootNs, age: u64) -> impl Iterator<Item = &OrphanRoute> {
-        self.orphans.routes.values().filter(move |one| now.since(one.since) >= age)
+        self.orphan_routes.routes.values().filter(move |one| now.since(one.since) >= age)
     }
 
     /// When the next of them will have been without it for this long.
     #[must_use]
     pub fn next_orphan_route(&self, now: BootNs, age: u64) -> Option<BootNs> {
-        let due = self.orphans.routes.values().map(|one| one.since.plus(age));
+        let due = self.orphan_routes.routes.values().map(|one| one.since.plus(age));
         due.filter(|due| *due > now).min()
     }
 

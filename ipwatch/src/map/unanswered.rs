@@ -36,7 +36,7 @@ type Key = (NetnsId, u32, IpAddr);
 
 /// An entry without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silence {
+pub struct Unanswered {
     /// Since when.
     pub since: BootNs,
     /// Last time that the entry changed.
@@ -63,8 +63,8 @@ pub struct Fixed {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Silences {
-    silent: BTreeMap<Key, Silence>,
+pub(super) struct UnansweredEntries {
+    silent: BTreeMap<Key, Unanswered>,
     fixed: BTreeMap<Key, Fixed>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Place {
     pub(super) dumped: bool,
 }
 
-impl Silence {
+impl Unanswered {
     /// From when on it is no answer that is late.
     fn counts_from(&self) -> BootNs {
         match self.asked {
@@ -89,7 +89,7 @@ impl Silence {
     }
 }
 
-impl Silences {
+impl UnansweredEntries {
     pub(super) fn told(&mut self, id: NetnsId, new: &Neighbour, place: Place, at: BootNs) {
         let Place { confirmed, host, dumped } = place;
         let key = (id, new.ifindex, new.ip);
@@ -126,7 +126,7 @@ impl Silences {
         if !self.silent.contains_key(&key) {
             make_room(&mut self.silent, key.0, |known| known.changed);
         }
-        let known = self.silent.entry(key).or_insert(Silence {
+        let known = self.silent.entry(key).or_insert(Unanswered {
             since: at,
             changed: at,
             failures: 0,
@@ -189,7 +189,7 @@ impl Silences {
 
     /// When the next one begins to count, or to be stale.
     fn due(&self, now: BootNs) -> Option<BootNs> {
-        let counts = self.silent.values().map(Silence::counts_from);
+        let counts = self.silent.values().map(Unanswered::counts_from);
         let stale = self.silent.values().map(|known| known.changed.plus(STALE));
         let missed = self.fixed.values().filter_map(|known| Some(known.lost?.plus(MISSED)));
         counts.chain(stale).chain(missed).filter(|due| *due > now).min()
@@ -217,19 +217,20 @@ impl NodeMap {
     /// When the next entry without an answer, or permanent one that is gone, begins to count, or counts no more.
     #[must_use]
     pub fn next_silence(&self, now: BootNs) -> Option<BootNs> {
-        self.silence.due(now)
+        self.unanswered.due(now)
     }
 
     /// Entries that had no answer, in any netns: its id, the device, the IP.
-    pub fn silent(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Silence)> {
-        let counts =
-            move |known: &Silence| known.counts_from() <= now && now.since(known.changed) < STALE;
-        self.silence.silent.iter().filter(move |(_, known)| counts(known))
+    pub fn silent(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Unanswered)> {
+        let counts = move |known: &Unanswered| {
+            known.counts_from() <= now && now.since(known.changed) < STALE
+        };
+        self.unanswered.silent.iter().filter(move |(_, known)| counts(known))
     }
 
     /// Permanent entries of pods that are gone, or name another MAC.
     pub fn unfixed(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Fixed)> {
         let missed = move |known: &Fixed| known.lost.is_some_and(|lost| lost.plus(MISSED) <= now);
-        self.silence.fixed.iter().filter(move |(_, known)| missed(known))
+        self.unanswered.fixed.iter().filter(move |(_, known)| missed(known))
     }
 }

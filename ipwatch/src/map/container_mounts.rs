@@ -59,7 +59,7 @@ impl Stage {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Leftovers {
+pub(super) struct ContainerMounts {
     suspects: BTreeMap<String, Stage>,
     mounts: BTreeMap<(String, u64, String), Leftover>,
     searched: BootNs,
@@ -68,7 +68,7 @@ pub(super) struct Leftovers {
     changed: bool,
 }
 
-impl Leftovers {
+impl ContainerMounts {
     /// It died.
     pub(super) fn suspect(&mut self, id: &str, dead: BootNs) {
         if !self.suspects.contains_key(id) && self.suspects.len() < MAX_SUSPECTS {
@@ -164,7 +164,7 @@ impl Leftovers {
 
 impl NodeMap {
     pub(super) fn set_container_mount(&mut self, mount: &ContainerMount, at: BootNs) {
-        let Leftovers { mounts, .. } = &mut self.leftovers;
+        let ContainerMounts { mounts, .. } = &mut self.container_mounts;
         let key = (mount.container_id.clone(), mount.mount_ns, mount.path.clone());
         let first_seen = mounts.get(&key).map_or(at, |known| known.first_seen);
         if mounts.len() < MAX_MOUNTS || mounts.contains_key(&key) {
@@ -175,7 +175,7 @@ impl NodeMap {
     /// A search has ended, which told what it found with times not before `began`.
     pub(super) fn container_mounts_searched(&mut self, ids: &[String], complete: bool, at: BootNs) {
         for id in ids {
-            self.leftovers.searched(id, complete, at);
+            self.container_mounts.searched(id, complete, at);
         }
     }
 
@@ -186,15 +186,15 @@ impl NodeMap {
         policy: &Policy,
         wants: &mut Vec<Want>,
     ) -> Option<BootNs> {
-        let ids = self.leftovers.due(now, policy);
+        let ids = self.container_mounts.due(now, policy);
         if !ids.is_empty() {
             wants.push(Want::ContainerMounts { ids });
         }
-        self.leftovers.next
+        self.container_mounts.next
     }
 
     /// Mounts of dead containers that the newest search found.
     pub fn leftovers(&self) -> impl Iterator<Item = &Leftover> {
-        self.leftovers.mounts.values()
+        self.container_mounts.mounts.values()
     }
 }

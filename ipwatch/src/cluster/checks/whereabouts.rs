@@ -7,7 +7,7 @@ use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::prefix::number;
 use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, sandbox};
-use crate::cluster::world::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
+use crate::cluster::snapshot::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::ClusterRange;
 use crate::fact::RangePart;
 use crate::finding::Severity;

@@ -6,7 +6,7 @@ use super::*;
 use crate::cluster::fixtures::{
     Told, calico, calico_pod, commands, crashed, lines, overlapping, pod, pool,
 };
-use crate::cluster::world::{Listed, State};
+use crate::cluster::snapshot::{Listed, State};
 use crate::contract::Step;
 
 #[test]
