@@ -4,6 +4,8 @@
 //! Every document is a [`Document`]: an envelope and one list. Fields that are unknown are absent.
 //! `docs/contract/*.json` holds one example of each, which the tests read.
 
+#![warn(missing_docs)]
+
 mod cluster;
 mod holder;
 mod prefix;

@@ -5,6 +5,8 @@
 //! so that a recording gives the findings that the daemon gave. No I/O, no clock, no tokio, no aya: what the outside has
 //! to do is in [`Effects`], and what comes of it comes back as facts.
 
+#![warn(missing_docs)]
+
 use std::collections::BTreeSet;
 
 use crate::clock::Calendar;

@@ -38,7 +38,6 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub enum Target {
     /// A file of a process, below `/proc/PID`.
     Process {
-        /// Which.
         pid: u32,
         /// The file's path there.
         file: String,

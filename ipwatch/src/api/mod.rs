@@ -42,12 +42,10 @@ pub enum Ask {
     Ipam {
         /// Within this prefix.
         ip: Option<Prefix>,
-        /// Of this network.
         network: Option<String>,
     },
     /// `check`: whether an IP can be given to a new container.
     Check {
-        /// The IP.
         ip: IpAddr,
         /// What this container has of it does not count.
         container: Option<String>,

@@ -60,7 +60,6 @@ pub(crate) enum Mark {
     Claimed,
     /// The plugin began to run.
     CallBegan,
-    /// It ended.
     CallEnded,
     /// The netns walk lists the netns.
     NetnsListed,
@@ -105,7 +104,6 @@ pub(super) struct Seen {
 pub(super) enum Who {
     /// Of a netns alone.
     Netns,
-    /// Of a task.
     Task(TaskKey),
     /// A plugin that began to run, and whether it is run for the canary's container.
     Call(TaskKey, bool),

@@ -28,7 +28,6 @@ pub(super) struct Pasted<'a> {
 struct Trouble {
     /// Any of these; of each, every part must be there. In lower case.
     says: &'static [&'static [&'static str]],
-    /// What it means.
     means: &'static str,
     /// The findings that may be behind it, the likeliest first; its runbook is the one to read.
     codes: &'static [Code],

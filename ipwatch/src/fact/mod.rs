@@ -11,6 +11,8 @@
 //!   path of a cgroup means.
 //! - The others: what each kind of fact is about.
 
+#![warn(missing_docs)]
+
 pub mod cgroup;
 mod cni;
 mod door;

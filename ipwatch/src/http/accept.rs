@@ -22,7 +22,6 @@ pub(crate) trait Listen {
     /// What one of them comes on.
     type Stream;
 
-    /// The next one.
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 

@@ -76,7 +76,6 @@ fn bytes(ip: IpAddr) -> (u8, [u8; 16]) {
 /// A tenure as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Its name.
     pub name: RowKey,
     /// Hash of the key it was opened with.
     pub hash: u128,

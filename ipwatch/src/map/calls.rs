@@ -42,7 +42,6 @@ pub struct CallEntry {
     pub call: CniCall,
     /// The run it works for: an IPAM plugin's main plugin.
     pub within: Option<TaskKey>,
-    /// When it began.
     pub began: BootNs,
     /// When and how it ended.
     pub ended: Option<CallEnd>,
@@ -51,7 +50,6 @@ pub struct CallEntry {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallEnd {
-    /// When.
     pub at: BootNs,
     /// Its exit status.
     pub status: Option<u32>,
@@ -88,9 +86,7 @@ pub struct CallHistory {
     pub pod: Option<PodName>,
     /// The newest path of its netns that any of them was given.
     pub netns_path: Option<String>,
-    /// Its ADDs.
     pub add: Went,
-    /// Its DELs.
     pub del: Went,
     /// DELs by the plugin that was run: a network may have several, and the first to fail ends the call.
     pub plugins: Vec<(Arc<str>, Went)>,

@@ -23,15 +23,12 @@ pub struct Tick(u64);
 pub struct Kinds(u16);
 
 impl Kinds {
-    /// None.
     pub const NONE: Self = Self(0);
     /// Netns: they come, go, are named, torn down and held; whose they are.
     pub const NETNS: Self = Self(1 << 0);
-    /// Addresses.
     pub const ADDRESSES: Self = Self(1 << 1);
     /// Links, VLANs, and what a netns calls others.
     pub const LINKS: Self = Self(1 << 2);
-    /// Routes.
     pub const ROUTES: Self = Self(1 << 3);
     /// Neighbour entries and claims.
     pub const NEIGHBOURS: Self = Self(1 << 4);
@@ -278,7 +275,6 @@ pub(crate) mod unmarked {
     /// What is left out.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Unmarked {
-        /// One kind.
         Kind(Kinds),
         /// The netns in which something has changed.
         Within,

@@ -52,7 +52,6 @@ pub(super) enum How {
 /// One MAC that claims an IP, and when it did so by what.
 #[derive(Debug, Clone)]
 pub struct Side {
-    /// The MAC.
     pub mac: Mac,
     /// First heard.
     pub first: BootNs,
@@ -83,7 +82,6 @@ pub struct Side {
 /// A device of this node that has the MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// Its netns.
     pub netns: NetnsId,
     /// Its index there.
     pub ifindex: u32,

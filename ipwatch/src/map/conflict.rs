@@ -53,7 +53,6 @@ pub struct Party {
 /// One IP and those that claim it, as one device of one netns heard it.
 #[derive(Debug, Clone)]
 pub struct Conflict {
-    /// The IP.
     pub ip: IpAddr,
     /// Where it was heard.
     pub netns: NetnsId,

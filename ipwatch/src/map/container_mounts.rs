@@ -26,7 +26,6 @@ const MAX_INCOMPLETE: u32 = 3;
 /// A mount of a dead container.
 #[derive(Debug, Clone)]
 pub struct Leftover {
-    /// The mount.
     pub mount: ContainerMount,
     /// First found.
     pub first_seen: BootNs,

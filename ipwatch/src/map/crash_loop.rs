@@ -16,7 +16,6 @@ const MAX_PODS: usize = 1024;
 /// A pod whose sandbox was made anew.
 #[derive(Debug, Clone)]
 pub struct Loop {
-    /// Which pod.
     pub pod: PodName,
     /// Who told.
     pub runtime: String,
@@ -27,11 +26,8 @@ pub struct Loop {
 /// One sandbox of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// The sandbox.
     pub sandbox: String,
-    /// Its number.
     pub number: Option<u32>,
-    /// When it was made.
     pub made: BootNs,
 }
 

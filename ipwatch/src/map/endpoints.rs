@@ -44,9 +44,7 @@ pub struct MissingEndpoint<'a> {
     pub store: &'a str,
     /// The pod's sandbox.
     pub sandbox: &'a SandboxEntry,
-    /// Its pod.
     pub pod: &'a PodName,
-    /// Its netns.
     pub netns: &'a Netns,
     /// The node's end of its device.
     pub device: &'a Link,
@@ -67,7 +65,6 @@ pub struct MissingEndpoint<'a> {
 pub struct StaleEndpoint<'a> {
     /// The endpoint.
     pub entry: &'a EndpointEntry,
-    /// Its container.
     pub container: &'a str,
     /// The moment from which it counts.
     pub from: BootNs,

@@ -24,7 +24,6 @@ impl NetnsId {
 /// What identifies a netns within a boot, for ids and for the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// By its cookie.
     Cookie(u64),
     /// By its inode, the how-many-eth owner of it.
     Inode(u32, u32),

@@ -33,7 +33,6 @@ pub struct ReservationEntry {
     pub network: Arc<str>,
     /// As [`Reservation::key`].
     pub key: Arc<str>,
-    /// The IP.
     pub ip: IpAddr,
     /// As [`Reservation::container_id`].
     pub container_id: Option<Arc<str>>,

@@ -36,7 +36,6 @@ const ASKED: usize = 64;
 /// An IP that is up in one place and reserved for another, or for nobody.
 #[derive(Debug)]
 pub struct IpamMismatch<'a> {
-    /// The IP.
     pub ip: IpAddr,
     /// Who has it.
     pub holder: &'a Netns,
@@ -55,12 +54,7 @@ pub enum Grounds<'a> {
     Released(&'a Release),
     /// It comes out of this network's range, as the CNI result cache or the holder's past say, and the store does not
     /// have it.
-    Unreserved {
-        /// The store.
-        store: &'a str,
-        /// The network.
-        network: &'a str,
-    },
+    Unreserved { store: &'a str, network: &'a str },
     /// It is reserved for another one.
     Handed(&'a ReservationEntry),
 }

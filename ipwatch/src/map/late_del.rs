@@ -32,7 +32,6 @@ pub struct LateDel {
     pub pod: PodName,
     /// The newer sandbox.
     pub successor: String,
-    /// When it began.
     pub began: BootNs,
     /// When and how it ended.
     pub ended: Option<CallEnd>,
@@ -43,9 +42,7 @@ pub struct LateDel {
 /// Something that the newer sandbox lost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lost {
-    /// When.
     pub at: BootNs,
-    /// What.
     pub what: LostWhat,
 }
 
@@ -54,18 +51,14 @@ pub struct Lost {
 pub enum LostWhat {
     /// The reservation of an IP.
     Reservation {
-        /// The IP.
         ip: IpAddr,
-        /// The store.
         store: String,
         /// Its key there.
         key: String,
     },
     /// An address within its netns.
     Address {
-        /// The IP.
         ip: IpAddr,
-        /// Its netns.
         netns: NetnsId,
         /// By what it went.
         by: &'static str,
@@ -74,7 +67,6 @@ pub enum LostWhat {
     Endpoint {
         /// Its first IP.
         ip: Option<IpAddr>,
-        /// The store.
         store: String,
         /// Its key there.
         key: String,

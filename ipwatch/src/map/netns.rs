@@ -67,7 +67,6 @@ pub struct Netns {
 /// A link and when it was last told of.
 #[derive(Debug, Clone)]
 pub struct LinkEntry {
-    /// The link.
     pub link: Link,
     /// First seen.
     pub since: BootNs,
@@ -167,7 +166,6 @@ impl Netns {
         self.links.get(&ifindex).map(|entry| &entry.link)
     }
 
-    /// Its neighbours.
     pub fn neighbours(&self) -> impl Iterator<Item = &NeighbourEntry> {
         self.neighbours.values()
     }

@@ -19,7 +19,6 @@ const HASHED: usize = 11;
 /// A route by a pod's device to an IP that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphanRoute {
-    /// Where to.
     pub to: RouteKey,
     /// The device of the host.
     pub ifindex: u32,

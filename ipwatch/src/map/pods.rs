@@ -41,7 +41,6 @@ pub struct DeletedPod<'a> {
     pub entry: Option<&'a PodEntry>,
     /// Its sandbox, which the runtime still has.
     pub sandbox: &'a SandboxEntry,
-    /// Its netns.
     pub netns: &'a Netns,
     /// Since when the API server has not had it, as far as is known.
     pub gone: BootNs,

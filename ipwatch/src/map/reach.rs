@@ -30,9 +30,7 @@ const STEPS: usize = 1 << 20;
 /// A device of a netns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// Where.
     pub netns: NetnsId,
-    /// Which.
     pub ifindex: u32,
 }
 

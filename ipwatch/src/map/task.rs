@@ -22,11 +22,9 @@ const TICK: u64 = 10_000_000;
 /// A task in a netns other than the host's.
 #[derive(Debug)]
 pub struct TaskEntry {
-    /// Which.
     pub key: TaskKey,
     /// Its name. Hostile text.
     pub comm: String,
-    /// Where.
     pub netns: NetnsId,
     /// Its cgroup, once read.
     pub cgroup: Option<Rc<str>>,
@@ -53,7 +51,6 @@ pub struct TaskEntry {
 /// A careful look and its time.
 #[derive(Debug, Clone)]
 pub struct LookEntry {
-    /// When.
     pub at: BootNs,
     /// What it showed.
     pub look: Look,
@@ -64,7 +61,6 @@ pub struct LookEntry {
 /// A SIGKILL that was seen to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kill {
-    /// When.
     pub at: BootNs,
     /// By whom.
     pub by: Sender,

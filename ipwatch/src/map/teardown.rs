@@ -30,7 +30,6 @@ const MOST_ENDINGS: usize = 2048;
 /// One netns's teardown, from the moment it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
-    /// Which netns.
     pub netns: contract::Netns,
     /// The addresses it had.
     pub ips: Vec<IpAddr>,
@@ -53,9 +52,7 @@ pub struct Ending {
 /// What the kernel's worker did at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerLook {
-    /// When.
     pub at: BootNs,
-    /// Its pid.
     pub pid: u32,
     /// Its state letter.
     pub state: char,
@@ -68,7 +65,6 @@ pub struct WorkerLook {
 pub struct Teardown {
     /// What it did when it was looked at last.
     pub worker: Cleanup,
-    /// When that was.
     pub seen: BootNs,
     /// At it, without any progress, since.
     pub since: BootNs,

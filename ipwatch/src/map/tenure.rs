@@ -28,9 +28,7 @@ pub enum TenureEvent {
     Named {
         /// As in `Held`.
         key: String,
-        /// The container.
         container: Option<Container>,
-        /// The pod.
         pod: Option<Pod>,
     },
     /// Two netns turned out to be one: the tenure goes on under another key.
@@ -46,7 +44,6 @@ pub enum TenureEvent {
     Released {
         /// As in `Held`.
         key: String,
-        /// When.
         at: BootNs,
         /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,

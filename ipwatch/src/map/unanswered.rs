@@ -37,7 +37,6 @@ type Key = (NetnsId, u32, IpAddr);
 /// An entry without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unanswered {
-    /// Since when.
     pub since: BootNs,
     /// Last time that the entry changed.
     pub changed: BootNs,
@@ -52,7 +51,6 @@ pub struct Unanswered {
 /// A permanent entry that is gone, or names another MAC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fixed {
-    /// Its MAC.
     pub mac: Mac,
     /// When it was first seen.
     pub since: BootNs,

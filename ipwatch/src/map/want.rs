@@ -32,35 +32,23 @@ pub enum Want {
     Host,
     /// Search every mount namespace, fd and socket for what holds these netns: no task is seen in
     /// them.
-    Holders {
-        /// Which.
-        netns: Vec<NetnsRef>,
-    },
+    Holders { netns: Vec<NetnsRef> },
     /// Look at a task that is exiting or killed for longer than it should be.
-    Look {
-        /// Which.
-        task: TaskKey,
-    },
+    Look { task: TaskKey },
     /// Tell which threads of a process still hold a netns: its leader has left.
     Threads {
         /// The process.
         pid: u32,
     },
     /// Read the cgroup of a process: it names its container.
-    Cgroup {
-        /// Which.
-        task: TaskKey,
-    },
+    Cgroup { task: TaskKey },
     /// Ask a runtime once more for everything it has.
     Runtime {
         /// Name of its source.
         runtime: String,
     },
     /// Search every mount namespace for mounts of these containers, which are dead.
-    ContainerMounts {
-        /// Their ids.
-        ids: Vec<String>,
-    },
+    ContainerMounts { ids: Vec<String> },
     /// See whether the kernel's worker is at tearing a netns down.
     Cleanup,
 }

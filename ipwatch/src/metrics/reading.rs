@@ -15,7 +15,6 @@ pub const CRITICAL: usize = 64;
 pub struct Reading {
     /// The node's name.
     pub node: String,
-    /// Its kernel.
     pub kernel: String,
     /// Everything has been read once.
     pub whole: bool,
@@ -139,7 +138,6 @@ pub struct CriticalFinding {
 /// An IP and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressInfo {
-    /// The IP.
     pub ip: std::net::IpAddr,
     /// Its netns: the inode where it is known.
     pub netns: String,

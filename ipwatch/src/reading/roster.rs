@@ -19,13 +19,11 @@ const FILES_OF_ONE: usize = 2;
 /// A thread that hangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// Which.
     pub id: usize,
     /// The source that it works for.
     pub source: &'static str,
     /// At what.
     pub target: Target,
-    /// Since when.
     pub since: BootNs,
 }
 

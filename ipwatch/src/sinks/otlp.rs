@@ -62,7 +62,6 @@ pub enum OtlpError {
     /// A header that cannot be sent. Its value is not shown.
     #[error("OTLP header {name:?}: {why}")]
     Header {
-        /// Its name.
         name: String,
         /// What is wrong with it.
         why: String,
@@ -72,7 +71,6 @@ pub enum OtlpError {
         "OTLP: {path}: {why}; see to it, or to ca_file, client_cert_file and client_key_file of [otlp]"
     )]
     File {
-        /// Which.
         path: PathBuf,
         /// What is wrong with it.
         why: String,

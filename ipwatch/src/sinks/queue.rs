@@ -31,7 +31,6 @@ pub enum Kind {
     Tenures,
     /// Changes of findings, as log records.
     Logs,
-    /// Metrics.
     Metrics,
 }
 

@@ -125,7 +125,6 @@ pub(super) fn everything_sent() -> BTreeSet<String> {
     all
 }
 
-/// A node.
 pub(super) fn node() -> super::Node {
     super::Node { name: "node-17".into(), version: "1.2.3".into(), resource: Vec::new() }
 }

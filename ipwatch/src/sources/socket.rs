@@ -33,7 +33,6 @@ struct Inner {
 /// How a pause ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paused {
-    /// It is over.
     Over,
     /// Something that hung has come back.
     Early,

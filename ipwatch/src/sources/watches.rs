@@ -48,7 +48,6 @@ pub(super) enum Event<'a> {
     Anew,
     /// An entry of a followed directory has changed.
     Entry {
-        /// The directory.
         directory: &'a Path,
         /// The entry.
         name: &'a OsStr,

@@ -33,13 +33,11 @@ pub struct Holding {
 /// Two who have one IP and meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicate {
-    /// The IP.
     pub ip: IpAddr,
     /// Who has had it for longer. Where more than two meet: the first of all whom the other meets.
     pub first: Holding,
     /// Who came later, as far as that is known.
     pub second: Holding,
-    /// By what.
     pub meeting: Meeting,
 }
 

@@ -31,7 +31,6 @@ pub enum Signal {
     Traces,
     /// Log records.
     Logs,
-    /// Metrics.
     Metrics,
 }
 

@@ -20,9 +20,7 @@ const SLACK: i64 = 2_000_000_000;
 /// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Of which container.
     pub container_id: String,
-    /// Of which command.
     pub command: CniCommand,
     /// When it began, Unix time in nanoseconds: what was logged before is about another call.
     pub since: i64,

@@ -133,7 +133,6 @@ pub enum Wrong {
 /// One network that host-local serves.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Its name.
     pub name: String,
     /// Where the reservations are, unless in host-local's default place.
     pub data_dir: Option<PathBuf>,

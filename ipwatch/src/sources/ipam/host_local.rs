@@ -146,7 +146,6 @@ fn content(path: &Path, bytes: &[u8], modified: Option<i64>) -> Result<Content, 
 /// For whom an IP is reserved.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The container.
     pub container_id: String,
     /// The interface in it; old plugins did not write it.
     pub ifname: Option<String>,

@@ -178,7 +178,6 @@ pub(crate) trait Store: Send + Sync + 'static {
 /// A directory of a store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Directory {
-    /// Its path.
     pub(crate) path: PathBuf,
     /// The files are in the directories below it (one level), which come and go.
     pub(crate) nested: bool,

@@ -170,7 +170,6 @@ pub(crate) mod testing {
     use super::super::fake::{Fake, Reply};
     use super::*;
 
-    /// One answer.
     pub(crate) enum Answer {
         /// Objects, and what continues the list.
         Items(Vec<Value>, &'static str),

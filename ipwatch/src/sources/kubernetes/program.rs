@@ -51,7 +51,6 @@ pub(super) enum ProgramError {
 /// The program, and how it is asked.
 pub(super) struct Program {
     exec: Exec,
-    /// Where it is.
     command: String,
     /// What it is told of the cluster.
     cluster: Option<Value>,

@@ -47,9 +47,7 @@ const NSID: u32 = 28;
 pub enum Lost {
     /// Links, addresses or nsids.
     Links,
-    /// Neighbours.
     Neighbours,
-    /// Routes.
     Routes,
 }
 

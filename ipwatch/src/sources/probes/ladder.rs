@@ -348,7 +348,6 @@ pub(super) struct Standing {
     pub event: &'static str,
     /// The rung of ours that holds, if any.
     pub rung: Option<Rung>,
-    /// What is hooked.
     hook: &'static str,
     /// Why not a better rung.
     why: Why,

@@ -240,7 +240,6 @@ pub(super) mod need {
         "SKB_NETWORK_HEADER",
         "SKB_DEV",
     ];
-    /// Neighbours.
     pub(in super::super) const NEIGHBOUR: &[&str] = &[
         "NET_INODE",
         "DEVICE_NET",

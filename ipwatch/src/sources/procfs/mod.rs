@@ -43,7 +43,6 @@ const NESTED: &str = "/proc is of a pid namespace within the node's first, as in
 pub struct Proc {
     root: PathBuf,
     freezers: Freezers,
-    /// `/sys`.
     sys: PathBuf,
     /// `/dev/kmsg`.
     kmsg: PathBuf,

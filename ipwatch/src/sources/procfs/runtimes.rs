@@ -55,7 +55,6 @@ const TABLE: usize = 4 << 20;
 pub struct RuntimesSeen {
     /// The runtimes, none of which counts as asked yet.
     pub runtimes: Vec<RuntimeProcess>,
-    /// The monitors.
     pub monitors: Vec<Monitor>,
     /// Every process could be read.
     pub complete: bool,

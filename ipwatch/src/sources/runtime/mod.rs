@@ -51,7 +51,6 @@ pub struct Settings {
 /// A runtime's socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
-    /// Where.
     pub path: PathBuf,
     /// What it speaks; found out by asking when absent.
     pub kind: Option<Kind>,

@@ -53,7 +53,6 @@ pub(super) enum Event {
     Changed,
     /// This one runs, perhaps anew, and then in another netns.
     Started(String),
-    /// This one was removed.
     Removed(String),
 }
 

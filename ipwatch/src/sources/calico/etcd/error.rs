@@ -24,7 +24,6 @@ pub enum EtcdError {
     Broken {
         /// What was asked for.
         what: &'static str,
-        /// How.
         why: String,
     },
     /// Silence.
@@ -72,7 +71,6 @@ pub enum EtcdError {
     Garbage {
         /// What was asked for.
         what: &'static str,
-        /// What it is.
         why: String,
     },
     /// More than any answer should be.

@@ -127,7 +127,6 @@ pub(super) fn list(index: u64, entries: &[(&str, &str)]) -> Reply {
     Reply::Json(200, index, tree)
 }
 
-/// An event.
 pub(super) fn event(action: &str, at: u64, node: Value) -> Reply {
     let mut node = node;
     node["modifiedIndex"] = at.into();

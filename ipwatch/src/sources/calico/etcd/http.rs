@@ -40,7 +40,6 @@ impl Drop for Connection {
     }
 }
 
-/// An answer.
 pub(super) struct Answer {
     what: &'static str,
     /// The index of the store then, `X-Etcd-Index`.

@@ -16,7 +16,6 @@ const MOST: usize = 32;
 pub struct Settings {
     /// Its members. Empty: none is asked.
     pub etcd_endpoints: Vec<String>,
-    /// Which of its APIs.
     pub etcd_api: Version,
     /// Whom to trust, PEM.
     pub etcd_ca_file: Option<PathBuf>,

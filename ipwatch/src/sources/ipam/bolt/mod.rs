@@ -101,7 +101,6 @@ impl Snapshot {
 enum Stop {
     /// The file.
     Damaged(Malformed),
-    /// What is in it.
     Told(Trouble),
 }
 

@@ -47,7 +47,6 @@ const BATCH: usize = 512;
 pub(super) struct Pace {
     /// For the connection.
     open: Duration,
-    /// For a list.
     list: Duration,
     /// From a change to the list: more may follow.
     settle: Duration,
