@@ -1,6 +1,9 @@
 //! The daemon in a pid namespace within the node's, as on a node that is itself a container (kind, k3d, minikube, LXD):
 //! the kernel's pids are not those of `/proc`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,6 +22,8 @@ support::tests! {
 }
 
 const GRACE: u32 = 2;
+/// A user who may not ask.
+const NOBODY: u32 = 65_534;
 /// In the environment of a test's other half.
 const INSIDE: &str = "IPWATCH_TEST_INSIDE";
 
@@ -146,6 +151,15 @@ fn pids_are_those_of_its_own_namespace(lab: &Lab) {
     let mut daemon = Daemon::spawn_by(unshare, lab, &config, &lab.subdir("state"));
     // Whoever asks is outside, where no pid of theirs leads.
     daemon.await_ready();
+    // By their user they are judged, as anybody: the file's mode keeps nobody out now.
+    std::fs::set_permissions(daemon.socket(), Permissions::from_mode(0o666)).unwrap();
+    let client = lab.dir().join("ipwatch-client");
+    std::fs::copy(daemon::binary(), &client).expect("a copy that others may run");
+    let mut nobody = Command::new(client);
+    nobody.arg("--socket").arg(daemon.socket()).args(["query", "ip"]).uid(NOBODY).gid(NOBODY);
+    let said = nobody.stdin(Stdio::null()).output().expect("run ipwatch").stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains(&format!("user {NOBODY} may not ask")), "{said}");
     let init = child(daemon.pid()).expect("the daemon itself");
     assert_eq!(names(init).map(|(own, _)| own), Some(1), "it is in a pid namespace of its own");
     let file = hung.file();
