@@ -40,6 +40,9 @@ struct Told {
     start: u64,
     pid: u32,
     tid: u32,
+    /// `task->pid`. A task that is freed has no other number left (`__unhash_process`, kernel/exit.c).
+    kernel: u32,
+    reserved: u32,
 }
 
 /// By the address of its `task_struct`, which is not used again before `sched_process_free`: the
@@ -50,11 +53,12 @@ static TOLD: LruHashMap<u64, Told> = LruHashMap::with_max_entries(4096, 0);
 #[inline(always)]
 fn remember(task: Addr, record: &TaskRecord) {
     let TaskRecord { start, pid, tid, .. } = *record;
-    told(task, Told { start, pid, tid });
+    told(task, start, (pid, tid));
 }
 
 #[inline(always)]
-fn told(task: Addr, told: Told) {
+fn told(task: Addr, start: u64, (pid, tid): (u32, u32)) {
+    let told = Told { start, pid, tid, kernel: field(task, &TASK_PID), reserved: 0 };
     // A full LRU map throws out an old entry; an entry that was lost costs a late release, which
     // the next task snapshot makes good.
     let _ = TOLD.insert(task, told, 0);
@@ -204,8 +208,7 @@ fn exit(task: Addr) {
         return;
     }
     if leads || named || apart(task, net, ending) {
-        let (pid, tid) = ids(task);
-        told(task, Told { start: field(task, &TASK_START), pid, tid });
+        told(task, field(task, &TASK_START), ids(task));
     }
 }
 
@@ -247,12 +250,12 @@ fn free(task: Addr) {
     let Some(told) = recall(task) else { return };
     let _ = TOLD.remove(task);
     let none = Netns { cookie: 0, inode: 0, refs: ipwatch_common::MISSING };
-    let record = record(kind::TASK_FREE, task, none);
     // Another id than it was told with: another thread has run a new program and taken it over
     // (de_thread), so that the old name lives on.
-    if told.tid == record.tid {
+    if told.kernel == field::<u32>(task, &TASK_PID) {
         seen(kind::TASK_FREE);
-        let record = TaskRecord { pid: told.pid, start: told.start, ..record };
+        let Told { start, pid, tid, .. } = told;
+        let record = TaskRecord { pid, tid, start, ..record(kind::TASK_FREE, task, none) };
         emit_task(kind::TASK_FREE, &record, When::Soon);
     }
 }

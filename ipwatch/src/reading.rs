@@ -8,6 +8,7 @@
 //! The slot is the thread's own and hangs on it, not on the code that reads: the same code reads on threads that
 //! nobody watches, for which all of this does nothing.
 
+mod execve;
 mod roster;
 
 use std::cell::{Cell, RefCell};
@@ -126,7 +127,21 @@ impl Readings {
         if self.0.left.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.roster().refuses(target)
+        if let Some(since) = self.roster().refuses(target) {
+            return Some(since);
+        }
+        let Target::Process { pid, .. } = target else { return None };
+        if !self.roster().is_wary_of(target) {
+            return None;
+        }
+        // Not under the lock, which every reader takes.
+        let is_under_way = execve::is_under_way(*pid);
+        let mut roster = self.roster();
+        if is_under_way {
+            return Some(roster.passes_over(*pid, clock::now()));
+        }
+        roster.has_answered(*pid);
+        None
     }
 
     fn roster(&self) -> MutexGuard<'_, Roster> {

@@ -1,7 +1,7 @@
 //! A file system that never answers: the plainest way to make a process hang in the kernel.
 //!
 //! It speaks to raw `/dev/fuse` (`include/uapi/linux/fuse.h`, protocol 7.31) and serves one file,
-//! `hang`: it opens, but READ and FLUSH get no answer, and neither does CREATE, so that a core dump
+//! `hang`: it opens, but READ, FLUSH and FSYNC get no answer, and neither does CREATE, so that a core dump
 //! into the directory hangs too. When the server ends, the kernel aborts the connection
 //! (`fuse_dev_release`) and everything that hung on it goes on.
 
@@ -110,6 +110,7 @@ mod opcode {
     pub(super) const OPEN: u32 = 14;
     pub(super) const READ: u32 = 15;
     pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
     pub(super) const FLUSH: u32 = 25;
     pub(super) const INIT: u32 = 26;
     pub(super) const OPENDIR: u32 = 27;
@@ -186,7 +187,7 @@ fn answer(device: &mut File, request: &[u8], silent: bool) {
         opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return,
         // … and these because hanging is what this file system is for.
         opcode::READ => return crate::role::say("read"),
-        opcode::FLUSH | opcode::CREATE => return,
+        opcode::FLUSH | opcode::FSYNC | opcode::CREATE => return,
         opcode::LOOKUP | opcode::READDIR | opcode::READDIRPLUS if silent => return,
         opcode::INIT => Ok(init()),
         opcode::LOOKUP if request[HEADER_IN..].starts_with(b"hang\0") => Ok(entry()),

@@ -176,6 +176,23 @@ pub fn sweep(prefix: &str) {
     }
 }
 
+/// In a copy of the node's mounts: keeps what this test has mounted, and these paths. Of what others mounted it keeps
+/// nothing: it would hold the netns of the tests beside it.
+pub fn forget_others(keeps: &[String]) {
+    let own = std::env::var(crate::lab::TAG_VARIABLE).unwrap_or_default();
+    let labs = std::env::temp_dir().join("iw");
+    let is_others = |point: &str| {
+        let of_a_test =
+            point.starts_with("/run/netns/") || point.starts_with(&*labs.to_string_lossy());
+        of_a_test && !crate::lab::is_of(point, &own) && !keeps.iter().any(|kept| kept == point)
+    };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    for point in points.filter(|point| is_others(point)) {
+        let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 /// Leaves a TCP connection of this thread's netns that no process has any more: it waits for an answer
 /// that cannot come, for some 25 seconds.
 pub fn orphan_a_connection() {

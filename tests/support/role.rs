@@ -97,7 +97,8 @@ roles! {
     Threads = "threads" => threads,
     /// Opens that file and exits when told, with `exit`.
     Opener = "opener" => opener,
-    /// Opens that file and becomes another program when told, with `exec`: what closes its file then.
+    /// Opens that file and becomes another program when told, with `exec`: what closes its file then, or, with `sync` as
+    /// its first argument, waits until that is written.
     Execer = "execer" => execer,
     /// Waits for a child as after vfork.
     Vfork = "vfork" => vfork,
@@ -414,22 +415,9 @@ fn mover(_: &[String]) {
     }
 }
 
-/// Keeps what its own test has mounted, and these paths. Of what others mounted it keeps nothing: it would hold the netns
-/// of the tests beside it.
 fn agent(keeps: &[String]) {
     sys::copy_mounts().expect("a mount namespace of its own");
-    let own = std::env::var(crate::lab::TAG_VARIABLE).unwrap_or_default();
-    let labs = std::env::temp_dir().join("iw");
-    let is_others = |point: &str| {
-        let of_a_test =
-            point.starts_with("/run/netns/") || point.starts_with(&*labs.to_string_lossy());
-        of_a_test && !crate::lab::is_of(point, &own) && !keeps.iter().any(|kept| kept == point)
-    };
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let points = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
-    for point in points.filter(|point| is_others(point)) {
-        let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
-    }
+    crate::netns::forget_others(keeps);
     wait_for_end();
 }
 
@@ -562,9 +550,14 @@ fn opener(args: &[String]) {
 
 fn execer(args: &[String]) {
     use std::os::unix::process::CommandExt as _;
-    let _open = open(args);
+    let open = open(args);
     ready();
     while listen().is_some_and(|line| line != "exec") {}
+    if args[0] == "sync" {
+        // It is not to hang in closing the file before.
+        rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).expect("keep it open");
+        sys::sync_later(&open).expect("submit it");
+    }
     let error = Command::new("/proc/self/exe").env(ROLE, Role::Park.name()).exec();
     panic!("exec: {error}");
 }

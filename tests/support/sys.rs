@@ -136,6 +136,25 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Has the kernel write a file to its disk, and waits for nothing: who gives this memory up, as in `execve`, waits for
+/// it (`exit_aio`, fs/aio.c; `IOCB_CMD_FSYNC` is known since 4.18).
+pub fn sync_later(file: &impl AsFd) -> io::Result<()> {
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the kernel writes a number to `context`.
+    if unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    /// `struct iocb` (include/uapi/linux/aio_abi.h), as words: data, key and flags, opcode with priority and fd,
+    /// buffer, bytes, offset, reserved, flags and the eventfd.
+    const IOCB_CMD_FSYNC: u64 = 2;
+    let fd = u64::from(file.as_fd().as_raw_fd().cast_unsigned());
+    let mut block: [u64; 8] = [0, 0, IOCB_CMD_FSYNC | fd << 32, 0, 0, 0, 0, 0];
+    let mut blocks = [&raw mut block];
+    // SAFETY: one block, which the kernel copies before it returns.
+    let submitted = unsafe { libc::syscall(libc::SYS_io_submit, context, 1, blocks.as_mut_ptr()) };
+    if submitted == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Stops the calling thread, as a vfork parent is stopped, until the child has exited. The child
 /// runs `child` in a copy of this memory.
 pub fn vfork_like(child: impl FnOnce()) -> io::Result<()> {

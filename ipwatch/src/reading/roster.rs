@@ -1,7 +1,10 @@
 //! Which threads were left behind, and at what. Bookkeeping alone: no thread, no clock.
 
-use super::Target;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use super::Target;
+use super::execve::{self, Waits};
 
 use crate::fact::BootNs;
 
@@ -15,6 +18,11 @@ const CAREFUL: usize = MOST_LEFT / 2;
 
 /// Files of one process that may hang before none of it is read any more.
 const FILES_OF_ONE: usize = 2;
+
+/// Processes of which it is remembered since when they are passed over.
+const MOST_PASSED: usize = 1024;
+/// Of those as many are named.
+const NAMED: usize = 8;
 
 /// A thread that hangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +64,8 @@ pub struct Roster {
     left: Vec<Left>,
     /// Those that hang and were not replaced.
     stalled: Vec<Left>,
+    /// Processes in `execve` whose files are not read, and since when, because those of another one hang.
+    passed: BTreeMap<u32, BootNs>,
 }
 
 impl Roster {
@@ -96,7 +106,44 @@ impl Roster {
     /// A thread that was left behind has come back: what it hung at.
     pub fn returned(&mut self, id: usize) -> Option<Target> {
         let at = self.left.iter().position(|one| one.id == id)?;
-        Some(self.left.remove(at).target)
+        let target = self.left.remove(at).target;
+        if self.in_execve().next().is_none() {
+            self.passed.clear();
+        }
+        Some(target)
+    }
+
+    /// Whether a reader of this is to know first that its process is in no `execve`: another process's file hangs that
+    /// waits for the same lock, and what one dead server did to one it may have done to many.
+    #[must_use]
+    pub fn is_wary_of(&self, target: &Target) -> bool {
+        let Target::Process { file, .. } = target else { return false };
+        execve::waits(file).is_some_and(|waits| self.in_execve().any(|hangs| hangs >= waits))
+    }
+
+    /// Since when a process is passed over, which is in `execve`.
+    pub fn passes_over(&mut self, pid: u32, now: BootNs) -> BootNs {
+        let hangs = self.left.iter().find(|one| is_of(&one.target, pid)).map(|one| one.since);
+        if let Some(since) = hangs.or_else(|| self.passed.get(&pid).copied()) {
+            return since;
+        }
+        if self.passed.len() < MOST_PASSED {
+            self.passed.insert(pid, now);
+        }
+        now
+    }
+
+    /// A process is in no `execve`, or no longer.
+    pub fn has_answered(&mut self, pid: u32) {
+        self.passed.remove(&pid);
+    }
+
+    /// For whom the files wait that hang by `exec_update_lock`, as far as can be told.
+    fn in_execve(&self) -> impl Iterator<Item = Waits> {
+        self.left.iter().filter_map(|one| match &one.target {
+            Target::Process { file, .. } => execve::waits(file),
+            _ => None,
+        })
     }
 
     /// Since when it is known that a read of this would hang.
@@ -136,6 +183,15 @@ impl Roster {
                     all.push_str(&text);
                 }
                 None => told.push((one.source, text)),
+            }
+        }
+        if let Some((_, all)) = told.first_mut().filter(|_| !self.passed.is_empty()) {
+            let named: Vec<String> = self.passed.keys().take(NAMED).map(u32::to_string).collect();
+            let more = self.passed.len() - named.len();
+            all.push_str("; also in execve, and not read: pid ");
+            all.push_str(&named.join(", "));
+            if more > 0 {
+                all.push_str(&format!(" and {more} more"));
             }
         }
         told

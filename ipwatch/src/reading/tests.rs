@@ -74,6 +74,29 @@ fn half_of_the_places_are_kept_from_what_is_known_to_hang() {
 }
 
 #[test]
+fn where_one_hangs_in_execve_others_in_it_are_passed_over() {
+    let mut roster = Roster::default();
+    assert!(!roster.is_wary_of(&of(813, "stat")));
+    roster.hangs(left(1, of(812, "stack")));
+    assert!(roster.is_wary_of(&of(813, "task/813/stack")));
+    assert!(!roster.is_wary_of(&of(813, "stat")), "on this kernel it may answer");
+    roster.hangs(left(2, of(812, "ns/net")));
+    assert!(roster.is_wary_of(&of(813, "stat")) && !roster.is_wary_of(&of(813, "status")));
+    assert_eq!(roster.passes_over(813, BootNs(20 * SEC)), BootNs(20 * SEC));
+    assert_eq!(roster.passes_over(813, BootNs(30 * SEC)), BootNs(20 * SEC), "since the first time");
+    assert_eq!(roster.passes_over(812, BootNs(30 * SEC)), BootNs(10 * SEC), "as its thread hangs");
+    let told = &roster.report(BootNs(30 * SEC))[0].1;
+    assert!(told.ends_with("; also in execve, and not read: pid 813"), "{told}");
+    roster.has_answered(813);
+    roster.passes_over(814, BootNs(40 * SEC));
+    roster.returned(2);
+    assert!(!roster.is_wary_of(&of(813, "stat")) && roster.is_wary_of(&of(813, "stack")));
+    roster.returned(1);
+    roster.hangs(left(1, of(812, "stack")));
+    assert!(!roster.report(BootNs(50 * SEC))[0].1.contains("execve"), "nobody is left of before");
+}
+
+#[test]
 fn one_lock_for_the_whole_node_leaves_nobody_behind() {
     let mut roster = Roster::default();
     let waits = Left { source: "netlink", ..left(1, Target::Rtnl) };

@@ -68,11 +68,12 @@ const UNDER_CONFIDENTIALITY: [&str; 9] = [
 
 /// What is tried of the oldest kernel unless everything is to be: what differs there is which programs load, what they
 /// tell, and what `/proc` shows of a task that hangs.
-const ON_THE_OLDEST: [&str; 11] = [
+const ON_THE_OLDEST: [&str; 12] = [
     "tracing::",
     "probes::every_event",
     "canary::each_event",
     "ways_to_die::",
+    "hung_reads::a_process",
     "map::",
     "holders::holders_of_before",
     "holders::setns",

@@ -37,8 +37,8 @@ impl Proc {
         Ok(fact(What::Look { task, look: Box::new(look) }))
     }
 
-    /// A look at a task whose `stat` another reader waits for: whose start it is cannot be told either, but its links
-    /// wait for nothing.
+    /// A look at a task whose `stat` another reader waits for: whose start it is cannot be told either. Its links wait
+    /// for the same lock, unless the kernel is older than that (`reading::execve`).
     fn blank(&self, task: TaskKey, error: io::Error) -> io::Result<Look> {
         let Some(unanswered) = unanswered(task, "stat", &error) else { return Err(error) };
         let path = self.root.join(format!("{}/task/{}", task.pid, task.tid));

@@ -1,0 +1,85 @@
+//! Which files of a process wait for its `exec_update_lock`, and whether it may have that lock now.
+//!
+//! `execve` takes the lock when it changes the memory (`exec_mmap`, fs/exec.c) and gives it back in `setup_new_exec`. In
+//! between it gives the old memory up, which waits for asynchronous I/O (`exit_aio` in `mmput`, fs/aio.c); and before
+//! "exec: `do_close_on_exec()` before taking `exec_update_lock`" (6.1.189, 6.12.111) it closes files, which waits for the
+//! server of a file system (`fuse_flush`). Readers wait as long as it does:
+//!
+//! - of `stack` (`lock_trace`, fs/proc/base.c) and of an fd by `pidfd_getfd` (`__pidfd_fget`, kernel/pid.c) in any case;
+//! - of `stat`, `wchan` and of the links `ns/…`, `fd/…`, `exe`, `cwd` and `root` since "proc: protect
+//!   `ptrace_may_access()` with `exec_update_lock`" (5.10.261, 6.1.178, 6.12.97).
+//!
+//! `status`, `comm`, `cgroup`, `mountinfo`, `fdinfo/…` and the lists of `task` and `fd` wait for nothing.
+
+use std::path::Path;
+
+/// Of a `status` as much as is looked at. What it says of memory stands after the groups, of which there may be many.
+const STATUS: usize = 64 * 1024;
+
+/// Who waits for the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waits {
+    /// Only what shows what a process does.
+    Tracer,
+    /// Whatever asks first whether one may look.
+    Reader,
+}
+
+/// Who waits for the lock among the readers of this file; its path is the one below the process's directory.
+pub(super) fn waits(file: &str) -> Option<Waits> {
+    let own = match file.strip_prefix("task/").and_then(|rest| rest.split_once('/')) {
+        Some((_, own)) => own,
+        None => file,
+    };
+    match own.split('/').next()? {
+        "stack" | "pidfd_getfd" => Some(Waits::Tracer),
+        "stat" | "wchan" | "exe" | "cwd" | "root" => Some(Waits::Reader),
+        // The lists do not.
+        "ns" | "fd" if own.contains('/') => Some(Waits::Reader),
+        _ => None,
+    }
+}
+
+/// Whether a process is between the two ends of the lock: it has memory, and no program in it yet.
+pub(super) fn is_under_way(pid: u32) -> bool {
+    let status = Path::new("/proc").join(pid.to_string()).join("status");
+    crate::bounded::read_text(&status, STATUS).is_ok_and(|status| has_no_program(&status))
+}
+
+/// `start_code` and `end_code` are set after `setup_new_exec` (`load_elf_binary`, fs/binfmt_elf.c). A kernel thread and
+/// a task that has given its memory up show no such lines.
+fn has_no_program(status: &str) -> bool {
+    let size = |key| {
+        let value = status.lines().find_map(|line| line.strip_prefix(key))?;
+        value.trim_end_matches("kB").trim().parse::<u64>().ok()
+    };
+    size("VmSize:").is_some() && size("VmExe:") == Some(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_apart_whichever_task_they_are_of() {
+        for file in ["stat", "task/7/stat", "wchan", "ns/net", "task/7/ns/net", "fd/3", "root/run"]
+        {
+            assert_eq!(waits(file), Some(Waits::Reader), "{file}");
+        }
+        for file in ["stack", "task/7/stack", "pidfd_getfd"] {
+            assert_eq!(waits(file), Some(Waits::Tracer), "{file}");
+        }
+        for file in ["status", "task/7/status", "fd", "task", "fdinfo/3", "mountinfo", "cgroup"] {
+            assert_eq!(waits(file), None, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_program_is_in_execve() {
+        let status = |size, exe| format!("Name:\tx\nVmSize:\t{size} kB\nVmExe:\t{exe} kB\n");
+        assert!(has_no_program(&status("       4", "       0")));
+        assert!(!has_no_program(&status("    1188", "     488")));
+        assert!(!has_no_program("Name:\tkthreadd\nState:\tS (sleeping)\n"));
+        assert!(!is_under_way(std::process::id()));
+    }
+}
