@@ -200,13 +200,15 @@ impl<'a> Containerd<'a> {
 
     /// Stops and removes a pod, as kubelet does when it is deleted.
     pub fn stop(&self, pod: &PodSandbox) {
-        self.cri(&["stop", &pod.sandbox]).expect("stop the pod");
+        self.halt(pod);
         self.cri(&["remove", &pod.sandbox]).expect("remove the pod");
     }
 
-    /// Stops a pod and leaves it to be removed: its sandbox is then NOTREADY.
+    /// Stops a pod and leaves it to be removed: its sandbox is then NOTREADY. What fails is tried once more, as kubelet
+    /// does: of a container that ends by itself at this moment containerd says "ttrpc: closed".
     pub fn halt(&self, pod: &PodSandbox) {
-        self.cri(&["stop", &pod.sandbox]).expect("stop the pod");
+        let stop = || self.cri(&["stop", &pod.sandbox]);
+        stop().or_else(|_| stop()).expect("stop the pod");
     }
 
     /// Begins to stop a pod that does not stop. The caller kills the client; [`crate::sweep`] does it
