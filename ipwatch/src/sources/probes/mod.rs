@@ -370,15 +370,10 @@ impl Probes {
         self.plugin_dirs.take().filter(|_| self.sees("cni-call"))
     }
 
-    /// The live events; `None` when they were taken before. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// The ring buffer cannot be polled.
-    pub fn events(&mut self) -> std::io::Result<Option<Events>> {
-        let Some(Unstarted { rings, lost }) = self.events.take() else {
-            return Ok(None);
-        };
-        Events::new(rings, &self.standings.counters, &lost).map(Some)
+    /// The live events; `None` when they were taken before.
+    pub fn events(&mut self) -> Option<Events> {
+        let Unstarted { rings, lost } = self.events.take()?;
+        Some(Events::new(rings, &self.standings.counters, &lost))
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a

@@ -68,7 +68,7 @@ fn listening(
             before(&mut listener);
             let (emit, facts) = Emit::channel(64);
             let (tell, lost) = mpsc::channel(4);
-            let running = tokio::spawn(listener.run(emit, tell));
+            let running = tokio::spawn(async move { listener.run(&emit, &tell).await });
             test(&mut Heard { host, facts, lost, seen: Vec::new() }).await;
             running.abort();
         });
