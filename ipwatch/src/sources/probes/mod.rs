@@ -407,7 +407,8 @@ fn is_typed() -> bool {
 }
 
 /// Takes the kernel's type information in. aya parses it by itself when a loader is made, and once
-/// more for the programs: some 20 ms each, so that they go side by side.
+/// more for the programs: some 20 ms each, so that they go side by side. aya 0.14 leaves no other way: `EbpfLoader::new`
+/// parses before it can be given what is parsed already, and keeps that to itself (aya-rs/aya#1172).
 fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Btf), ProbesError> {
     let bad = |error: &dyn fmt::Display| ProbesError::BadBtf(error.to_string());
     let (loader, offsets, btf) = std::thread::scope(|scope| {
