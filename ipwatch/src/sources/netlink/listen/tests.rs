@@ -221,6 +221,26 @@ fn an_overrun_is_told_after_what_was_still_queued() {
 }
 
 #[test]
+fn new_sockets_go_on_counting_where_the_old_ones_were() {
+    if !root() {
+        return;
+    }
+    in_new_netns(|| {
+        let mut listener = Listener::open(Requests::new().unwrap().host()).unwrap();
+        (listener.links.overruns, listener.links.dropped) = (2, 3);
+        for _ in 0..2 {
+            listener.reopen().unwrap();
+            let What::Source(source) = listener.links.state(&listener.counters).what else {
+                unreachable!()
+            };
+            let text = "overrun 2 times since the start (3 messages), each time read again";
+            assert_eq!(source.detail, text);
+            assert!(listener.links.dropped == 0, "the kernel counts anew");
+        }
+    });
+}
+
+#[test]
 fn the_others_wait_for_the_first_socket_each_on_its_own() {
     let mut lag = Lag::default();
     lag.ended(Lost::Neighbours, 5);
