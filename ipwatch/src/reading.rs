@@ -224,6 +224,17 @@ impl Slot {
         verdict
     }
 
+    /// The thread has ended, whatever it was at, and was not left behind before.
+    pub fn ended(&self) {
+        let mut now = self.now();
+        now.since = BootNs::default();
+        now.at = None;
+        drop(now);
+        let mut roster = self.readings.roster();
+        roster.unstalled(self.id());
+        self.readings.count(&roster);
+    }
+
     /// The thread was left behind.
     #[must_use]
     pub fn is_left(&self) -> bool {

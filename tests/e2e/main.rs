@@ -7,6 +7,7 @@
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
+//! [`ended_sources`] (what is started again),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
@@ -33,6 +34,7 @@ mod container;
 mod dead_nfs;
 mod demo;
 mod differential;
+mod ended_sources;
 mod etcd;
 mod export;
 mod fixtures;
@@ -74,6 +76,7 @@ fn main() -> std::process::ExitCode {
         reproductions::TESTS,
         map::TESTS,
         differential::TESTS,
+        ended_sources::TESTS,
         holders::TESTS,
         stuck::TESTS,
         hung_reads::TESTS,

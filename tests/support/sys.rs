@@ -275,6 +275,15 @@ pub fn lock_memory(command: &mut std::process::Command) {
     unsafe { command.pre_exec(raise) };
 }
 
+/// Sets how many files a process may have open: `None` is no limit. What it was.
+pub fn limit_files(pid: u32, most: Option<u64>) -> io::Result<Option<u64>> {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(prlimit(Some(pid), Resource::Nofile, Rlimit { current: most, maximum })?.current)
+}
+
 /// Lets a command run with these capabilities (`CAP_BPF`) and no other, whatever root has.
 ///
 /// # Panics

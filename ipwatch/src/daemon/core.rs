@@ -160,6 +160,8 @@ impl Core {
                 let at = clock::now();
                 self.apply(&[Fact { at, origin: Origin::Daemon, what: What::FirstAnswers }]);
             }
+            // What it has lost is told in the queue.
+            () = self.desk.troubled() => self.drain(),
             () = tokio::time::sleep(pause) => {}
         }
         self.step();
@@ -194,12 +196,20 @@ impl Core {
     }
 
     fn apply(&mut self, batch: &[Fact]) {
-        for fact in batch {
+        for (at, fact) in batch.iter().enumerate() {
             match &fact.what {
                 What::Lost { count, .. } => {
                     tracing::info!(count, "events were lost: reading everything again");
                 }
-                What::Source(source) => tell_source(source),
+                What::Source(source) => {
+                    let earlier = batch[..at].iter().rev().find_map(|fact| match &fact.what {
+                        What::Source(earlier) => {
+                            Some(earlier).filter(|one| one.name == source.name)
+                        }
+                        _ => None,
+                    });
+                    tell_source(earlier.or_else(|| self.map().source(&source.name)), source);
+                }
                 _ => {}
             }
         }
@@ -400,10 +410,13 @@ impl Core {
         let map = self.map();
         let (status, detail) = self.file.status();
         let mut sources = map.sources();
-        for (name, text, _) in self.desk.hanging(clock::now()) {
-            if let Some(source) = sources.iter_mut().find(|source| source.name == name) {
+        for trouble in self.desk.troubles(clock::now()) {
+            if let Some(source) = sources.iter_mut().find(|source| source.name == trouble.source) {
                 source.status = lessened(source.status);
-                source.detail = text;
+                // Else it is told already, beside what the source says of itself.
+                if !source.detail.ends_with(&trouble.text) {
+                    source.detail = trouble.text;
+                }
             }
         }
         sources.push(SourceState { name: "ledger".to_owned(), status, detail });
@@ -457,10 +470,18 @@ pub(super) async fn heard(unanswered: &mut [First]) {
     futures_util::future::join_all(unanswered.iter_mut().map(First::wait)).await;
 }
 
-/// A source that changes its state is worth a line.
-fn tell_source(source: &Source) {
+/// A source that changes its state is worth a line. One that says the same once more, as at each try, is not.
+fn tell_source(before: Option<&Source>, source: &Source) {
+    if before == Some(source) {
+        return;
+    }
     let Source { name, status, detail } = source;
+    let failed =
+        |before: &Source| matches!(before.status, SourceStatus::Degraded | SourceStatus::Down);
     match status {
+        SourceStatus::Active if before.is_some_and(failed) => {
+            tracing::info!(source = name, "works again {}", escape(detail));
+        }
         SourceStatus::Active | SourceStatus::Disabled => {
             tracing::debug!(source = name, "{status:?} {}", escape(detail));
         }

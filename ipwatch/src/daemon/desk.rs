@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 use super::orphans::Ask;
+use super::restarts::{Pace, Part, Restarts, Trouble, Troubles};
 use super::threads::{self, Searcher, Visitor};
 use super::workers::{self, Post};
 use crate::fact::{BootNs, Door, NetnsRef, TaskKey, What};
@@ -26,6 +27,13 @@ use crate::sources::runtime::Runtimes;
 
 /// Jobs that may wait for one thread.
 const QUEUE: usize = 4096;
+
+const NETNS: Part =
+    Part { name: "the thread that enters netns", sources: &["netlink"], is_vital: true };
+const LOOKS: Part =
+    Part { name: "the thread that looks at tasks", sources: &["procfs"], is_vital: true };
+const SEARCH: Part =
+    Part { name: "the thread that searches the node", sources: &["procfs"], is_vital: true };
 
 /// For the thread `netns`.
 pub(super) enum NetnsJob {
@@ -74,6 +82,7 @@ impl Beside for Desk {
 #[derive(Clone)]
 pub(super) struct Desk {
     readings: Readings,
+    troubles: Troubles,
     netns: SyncSender<NetnsJob>,
     looks: SyncSender<LookJob>,
     search: SyncSender<SearchJob>,
@@ -98,7 +107,7 @@ impl Desk {
         emit: &Emit,
         snapshots: Option<Snapshots>,
         runtimes: Runtimes,
-        readings: Readings,
+        (readings, troubles): (Readings, Troubles),
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
@@ -106,12 +115,13 @@ impl Desk {
         let Settings { observe_only, polls, host } = settings;
 
         let visitor = Visitor { observe_only, out: emit.clone() };
-        let visits = Post::start("netns", "netlink", &readings, netns_jobs, move |worker| {
-            visitor.clone().work(worker);
+        let post = |part| Restarts::new(part, Pace::default(), &troubles);
+        let visits = Post::start("netns", post(NETNS), &readings, netns_jobs, move |worker| {
+            visitor.work(worker)
         })?;
         let (proc, out) = (Proc::new(), emit.clone());
-        let looking = Post::start("looks", "procfs", &readings, look_jobs, move |worker| {
-            threads::look(&worker, &proc, host, &out);
+        let looking = Post::start("looks", post(LOOKS), &readings, look_jobs, move |worker| {
+            threads::look(worker, &proc, host, &out)
         })?;
         let searcher = Searcher {
             out: emit.clone(),
@@ -122,15 +132,17 @@ impl Desk {
             host,
             procfs_failed: Arc::default(),
         };
-        let searching = Post::start("search", "procfs", &readings, search_jobs, move |worker| {
-            searcher.clone().work(&worker);
-        })?;
+        let searching =
+            Post::start("search", post(SEARCH), &readings, search_jobs, move |worker| {
+                searcher.work(worker)
+            })?;
         let polls_also = Arc::default();
-        let desk = Self { readings, netns, looks, search, runtimes, polls, polls_also };
+        let desk = Self { readings, troubles, netns, looks, search, runtimes, polls, polls_also };
         let again = desk.clone();
         let posts: Vec<Box<dyn workers::Watched>> =
             vec![Box::new(visits), Box::new(looking), Box::new(searching)];
-        tokio::spawn(workers::watch(posts, emit.clone(), move || again.snapshot()));
+        let troubles = desk.troubles.clone();
+        tokio::spawn(workers::watch(posts, troubles, emit.clone(), move || again.snapshot()));
         Ok(desk)
     }
 
@@ -220,9 +232,24 @@ impl Desk {
         receiver
     }
 
-    /// What does not answer, by the source that it concerns, and whether that source can tell nothing any more.
-    pub(super) fn hanging(&self, now: BootNs) -> Vec<(&'static str, String, bool)> {
-        let report = self.readings.report(now).into_iter();
-        report.map(|(name, text)| (name, text, self.readings.is_blind(name))).collect()
+    /// What does not answer or has ended, by the source that it concerns.
+    pub(super) fn troubles(&self, now: BootNs) -> Vec<Trouble> {
+        let mut troubles = self.troubles.report();
+        for (source, text) in self.readings.report(now) {
+            let is_blind = self.readings.is_blind(source);
+            match troubles.iter_mut().find(|trouble| trouble.source == source) {
+                Some(trouble) => {
+                    trouble.text = format!("{}; {text}", trouble.text);
+                    trouble.is_blind |= is_blind;
+                }
+                None => troubles.push(Trouble { source, text, ended: None, is_blind }),
+            }
+        }
+        troubles
+    }
+
+    /// Waits until what has ended changes. Cancel-safe, for one who waits.
+    pub(super) async fn troubled(&self) {
+        self.troubles.changed().await;
     }
 }

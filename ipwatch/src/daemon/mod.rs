@@ -5,6 +5,7 @@
 //!   itself.
 //! - `concerns`: the tenures and the runs of plugins that a finding is about.
 //! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
+//! - `restarts`: what becomes of a part of a source that has ended.
 //! - `canary`: when it runs, and what follows from it.
 //! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
@@ -23,6 +24,7 @@ mod meter;
 mod orphans;
 mod own;
 mod reload;
+mod restarts;
 mod service;
 mod start;
 mod tape;

@@ -1,9 +1,10 @@
-//! The facts that the daemon tells beside its sources: a thread that hangs, a job that no queue has room for, events
-//! that no program saw. They go the same way as all others, and into a recording.
+//! The facts that the daemon tells beside its sources: a thread that hangs, a part of a source that has ended, a job that
+//! no queue has room for, events that no program saw. They go the same way as all others, and into a recording.
 
 use std::time::Duration;
 
 use super::desk::Desk;
+use super::restarts::Trouble;
 use super::start::Eyes;
 use crate::engine::Effects;
 use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
@@ -21,15 +22,25 @@ const PARTLY: &str = "some of it does not answer";
 pub(super) struct Own {
     /// For the next step.
     refused: Vec<Fact>,
-    /// How the sources stood before something of theirs hung, and whether they can tell nothing any more.
-    hanging: Vec<(Source, bool)>,
+    /// The sources of which something hangs or has ended.
+    lessened: Vec<Lessened>,
     /// When the events that programs missed were last counted, and how many there were.
     counted: (BootNs, Missed),
 }
 
+/// A source of which something hangs or has ended.
+struct Lessened {
+    /// How it says that it stands.
+    before: Source,
+    /// How it is told to stand.
+    told: Source,
+    /// A part of it has ended: whatever it says of itself does not hold meanwhile.
+    ended: bool,
+}
+
 impl Own {
     pub(super) fn new(now: BootNs) -> Self {
-        Self { refused: Vec::new(), hanging: Vec::new(), counted: (now, Missed::default()) }
+        Self { refused: Vec::new(), lessened: Vec::new(), counted: (now, Missed::default()) }
     }
 
     /// Asks for what a step wants to know. What no queue has room for is a fact of the next step.
@@ -53,8 +64,8 @@ impl Own {
         now: BootNs,
     ) -> Vec<Fact> {
         let mut facts = std::mem::take(&mut self.refused);
-        let hanging = self.hanging(desk, map, now);
-        facts.extend(hanging.into_iter().map(|source| fact(now, What::Source(source))));
+        let changed = self.lessen(&desk.troubles(now), map);
+        facts.extend(changed.into_iter().map(|source| fact(now, What::Source(source))));
         facts.extend(self.count(eyes, now));
         facts
     }
@@ -80,40 +91,53 @@ impl Own {
         Some(fact(now, What::Lost { count, calls: missed.calls > known.calls }))
     }
 
-    /// The sources that changed because a thread hangs in the kernel, which cannot say so itself, or hangs no longer.
-    fn hanging(&mut self, desk: &Desk, map: &NodeMap, now: BootNs) -> Vec<Source> {
-        let hanging = desk.hanging(now);
-        let mut changed = Vec::new();
-        self.hanging.retain(|(before, blind)| {
-            let still =
-                |(name, _, now): &(&str, String, bool)| before.name == *name && now == blind;
-            let still = hanging.iter().any(still);
-            if !still && is_ours(map.source(&before.name)) {
-                changed.push(before.clone());
+    /// The sources that changed because something of theirs hangs or has ended, which cannot say so itself, or does so no
+    /// longer.
+    fn lessen(&mut self, troubles: &[Trouble], map: &NodeMap) -> Vec<Source> {
+        let mut changed: Vec<Source> = Vec::new();
+        self.lessened.retain_mut(|one| {
+            let now = map.source(&one.before.name);
+            let same = |trouble: &&Trouble| {
+                trouble.source == one.before.name && told(&one.before, trouble) == one.told
+            };
+            let Some(trouble) = troubles.iter().find(same) else {
+                // What it has said of itself since is newer than what it said before.
+                changed.extend(now.filter(|now| **now == one.told).map(|_| one.before.clone()));
+                return false;
+            };
+            if let Some(now) = now.filter(|now| one.ended && **now != one.told) {
+                let told = told(now, trouble);
+                *one = Lessened { before: now.clone(), told: told.clone(), ended: true };
+                changed.push(told);
             }
-            still
+            true
         });
-        for (name, _, blind) in hanging {
-            if self.hanging.iter().any(|(before, _)| before.name == name) {
+        for trouble in troubles {
+            if self.lessened.iter().any(|one| one.before.name == trouble.source) {
                 continue;
             }
-            let told = changed.iter().position(|before| before.name == name);
-            let before = told.map(|at| changed.remove(at)).or_else(|| map.source(name).cloned());
-            let Some(before) = before else { continue };
-            self.hanging.push((before.clone(), blind));
-            let (status, detail) = match blind {
-                true => (SourceStatus::Down, BLIND),
-                false => (lessened(before.status), PARTLY),
+            let at = changed.iter().position(|before| before.name == trouble.source);
+            let before = at.map(|at| changed.remove(at));
+            let Some(before) = before.or_else(|| map.source(trouble.source).cloned()) else {
+                continue;
             };
-            changed.push(Source { name: before.name, status, detail: detail.to_owned() });
+            let told = told(&before, trouble);
+            changed.push(told.clone());
+            self.lessened.push(Lessened { before, told, ended: trouble.ended.is_some() });
         }
         changed
     }
 }
 
-/// Whether a source stands as it was told here. What it has said of itself since is newer than what it said before.
-fn is_ours(source: Option<&Source>) -> bool {
-    source.is_some_and(|source| [BLIND, PARTLY].contains(&&*source.detail))
+/// How a source stands of which something hangs or has ended.
+fn told(before: &Source, trouble: &Trouble) -> Source {
+    let detail = match &trouble.ended {
+        Some(ended) if before.detail.is_empty() => ended.clone(),
+        Some(ended) => format!("{}; {ended}", before.detail),
+        None => if trouble.is_blind { BLIND } else { PARTLY }.to_owned(),
+    };
+    let status = if trouble.is_blind { SourceStatus::Down } else { lessened(before.status) };
+    Source { name: before.name.clone(), status, detail }
 }
 
 fn fact(at: BootNs, what: What) -> Fact {
@@ -132,15 +156,62 @@ pub(super) fn lessened(status: SourceStatus) -> SourceStatus {
 mod tests {
     use super::*;
 
+    fn map_of(source: &Source) -> NodeMap {
+        let mut map = NodeMap::new(false);
+        map.apply(&fact(BootNs(1), What::Source(source.clone())));
+        map
+    }
+
+    fn source(status: SourceStatus, detail: &str) -> Source {
+        Source { name: "procfs".into(), status, detail: detail.into() }
+    }
+
+    fn trouble(ended: Option<&str>, is_blind: bool) -> Trouble {
+        let (text, ended) = ("for people".to_owned(), ended.map(ToOwned::to_owned));
+        Trouble { source: "procfs", text, ended, is_blind }
+    }
+
     #[test]
     fn what_a_source_said_meanwhile_outlasts_the_end_of_a_hang() {
-        let said = |detail: &str| Source {
-            name: "cni".into(),
-            status: SourceStatus::Degraded,
-            detail: detail.into(),
-        };
-        assert!(is_ours(Some(&said(BLIND))) && is_ours(Some(&said(PARTLY))));
-        assert!(!is_ours(Some(&said("/etc/cni/net.d: not found"))), "it is newer");
-        assert!(!is_ours(None), "it is gone");
+        let mut own = Own::new(BootNs(1));
+        let before = source(SourceStatus::Degraded, "a pid namespace");
+        let told = own.lessen(&[trouble(None, true)], &map_of(&before));
+        assert_eq!(told, [source(SourceStatus::Down, BLIND)]);
+        let newer = map_of(&source(SourceStatus::Degraded, "not found"));
+        assert_eq!(own.lessen(&[trouble(None, true)], &newer), []);
+        assert_eq!(own.lessen(&[], &newer), []);
+
+        let mut own = Own::new(BootNs(1));
+        let told = own.lessen(&[trouble(None, false)], &map_of(&before)).remove(0);
+        assert_eq!(told.detail, PARTLY);
+        assert_eq!(own.lessen(&[], &map_of(&told)), [before]);
+    }
+
+    #[test]
+    fn a_source_of_which_a_part_has_ended_is_down_whatever_it_says_until_that_works() {
+        let mut own = Own::new(BootNs(1));
+        let ended = [trouble(Some("it has ended"), true)];
+        let before = source(SourceStatus::Active, "");
+        let told = own.lessen(&ended, &map_of(&before));
+        let down = source(SourceStatus::Down, "it has ended");
+        assert_eq!(told, std::slice::from_ref(&down));
+        assert_eq!(own.lessen(&ended, &map_of(&down)), [], "once");
+        // Another part of it told how that one stands.
+        let newer = source(SourceStatus::Degraded, "overrun");
+        let down = source(SourceStatus::Down, "overrun; it has ended");
+        assert_eq!(own.lessen(&ended, &map_of(&newer)), std::slice::from_ref(&down));
+        assert_eq!(own.lessen(&ended, &map_of(&down)), [], "once");
+        assert_eq!(own.lessen(&[], &map_of(&down)), [newer]);
+    }
+
+    #[test]
+    fn another_reason_is_told_and_one_that_is_not_vital_leaves_the_source_degraded() {
+        let mut own = Own::new(BootNs(1));
+        let before = source(SourceStatus::Active, "");
+        let one = own.lessen(&[trouble(Some("one"), false)], &map_of(&before)).remove(0);
+        assert_eq!(one, source(SourceStatus::Degraded, "one"));
+        let other = own.lessen(&[trouble(Some("other"), false)], &map_of(&one)).remove(0);
+        assert_eq!(other, source(SourceStatus::Degraded, "other"));
+        assert_eq!(own.lessen(&[], &map_of(&other)), [before]);
     }
 }

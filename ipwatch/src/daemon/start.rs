@@ -2,6 +2,7 @@
 //! netlink sockets, watches), then the snapshots, then what queued meanwhile.
 
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use tokio::sync::{mpsc, watch};
@@ -9,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::calls::Calls;
 use super::canary::{Keeper, When};
 use super::desk::{Desk, Settings};
-use super::workers;
+use super::restarts::{Part, Troubles, keep, on_a_thread};
 use crate::bounded;
 use crate::clock;
 use crate::config::Config;
@@ -17,7 +18,7 @@ use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::reading::Readings;
 use crate::sources::netlink::{Listener, Requests};
-use crate::sources::probes::{self, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
+use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
 use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
@@ -30,6 +31,26 @@ const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
 const PROCFS_EVERY: std::time::Duration = TASKS_EVERY;
 /// A container start changes the mount table a dozen times.
 const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100);
+
+const LISTENER: Part = Part {
+    name: "the netlink listener",
+    sources: &["netlink", "neighbours", "routes"],
+    is_vital: true,
+};
+/// Mounts are read in every search too.
+const MOUNTS: Part =
+    Part { name: "the watch of the mount table", sources: &["procfs"], is_vital: false };
+const EVENTS: Part = Part { name: "the reader of events", sources: &["probes"], is_vital: true };
+const CALLS: Part =
+    Part { name: "the reader of runs of CNI plugins", sources: &["probes"], is_vital: false };
+/// All tasks are read now and then.
+const TASKS: Part = Part { name: "the reader of tasks", sources: &["probes"], is_vital: false };
+/// Their paths stay known.
+const PLUGINS: Part = Part {
+    name: "the watch of the directories of CNI plugins",
+    sources: &["probes"],
+    is_vital: false,
+};
 
 /// What is worth loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,9 +122,9 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     emit.send(vec![daemon_fact(What::Boot(boot.clone()))]).await?;
 
     let listener = Listener::open(host).context("cannot listen on netlink")?;
-    let readings = Readings::default();
-    let mut loaded = load_probes(config, sight, canary, &emit, &readings).await?;
-    tokio::spawn(listen(listener, emit.clone()));
+    let (readings, troubles) = (Readings::default(), Troubles::default());
+    let mut loaded = load_probes(config, sight, canary, &emit, (&readings, &troubles)).await?;
+    tokio::spawn(listen(listener, troubles.clone(), emit.clone()));
     watch_cni(config, &emit, &readings);
     let stores = ipam::start(&config.ipam, &emit, &readings);
     let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
@@ -119,9 +140,10 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let polls = sight == Sight::Everything && !(loaded.sees_tasks && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
-    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, readings.clone())
+    let kept = (readings.clone(), troubles.clone());
+    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, kept)
         .context("cannot start a thread")?;
-    watch_mounts(&desk, &readings);
+    watch_mounts(&desk, &readings, &troubles, &emit);
     desk.snapshot();
     if polls {
         let tasks = !loaded.sees_tasks && !config.probes.sweep.is_zero();
@@ -131,8 +153,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         tokio::spawn(sweep(desk.clone(), config.probes.sweep.unsigned_abs()));
     }
     if let Some(tasks) = loaded.tasks {
-        let (out, desk) = (emit.clone(), desk.clone());
-        workers::spawn("tasks", move || tasks.run(&out, &desk)).context("cannot start a thread")?;
+        read_tasks(tasks, &desk, troubles, &emit);
     }
     if let Eyes::Open(probes, keeper) = &mut loaded.eyes
         && canary != When::Never
@@ -178,7 +199,7 @@ async fn load_probes(
     sight: Sight,
     canary: When,
     emit: &Emit,
-    readings: &Readings,
+    (readings, troubles): (&Readings, &Troubles),
 ) -> anyhow::Result<Loaded> {
     let without = |report| Loaded {
         eyes: Eyes::Closed(report),
@@ -217,23 +238,19 @@ async fn load_probes(
     if sight == Sight::Everything {
         tell_arp(config, Some(&probes), emit).await?;
     }
-    if let Some(events) = probes.events().context("cannot poll the ring buffer")? {
+    if let Some(Events { mut events, calls }) = probes.events() {
+        let out = emit.clone();
+        let read = async move || events.run(&out).await;
+        tokio::spawn(keep(EVENTS, troubles.clone(), emit.clone(), read));
         let (out, readings) = (emit.clone(), readings.clone());
-        tokio::spawn(async move {
-            if let Err(error) = events.run(out.clone(), readings).await {
-                let detail = format!("the ring buffer cannot be read: {error}");
-                let _ = tell_source(&out, "probes", SourceStatus::Down, detail).await;
-            }
-        });
+        let read = async move || calls.run(&out, &readings).await;
+        tokio::spawn(keep(CALLS, troubles.clone(), emit.clone(), read));
     }
     tokio::spawn(tell_losses(probes.losses(), emit.clone()));
-    if let Some(dirs) = probes.plugin_dirs() {
+    if let Some(mut dirs) = probes.plugin_dirs() {
         let readings = readings.clone();
-        tokio::spawn(async move {
-            if let Err(error) = dirs.follow(readings).await {
-                tracing::warn!("the directories of CNI plugins cannot be followed: {error}");
-            }
-        });
+        let follow = async move || dirs.follow(&readings).await;
+        tokio::spawn(keep(PLUGINS, troubles.clone(), emit.clone(), follow));
     }
     Ok(Loaded {
         sees_creation: probes.sees_creation(),
@@ -319,8 +336,8 @@ async fn tell_source(
     emit.send(vec![daemon_fact(What::Source(source))]).await
 }
 
-/// Reads netlink for ever; what the kernel dropped is told as lost.
-async fn listen(listener: Listener, emit: Emit) {
+/// Reads netlink; what the kernel dropped is told as lost, and so is what it told while no socket was open.
+async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
     let (lost, mut losses) = mpsc::channel(4);
     let told = emit.clone();
     tokio::spawn(async move {
@@ -332,12 +349,28 @@ async fn listen(listener: Listener, emit: Emit) {
             }
         }
     });
-    if let Err(error) = listener.run(emit.clone(), lost).await {
-        let detail = error.to_string();
-        for name in ["netlink", "neighbours", "routes"] {
-            let _ = tell_source(&emit, name, SourceStatus::Down, detail.clone()).await;
+    let (mut begun, out) = (false, emit.clone());
+    let session = async move || {
+        if std::mem::replace(&mut begun, true) {
+            listener.reopen()?;
         }
-    }
+        listener.run(&out, &lost).await
+    };
+    keep(LISTENER, troubles, emit, session).await;
+}
+
+/// Reads what the kernel half keeps of tasks.
+fn read_tasks(tasks: probes::Tasks, desk: &Desk, troubles: Troubles, emit: &Emit) {
+    let (tasks, out, desk) = (Arc::new(Mutex::new(tasks)), emit.clone(), desk.clone());
+    let session = async move || {
+        let (tasks, out, desk) = (Arc::clone(&tasks), out.clone(), desk.clone());
+        let read = move || {
+            // What a reader that panicked remembered of single tasks may be old: the next look settles it.
+            tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &desk)
+        };
+        on_a_thread("tasks", read).await
+    };
+    tokio::spawn(keep(TASKS, troubles, emit.clone(), session));
 }
 
 fn watch_cni(config: &Config, emit: &Emit, readings: &Readings) {
@@ -358,23 +391,18 @@ fn ask_runtimes(
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.
-fn watch_mounts(desk: &Desk, readings: &Readings) {
+fn watch_mounts(desk: &Desk, readings: &Readings, troubles: &Troubles, emit: &Emit) {
     let (desk, readings) = (desk.clone(), readings.clone());
-    tokio::spawn(async move {
-        let watched: io::Result<()> = async {
-            let mut watch = MountWatch::new(&Proc::new(), readings)?;
-            loop {
-                watch.changed().await?;
-                desk.mounts();
-                // What changes meanwhile is told by the next round.
-                tokio::time::sleep(MOUNTS_SETTLE).await;
-            }
+    let session = async move || -> io::Result<()> {
+        let mut watch = MountWatch::new(&Proc::new(), readings.clone())?;
+        loop {
+            watch.changed().await?;
+            desk.mounts();
+            // What changes meanwhile is told by the next round.
+            tokio::time::sleep(MOUNTS_SETTLE).await;
         }
-        .await;
-        if let Err(error) = watched {
-            tracing::warn!("the mount table cannot be watched: {error}");
-        }
-    });
+    };
+    tokio::spawn(keep(MOUNTS, troubles.clone(), emit.clone(), session));
 }
 
 /// Looks at all tasks every now and then although probes tell of them: events are hints, and this is what makes the
@@ -402,3 +430,6 @@ pub(super) async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

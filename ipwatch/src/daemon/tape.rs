@@ -138,7 +138,7 @@ impl Recorder {
         if !self.engine.is_ready() {
             next = next.min(now.plus(UNTIL_READY));
         }
-        let Started { facts, first, .. } = &mut self.started;
+        let Started { facts, first, desk, .. } = &mut self.started;
         let mut took = Vec::new();
         tokio::select! {
             Some(batch) = facts.recv() => {
@@ -157,6 +157,7 @@ impl Recorder {
                 let (at, origin, what) = (clock::now(), Origin::Daemon, What::FirstAnswers);
                 took.push(Fact { at, origin, what });
             }
+            () = desk.troubled() => {}
             () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
         }
         self.step(took)

@@ -4,20 +4,16 @@
 use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::desk::{LookJob, NetnsJob, SearchJob};
 use super::orphans;
-use super::workers::{Worker, doubted, spawn, still_holds};
+use super::workers::{Ended, Worker, doubted, still_holds};
 use crate::clock;
 use crate::fact::{Fact, Holder, NetnsRef, Origin, Source, SourceStatus, What};
 use crate::sources::netlink::{AdoptError, Requests};
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
 use crate::sources::{Closed, Emit};
-
-/// Pause before a broken visitor is replaced.
-const REPLACE_AFTER: Duration = Duration::from_millis(500);
 
 /// The thread `netns`: enters namespaces.
 #[derive(Clone)]
@@ -27,20 +23,12 @@ pub(super) struct Visitor {
 }
 
 impl Visitor {
-    fn lost(&self, detail: &str) {
-        tell_down(&self.out, "netlink", detail.to_owned());
-    }
-
     /// Works until the daemon goes down. A thread that cannot come back from a netns must not go on:
-    /// it hands its jobs to a new one.
-    pub(super) fn work(self, worker: Worker<NetnsJob>) {
-        let mut requests = match Requests::new() {
-            Ok(requests) => requests,
-            Err(error) => {
-                self.lost(&format!("no network namespace can be read: {error}"));
-                return;
-            }
-        };
+    /// it leaves its jobs to a new one.
+    pub(super) fn work(&self, worker: &Worker<NetnsJob>) -> Ended {
+        let requests = Requests::new();
+        let mut requests =
+            requests.map_err(|error| format!("no network namespace can be read: {error}"))?;
         while let Some(job) = worker.next() {
             let adopting = match &job {
                 NetnsJob::Adopt { netns, .. } => Some(*netns),
@@ -65,20 +53,15 @@ impl Visitor {
             if self.out.send_blocking(facts.into_iter().chain(told).collect()).is_err()
                 || left.is_some()
             {
-                return;
+                return Ok(());
             }
             match error {
-                Some(error) if error.is_fatal() => {
-                    tracing::error!("{error}: its thread is replaced");
-                    std::thread::sleep(REPLACE_AFTER);
-                    drop(requests);
-                    replace(self, worker);
-                    return;
-                }
+                Some(error) if error.is_fatal() => return Err(error.to_string()),
                 Some(error) => tracing::debug!("{error}"),
                 None => {}
             }
         }
+        Ok(())
     }
 }
 
@@ -110,37 +93,8 @@ fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts
 }
 
-/// A source whose thread is no more.
-fn tell_down(out: &Emit, name: &str, detail: String) {
-    let source = Source { name: name.to_owned(), status: SourceStatus::Down, detail };
-    let what = What::Source(source);
-    // Nobody to tell: the daemon is going down.
-    let _ = out.send_blocking(vec![Fact { at: clock::now(), origin: Origin::Daemon, what }]);
-}
-
-/// A new thread begins in the netns of the one that makes it (`copy_namespaces`), the wrong one, and
-/// goes to the main thread's first, which never leaves the host's.
-fn replace(visitor: Visitor, worker: Worker<NetnsJob>) {
-    let home = std::fs::File::open("/proc/self/ns/net");
-    let work = move || {
-        let back = home.and_then(|home| {
-            Ok(rustix::thread::move_into_link_name_space(
-                std::os::fd::AsFd::as_fd(&home),
-                Some(rustix::thread::LinkNameSpaceType::Network),
-            )?)
-        });
-        match back {
-            Ok(()) => visitor.work(worker),
-            Err(error) => visitor.lost(&format!("no thread can enter netns any more: {error}")),
-        }
-    };
-    if let Err(error) = spawn("netns", work) {
-        tracing::error!("no thread can enter netns any more: {error}");
-    }
-}
-
 /// The thread `looks`: one task at a time.
-pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit) {
+pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit) -> Ended {
     while let Some(job) = worker.next() {
         let (facts, left) = worker.during(|| match job {
             LookJob::Look(task) => proc.look(task).map(|fact| vec![fact]),
@@ -161,9 +115,10 @@ pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &
             facts.extend(doubted(target));
         }
         if out.send_blocking(facts).is_err() || left.is_some() {
-            return;
+            return Ok(());
         }
     }
+    Ok(())
 }
 
 /// The thread `search`: whole passes over the node.
@@ -182,15 +137,16 @@ pub(super) struct Searcher {
 }
 
 impl Searcher {
-    pub(super) fn work(self, worker: &Worker<SearchJob>) {
+    pub(super) fn work(&self, worker: &Worker<SearchJob>) -> Ended {
         while let Some(job) = worker.next() {
             let (searched, left) = worker.during(|| self.search(job));
             let told = left.as_ref().and_then(doubted).into_iter().collect();
             let told = self.out.send_blocking(told);
             if searched.is_err() || told.is_err() || left.is_some() {
-                return;
+                return Ok(());
             }
         }
+        Ok(())
     }
 
     /// The snapshots, unless there are none or somebody hangs in one.

@@ -2,24 +2,26 @@
 //!
 //! Each kind of job has one thread. One whose read does not come back is left behind: another takes its jobs, and
 //! nobody reads what it hangs at ([`crate::reading`]). When it comes back it hands over what it found, as far as that
-//! still holds, and ends.
+//! still holds, and ends. One that ends by itself is told and replaced after a pause ([`super::restarts`]).
 
 use std::io;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
+use super::restarts::{Part, Restarts, Troubles, panicked};
 use crate::clock;
-use crate::fact::{Fact, Origin, Presence, What};
+use crate::fact::{BootNs, Fact, Origin, Presence, What};
 use crate::reading::{LOOK_EVERY, Readings, Slot, Target, Verdict};
 use crate::sources::Emit;
 
 /// A thread with a name that `ps -L` shows.
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name(format!("ipwatch-{name}"))
-        .stack_size(512 * 1024)
-        .spawn(work)
-        .map(|_| ())
+pub(super) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let thread = std::thread::Builder::new().name(format!("ipwatch-{name}"));
+    thread.stack_size(512 * 1024).spawn(work)
 }
 
 /// One thread's part: its place, and the jobs that it shares with whoever takes over.
@@ -44,8 +46,11 @@ impl<J> Worker<J> {
     }
 }
 
+/// Why a thread is of no use any more. Without an error it ends when it was left behind, or the daemon goes down.
+pub(super) type Ended = Result<(), String>;
+
 /// Begins a thread's work.
-type Begin<J> = dyn Fn(Worker<J>) + Send + Sync;
+type Begin<J> = dyn Fn(&Worker<J>) -> Ended + Send + Sync;
 
 /// The place of one thread after another.
 pub(super) struct Post<J> {
@@ -54,68 +59,127 @@ pub(super) struct Post<J> {
     readings: Readings,
     jobs: Arc<Mutex<Receiver<J>>>,
     begin: Arc<Begin<J>>,
-    slot: Mutex<Arc<Slot>>,
+    slot: Arc<Slot>,
+    /// `None`: it is to be replaced, or the daemon is going down.
+    thread: Option<JoinHandle<Ended>>,
+    began: BootNs,
+    /// When another one is to begin.
+    due: Option<BootNs>,
+    restarts: Restarts,
 }
 
 impl<J: Send + 'static> Post<J> {
-    /// Starts the first thread. `begin` is called on each.
+    /// Starts the first thread, which has the name of its place and works for `part`. `begin` is called on each.
     pub(super) fn start(
         name: &'static str,
-        source: &'static str,
+        restarts: Restarts,
         readings: &Readings,
         jobs: Receiver<J>,
-        begin: impl Fn(Worker<J>) + Send + Sync + 'static,
+        begin: impl Fn(&Worker<J>) -> Ended + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let post = Self {
+        // Whom a thread that hangs concerns: a place works for one source.
+        let source = restarts.part.sources.first().copied().unwrap_or(name);
+        let mut post = Self {
             name,
             source,
             readings: readings.clone(),
             jobs: Arc::new(Mutex::new(jobs)),
             begin: Arc::new(begin),
-            slot: Mutex::new(readings.slot(source, name)),
+            slot: readings.slot(source, name),
+            thread: None,
+            began: BootNs::default(),
+            due: None,
+            restarts,
         };
         post.hire()?;
         Ok(post)
     }
 
-    fn hire(&self) -> io::Result<()> {
+    fn hire(&mut self) -> io::Result<()> {
         let slot = self.readings.slot(self.source, self.name);
         let worker = Worker { slot: Arc::clone(&slot), jobs: Arc::clone(&self.jobs) };
         let begin = Arc::clone(&self.begin);
-        spawn(self.name, move || begin(worker))?;
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = slot;
+        self.began = clock::now();
+        self.thread = Some(spawn(self.name, move || begin(&worker))?);
+        self.slot = slot;
         Ok(())
+    }
+
+    fn replace(&mut self) {
+        // Whoever was here is left alone.
+        self.thread = None;
+        if let Err(error) = self.hire() {
+            self.ended(format!("no thread can be made: {error}"));
+        }
+    }
+
+    fn ended(&mut self, why: String) {
+        let pause = self.restarts.ended(self.began, why);
+        self.due = Some(clock::now().plus(pause.as_nanos() as u64));
     }
 }
 
+/// What there is to do about a place.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Another thread is in the place of one that hangs at this.
+    LeftBehind(Target),
+    /// Another thread is in the place of one that had ended, and works.
+    Works(Part),
+}
+
 /// A place that is watched.
-pub(super) trait Watched: Send + Sync {
-    /// Puts another thread in the place of one that hangs: what that one hangs at.
-    fn look(&self) -> Option<Target>;
+pub(super) trait Watched: Send {
+    /// Puts another thread in the place of one that hangs, or has ended.
+    fn look(&mut self) -> Option<News>;
 }
 
 impl<J: Send + 'static> Watched for Post<J> {
-    fn look(&self) -> Option<Target> {
-        let slot = Arc::clone(&self.slot.lock().unwrap_or_else(PoisonError::into_inner));
-        let Verdict::LeftBehind(target) = slot.hangs(clock::now()) else { return None };
-        tracing::warn!("{target} does not answer: its reader is left behind");
-        if let Err(error) = self.hire() {
-            tracing::error!("no thread can take over from one that hangs: {error}");
+    fn look(&mut self) -> Option<News> {
+        let now = clock::now();
+        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
+            self.slot.ended();
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => self.ended(why),
+                Err(panic) => self.ended(panicked(&*panic)),
+            }
         }
-        Some(target)
+        if self.due.take_if(|due| *due <= now).is_some() {
+            self.replace();
+        }
+        // A thread that has ended hangs at nothing, whatever it was at.
+        self.thread.as_ref()?;
+        if let Verdict::LeftBehind(target) = self.slot.hangs(now) {
+            tracing::warn!("{target} does not answer: its reader is left behind");
+            self.replace();
+            return Some(News::LeftBehind(target));
+        }
+        self.restarts.has_settled(self.began).then_some(News::Works(self.restarts.part))
     }
 }
 
 /// Watches the threads until the daemon goes down. To be called on the main thread, whose netns is the host's: a new
 /// thread begins in the netns of the one that makes it (`copy_namespaces`, kernel/nsproxy.c). `again` has read anew
-/// what a thread may have been at.
-pub(super) async fn watch(posts: Vec<Box<dyn Watched>>, out: Emit, again: impl Fn()) {
+/// what a thread that hangs may have been at.
+pub(super) async fn watch(
+    mut posts: Vec<Box<dyn Watched>>,
+    troubles: Troubles,
+    out: Emit,
+    again: impl Fn(),
+) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        for post in &posts {
-            let Some(target) = post.look() else { continue };
-            again();
-            if out.send(doubted(&target).into_iter().collect()).await.is_err() {
+        for post in &mut posts {
+            let told = match post.look() {
+                None => continue,
+                Some(News::LeftBehind(target)) => {
+                    again();
+                    out.send(doubted(&target).into_iter().collect()).await
+                }
+                Some(News::Works(part)) => troubles.over(&part, &out).await,
+            };
+            if told.is_err() {
                 return;
             }
         }
@@ -140,3 +204,6 @@ pub(super) fn still_holds(mut facts: Vec<Fact>) -> Vec<Fact> {
     });
     facts
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,6 +200,24 @@ fn a_source_that_is_down_keeps_what_rests_on_it() {
     assert_eq!(told(&up), [(ChangeKind::Resolved, Status::Resolved)]);
 }
 
+/// A listener that has ended and is started again: what was not heard is unknown.
+#[test]
+fn a_gap_ends_nothing_and_is_read_afterwards() {
+    let mut run = Run::whole();
+    let source = |ms, status| {
+        let source = Source { name: "netlink".into(), status, detail: String::new() };
+        fact(ms, What::Source(source))
+    };
+    let silent = |effects: &Effects| effects.tenures.is_empty() && effects.changes.is_empty();
+    assert!(silent(&run.step(5_000, &[source(5_000, SourceStatus::Down)])));
+    assert!(silent(&run.step(300_000, &[])));
+    let lost = fact(300_100, What::Lost { count: None, calls: false });
+    let effects = run.step(300_100, &[lost, source(300_100, SourceStatus::Active)]);
+    assert!(silent(&effects) && effects.reread);
+    let adopt = |want: &Want| matches!(want, Want::Adopt { netns, .. } if *netns == POD);
+    assert!(effects.wants.iter().any(adopt), "{:?}", effects.wants);
+}
+
 #[test]
 fn after_a_loss_everything_is_read_again_at_most_once_a_second() {
     let lost = |ms| fact(ms, What::Lost { count: None, calls: false });

@@ -20,6 +20,7 @@ use crate::clock;
 use crate::contract::Prefix;
 use crate::contract::Tenure;
 use crate::fact::{BootNs, SourceStatus};
+use crate::sources::pause::Pauses;
 
 /// More than this many waiting rows are written at once.
 const GATHER_ROWS: usize = 1024;
@@ -272,7 +273,7 @@ pub(super) fn start(
         identity,
         retention,
         pace,
-        wait: pace.retry.0,
+        pauses: Pauses::new(pace.retry),
         retry_at: BootNs::default(),
         last_try: false,
     };
@@ -303,8 +304,8 @@ struct Writer {
     identity: Identity,
     retention: Retention,
     pace: Pace,
-    /// The next wait before the file is tried again, and when it is over.
-    wait: Duration,
+    /// The waits before the file is tried again, and when this one is over.
+    pauses: Pauses,
     retry_at: BootNs,
     /// The file was tried once more because the daemon goes down.
     last_try: bool,
@@ -428,7 +429,7 @@ impl Writer {
         }
         drop(inner);
         written?;
-        self.wait = self.pace.retry.0;
+        self.pauses.begin_anew();
         self.last_try = false;
         // A file that was deleted under the daemon takes writes without complaint: that is an error
         // here, and a new one is made.
@@ -459,8 +460,7 @@ impl Writer {
     /// The file cannot be used: says so once, and when to try again.
     fn fail(&mut self, why: &str) {
         self.shared.set_store(None);
-        self.retry_at = clock::now().plus(nanos(self.wait));
-        self.wait = (self.wait * 2).min(self.pace.retry.1);
+        self.retry_at = clock::now().plus(nanos(self.pauses.after_failure()));
         let known = self.shared.lock().trouble.replace(why.to_owned());
         if known.as_deref() != Some(why) {
             tracing::warn!(

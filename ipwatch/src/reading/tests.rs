@@ -129,6 +129,19 @@ fn people_are_told_what_hangs_and_for_how_long() {
     assert_eq!(report, [("procfs", text.to_owned())]);
 }
 
+#[test]
+fn a_thread_that_has_ended_hangs_at_nothing() {
+    let readings = Readings::default();
+    let slot = readings.slot("netlink", "netns");
+    slot.begin(Target::Rtnl);
+    let later = clock::now().plus(3 * SEC);
+    assert_eq!(slot.hangs(later), Verdict::Stalled);
+    assert_eq!(readings.report(later).len(), 1);
+    slot.ended();
+    assert_eq!(readings.report(later), []);
+    assert_eq!(slot.hangs(later), Verdict::Works);
+}
+
 /// A worker that reads a pipe nobody writes to, and what becomes of it.
 #[test]
 fn a_thread_that_hangs_is_left_and_comes_back() {

@@ -92,8 +92,7 @@ impl Link {
         let (emit, mut facts) = Emit::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let reader =
-                tokio::spawn(self.probes.events().unwrap().unwrap().run(emit, Readings::default()));
+            let reader = tokio::spawn(self.probes.events().unwrap().run(emit, Readings::default()));
             let mut told = Vec::new();
             let all = async {
                 loop {
@@ -128,8 +127,7 @@ fn hearing(test: impl AsyncFnOnce(&Link, &mut mpsc::Receiver<Vec<Fact>>) + Send 
         let (emit, mut facts) = Emit::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let reader =
-                tokio::spawn(link.probes.events().unwrap().unwrap().run(emit, Readings::default()));
+            let reader = tokio::spawn(link.probes.events().unwrap().run(emit, Readings::default()));
             test(&link, &mut facts).await;
             reader.abort();
         });

@@ -53,11 +53,12 @@ pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, f
     let mut pauses = Pauses::new(AGAIN);
     let mut follower = Follower::new(Arc::clone(&store), emit.clone());
     loop {
-        let Ok((back, stopped)) = session(follower, &readings, &mut first, &mut pauses).await
-        else {
-            return;
+        let ended = session(follower, &readings, &mut first, &mut pauses).await;
+        // The thread panicked, and the follower is gone with it.
+        let anew = |error: io::Error| {
+            (Some(Follower::new(Arc::clone(&store), emit.clone())), Stopped::Io(error))
         };
-        follower = match (back, stopped) {
+        follower = match ended.unwrap_or_else(anew) {
             (Some(follower), Stopped::Io(error)) => {
                 let mut follower = follower;
                 if follower.down(&error).await.is_err() {

@@ -73,6 +73,8 @@ pub struct Listener {
     own: Own,
     lag: Lag,
     counters: Arc<Counters>,
+    /// How each socket was told to stand.
+    told: Vec<What>,
 }
 
 impl Listener {
@@ -92,7 +94,32 @@ impl Listener {
             own: Own::of(host)?,
             lag: Lag::default(),
             counters: Arc::default(),
+            told: Vec::new(),
         })
+    }
+
+    /// Makes new sockets, after one has broken. What was told in between is lost. In the netns of the first time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); the old ones stay.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        let mut new = Self::open(self.own.host)?;
+        for (old, new) in [
+            (&self.links, &mut new.links),
+            (&self.neighbours, &mut new.neighbours),
+            (&self.routes, &mut new.routes),
+        ] {
+            (new.overruns, new.dropped_before) = (old.overruns, old.all_dropped());
+        }
+        let (counters, told) = (Arc::clone(&self.counters), std::mem::take(&mut self.told));
+        *self = Self { counters, told, ..new };
+        Ok(())
+    }
+
+    /// Has the socket for addresses fail whenever it is used.
+    #[cfg(test)]
+    pub(crate) fn break_socket(&mut self) {
+        self.links.socket = Socket::broken();
     }
 
     /// What the sockets have gone through.
@@ -105,10 +132,15 @@ impl Listener {
     ///
     /// # Errors
     /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when a socket breaks.
-    pub async fn run(self, emit: Emit, lost: mpsc::Sender<Lost>) -> Result<(), Stopped> {
-        let Self { mut links, mut neighbours, mut routes, mut own, mut lag, counters } = self;
-        let states = [&links, &neighbours, &routes].map(|channel| channel.state(&counters));
-        emit.send(states.into()).await?;
+    pub async fn run(&mut self, emit: &Emit, lost: &mpsc::Sender<Lost>) -> Result<(), Stopped> {
+        let Self { links, neighbours, routes, own, lag, counters, told } = self;
+        let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));
+        let news: Vec<What> = states.iter().map(|state| state.what.clone()).collect();
+        // Whoever starts it again says when it works.
+        if *told != news {
+            emit.send(states.into()).await?;
+            *told = news;
+        }
         let (link_ready, neigh_ready) = (links.ready()?, neighbours.ready()?);
         let route_ready = routes.ready()?;
         let mut buffer = vec![0; BUFFER];
@@ -116,19 +148,21 @@ impl Listener {
             // In this order: addresses before all else, always.
             let (channel, ready) = tokio::select! {
                 biased;
-                ready = link_ready.readable() => (&mut links, ready?),
-                ready = neigh_ready.readable() => (&mut neighbours, ready?),
-                ready = route_ready.readable() => (&mut routes, ready?),
+                ready = link_ready.readable() => (&mut *links, ready?),
+                ready = neigh_ready.readable() => (&mut *neighbours, ready?),
+                ready = route_ready.readable() => (&mut *routes, ready?),
             };
-            let mut reader = Reader { own: &mut own, lag: &mut lag, counters: &counters };
+            let mut reader = Reader { own: &mut *own, lag: &mut *lag, counters: &*counters };
             let (facts, empty) = channel.read(&mut buffer, &mut reader)?;
             settle(ready, empty);
             emit.send(facts).await?;
             if channel.overrun && (empty || channel.since_overrun > QUEUE_LEN) {
                 channel.overrun = false;
                 lag.forget();
-                emit.send(vec![channel.state(&counters)]).await?;
+                emit.send(vec![channel.state(counters)]).await?;
                 lost.send(channel.kind).await.map_err(|_| Closed)?;
+                let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));
+                *told = states.map(|state| state.what).into();
             }
         }
     }
@@ -167,6 +201,8 @@ struct Channel {
     since_overrun: usize,
     overruns: u64,
     dropped: u32,
+    /// Of the sockets before this one.
+    dropped_before: u64,
 }
 
 impl Channel {
@@ -201,7 +237,12 @@ impl Channel {
             since_overrun: 0,
             overruns: 0,
             dropped: 0,
+            dropped_before: 0,
         })
+    }
+
+    fn all_dropped(&self) -> u64 {
+        self.dropped_before + u64::from(self.dropped)
     }
 
     /// A second fd of the socket, to wait on.
@@ -259,7 +300,8 @@ impl Channel {
             let separator = if detail.is_empty() { "" } else { "; " };
             detail += &format!(
                 "{separator}overrun {} times since the start ({} messages), each time read again",
-                self.overruns, self.dropped
+                self.overruns,
+                self.all_dropped()
             );
         }
         tracing::debug!(source = self.name, detail, ?counters, "netlink");

@@ -28,4 +28,4 @@ pub use requests::{AdoptError, Requests};
 pub(super) use door::netns_of_socket;
 
 #[cfg(test)]
-pub(super) mod testing;
+pub(crate) mod testing;

@@ -42,6 +42,12 @@ impl Socket {
         Self::of(None, flags) // NETLINK_ROUTE is 0
     }
 
+    /// One that nothing can be done with.
+    #[cfg(test)]
+    pub(super) fn broken() -> Self {
+        Self(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
     /// As [`open`](Self::open), of NETLINK_SOCK_DIAG.
     pub(super) fn diag() -> io::Result<Self> {
         Self::of(Some(netlink::SOCK_DIAG), SocketFlags::empty())

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 /// Whether this test may make netns. It says so when it may not, so that a skip is not a silent pass.
-pub(in crate::sources) fn root() -> bool {
+pub(crate) fn root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("skipped: needs root");
@@ -78,7 +78,7 @@ pub(in crate::sources) fn has_device(words: &str) -> bool {
 }
 
 /// Runs `ip` with these words in the calling thread's netns.
-pub(in crate::sources) fn ip(words: &str) {
+pub(crate) fn ip(words: &str) {
     run(Command::new("ip").args(words.split_whitespace()));
 }
 
@@ -89,9 +89,7 @@ pub(in crate::sources) fn run(command: &mut Command) {
 }
 
 /// Runs `work` in a thread of its own, in a netns of its own that is gone with what `work` leaves open.
-pub(in crate::sources) fn in_new_netns<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
+pub(crate) fn in_new_netns<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let inside = move || {
         // SAFETY: moves this thread alone to a new netns; nothing else of the process changes.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);

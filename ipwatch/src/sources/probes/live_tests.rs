@@ -200,13 +200,13 @@ impl Beside for Nobody {
 
 /// Tells of tasks from now on.
 fn tell_tasks(probes: &mut Probes, emit: &Emit) {
-    let (tasks, out) = (probes.tasks().unwrap(), emit.clone());
+    let (mut tasks, out) = (probes.tasks().unwrap(), emit.clone());
     std::thread::spawn(move || tasks.run(&out, &Nobody));
 }
 
 /// Lives through a process's life with the rungs that are left, and returns what was told of it.
 async fn life(probes: &mut Probes) -> Vec<What> {
-    let events = probes.events().unwrap().unwrap();
+    let events = probes.events().unwrap();
     let (emit, mut facts) = Emit::channel(64);
     tell_tasks(probes, &emit);
     let reader = tokio::spawn(events.run(emit, Readings::default()));
@@ -262,7 +262,7 @@ fn what_ends_at_once_is_not_told() {
     let Some(mut probes) = probes("what_ends_at_once_is_not_told", &[]) else { return };
     let losses = probes.losses();
     let (told, ended) = block_on(async {
-        let events = probes.events().unwrap().unwrap();
+        let events = probes.events().unwrap();
         let (emit, mut facts) = Emit::channel(1024);
         tell_tasks(&mut probes, &emit);
         let reader = tokio::spawn(events.run(emit, Readings::default()));
@@ -355,7 +355,7 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     }
     std::fs::remove_dir_all(&dir).unwrap();
     block_on(async {
-        let events = probes.events().unwrap().unwrap();
+        let events = probes.events().unwrap();
         let (emit, mut facts) = Emit::channel(64);
         let reader = tokio::spawn(events.run(emit, Readings::default()));
         let (mut began, mut ended) = (0, 0);
@@ -388,7 +388,7 @@ fn what_does_not_fit_is_counted() {
     let mut probes = Probes::load(&settings).unwrap();
     let losses = probes.losses();
     block_on(async {
-        let events = probes.events().unwrap().unwrap();
+        let events = probes.events().unwrap();
         // Of each child the end makes a record of a hundred bytes.
         for _ in 0..1000 {
             drop(Sleeper::spawn());

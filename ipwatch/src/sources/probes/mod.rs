@@ -370,15 +370,10 @@ impl Probes {
         self.plugin_dirs.take().filter(|_| self.sees("cni-call"))
     }
 
-    /// The live events; `None` when they were taken before. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// The ring buffer cannot be polled.
-    pub fn events(&mut self) -> std::io::Result<Option<Events>> {
-        let Some(Unstarted { rings, lost }) = self.events.take() else {
-            return Ok(None);
-        };
-        Events::new(rings, &self.standings.counters, &lost).map(Some)
+    /// The live events; `None` when they were taken before.
+    pub fn events(&mut self) -> Option<Events> {
+        let Unstarted { rings, lost } = self.events.take()?;
+        Some(Events::new(rings, &self.standings.counters, &lost))
     }
 
     /// Events that were not looked at, because the same program was running on that CPU already (a
@@ -412,7 +407,8 @@ fn is_typed() -> bool {
 }
 
 /// Takes the kernel's type information in. aya parses it by itself when a loader is made, and once
-/// more for the programs: some 20 ms each, so that they go side by side.
+/// more for the programs: some 20 ms each, so that they go side by side. aya 0.14 leaves no other way: `EbpfLoader::new`
+/// parses before it can be given what is parsed already, and keeps that to itself (aya-rs/aya#1172).
 fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Btf), ProbesError> {
     let bad = |error: &dyn fmt::Display| ProbesError::BadBtf(error.to_string());
     let (loader, offsets, btf) = std::thread::scope(|scope| {

@@ -70,10 +70,10 @@ impl PluginDirs {
     /// that one out until it answers.
     ///
     /// # Errors
-    /// inotify breaks. What was told last stays.
-    pub async fn follow(mut self, readings: Readings) -> io::Result<()> {
+    /// inotify breaks. What was told last stays, and the next run begins with all of it.
+    pub async fn follow(&mut self, readings: &Readings) -> io::Result<()> {
         loop {
-            let hangs = self.until_one_hangs(&readings).await?;
+            let hangs = self.until_one_hangs(readings).await?;
             tracing::warn!(
                 "{hangs} does not answer: CNI plugins are known there by their path alone"
             );

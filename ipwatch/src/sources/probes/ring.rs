@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot, watch};
 
 use super::events::{self, Counters};
 use super::plugin_file;
 use crate::canary::Claims;
 use crate::fact::Fact;
 use crate::reading::Readings;
+use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 
@@ -60,46 +61,55 @@ impl Losses {
     }
 }
 
-/// The live end of the probes.
+/// The live end of the probes: two ring buffers, each with a reader of its own. Losses are told through
+/// [`super::Probes::losses`].
+#[derive(Debug)]
 pub struct Events {
-    events: Reader,
-    calls: Unregistered,
+    /// All but runs of CNI plugins.
+    pub events: Reader,
+    /// Runs of CNI plugins.
+    pub calls: Calls,
 }
 
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
-    }
-}
+/// The runs of CNI plugins.
+#[derive(Debug)]
+pub struct Calls(Arc<AsyncMutex<Reader>>);
 
 impl Events {
-    pub(super) fn new(
-        rings: Rings,
-        counters: &Arc<Counters>,
-        lost: &Arc<Lost>,
-    ) -> io::Result<Self> {
-        let reader = |ring, untold| {
-            let (counters, lost) = (Arc::clone(counters), Arc::clone(lost));
-            Unregistered { ring, untold, counters, lost }
+    pub(super) fn new(rings: Rings, counters: &Arc<Counters>, lost: &Arc<Lost>) -> Self {
+        let reader = |ring, untold| Reader {
+            ring,
+            untold,
+            counters: Arc::clone(counters),
+            lost: Arc::clone(lost),
+            drops: 0,
+            late: Vec::new(),
         };
-        Ok(Self {
-            events: reader(rings.events, None).register()?,
-            calls: reader(rings.calls, Some(rings.untold)),
-        })
+        let calls = reader(rings.calls, Some(rings.untold));
+        Self { events: reader(rings.events, None), calls: Calls(Arc::new(AsyncMutex::new(calls))) }
     }
+}
 
-    /// Turns records into facts until the receiving end of `emit` goes away. Losses are told through
-    /// [`super::Probes::losses`].
+#[cfg(test)]
+impl Events {
+    /// Both, until the receiving end of `emit` goes away.
+    pub(in crate::sources) async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
+        let Self { mut events, calls } = self;
+        tokio::try_join!(events.run(&emit), calls.run(&emit, &readings)).map(|_| ())
+    }
+}
+
+impl Calls {
+    /// Turns records into facts until the receiving end of `emit` goes away.
     ///
     /// # Errors
-    /// A ring buffer cannot be polled.
-    pub async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
+    /// The ring buffer cannot be polled, or not on a thread of its own. What it holds is there for the next run.
+    pub async fn run(&self, emit: &Emit, readings: &Readings) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
-        let claims = emit.claims();
-        let events = self.events.run(Out::Map(emit.clone()), Arc::clone(&claims));
-        on_a_thread(self.calls, sender, readings, claims)?;
-        tokio::try_join!(events, hand_over(waiting, emit))?;
-        Ok(())
+        let ended = on_a_thread(Arc::clone(&self.0), sender, readings.clone(), emit.claims())?;
+        // It ends when the thread does, with all that the thread has read.
+        hand_over(waiting, emit).await;
+        ended.await.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
     }
 }
 
@@ -114,12 +124,12 @@ pub(super) struct Rings {
 pub(super) type Untold = HashMap<MapData, CallKey, [u8; CallEndRecord::SIZE]>;
 
 /// Where facts go.
-enum Out {
-    Map(Emit),
+enum Out<'a> {
+    Map(&'a Emit),
     Waiting(mpsc::Sender<Fact>),
 }
 
-impl Out {
+impl Out<'_> {
     async fn tell(&self, facts: Vec<Fact>) -> Result<(), Closed> {
         match self {
             Self::Map(emit) => emit.send(facts).await,
@@ -134,29 +144,32 @@ impl Out {
 }
 
 /// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's one
-/// thread, and on a busy node that may take longer than the ring buffer holds.
+/// thread, and on a busy node that may take longer than the ring buffer holds. What came of it is told at the end.
 fn on_a_thread(
-    calls: Unregistered,
+    calls: Arc<AsyncMutex<Reader>>,
     sender: mpsc::Sender<Fact>,
     readings: Readings,
     claims: Arc<Claims>,
-) -> io::Result<()> {
+) -> io::Result<oneshot::Receiver<io::Result<()>>> {
     let runtime = calls_runtime()?;
     let read = async move {
         let closed = sender.clone();
+        // The thread before this one has let go of it, or is about to.
+        let mut calls = calls.lock().await;
         tokio::select! {
-            read = async { calls.register()?.run(Out::Waiting(sender), claims).await } => read,
+            read = calls.read(Out::Waiting(sender), &claims) => read,
             () = closed.closed() => Ok(()),
         }
     };
+    let (done, ended) = oneshot::channel();
     let work = move || {
         plugin_file::leave_behind(readings);
-        if let Err(error) = runtime.block_on(read) {
-            tracing::error!(%error, "probes: the runs of CNI plugins cannot be read");
-        }
+        // Nobody waits any more: the daemon is going down.
+        let _ = done.send(runtime.block_on(read));
     };
     let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
-    thread.stack_size(512 * 1024).spawn(work).map(|_| ())
+    thread.stack_size(512 * 1024).spawn(work)?;
+    Ok(ended)
 }
 
 /// With timers: what is read waits for the canary ([`Claims::settled`]).
@@ -164,73 +177,72 @@ fn calls_runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: Emit) -> io::Result<()> {
+async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: &Emit) {
     loop {
         let mut facts = Vec::new();
         if waiting.recv_many(&mut facts, BATCH).await == 0 || emit.send(facts).await.is_err() {
-            return Ok(());
+            return;
         }
     }
 }
 
-/// One ring buffer, before there is an async runtime to register with.
-struct Unregistered {
-    ring: RingBuf<MapData>,
-    untold: Option<Untold>,
-    counters: Arc<Counters>,
-    lost: Arc<Lost>,
-}
-
-impl Unregistered {
-    fn register(self) -> io::Result<Reader> {
-        let Self { ring, untold, counters, lost } = self;
-        // SAFETY: the ring buffer owns its map's fd, gives the same one whenever it is asked, and closes
-        // it no sooner than it is dropped, which is after its registration.
-        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
-        Ok(Reader { ring, untold, counters, lost, drops: 0 })
-    }
-}
-
 /// One ring buffer.
-struct Reader {
-    ring: AsyncFd<RingBuf<MapData>>,
+pub struct Reader {
+    ring: RingBuf<MapData>,
     untold: Option<Untold>,
     counters: Arc<Counters>,
     lost: Arc<Lost>,
     /// [`Counts::drops`] when it was looked at last.
     drops: u64,
+    /// Ends that were found beside the ring buffer: theirs is the place after all that is in it.
+    late: Vec<Fact>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
 }
 
 impl Reader {
+    /// Turns records into facts until the receiving end of `emit` goes away.
+    ///
+    /// # Errors
+    /// The ring buffer cannot be polled. What it holds is there for the next run.
+    pub async fn run(&mut self, emit: &Emit) -> io::Result<()> {
+        self.read(Out::Map(emit), &emit.claims()).await
+    }
+
     /// Reads it until nobody listens.
-    async fn run(mut self, out: Out, claims: Arc<Claims>) -> io::Result<()> {
-        // Ends that were found beside the ring buffer: theirs is the place after all that is in it.
-        let mut late = Vec::new();
+    async fn read(&mut self, out: Out<'_>, claims: &Claims) -> io::Result<()> {
+        // SAFETY: the ring buffer owns its map's fd and lives longer than this borrow of it.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        // A second fd, so that the ring buffer outlasts a registration that fails.
+        let readable = ready(fd.try_clone_to_owned()?, Interest::READABLE)?;
         loop {
             claims.settled().await;
-            let mut guard = self.ring.readable_mut().await?;
+            let mut guard = readable.readable().await?;
             let mut facts = Vec::with_capacity(64);
-            let ring = guard.get_inner_mut();
             let mut empty = false;
             while facts.len() < BATCH && !claims.is_held() {
-                let Some(record) = ring.next() else {
+                let Some(record) = self.ring.next() else {
                     empty = true;
                     break;
                 };
-                decode(&record, &self.counters, &claims, &mut facts);
+                decode(&record, &self.counters, claims, &mut facts);
             }
             if empty {
-                facts.append(&mut late);
+                facts.append(&mut self.late);
             }
             if self.lost.is_news(&mut self.drops) {
-                late.extend(
+                self.late.extend(
                     self.untold
                         .as_mut()
                         .into_iter()
-                        .flat_map(|map| take(map, &self.counters, &claims)),
+                        .flat_map(|map| take(map, &self.counters, claims)),
                 );
             }
-            if empty && late.is_empty() {
+            if empty && self.late.is_empty() {
                 guard.clear_ready();
             }
             if out.tell(facts).await.is_err() {

@@ -132,14 +132,14 @@ impl Tasks {
     }
 
     /// Reads until nobody listens.
-    pub fn run(mut self, emit: &Emit, beside: &impl Beside) {
+    ///
+    /// # Errors
+    /// The ring buffer cannot be polled. What it holds is there for the next run.
+    pub fn run(&mut self, emit: &Emit, beside: &impl Beside) -> io::Result<()> {
         let claims = emit.claims();
         let mut due = None;
         loop {
-            if let Err(error) = self.wait(due) {
-                tracing::error!(%error, "probes: the ring buffer of tasks cannot be polled");
-                return;
-            }
+            self.wait(due)?;
             // Whose a task is, is not known before.
             claims.settled_blocking();
             let mut facts = Vec::new();
@@ -152,7 +152,7 @@ impl Tasks {
                 due = self.look(now, &claims, &mut facts, beside);
             }
             if self.tell(facts, emit, beside).is_err() {
-                return;
+                return Ok(());
             }
         }
     }

@@ -68,7 +68,7 @@ fn listening(
             before(&mut listener);
             let (emit, facts) = Emit::channel(64);
             let (tell, lost) = mpsc::channel(4);
-            let running = tokio::spawn(listener.run(emit, tell));
+            let running = tokio::spawn(async move { listener.run(&emit, &tell).await });
             test(&mut Heard { host, facts, lost, seen: Vec::new() }).await;
             running.abort();
         });
@@ -218,6 +218,26 @@ fn an_overrun_is_told_after_what_was_still_queued() {
             assert!(heard.seen.iter().any(|what| matches!(what, What::Link { .. })));
         },
     );
+}
+
+#[test]
+fn new_sockets_go_on_counting_where_the_old_ones_were() {
+    if !root() {
+        return;
+    }
+    in_new_netns(|| {
+        let mut listener = Listener::open(Requests::new().unwrap().host()).unwrap();
+        (listener.links.overruns, listener.links.dropped) = (2, 3);
+        for _ in 0..2 {
+            listener.reopen().unwrap();
+            let What::Source(source) = listener.links.state(&listener.counters).what else {
+                unreachable!()
+            };
+            let text = "overrun 2 times since the start (3 messages), each time read again";
+            assert_eq!(source.detail, text);
+            assert!(listener.links.dropped == 0, "the kernel counts anew");
+        }
+    });
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! Threads that end some times and then work.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use super::super::restarts::Pace;
+use super::*;
+
+const PACE: Pace = Pace {
+    again: (Duration::from_millis(2), Duration::from_millis(8)),
+    settles: Duration::from_millis(40),
+};
+const PART: Part = Part { name: "the hand", sources: &["procfs"], is_vital: true };
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A place whose threads begin by `begin` with the number of the thread, and then do jobs, which they send back.
+fn post(
+    begin: impl Fn(usize) -> Ended + Send + Sync + 'static,
+) -> (Post<u32>, SyncSender<u32>, Receiver<u32>, Troubles) {
+    let (jobs, queue) = sync_channel(16);
+    let (done, came) = sync_channel(16);
+    let (troubles, hired) = (Troubles::default(), AtomicUsize::default());
+    let restarts = Restarts::new(PART, PACE, &troubles);
+    let post = Post::start("test", restarts, &Readings::default(), queue, move |worker| {
+        begin(hired.fetch_add(1, Relaxed))?;
+        while let Some(job) = worker.next() {
+            worker.during(|| done.send(job).unwrap());
+        }
+        Ok(())
+    });
+    (post.unwrap(), jobs, came, troubles)
+}
+
+/// Looks until there is something to do.
+fn news(post: &mut Post<u32>) -> News {
+    for _ in 0..30_000 {
+        if let Some(news) = post.look() {
+            return news;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("nothing")
+}
+
+fn after_three_ends(end: impl Fn() -> Ended + Send + Sync + 'static) {
+    let (mut post, jobs, came, troubles) = post(move |at| if at < 3 { end() } else { Ok(()) });
+    jobs.send(7).unwrap();
+    assert!(matches!(news(&mut post), News::Works(part) if part.name == PART.name));
+    let report = troubles.report();
+    assert_eq!((report[0].source, report[0].is_blind), ("procfs", true), "until it is told");
+    assert_eq!(came.recv_timeout(PATIENCE), Ok(7), "no job is lost");
+}
+
+#[test]
+fn a_thread_that_ends_is_replaced_until_one_works() {
+    after_three_ends(|| Err("no socket".to_owned()));
+}
+
+#[test]
+fn a_thread_that_panics_is_replaced() {
+    after_three_ends(|| panic!("half way"));
+}
+
+#[test]
+fn a_job_that_panics_costs_that_job_alone() {
+    let (jobs, queue) = sync_channel(16);
+    let (done, came) = sync_channel(16);
+    let troubles = Troubles::default();
+    let restarts = Restarts::new(PART, PACE, &troubles);
+    let mut post = Post::start("test", restarts, &Readings::default(), queue, move |worker| {
+        while let Some(job) = worker.next() {
+            worker.during(|| if job == 1 { panic!("this one") } else { done.send(job).unwrap() });
+        }
+        Ok(())
+    })
+    .unwrap();
+    [1, 2].into_iter().for_each(|job| jobs.send(job).unwrap());
+    assert!(matches!(news(&mut post), News::Works(_)));
+    assert_eq!(came.recv_timeout(PATIENCE), Ok(2));
+    assert!(troubles.report()[0].text.ends_with("it panicked: this one"));
+}
+
+#[test]
+fn nobody_takes_the_place_of_a_thread_that_ends_with_the_daemon() {
+    let (mut post, jobs, _came, troubles) = post(|_| Ok(()));
+    drop(jobs);
+    let thread = post.thread.as_ref().unwrap();
+    while !thread.is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(post.look().is_none() && post.thread.is_none() && post.due.is_none());
+    assert_eq!(troubles.report(), []);
+}
