@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipwatch::clock;
-use ipwatch::fact::{BootNs, Fact, What};
+use ipwatch::fact::{BootNs, Fact, Observation};
 use ipwatch::sources::Emit;
 use ipwatch::sources::ipam::{self, Settings};
 use tokio::sync::mpsc;
@@ -76,8 +76,8 @@ async fn whole(facts: &mut mpsc::Receiver<Vec<Fact>>) {
     loop {
         for fact in facts.recv().await.unwrap() {
             match fact.what {
-                What::Reservation(_) => told += 1,
-                What::Ended { complete, .. } => {
+                Observation::Reservation(_) => told += 1,
+                Observation::Ended { complete, .. } => {
                     assert!(complete && told == FILES, "{told}");
                     return;
                 }
@@ -96,17 +96,18 @@ async fn changes(settings: &Settings, network: &Path) -> (Vec<Duration>, Vec<Dur
     for n in FILES..FILES + CHANGES {
         let began = clock::now();
         reserve(network, n);
-        until(&mut facts, |what| matches!(what, What::Reservation(it) if it.ip == ip(n))).await;
+        until(&mut facts, |what| matches!(what, Observation::Reservation(it) if it.ip == ip(n)))
+            .await;
         new.push(elapsed(began));
         let began = clock::now();
         fs::remove_file(network.join(ip(n).to_string())).unwrap();
-        until(&mut facts, |what| matches!(what, What::ReservationGone { .. })).await;
+        until(&mut facts, |what| matches!(what, Observation::ReservationGone { .. })).await;
         gone.push(elapsed(began));
     }
     (new, gone)
 }
 
-async fn until(facts: &mut mpsc::Receiver<Vec<Fact>>, wanted: impl Fn(&What) -> bool) {
+async fn until(facts: &mut mpsc::Receiver<Vec<Fact>>, wanted: impl Fn(&Observation) -> bool) {
     while !facts.recv().await.unwrap().iter().any(|fact| wanted(&fact.what)) {}
 }
 

@@ -13,8 +13,8 @@ use std::net::Ipv4Addr;
 use ipwatch::clock;
 use ipwatch::engine::{Engine, Settings};
 use ipwatch::fact::{
-    Address, AddressKey, Boot, BootNs, Fact, Mac, Neighbour, NetnsRef, Origin, Scope, Sight,
-    Source, SourceStatus, Task, TaskKey, What,
+    Address, AddressKey, Boot, BootNs, Fact, Mac, Neighbour, NetnsRef, Observation, Origin, Scope,
+    Sight, Source, SourceStatus, Task, TaskKey,
 };
 use ipwatch::map::NodeMap;
 
@@ -51,16 +51,16 @@ fn task(n: u64, pid: u32) -> Task {
 }
 
 /// What stands before the churn begins.
-fn beginning() -> Vec<What> {
+fn beginning() -> Vec<Observation> {
     let mut facts = vec![
-        What::Boot(Boot {
+        Observation::Boot(Boot {
             boot_id: "bench".to_owned(),
             node: "bench".to_owned(),
             kernel: String::new(),
             wall_offset: 0,
             host: HOST,
         }),
-        What::Sight(Sight {
+        Observation::Sight(Sight {
             teardown_end: true,
             release: true,
             addresses: true,
@@ -70,27 +70,27 @@ fn beginning() -> Vec<What> {
     ];
     let source = |name: &str| {
         let status = SourceStatus::Active;
-        What::Source(Source { name: name.to_owned(), status, detail: String::new() })
+        Observation::Source(Source { name: name.to_owned(), status, detail: String::new() })
     };
     facts.extend(SOURCES.map(source));
-    let ended = |scope| What::Ended { scope, began: BootNs(1), complete: true };
+    let ended = |scope| Observation::Ended { scope, began: BootNs(1), complete: true };
     let dumped = |netns| ended(Scope::Addresses { netns });
     for n in 0..NETNS {
-        facts.push(What::Netns { netns: netns(n) });
-        facts.push(What::Task(task(n, 1_000 + n as u32)));
+        facts.push(Observation::Netns { netns: netns(n) });
+        facts.push(Observation::Task(task(n, 1_000 + n as u32)));
         for last in 0..ADDRESSES {
-            facts.push(What::Address { netns: netns(n), address: address(n, last) });
+            facts.push(Observation::Address { netns: netns(n), address: address(n, last) });
         }
         facts.push(dumped(netns(n)));
     }
     let scopes = [Scope::Tasks, Scope::Mounts { mount_ns: 1 }];
     facts.extend(scopes.map(ended));
-    facts.extend([dumped(HOST), What::FirstAnswers]);
+    facts.extend([dumped(HOST), Observation::FirstAnswers]);
     facts
 }
 
 /// A repeatable stream of changes.
-fn churn() -> Vec<What> {
+fn churn() -> Vec<Observation> {
     let mut seed = 1u64;
     let mut random = move |below: u64| {
         // A linear congruential generator: repeatable, and good enough to spread.
@@ -104,12 +104,12 @@ fn churn() -> Vec<What> {
         let mac = Some(Mac([2, 0, 0, 0, n as u8, last as u8]));
         let ip = address(n, last).key.local;
         facts.push(match random(6) {
-            0 => What::Address { netns: netns(n), address: address(n, last) },
-            1 => What::AddressGone { netns: netns(n), key: address(n, last).key },
-            2 => What::Task(task(n, pid)),
-            3 => What::TaskExiting { task: task(n, pid).key },
-            4 => What::TaskReleased { task: task(n, pid).key },
-            _ => What::Neighbour {
+            0 => Observation::Address { netns: netns(n), address: address(n, last) },
+            1 => Observation::AddressGone { netns: netns(n), key: address(n, last).key },
+            2 => Observation::Task(task(n, pid)),
+            3 => Observation::TaskExiting { task: task(n, pid).key },
+            4 => Observation::TaskReleased { task: task(n, pid).key },
+            _ => Observation::Neighbour {
                 netns: netns(n),
                 neighbour: Neighbour { ifindex: 2, ip, mac, state: 2, claimed: None, admin: false },
             },
@@ -118,7 +118,7 @@ fn churn() -> Vec<What> {
     facts
 }
 
-fn stamped(facts: Vec<What>, at: &mut BootNs) -> Vec<Fact> {
+fn stamped(facts: Vec<Observation>, at: &mut BootNs) -> Vec<Fact> {
     let stamp = |what| {
         *at = at.plus(1_000);
         Fact { at: *at, origin: Origin::Probe, what }
@@ -141,7 +141,7 @@ fn crowd() {
     let mut map = NodeMap::new(false);
     let own = netns(0);
     let facts =
-        (0..CROWD).map(|n| What::Address { netns: own, address: address(n >> 8, n & 0xff) });
+        (0..CROWD).map(|n| Observation::Address { netns: own, address: address(n >> 8, n & 0xff) });
     for fact in stamped(facts.collect(), &mut BootNs(1)) {
         map.apply(&fact);
     }

@@ -11,8 +11,8 @@ use ipwatch::clock;
 use ipwatch::engine::{Engine, Settings};
 use ipwatch::fact::{
     Address, AddressKey, Boot, BootNs, CniCall, CniCommand, Fact, Hop, Life, Link, Mac, Neighbour,
-    NetnsRef, Origin, PodName, Range, RangePart, Reservation, Route, RouteKey, Sandbox, Scope,
-    Sight, Source, SourceStatus, Task, TaskKey, What,
+    NetnsRef, Observation, Origin, PodName, Range, RangePart, Reservation, Route, RouteKey,
+    Sandbox, Scope, Sight, Source, SourceStatus, Task, TaskKey,
 };
 
 const SIZES: [u64; 2] = [10, 1_000];
@@ -78,7 +78,7 @@ fn reservation(n: u64, last: u64) -> Reservation {
     }
 }
 
-fn neighbour(n: u64, state: u16) -> What {
+fn neighbour(n: u64, state: u16) -> Observation {
     let ifindex = VETH + n as u32;
     let neighbour = Neighbour {
         ifindex,
@@ -88,10 +88,10 @@ fn neighbour(n: u64, state: u16) -> What {
         claimed: None,
         admin: false,
     };
-    What::Neighbour { netns: HOST, neighbour }
+    Observation::Neighbour { netns: HOST, neighbour }
 }
 
-fn pair(n: u64) -> [What; 2] {
+fn pair(n: u64) -> [Observation; 2] {
     let veth = VETH + n as u32;
     let link = |ifindex, name: String, peer, end, nsid| Link {
         ifindex,
@@ -105,13 +105,16 @@ fn pair(n: u64) -> [What; 2] {
     };
     let here = link(veth, format!("veth{n:08x}"), ETH0, 0, n as i32);
     let there = link(ETH0, "eth0".to_owned(), veth, 1, 0);
-    [What::Link { netns: HOST, link: here }, What::Link { netns: netns(n), link: there }]
+    [
+        Observation::Link { netns: HOST, link: here },
+        Observation::Link { netns: netns(n), link: there },
+    ]
 }
 
-fn route(n: u64) -> What {
+fn route(n: u64) -> Observation {
     let key = RouteKey { to: ip(n, 0), prefix_len: 32, table: 254, priority: 0 };
     let hops = vec![Hop { ifindex: VETH + n as u32, gateway: None }];
-    What::Route { netns: HOST, route: Route { key, hops } }
+    Observation::Route { netns: HOST, route: Route { key, hops } }
 }
 
 fn sandbox(n: u64) -> Sandbox {
@@ -145,7 +148,7 @@ fn call(n: u64, pid: u32) -> CniCall {
 }
 
 /// Everything that stands on a node with this many pods.
-fn node(pods: u64) -> Vec<What> {
+fn node(pods: u64) -> Vec<Observation> {
     let boot = Boot {
         boot_id: "bench".to_owned(),
         node: "bench".to_owned(),
@@ -155,27 +158,32 @@ fn node(pods: u64) -> Vec<What> {
     };
     let sight =
         Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
-    let mut facts = vec![What::Boot(boot), What::Sight(sight)];
+    let mut facts = vec![Observation::Boot(boot), Observation::Sight(sight)];
     let source = |name: &str| {
         let status = SourceStatus::Active;
-        What::Source(Source { name: name.to_owned(), status, detail: String::new() })
+        Observation::Source(Source { name: name.to_owned(), status, detail: String::new() })
     };
     facts.extend(SOURCES.map(source));
-    let ended = |scope| What::Ended { scope, began: BootNs(1), complete: true };
+    let ended = |scope| Observation::Ended { scope, began: BootNs(1), complete: true };
     let dumped = |netns| ended(Scope::Addresses { netns });
     for n in 0..pods {
-        facts.push(What::Netns { netns: netns(n) });
+        facts.push(Observation::Netns { netns: netns(n) });
         facts.extend(pair(n));
-        facts.push(What::Task(task(n, 1_000 + n as u32)));
+        facts.push(Observation::Task(task(n, 1_000 + n as u32)));
         for last in 0..ADDRESSES {
-            facts.push(What::Address { netns: netns(n), address: address(n, last) });
-            facts.push(What::Reservation(reservation(n, last)));
+            facts.push(Observation::Address { netns: netns(n), address: address(n, last) });
+            facts.push(Observation::Reservation(reservation(n, last)));
         }
-        facts.extend([What::Sandbox(sandbox(n)), route(n), neighbour(n, 2), dumped(netns(n))]);
+        facts.extend([
+            Observation::Sandbox(sandbox(n)),
+            route(n),
+            neighbour(n, 2),
+            dumped(netns(n)),
+        ]);
     }
     let first = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     let last = IpAddr::V4(Ipv4Addr::new(10, 255, 255, 254));
-    facts.push(What::Range(Range {
+    facts.push(Observation::Range(Range {
         store: "host-local".to_owned(),
         network: "cbr0".to_owned(),
         path: "/etc/cni/net.d/10-cbr0.conflist".to_owned(),
@@ -189,29 +197,29 @@ fn node(pods: u64) -> Vec<What> {
         Scope::Reservations { store: "host-local".to_owned() },
     ];
     facts.extend(scopes.map(ended));
-    facts.extend([dumped(HOST), What::FirstAnswers]);
+    facts.extend([dumped(HOST), Observation::FirstAnswers]);
     facts
 }
 
 /// An event of some kind, the `i`th, in one of so many netns.
-type Event = fn(i: u64, pods: u64) -> What;
+type Event = fn(i: u64, pods: u64) -> Observation;
 
 const KINDS: [(&str, Event); 7] = [
     ("an address comes or goes", |i, pods| {
         let n = (i / 2) % pods;
         let netns = netns(n);
         match i % 2 {
-            0 => What::Address { netns, address: address(n, 100) },
-            _ => What::AddressGone { netns, key: address(n, 100).key },
+            0 => Observation::Address { netns, address: address(n, 100) },
+            _ => Observation::AddressGone { netns, key: address(n, 100).key },
         }
     }),
     ("a process comes, exits, goes", |i, pods| {
         let (n, pid) = ((i / 3) % pods, 100_000 + (i / 3 % 20_000) as u32);
         let task = task(n, pid);
         match i % 3 {
-            0 => What::Task(task),
-            1 => What::TaskExiting { task: task.key },
-            _ => What::TaskReleased { task: task.key },
+            0 => Observation::Task(task),
+            1 => Observation::TaskExiting { task: task.key },
+            _ => Observation::TaskReleased { task: task.key },
         }
     }),
     ("a neighbour changes", |i, pods| neighbour(i % pods, if i / pods % 2 == 0 { 4 } else { 2 })),
@@ -220,33 +228,35 @@ const KINDS: [(&str, Event); 7] = [
         let key = RouteKey { to: ip(n, 200), prefix_len: 32, table: 254, priority: 0 };
         let hops = vec![Hop { ifindex: VETH + n as u32, gateway: None }];
         match i % 2 {
-            0 => What::Route { netns: HOST, route: Route { key, hops } },
-            _ => What::RouteGone { netns: HOST, key, hops },
+            0 => Observation::Route { netns: HOST, route: Route { key, hops } },
+            _ => Observation::RouteGone { netns: HOST, key, hops },
         }
     }),
     ("a link changes", |i, pods| {
-        let [_, What::Link { netns, mut link }] = pair((i / 2) % pods) else { unreachable!() };
+        let [_, Observation::Link { netns, mut link }] = pair((i / 2) % pods) else {
+            unreachable!()
+        };
         link.up = i % 2 == 1;
-        What::Link { netns, link }
+        Observation::Link { netns, link }
     }),
     ("a reservation comes or goes", |i, pods| {
         let one = reservation((i / 2) % pods, 100);
         match i % 2 {
-            0 => What::Reservation(one),
-            _ => What::ReservationGone { store: one.store, key: one.key },
+            0 => Observation::Reservation(one),
+            _ => Observation::ReservationGone { store: one.store, key: one.key },
         }
     }),
     ("a CNI plugin runs", |i, pods| {
         let (n, pid) = ((i / 2) % pods, 200_000 + (i / 2 % 20_000) as u32);
         let call = call(n, pid);
         match i % 2 {
-            0 => What::CniBegan(call),
-            _ => What::CniEnded { task: call.task, status: Some(0), signal: None },
+            0 => Observation::CniBegan(call),
+            _ => Observation::CniEnded { task: call.task, status: Some(0), signal: None },
         }
     }),
 ];
 
-fn stamp(what: What, at: BootNs) -> Fact {
+fn stamp(what: Observation, at: BootNs) -> Fact {
     Fact { at, origin: Origin::Probe, what }
 }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::engine::Settings;
-use crate::map::Policy;
+use crate::map::Thresholds;
 use crate::metrics;
 use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
@@ -370,14 +370,14 @@ impl Config {
 
     /// How patient the map is.
     #[must_use]
-    pub fn policy(&self) -> Policy {
-        Policy {
+    pub fn thresholds(&self) -> Thresholds {
+        Thresholds {
             grace: nanoseconds(self.stuck.grace),
             core_dump_grace: nanoseconds(self.stuck.core_dump_grace),
             sandbox_grace: nanoseconds(self.holders.grace),
             leak_age: nanoseconds(self.holders.leak_age),
             teardown_grace: nanoseconds(self.holders.teardown_grace),
-            ..Policy::default()
+            ..Thresholds::default()
         }
     }
 
@@ -386,7 +386,7 @@ impl Config {
     pub fn engine(&self) -> Settings {
         Settings {
             provisional: self.identity.provisional,
-            policy: self.policy(),
+            thresholds: self.thresholds(),
             shared: self.addresses.shared.clone(),
         }
     }
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn durations_are_written_for_people() {
         let config = parse("[stuck]\ngrace = \"1m 30s\"").unwrap();
-        assert_eq!(config.policy().grace, 90_000_000_000);
+        assert_eq!(config.thresholds().grace, 90_000_000_000);
     }
 
     #[test]

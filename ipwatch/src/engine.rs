@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use crate::clock::Calendar;
 use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
-use crate::fact::{BootNs, Fact, What};
+use crate::fact::{BootNs, Fact, Observation};
 use crate::finding::{Change, Code, Finding, Status};
 use crate::ledger::{Ledger, Loaded, Word, Writes};
-use crate::map::want::Want;
-use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, Policy, TaskEntry, TenureEvent};
+use crate::map::request::Request;
+use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds};
 use crate::remedy::Daemon;
 
 /// The first snapshot is taken for complete after this, in ns, whatever is still missing.
@@ -34,7 +34,7 @@ pub struct Settings {
     /// Ignore cookies: see [`NodeMap::new`]. Read at the start only.
     pub provisional: bool,
     /// The thresholds.
-    pub policy: Policy,
+    pub thresholds: Thresholds,
     /// IPs that several may have on purpose.
     pub shared: Vec<Prefix>,
 }
@@ -61,7 +61,7 @@ pub struct Effects {
     /// Events were lost: read everything again.
     pub reread: bool,
     /// What to find out. An answer, or that there will be none, is a fact of a later step.
-    pub wants: Vec<Want>,
+    pub wants: Vec<Request>,
     /// Rows for the ledger's file.
     pub writes: Writes,
     /// The first snapshot became complete in this step.
@@ -87,7 +87,7 @@ pub struct Effects {
 pub struct Engine {
     map: NodeMap,
     ledger: Ledger,
-    policy: Policy,
+    thresholds: Thresholds,
     started: BootNs,
     /// The container runtimes and stores have given their first answer, or had the time to.
     answered: bool,
@@ -110,13 +110,13 @@ impl Engine {
     /// An engine that knows nothing yet and starts at `started`.
     #[must_use]
     pub fn new(settings: Settings, started: BootNs) -> Self {
-        let Settings { provisional, policy, shared } = settings;
+        let Settings { provisional, thresholds, shared } = settings;
         let mut map = NodeMap::new(provisional);
         map.share(shared);
         Self {
             map,
             ledger: Ledger::default(),
-            policy,
+            thresholds,
             started,
             answered: false,
             ready: None,
@@ -130,8 +130,8 @@ impl Engine {
     }
 
     /// Takes over other thresholds and shared IPs.
-    pub fn retune(&mut self, policy: Policy, shared: Vec<Prefix>) {
-        self.policy = policy;
+    pub fn retune(&mut self, thresholds: Thresholds, shared: Vec<Prefix>) {
+        self.thresholds = thresholds;
         // What is on the agenda was put there with the old thresholds.
         self.map.replan();
         self.map.share(shared);
@@ -139,7 +139,7 @@ impl Engine {
 
     /// Sets how far apart two observations must be to make a finding fire, in ns.
     pub fn set_second_look(&mut self, ns: u64) {
-        self.policy.second_look = ns;
+        self.thresholds.second_look = ns;
     }
 
     /// Sets where the commands of remedies find the daemon that they ask.
@@ -161,14 +161,14 @@ impl Engine {
     pub fn apply(&mut self, facts: &[Fact]) {
         for fact in facts {
             match &fact.what {
-                What::Boot(boot) => {
+                Observation::Boot(boot) => {
                     self.ledger.set_calendar(Calendar { wall_offset: boot.wall_offset });
                 }
-                What::Lost { .. } => {
+                Observation::Lost { .. } => {
                     let soonest = self.reread_at.plus(REREAD_EVERY);
                     self.reread.get_or_insert(soonest.max(fact.at));
                 }
-                What::FirstAnswers => self.answered = true,
+                Observation::FirstAnswers => self.answered = true,
                 _ => {}
             }
             self.map.apply(fact);
@@ -184,7 +184,7 @@ impl Engine {
             effects.reread = true;
             self.map.reopen_all(now);
         }
-        let agenda = self.map.agenda(now, &self.policy);
+        let agenda = self.map.agenda(now, &self.thresholds);
         effects.wants = agenda.wants;
         self.consider_ready(now, &mut effects);
         self.take_tenures(&mut effects);
@@ -202,19 +202,19 @@ impl Engine {
 
     /// What the detectors make of the map, and the ledger of that.
     fn observe(&mut self, now: BootNs) -> Vec<Change> {
-        let Self { map, ledger, policy, detection, .. } = self;
-        let changed = detection.update(map, now, policy);
+        let Self { map, ledger, thresholds, detection, .. } = self;
+        let changed = detection.update(map, now, thresholds);
         // Before the first snapshot nothing can be told to be over.
         let blind = match self.ready {
-            Some(_) => detection.blind(map, policy),
+            Some(_) => detection.blind(map, thresholds),
             None => Code::ALL.iter().copied().collect(),
         };
         if !changed && blind == self.blind && ledger.is_at_rest() {
             return Vec::new();
         }
-        ledger.set_second_look(policy.second_look);
+        ledger.set_second_look(thresholds.second_look);
         // What stood before this run may not have been found again yet.
-        ledger.be_patient(&detect::patient(now.since(self.started), policy));
+        ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
         let changes = ledger.observe(now, detection.found(), &blind);
         self.blind = blind;
@@ -307,8 +307,8 @@ impl Engine {
 
     /// The thresholds.
     #[must_use]
-    pub fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
     }
 
     /// Whether the first snapshot is complete, or has taken too long to wait for.
@@ -326,7 +326,7 @@ impl Engine {
     /// Whether no further look could decide anything at `now`.
     #[must_use]
     pub fn is_decided(&self, now: BootNs) -> bool {
-        let Policy { grace, second_look, .. } = self.policy;
+        let Thresholds { grace, second_look, .. } = self.thresholds;
         let decided = |task: &TaskEntry| {
             let since = task.leaving_since().unwrap_or_default();
             task.look
@@ -344,8 +344,8 @@ impl Engine {
         let once = |finding: &Finding| {
             finding.code == Code::IpamReservationLeaked && finding.status == Status::Pending
         };
-        self.map.has_open_suspicion(&self.policy)
-            || self.map.awaits_leaks(now, &self.policy)
+        self.map.has_open_suspicion(&self.thresholds)
+            || self.map.awaits_leaks(now, &self.thresholds)
             || self.ledger.open_findings().any(once)
     }
 
@@ -353,7 +353,7 @@ impl Engine {
     /// would say is unknown then.
     fn may_be_decided_soon(&self, now: BootNs) -> bool {
         let ready = self.ready.unwrap_or(self.started);
-        !self.map.awaits_runtimes(&self.policy) || now.since(ready) < RUNTIMES_WITHIN
+        !self.map.awaits_runtimes(&self.thresholds) || now.since(ready) < RUNTIMES_WITHIN
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask recordings [NAME]…`: makes `recordings/*.jsonl` anew, each from an end-to-end test of a field case.
 //!
 //! `ipwatch record` runs beside the test's daemon, with the same configuration. What is kept is what a replay reads, and
-//! no word of the machine that it was made on. What must be found in each stands in `ipwatch/src/daemon/tape/field.rs`.
+//! no word of the machine that it was made on. What must be found in each stands in `ipwatch/src/daemon/record_replay/field.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

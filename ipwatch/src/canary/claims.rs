@@ -17,7 +17,7 @@ use std::time::Duration;
 use self::nsids::{Doors, Nsids};
 use super::marks::{self, Mark, Who};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Holder, NetnsRef, Origin, TaskKey, What};
+use crate::fact::{BootNs, Fact, Holder, NetnsRef, Observation, Origin, TaskKey};
 
 pub(super) mod nsids;
 
@@ -299,19 +299,21 @@ impl State {
     fn takes(&mut self, fact: &Fact, now: BootNs) -> bool {
         if let Some(nsid) = place(&fact.what).and_then(by_nsid) {
             return match fact.what {
-                What::Netns { .. } => self.nsids.given(nsid),
-                What::NetnsDying { .. } => self.nsids.taken(nsid),
+                Observation::Netns { .. } => self.nsids.given(nsid),
+                Observation::NetnsDying { .. } => self.nsids.taken(nsid),
                 _ => self.nsids.is_ours(nsid),
             };
         }
         let (ours, mark) = match &fact.what {
-            What::Lost { .. } => {
+            Observation::Lost { .. } => {
                 // That an nsid was taken away may be among it.
                 self.nsids.forget();
                 (false, None)
             }
-            What::Netns { netns } => (self.is_named(netns, fact.at), Some(Mark::NetnsListed)),
-            What::Task(task) => {
+            Observation::Netns { netns } => {
+                (self.is_named(netns, fact.at), Some(Mark::NetnsListed))
+            }
+            Observation::Task(task) => {
                 let ours = self.is_named(&task.netns, fact.at) || self.stage == Some(task.key.pid);
                 if ours {
                     // Its end names no netns.
@@ -319,11 +321,11 @@ impl State {
                 }
                 (ours, Some(Mark::TaskListed))
             }
-            What::Holder { netns, holder } => {
+            Observation::Holder { netns, holder } => {
                 let fd = matches!(holder, Holder::Fd { .. });
                 (self.is_named(netns, fact.at), fd.then_some(Mark::FileListed))
             }
-            What::NetnsDying { netns } => {
+            Observation::NetnsDying { netns } => {
                 // As if it had begun before the stage went, which is what began it.
                 let began = BootNs(fact.at.0.saturating_sub(INODE_LASTS));
                 let ours = self.names.iter().any(|name| {
@@ -335,14 +337,16 @@ impl State {
                 }
                 (ours, None)
             }
-            What::TaskExiting { task } | What::TaskReleased { task } => {
+            Observation::TaskExiting { task } | Observation::TaskReleased { task } => {
                 (self.tasks.contains(task), None)
             }
-            What::NetnsGone { netns } | What::NetnsClosed { netns } => {
+            Observation::NetnsGone { netns } | Observation::NetnsClosed { netns } => {
                 (self.names.iter().any(|name| name.is_named(netns, fact.at, true)), None)
             }
             // Of a child that was killed and is slow to go. Somebody else who kills one of them, or the stage, is told.
-            What::Signalled { by, .. } => (self.stage.is_some_and(|stage| stage == by.pid), None),
+            Observation::Signalled { by, .. } => {
+                (self.stage.is_some_and(|stage| stage == by.pid), None)
+            }
             what => (place(what).is_some_and(|netns| self.is_named(netns, fact.at)), None),
         };
         if ours
@@ -361,27 +365,27 @@ impl State {
 }
 
 /// The netns of a fact that has one.
-fn place(what: &What) -> Option<&NetnsRef> {
+fn place(what: &Observation) -> Option<&NetnsRef> {
     match what {
-        What::Netns { netns }
-        | What::NetnsCreated { netns }
-        | What::NetnsDying { netns }
-        | What::PeerNetns { netns, .. }
-        | What::Port { netns, .. }
-        | What::Vlans { netns, .. }
-        | What::NetnsGone { netns }
-        | What::NetnsClosed { netns }
-        | What::Link { netns, .. }
-        | What::LinkGone { netns, .. }
-        | What::Address { netns, .. }
-        | What::AddressGone { netns, .. }
-        | What::DadFailed { netns, .. }
-        | What::Neighbour { netns, .. }
-        | What::NeighbourGone { netns, .. }
-        | What::Claimed { netns, .. }
-        | What::Route { netns, .. }
-        | What::RouteGone { netns, .. }
-        | What::HoldersSearched { netns, .. } => Some(netns),
+        Observation::Netns { netns }
+        | Observation::NetnsCreated { netns }
+        | Observation::NetnsDying { netns }
+        | Observation::PeerNetns { netns, .. }
+        | Observation::Port { netns, .. }
+        | Observation::Vlans { netns, .. }
+        | Observation::NetnsGone { netns }
+        | Observation::NetnsClosed { netns }
+        | Observation::Link { netns, .. }
+        | Observation::LinkGone { netns, .. }
+        | Observation::Address { netns, .. }
+        | Observation::AddressGone { netns, .. }
+        | Observation::DadFailed { netns, .. }
+        | Observation::Neighbour { netns, .. }
+        | Observation::NeighbourGone { netns, .. }
+        | Observation::Claimed { netns, .. }
+        | Observation::Route { netns, .. }
+        | Observation::RouteGone { netns, .. }
+        | Observation::HoldersSearched { netns, .. } => Some(netns),
         _ => None,
     }
 }

@@ -45,9 +45,9 @@ fn task_record(kind: u16, netns: Netns, pid: u32) -> Vec<u8> {
     bytes::<TaskRecord>(header::<TaskRecord>(kind), &fields)
 }
 
-fn kill(pid: u32, sender: u32) -> What {
+fn kill(pid: u32, sender: u32) -> Observation {
     let by = Sender { pid: sender, comm: "exe".into() };
-    What::Signalled { pid, tid: pid, signal: 9, group: true, by }
+    Observation::Signalled { pid, tid: pid, signal: 9, group: true, by }
 }
 
 fn task(pid: u32, netns: NetnsRef) -> Task {
@@ -76,11 +76,11 @@ fn standing() -> Claims {
     claims
 }
 
-fn fact(what: What) -> Fact {
+fn fact(what: Observation) -> Fact {
     Fact { at: BootNs(1), origin: Origin::Snapshot, what }
 }
 
-fn kept(claims: &Claims, what: What) -> bool {
+fn kept(claims: &Claims, what: Observation) -> bool {
     let mut facts = vec![fact(what)];
     claims.admit(&mut facts);
     !facts.is_empty()
@@ -90,7 +90,7 @@ fn kept(claims: &Claims, what: What) -> bool {
 fn without_a_canary_nothing_is_its() {
     let claims = Claims::default();
     assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, OURS)));
-    assert!(kept(&claims, What::Netns { netns: reference(OURS) }));
+    assert!(kept(&claims, Observation::Netns { netns: reference(OURS) }));
     assert!(!claims.is_held());
 }
 
@@ -129,10 +129,10 @@ fn an_inode_alone_is_ours_only_until_it_is_given_to_another_netns() {
     let old = Netns { cookie: 0, ..OURS };
     claims.know([NetnsRef::inode(OURS.inode), NetnsRef::inode(1)], None);
     assert!(claims.claims(&netns_record(kind::NETNS_CREATED, old)));
-    assert!(!kept(&claims, What::Netns { netns: NetnsRef::inode(OURS.inode) }));
+    assert!(!kept(&claims, Observation::Netns { netns: NetnsRef::inode(OURS.inode) }));
     claims.left();
     assert!(!claims.claims(&netns_record(kind::NETNS_CREATED, old)), "a new one");
-    assert!(kept(&claims, What::Netns { netns: NetnsRef::inode(OURS.inode) }));
+    assert!(kept(&claims, Observation::Netns { netns: NetnsRef::inode(OURS.inode) }));
 }
 
 /// Its inode is given to a pod's netns, and no probe tells of that.
@@ -149,12 +149,12 @@ fn after_its_end_an_inode_alone_is_another_netns() {
         claims.admit(&mut facts);
         !facts.is_empty()
     };
-    assert!(kept_later(What::Netns { netns: inode }));
-    assert!(kept_later(What::Task(task(7, inode))));
+    assert!(kept_later(Observation::Netns { netns: inode }));
+    assert!(kept_later(Observation::Task(task(7, inode))));
     assert!(!claims.claims(&task_record(kind::TASK_FORK, old, 101)));
-    assert!(!kept(&claims, What::Netns { netns: inode }), "read before, told after");
+    assert!(!kept(&claims, Observation::Netns { netns: inode }), "read before, told after");
     assert!(claims.claims(&before));
-    assert!(!kept_later(What::NetnsDying { netns: inode }));
+    assert!(!kept_later(Observation::NetnsDying { netns: inode }));
     assert!(claims.claims(&netns_record(kind::NETNS_DYING, old)));
     assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)));
     // A cookie is never given twice.
@@ -181,12 +181,12 @@ fn the_end_of_a_netns_that_had_the_inode_before_is_told() {
     assert!(!claims.claims(&dying) && !claims.claims(&gone), "before the stage");
     // The inode is free before the last of a teardown is told.
     assert!(!claims.claims(&netns_record(kind::NETNS_GONE, old)), "beside the stage");
-    assert!(kept_then(&claims, earlier, What::NetnsDying { netns: inode }));
-    assert!(kept_then(&claims, clock::now(), What::NetnsDying { netns: inode }));
-    assert!(kept_then(&claims, earlier, What::NetnsGone { netns: inode }));
+    assert!(kept_then(&claims, earlier, Observation::NetnsDying { netns: inode }));
+    assert!(kept_then(&claims, clock::now(), Observation::NetnsDying { netns: inode }));
+    assert!(kept_then(&claims, earlier, Observation::NetnsGone { netns: inode }));
     claims.left();
     assert!(!claims.claims(&gone), "told after the stage");
-    assert!(kept_then(&claims, earlier, What::NetnsDying { netns: inode }));
+    assert!(kept_then(&claims, earlier, Observation::NetnsDying { netns: inode }));
     assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)), "its own");
 }
 
@@ -215,7 +215,7 @@ fn what_is_told_after_the_end_of_its_netns_is_ours() {
     assert!(claims.claims(&release));
     assert!(claims.marks().contains_key(&Mark::Release));
     // A list that was begun before.
-    assert!(!kept(&claims, What::Netns { netns: reference(OURS) }));
+    assert!(!kept(&claims, Observation::Netns { netns: reference(OURS) }));
     assert!(!claims.claims(&task_record(kind::TASK_RELEASE, OTHERS, STAGE)));
 }
 
@@ -286,9 +286,9 @@ fn a_kill_is_ours_by_who_sent_it() {
 #[test]
 fn a_task_that_was_only_listed_is_ours_to_its_end() {
     let claims = standing();
-    let end = |pid| What::TaskReleased { task: TaskKey { pid, tid: pid, start: 9 } };
-    assert!(!kept(&claims, What::Task(task(STAGE, reference(OURS)))));
-    assert!(!kept(&claims, What::Task(task(103, reference(OURS)))));
+    let end = |pid| Observation::TaskReleased { task: TaskKey { pid, tid: pid, start: 9 } };
+    assert!(!kept(&claims, Observation::Task(task(STAGE, reference(OURS)))));
+    assert!(!kept(&claims, Observation::Task(task(103, reference(OURS)))));
     claims.left();
     assert!(claims.claims(&task_record(kind::TASK_FREE, NONE, STAGE)));
     assert!(claims.marks().contains_key(&Mark::Free));
@@ -316,15 +316,15 @@ fn a_plugin_is_ours_only_while_the_canary_sings() {
 fn facts_of_its_netns_go_no_further() {
     let claims = standing();
     let netns = reference(OURS);
-    assert!(!kept(&claims, What::Netns { netns }));
-    assert!(!kept(&claims, What::Netns { netns: NetnsRef::inode(OURS.inode) }));
-    assert!(kept(&claims, What::Netns { netns: reference(OTHERS) }));
-    assert!(kept(&claims, What::Netns { netns: NetnsRef::nsid(0) }));
-    assert!(!kept(&claims, What::Task(task(STAGE, netns))));
+    assert!(!kept(&claims, Observation::Netns { netns }));
+    assert!(!kept(&claims, Observation::Netns { netns: NetnsRef::inode(OURS.inode) }));
+    assert!(kept(&claims, Observation::Netns { netns: reference(OTHERS) }));
+    assert!(kept(&claims, Observation::Netns { netns: NetnsRef::nsid(0) }));
+    assert!(!kept(&claims, Observation::Task(task(STAGE, netns))));
     let holder = Holder::Fd { pid: STAGE, fd: 3, comm: "exe".into() };
-    assert!(!kept(&claims, What::Holder { netns, holder }));
+    assert!(!kept(&claims, Observation::Holder { netns, holder }));
     assert!(!claims.is_queued(BootNs(1)));
-    assert!(!kept(&claims, What::NetnsDying { netns }));
+    assert!(!kept(&claims, Observation::NetnsDying { netns }));
     assert!(claims.is_queued(BootNs(1)));
     let marks = claims.marks();
     for mark in [Mark::NetnsListed, Mark::TaskListed, Mark::FileListed] {

@@ -247,11 +247,11 @@ pub(super) struct Query {
     #[arg(short, long, global = true)]
     pub(super) watch: bool,
     #[command(subcommand)]
-    pub(super) what: What,
+    pub(super) what: Observation,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum What {
+pub(super) enum Observation {
     /// Addresses: one IP, those of a prefix, or all
     Ip {
         #[command(flatten)]
@@ -299,10 +299,16 @@ pub(super) enum What {
     },
 }
 
-impl What {
+impl Observation {
     /// Whether the answer is one that `-o tree` draws.
     fn has_tree(&self) -> bool {
-        matches!(self, What::Ip { .. } | What::Netns { .. } | What::Pod { .. } | What::Pid { .. })
+        matches!(
+            self,
+            Observation::Ip { .. }
+                | Observation::Netns { .. }
+                | Observation::Pod { .. }
+                | Observation::Pid { .. }
+        )
     }
 }
 
@@ -456,7 +462,8 @@ mod tests {
         let cli = parse("ipwatch query ip 10.0.3.17 -o json -w --socket /tmp/s").unwrap();
         assert_eq!(cli.global.output, Format::Json);
         assert_eq!(cli.global.socket(), PathBuf::from("/tmp/s"));
-        let Command::Query(Query { watch: true, what: What::Ip { within, .. } }) = cli.command
+        let Command::Query(Query { watch: true, what: Observation::Ip { within, .. } }) =
+            cli.command
         else {
             panic!("not a watched query")
         };

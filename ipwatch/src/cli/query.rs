@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::args::{Format, Global, Query, What, Within};
+use super::args::{Format, Global, Observation, Query, Within};
 use super::output::{Out, View};
 use super::show::ip::{self, Around};
 use super::{Failure, Outcome, show, text};
@@ -77,19 +77,21 @@ fn nothing(ask: &Ask) -> Body {
     }
 }
 
-fn ask(what: What) -> Ask {
+fn ask(what: Observation) -> Ask {
     match what {
-        What::Ip { within: Within { prefix }, reach: false } => {
+        Observation::Ip { within: Within { prefix }, reach: false } => {
             Ask::Addresses(Selector::Ip(prefix))
         }
-        What::Ip { within: Within { prefix }, reach: true } => Ask::Reach(Selector::Ip(prefix)),
-        What::Netns { netns } => Ask::Addresses(Selector::Netns(netns)),
-        What::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
-        What::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
-        What::Findings { what, all } => Ask::Findings { all, what },
-        What::History(Within { prefix }) => Ask::History(prefix),
-        What::Neigh(Within { prefix }) => Ask::Neighbours(prefix),
-        What::Ipam { what } => match what.as_deref().map(str::parse) {
+        Observation::Ip { within: Within { prefix }, reach: true } => {
+            Ask::Reach(Selector::Ip(prefix))
+        }
+        Observation::Netns { netns } => Ask::Addresses(Selector::Netns(netns)),
+        Observation::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
+        Observation::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
+        Observation::Findings { what, all } => Ask::Findings { all, what },
+        Observation::History(Within { prefix }) => Ask::History(prefix),
+        Observation::Neigh(Within { prefix }) => Ask::Neighbours(prefix),
+        Observation::Ipam { what } => match what.as_deref().map(str::parse) {
             Some(Ok(prefix)) => Ask::Ipam { ip: Some(prefix), network: None },
             _ => Ask::Ipam { ip: None, network: what },
         },
@@ -317,13 +319,13 @@ mod tests {
 
     #[test]
     fn what_is_no_prefix_is_a_network() {
-        let asked = |what: &str| ask(What::Ipam { what: Some(what.to_owned()) });
+        let asked = |what: &str| ask(Observation::Ipam { what: Some(what.to_owned()) });
         let prefix = |text: &str| Ask::Ipam { ip: Some(text.parse().unwrap()), network: None };
         assert_eq!(asked("10.0.3.17"), prefix("10.0.3.17"));
         assert_eq!(asked("10.0.3.0/24"), prefix("10.0.3.0/24"));
         let network = Some("cbr0".to_owned());
         assert_eq!(asked("cbr0"), Ask::Ipam { ip: None, network });
-        assert_eq!(ask(What::Ipam { what: None }), Ask::Ipam { ip: None, network: None });
+        assert_eq!(ask(Observation::Ipam { what: None }), Ask::Ipam { ip: None, network: None });
     }
 
     #[tokio::test]

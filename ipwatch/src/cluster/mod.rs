@@ -30,7 +30,7 @@ use self::snapshot::{Look, State};
 use crate::clock;
 use crate::contract::{Body, Document, SCHEMA, SourceState};
 use crate::fact::SourceStatus;
-use crate::sources::kubernetes::ask::{Age, Server};
+use crate::sources::kubernetes::list::{Age, Server};
 
 /// Whom to ask, and how.
 #[derive(Debug, Clone)]

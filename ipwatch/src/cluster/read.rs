@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::objects::{self, named};
 use super::snapshot::{self, Bounds, Listed, Look, State};
-use crate::sources::kubernetes::ask::{Age, Refusal, Server};
+use crate::sources::kubernetes::list::{Age, Refusal, Server};
 use crate::sources::kubernetes::networks::Definition;
 use crate::sources::kubernetes::whereabouts::{IpPool, Range};
 
@@ -297,7 +297,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sources::kubernetes::ask::testing::{Answer, answering};
+    use crate::sources::kubernetes::list::testing::{Answer, answering};
 
     #[tokio::test]
     async fn each_kind_is_known_by_itself() {

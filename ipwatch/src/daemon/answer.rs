@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::core::Core;
-use super::meter;
+use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
 use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
@@ -30,9 +30,9 @@ pub(super) fn answer(core: &mut Core, request: Request) {
         let _ = reply.send(Err(AskError::Unavailable(wait.to_owned())));
         return;
     }
-    if matches!(ask, Ask::Addresses(_) | Ask::Reach(_)) && core.desk.polls() {
+    if matches!(ask, Ask::Addresses(_) | Ask::Reach(_)) && core.dispatch.polls() {
         let again = core.again.clone();
-        let done = core.desk.refresh();
+        let done = core.dispatch.refresh();
         tokio::spawn(async move {
             // Whether it worked or not: the answer names the sources that are down.
             let _ = tokio::time::timeout(REFRESH, done).await;
@@ -125,7 +125,7 @@ fn prove(core: &mut Core, uid: u32, reply: Reply) {
 /// A process that the map does not follow: it is in the host's netns, or gone.
 fn by_procfs(core: &mut Core, pid: u32, uid: u32, reply: Reply) {
     let again = core.again.clone();
-    let presence = core.desk.presence(pid);
+    let presence = core.dispatch.presence(pid);
     tokio::spawn(async move {
         let netns = presence.await.ok().flatten();
         let Some(inode) = netns.and_then(|netns| netns.inode) else {
@@ -252,7 +252,7 @@ fn is_about(finding: &Finding, what: &str) -> bool {
 /// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
 fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
     let now = clock::now();
-    let mut ranges = core.map().ranges_view(now, core.policy());
+    let mut ranges = core.map().ranges_view(now, core.thresholds());
     let reservations = if ip.is_none() && network.is_none() {
         core.map().disagreements(RESERVATIONS)
     } else {
@@ -290,7 +290,7 @@ fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
 }
 
 fn doctor(core: &Core) -> Document {
-    let mut document = core.document(Body::Probes(meter::probes(core)));
+    let mut document = core.document(Body::Probes(scrape::probes(core)));
     document.refused = core.map().refused();
     if let Some(speed) = core.speed()
         && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::concerns::Concerns;
+use super::span_links::SpanLinks;
 use crate::clock;
-use crate::fact::{Fact, Origin, TaskKey, What};
+use crate::fact::{Fact, Observation, Origin, TaskKey};
 use crate::map::{CallEnd, CallEntry, NodeMap};
 use crate::reading::{self, Readings};
 use crate::sinks::call::Run;
@@ -47,7 +47,7 @@ impl Calls {
     }
 
     /// Deals with runs that have ended. Never waits. To be called within the runtime.
-    pub(super) fn tell(&self, ended: Vec<CallEntry>, map: &NodeMap, concerns: &Concerns) {
+    pub(super) fn tell(&self, ended: Vec<CallEntry>, map: &NodeMap, span_links: &SpanLinks) {
         if ended.is_empty() {
             return;
         }
@@ -60,7 +60,7 @@ impl Calls {
             // What failed within another run makes that one fail, and the log tells of the whole.
             let failure = failure(&run).filter(|_| run.entry.within.is_none());
             let exporter = self.exporter.as_ref();
-            let concern = concerns.is_about(&run.entry.call.task);
+            let concern = span_links.is_about(&run.entry.call.task);
             let exporter = exporter.filter(|calls| concern || calls.wants(&run)).cloned();
             match (failure, Arc::clone(&self.free).try_acquire_owned()) {
                 (Some(failure), Ok(permit)) => {
@@ -124,7 +124,7 @@ async fn explain(
         let found = reading::unblocked(readings, "cni", find).await;
         let Ok(Ok(Some(text))) = found else { continue };
         let (container_id, command) = (failure.container_id.clone(), failure.command);
-        let what = What::CniError { container_id, command, text: text.clone() };
+        let what = Observation::CniError { container_id, command, text: text.clone() };
         // Nobody to tell: the daemon is going down.
         let _ = emit.send(vec![Fact { at: clock::now(), origin: Origin::Runtime, what }]).await;
         return Some(text);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::desk::Desk;
+use super::dispatch::Dispatch;
 use super::start;
 use crate::canary::{self, Help, Verdict};
 use crate::clock;
-use crate::fact::{Sight, What};
+use crate::fact::{Observation, Sight};
 use crate::sources::Emit;
 use crate::sources::probes::Standings;
 
@@ -64,7 +64,7 @@ impl Keeper {
         when: When,
         sweeps: bool,
         standings: Arc<Standings>,
-        desk: Desk,
+        dispatch: Dispatch,
         emit: Emit,
     ) -> Self {
         let (sender, asked) = mpsc::channel(ASKERS);
@@ -74,7 +74,7 @@ impl Keeper {
         let blind = Vec::new();
         let (unsure, again) = (false, AGAIN);
         let keeping =
-            Keeping { standings, desk, emit, sweeps, sight, polling, blind, unsure, again };
+            Keeping { standings, dispatch, emit, sweeps, sight, polling, blind, unsure, again };
         tokio::spawn(keeping.keep(first, asked));
         Self(sender)
     }
@@ -90,7 +90,7 @@ impl Keeper {
 
 struct Keeping {
     standings: Arc<Standings>,
-    desk: Desk,
+    dispatch: Dispatch,
     emit: Emit,
     sweeps: bool,
     /// As the map knows it.
@@ -166,9 +166,9 @@ impl Keeping {
 
     /// One run, on a thread that may block.
     async fn run(&self, patience: u32) -> Option<BTreeMap<&'static str, Verdict>> {
-        let (standings, desk, emit) =
-            (Arc::clone(&self.standings), self.desk.clone(), self.emit.clone());
-        let run = tokio::task::spawn_blocking(move || one(&standings, &desk, &emit, patience));
+        let (standings, dispatch, emit) =
+            (Arc::clone(&self.standings), self.dispatch.clone(), self.emit.clone());
+        let run = tokio::task::spawn_blocking(move || one(&standings, &dispatch, &emit, patience));
         run.await.inspect_err(|error| tracing::warn!("the canary: {error}")).ok()
     }
 
@@ -196,15 +196,15 @@ impl Keeping {
             polling.abort();
         }
         if walk || tasks {
-            let desk = self.desk.clone();
-            self.polling = Some(tokio::spawn(start::tick(desk, true, walk, tasks)));
+            let dispatch = self.dispatch.clone();
+            self.polling = Some(tokio::spawn(start::tick(dispatch, true, walk, tasks)));
         }
-        self.desk.poll_also(walk || tasks);
+        self.dispatch.poll_also(walk || tasks);
         self.blind = blind;
         let sight = self.standings.sight();
         if sight != self.sight {
             self.sight = sight;
-            self.emit.send(vec![start::daemon_fact(What::Sight(sight))]).await?;
+            self.emit.send(vec![start::daemon_fact(Observation::Sight(sight))]).await?;
         }
         start::tell_probes(&self.standings.report(), start::Sight::Everything, &self.emit).await
     }
@@ -218,7 +218,7 @@ fn next(settled: bool, again: Duration) -> (Duration, Duration) {
 /// Runs the canary and judges what came of it.
 fn one(
     standings: &Standings,
-    desk: &Desk,
+    dispatch: &Dispatch,
     emit: &Emit,
     patience: u32,
 ) -> BTreeMap<&'static str, Verdict> {
@@ -226,8 +226,8 @@ fn one(
     let before: Vec<u64> = events.iter().map(|(event, _)| standings.lost(event)).collect();
     let counted = |kind| standings.counted(kind);
     let help = Help {
-        lists: &|| desk.lists(),
-        walk: &|| desk.walk(),
+        lists: &|| dispatch.lists(),
+        walk: &|| dispatch.walk(),
         counted: &counted,
         over: &|| emit.is_closed(),
         patience,

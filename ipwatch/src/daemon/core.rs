@@ -9,22 +9,22 @@ use tokio::sync::mpsc;
 
 use super::answer;
 use super::calls::Calls;
-use super::concerns::{self, Concerns};
-use super::desk::Desk;
+use super::dispatch::Dispatch;
 use super::latency::Latency;
 use super::memory::Housekeeper;
-use super::meter::{self, Meter};
 use super::own::{Own, lessened};
+use super::scrape::{self, Scrape};
+use super::span_links::{self, SpanLinks};
 use super::start::Eyes;
 use crate::api::{Event, Request, Streams};
 use crate::clock;
 use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
 use crate::escape::escape;
-use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
 use crate::finding::{Change, Code, Status};
 use crate::ledger::{Ledger, LedgerFile};
-use crate::map::{NeighbourNews, NodeMap, Policy};
+use crate::map::{NeighbourNews, NodeMap, Thresholds};
 use crate::metrics::Question;
 use crate::sinks::Sinks;
 use crate::sinks::events::Events;
@@ -44,13 +44,13 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 pub(super) struct Core {
     pub(super) engine: Engine,
     pub(super) file: LedgerFile,
-    pub(super) desk: Desk,
+    pub(super) dispatch: Dispatch,
     pub(super) latency: Latency,
     pub(super) eyes: Eyes,
     pub(super) sinks: Sinks,
-    pub(super) meter: Meter,
+    pub(super) scrape: Scrape,
     calls: Calls,
-    concerns: Concerns,
+    span_links: SpanLinks,
     own: Own,
     facts: mpsc::Receiver<Vec<Fact>>,
     requests: mpsc::Receiver<Request>,
@@ -75,7 +75,7 @@ pub(super) struct Core {
 pub(super) struct Parts {
     pub(super) engine: Engine,
     pub(super) file: LedgerFile,
-    pub(super) desk: Desk,
+    pub(super) dispatch: Dispatch,
     pub(super) eyes: Eyes,
     pub(super) sinks: Sinks,
     pub(super) calls: Calls,
@@ -83,7 +83,7 @@ pub(super) struct Parts {
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     pub(super) first: Vec<First>,
     pub(super) events: Streams,
-    pub(super) meter: Meter,
+    pub(super) scrape: Scrape,
     pub(super) scrapes: mpsc::Receiver<Question>,
 }
 
@@ -93,7 +93,7 @@ impl Core {
         let Parts {
             engine,
             file,
-            desk,
+            dispatch,
             eyes,
             sinks,
             calls,
@@ -101,7 +101,7 @@ impl Core {
             facts,
             first,
             events,
-            meter,
+            scrape,
             scrapes,
         } = parts;
         let (asking, requests) = mpsc::channel(64);
@@ -109,13 +109,13 @@ impl Core {
         let mut core = Self {
             engine,
             file,
-            desk,
+            dispatch,
             latency: Latency::default(),
             eyes,
             sinks,
-            meter,
+            scrape,
             calls,
-            concerns: Concerns::default(),
+            span_links: SpanLinks::default(),
             own: Own::new(started),
             facts,
             requests,
@@ -144,7 +144,7 @@ impl Core {
                 self.drain();
             }
             Some(request) = self.requests.recv() => return answer::answer(self, request),
-            Some(question) = self.scrapes.recv() => return meter::answer(self, question),
+            Some(question) = self.scrapes.recv() => return scrape::answer(self, question),
             Some(request) = self.returned.recv() => {
                 // What was read for this question lies in the queue before it.
                 self.drain();
@@ -158,10 +158,10 @@ impl Core {
                     self.drain();
                 }
                 let at = clock::now();
-                self.apply(&[Fact { at, origin: Origin::Daemon, what: What::FirstAnswers }]);
+                self.apply(&[Fact { at, origin: Origin::Daemon, what: Observation::FirstAnswers }]);
             }
             // What it has lost is told in the queue.
-            () = self.desk.troubled() => self.drain(),
+            () = self.dispatch.troubled() => self.drain(),
             () = tokio::time::sleep(pause) => {}
         }
         self.step();
@@ -182,9 +182,9 @@ impl Core {
     }
 
     /// Takes over what of the configuration needs no restart.
-    pub(super) fn retune(&mut self, policy: Policy, shared: Vec<Prefix>) {
-        self.meter.share(&shared);
-        self.engine.retune(policy, shared);
+    pub(super) fn retune(&mut self, thresholds: Thresholds, shared: Vec<Prefix>) {
+        self.scrape.share(&shared);
+        self.engine.retune(thresholds, shared);
         self.next = Some(clock::now());
     }
 
@@ -198,12 +198,12 @@ impl Core {
     fn apply(&mut self, batch: &[Fact]) {
         for (at, fact) in batch.iter().enumerate() {
             match &fact.what {
-                What::Lost { count, .. } => {
+                Observation::Lost { count, .. } => {
                     tracing::info!(count, "events were lost: reading everything again");
                 }
-                What::Source(source) => {
+                Observation::Source(source) => {
                     let earlier = batch[..at].iter().rev().find_map(|fact| match &fact.what {
-                        What::Source(earlier) => {
+                        Observation::Source(earlier) => {
                             Some(earlier).filter(|one| one.name == source.name)
                         }
                         _ => None,
@@ -214,7 +214,7 @@ impl Core {
             }
         }
         self.engine.apply(batch);
-        self.meter.facts += batch.len() as u64;
+        self.scrape.facts += batch.len() as u64;
         self.memory.worked(batch.len(), clock::now());
         // Dumps carry the time they began; only single events tell how late they came.
         if let [fact] | [fact, ..] = batch
@@ -273,25 +273,25 @@ impl Core {
     pub(super) fn step(&mut self) {
         let now = clock::now();
         self.restore(now);
-        let own = self.own.facts(&self.desk, &self.eyes, self.engine.map(), now);
+        let own = self.own.facts(&self.dispatch, &self.eyes, self.engine.map(), now);
         self.apply(&own);
         self.engine.want_neighbours(self.events.wants_neighbours());
         let mut effects = self.engine.step(&[], now);
-        self.own.ask(&self.desk, &mut effects, now);
+        self.own.ask(&self.dispatch, &mut effects, now);
         let Effects { reread, writes, whole, tenures, neighbours, calls, changes, next, .. } =
             effects;
         self.next = next;
-        self.meter.resyncs += u64::from(reread);
+        self.scrape.resyncs += u64::from(reread);
         self.file.write(writes);
         if whole {
-            self.meter.forget();
+            self.scrape.forget();
             self.memory.started(now);
         }
         self.tell_tenures(tenures);
         self.tell_neighbours(neighbours);
         let (teardowns, untold) = (effects.teardowns, effects.untold_teardowns);
-        concerns::tell_teardowns(self.engine.map(), teardowns, untold, self.sinks.otlp());
-        self.calls.tell(calls, self.engine.map(), &self.concerns);
+        span_links::tell_teardowns(self.engine.map(), teardowns, untold, self.sinks.otlp());
+        self.calls.tell(calls, self.engine.map(), &self.span_links);
         for change in changes {
             self.tell(change);
         }
@@ -340,16 +340,16 @@ impl Core {
                 TenureChange::EndedByReboot { boot_id, tenures } => {
                     let boot_id = boot_id.into();
                     for tenure in tenures {
-                        Concerns::ended_by_reboot(&tenure, &boot_id, otlp);
+                        SpanLinks::ended_by_reboot(&tenure, &boot_id, otlp);
                         self.events.send(Event::Released(tenure));
                     }
                 }
                 TenureChange::Held(tenure) => {
-                    self.concerns.held(&tenure, map, otlp);
+                    self.span_links.held(&tenure, map, otlp);
                     self.events.send(Event::Held(tenure));
                 }
                 TenureChange::Released(tenure) => {
-                    self.concerns.released(&tenure, map, otlp);
+                    self.span_links.released(&tenure, map, otlp);
                     self.events.send(Event::Released(tenure));
                 }
             }
@@ -364,10 +364,10 @@ impl Core {
     }
 
     pub(super) fn tell(&mut self, change: Change) {
-        self.meter.tell(&change);
+        self.scrape.tell(&change);
         self.events.send(Event::Finding(Box::new(change.clone())));
         let links = self.sinks.otlp().map(|otlp| {
-            self.concerns.links(&change, self.engine.map(), self.engine.ledger(), otlp)
+            self.span_links.links(&change, self.engine.map(), self.engine.ledger(), otlp)
         });
         self.sinks.publish(&change, &links.unwrap_or_default());
     }
@@ -378,14 +378,14 @@ impl Core {
     }
 
     /// Takes second looks as soon as they tell anything new. Returns how patient it is now.
-    pub(super) fn in_haste(&mut self) -> Policy {
+    pub(super) fn in_haste(&mut self) -> Thresholds {
         self.engine.set_second_look(SECOND_LOOK_IN_HASTE);
-        *self.engine.policy()
+        *self.engine.thresholds()
     }
 
     /// How patient it is.
-    pub(super) fn policy(&self) -> &Policy {
-        self.engine.policy()
+    pub(super) fn thresholds(&self) -> &Thresholds {
+        self.engine.thresholds()
     }
 
     /// Whether nothing is left that a further look could decide.
@@ -410,7 +410,7 @@ impl Core {
         let map = self.map();
         let (status, detail) = self.file.status();
         let mut sources = map.sources();
-        for trouble in self.desk.troubles(clock::now()) {
+        for trouble in self.dispatch.troubles(clock::now()) {
             if let Some(source) = sources.iter_mut().find(|source| source.name == trouble.source) {
                 source.status = lessened(source.status);
                 // Else it is told already, beside what the source says of itself.

@@ -3,32 +3,32 @@
 //! - `start`: the sources, in an order that leaves no gap.
 //! - `core`: the single owner of the engine; `answer`: what it says when asked. `own`: the facts that the daemon tells
 //!   itself.
-//! - `concerns`: the tenures and the runs of plugins that a finding is about.
-//! - `desk`, `threads`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
+//! - `span_links`: the tenures and the runs of plugins that a finding is about.
+//! - `dispatch`, `readers`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
 //! - `restarts`: what becomes of a part of a source that has ended.
 //! - `canary`: when it runs, and what follows from it.
-//! - `latency`, `memory`: what it costs. `meter`: what a scrape is told.
+//! - `latency`, `memory`: what it costs. `scrape`: what a scrape is told.
 //! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
-//! - `tape`: `record` and `replay`.
+//! - `record_replay`: `record` and `replay`.
 
 mod answer;
 mod calls;
 mod canary;
 mod capabilities;
-mod concerns;
 mod core;
-mod desk;
+mod dispatch;
 mod latency;
 mod memory;
-mod meter;
-mod orphans;
+mod orphan_sockets;
 mod own;
+mod readers;
+mod record_replay;
 mod reload;
 mod restarts;
+mod scrape;
 mod service;
+mod span_links;
 mod start;
-mod tape;
-mod threads;
 mod workers;
 
 use std::io::IsTerminal as _;
@@ -41,12 +41,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::canary::When;
 use self::core::{Core, Parts};
-use self::meter::Meter;
+pub use self::record_replay::{record, replay};
 use self::reload::Reloads;
 pub use self::reload::Reread;
+use self::scrape::Scrape;
 use self::service::Service;
 use self::start::{Sight, Started};
-pub use self::tape::{record, replay};
 use crate::api::Streams;
 use crate::api::server::{Options, Server};
 use crate::clock;
@@ -211,15 +211,15 @@ fn core(
         Sinks::start(otlp, &node, &started.readings).context("the configuration is wrong")?;
     let mut calls = started.calls;
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
-    let mut meter = Meter::default();
-    meter.configure(&config.metrics, &config.addresses.shared);
+    let mut scrape = Scrape::default();
+    scrape.configure(&config.metrics, &config.addresses.shared);
     let begun = clock::now();
     let mut engine = Engine::new(config.engine(), begun);
     engine.set_daemon(asked(config));
     Ok(Core::new(Parts {
         engine,
         file,
-        desk: started.desk,
+        dispatch: started.dispatch,
         eyes: started.eyes,
         sinks,
         calls,
@@ -227,7 +227,7 @@ fn core(
         facts: started.facts,
         first: started.first,
         events: events.clone(),
-        meter,
+        scrape,
         scrapes,
     }))
 }
@@ -295,8 +295,8 @@ fn one_shot(
         // A one-shot answers on its own standard output only.
         let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
         core.engine.set_daemon(Daemon::Absent);
-        let policy = core.in_haste();
-        let patience = policy.grace + 2 * policy.second_look + 5_000_000_000;
+        let thresholds = core.in_haste();
+        let patience = thresholds.grace + 2 * thresholds.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);
         while clock::now() < until {
             core.turn().await;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::desk::Desk;
+use super::dispatch::Dispatch;
 use super::restarts::Trouble;
 use super::start::Eyes;
 use crate::engine::Effects;
-use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
 use crate::map::NodeMap;
 use crate::sources::probes::Missed;
 
@@ -44,12 +44,13 @@ impl Own {
     }
 
     /// Asks for what a step wants to know. What no queue has room for is a fact of the next step.
-    pub(super) fn ask(&mut self, desk: &Desk, effects: &mut Effects, now: BootNs) {
+    pub(super) fn ask(&mut self, dispatch: &Dispatch, effects: &mut Effects, now: BootNs) {
         if effects.reread {
-            desk.snapshot();
+            dispatch.snapshot();
         }
         let wants = std::mem::take(&mut effects.wants).into_iter();
-        self.refused.extend(wants.filter_map(|want| desk.want(want)).map(|what| fact(now, what)));
+        self.refused
+            .extend(wants.filter_map(|want| dispatch.want(want)).map(|what| fact(now, what)));
         if !self.refused.is_empty() {
             effects.next = Some(now);
         }
@@ -58,14 +59,14 @@ impl Own {
     /// What there is to tell before the next step.
     pub(super) fn facts(
         &mut self,
-        desk: &Desk,
+        dispatch: &Dispatch,
         eyes: &Eyes,
         map: &NodeMap,
         now: BootNs,
     ) -> Vec<Fact> {
         let mut facts = std::mem::take(&mut self.refused);
-        let changed = self.lessen(&desk.troubles(now), map);
-        facts.extend(changed.into_iter().map(|source| fact(now, What::Source(source))));
+        let changed = self.lessen(&dispatch.troubles(now), map);
+        facts.extend(changed.into_iter().map(|source| fact(now, Observation::Source(source))));
         facts.extend(self.count(eyes, now));
         facts
     }
@@ -88,7 +89,7 @@ impl Own {
         self.counted = (now, missed);
         let count = missed.events.checked_sub(known.events).filter(|count| *count > 0);
         count?;
-        Some(fact(now, What::Lost { count, calls: missed.calls > known.calls }))
+        Some(fact(now, Observation::Lost { count, calls: missed.calls > known.calls }))
     }
 
     /// The sources that changed because something of theirs hangs or has ended, which cannot say so itself, or does so no
@@ -140,7 +141,7 @@ fn told(before: &Source, trouble: &Trouble) -> Source {
     Source { name: before.name.clone(), status, detail }
 }
 
-fn fact(at: BootNs, what: What) -> Fact {
+fn fact(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Daemon, what }
 }
 
@@ -158,7 +159,7 @@ mod tests {
 
     fn map_of(source: &Source) -> NodeMap {
         let mut map = NodeMap::new(false);
-        map.apply(&fact(BootNs(1), What::Source(source.clone())));
+        map.apply(&fact(BootNs(1), Observation::Source(source.clone())));
         map
     }
 

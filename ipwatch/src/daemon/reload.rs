@@ -77,7 +77,7 @@ impl Reloads {
         let (now, later) = (names(true), names(false));
         // Key by key the same as `live` in the table of keys; a test holds the two together.
         take_live(&mut self.running, config);
-        core.retune(self.running.policy(), self.running.addresses.shared.clone());
+        core.retune(self.running.thresholds(), self.running.addresses.shared.clone());
         let mut line = match now.is_empty() {
             true => "reloaded: nothing to take over".to_owned(),
             false => format!("reloaded: {now}"),

@@ -3,7 +3,7 @@
 //! A part is a task ([`keep`]) or a thread ([`super::workers`]). One that has ended with an error or a panic is started
 //! again for as long as the daemon runs. Meanwhile the sources that rest on it are down, or degraded where something
 //! else tells the same: what it would have told is unknown. Once it has lasted for a moment everything is read again
-//! ([`What::Lost`]), as after an overrun, and then it is told no more.
+//! ([`Observation::Lost`]), as after an overrun, and then it is told no more.
 //!
 //! It is safe to go on after a panic: what the part had in hand is dropped, and what it shares with others is behind
 //! locks of which each holder makes single changes. Builds that ship have `panic = "abort"`: there a panic ends the
@@ -22,8 +22,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::workers::spawn;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, What};
-use crate::sources::pause::Pauses;
+use crate::fact::{BootNs, Fact, Observation, Origin};
+use crate::sources::backoff::Pauses;
 use crate::sources::{Closed, Emit};
 
 /// What works for sources until the daemon goes down.
@@ -102,7 +102,7 @@ impl Troubles {
     pub(super) async fn over(&self, part: &Part, emit: &Emit) -> Result<(), Closed> {
         if self.has(part) {
             // Runs of plugins are told by the probes alone, which keep what was not read.
-            let what = What::Lost { count: None, calls: false };
+            let what = Observation::Lost { count: None, calls: false };
             emit.send(vec![Fact { at: clock::now(), origin: Origin::Daemon, what }]).await?;
             self.ended().remove(part.name);
             self.0.changed.notify_one();

@@ -9,13 +9,13 @@ use tokio::sync::{mpsc, watch};
 
 use super::calls::Calls;
 use super::canary::{Keeper, When};
-use super::desk::{Desk, Settings};
+use super::dispatch::{Dispatch, Settings};
 use super::restarts::{Part, Troubles, keep, on_a_thread};
 use crate::bounded;
 use crate::clock;
 use crate::config::Config;
 use crate::contract::Probe;
-use crate::fact::{Boot, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{Boot, Fact, NetnsRef, Observation, Origin, Source, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
@@ -64,7 +64,7 @@ pub(super) enum Sight {
 /// The sources, running.
 pub(super) struct Started {
     pub(super) boot: Boot,
-    pub(super) desk: Desk,
+    pub(super) dispatch: Dispatch,
     pub(super) eyes: Eyes,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     /// The first answers of the container runtimes, and of the stores.
@@ -119,7 +119,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let host =
         Requests::new().context("cannot ask netlink about the host's network namespace")?.host();
     let boot = boot(config, host)?;
-    emit.send(vec![daemon_fact(What::Boot(boot.clone()))]).await?;
+    emit.send(vec![daemon_fact(Observation::Boot(boot.clone()))]).await?;
 
     let listener = Listener::open(host).context("cannot listen on netlink")?;
     let (readings, troubles) = (Readings::default(), Troubles::default());
@@ -141,33 +141,33 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
     let kept = (readings.clone(), troubles.clone());
-    let desk = Desk::start(settings, &emit, loaded.snapshots, runtimes, kept)
+    let dispatch = Dispatch::start(settings, &emit, loaded.snapshots, runtimes, kept)
         .context("cannot start a thread")?;
-    watch_mounts(&desk, &readings, &troubles, &emit);
-    desk.snapshot();
+    watch_mounts(&dispatch, &readings, &troubles, &emit);
+    dispatch.snapshot();
     if polls {
         let tasks = !loaded.sees_tasks && !config.probes.sweep.is_zero();
-        tokio::spawn(tick(desk.clone(), has_bpf, !loaded.sees_creation, tasks));
+        tokio::spawn(tick(dispatch.clone(), has_bpf, !loaded.sees_creation, tasks));
     }
     if sight == Sight::Everything && loaded.sees_tasks {
-        tokio::spawn(sweep(desk.clone(), config.probes.sweep.unsigned_abs()));
+        tokio::spawn(sweep(dispatch.clone(), config.probes.sweep.unsigned_abs()));
     }
     if let Some(tasks) = loaded.tasks {
-        read_tasks(tasks, &desk, troubles, &emit);
+        read_tasks(tasks, &dispatch, troubles, &emit);
     }
     if let Eyes::Open(probes, keeper) = &mut loaded.eyes
         && canary != When::Never
         && probes.standings().are_provable()
     {
         let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
-        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), desk.clone(), out));
+        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), dispatch.clone(), out));
     }
     let calls = Calls::new(&config.cni.logs, readings.clone(), emit);
     let first = vec![first, stores];
-    Ok(Started { boot, desk, eyes: loaded.eyes, facts, first, calls, readings })
+    Ok(Started { boot, dispatch, eyes: loaded.eyes, facts, first, calls, readings })
 }
 
-pub(super) fn daemon_fact(what: What) -> Fact {
+pub(super) fn daemon_fact(what: Observation) -> Fact {
     Fact { at: clock::now(), origin: Origin::Daemon, what }
 }
 
@@ -233,7 +233,7 @@ async fn load_probes(
             return Ok(without(Probes::unavailable_report(&error)));
         }
     };
-    emit.send(vec![daemon_fact(What::Sight(probes.sight()))]).await?;
+    emit.send(vec![daemon_fact(Observation::Sight(probes.sight()))]).await?;
     tell_probes(&probes.report(), sight, emit).await?;
     if sight == Sight::Everything {
         tell_arp(config, Some(&probes), emit).await?;
@@ -319,7 +319,7 @@ async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
         let count = Some(total(now).saturating_sub(total(told))).filter(|count| *count > 0);
         let calls = now.calls > told.calls;
         told = now;
-        let lost = daemon_fact(What::Lost { count, calls });
+        let lost = daemon_fact(Observation::Lost { count, calls });
         if count.is_some() && emit.send(vec![lost]).await.is_err() {
             return;
         }
@@ -333,7 +333,7 @@ async fn tell_source(
     detail: String,
 ) -> Result<(), Closed> {
     let source = Source { name: name.to_owned(), status, detail };
-    emit.send(vec![daemon_fact(What::Source(source))]).await
+    emit.send(vec![daemon_fact(Observation::Source(source))]).await
 }
 
 /// Reads netlink; what the kernel dropped is told as lost, and so is what it told while no socket was open.
@@ -343,7 +343,7 @@ async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
     tokio::spawn(async move {
         while losses.recv().await.is_some() {
             // Probes alone tell of runs of plugins.
-            let lost = What::Lost { count: None, calls: false };
+            let lost = Observation::Lost { count: None, calls: false };
             if told.send(vec![daemon_fact(lost)]).await.is_err() {
                 return;
             }
@@ -360,13 +360,13 @@ async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
 }
 
 /// Reads what the kernel half keeps of tasks.
-fn read_tasks(tasks: probes::Tasks, desk: &Desk, troubles: Troubles, emit: &Emit) {
-    let (tasks, out, desk) = (Arc::new(Mutex::new(tasks)), emit.clone(), desk.clone());
+fn read_tasks(tasks: probes::Tasks, dispatch: &Dispatch, troubles: Troubles, emit: &Emit) {
+    let (tasks, out, dispatch) = (Arc::new(Mutex::new(tasks)), emit.clone(), dispatch.clone());
     let session = async move || {
-        let (tasks, out, desk) = (Arc::clone(&tasks), out.clone(), desk.clone());
+        let (tasks, out, dispatch) = (Arc::clone(&tasks), out.clone(), dispatch.clone());
         let read = move || {
             // What a reader that panicked remembered of single tasks may be old: the next look settles it.
-            tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &desk)
+            tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &dispatch)
         };
         on_a_thread("tasks", read).await
     };
@@ -391,13 +391,13 @@ fn ask_runtimes(
 }
 
 /// Asks for the mounts whenever the mount table has changed, and never otherwise.
-fn watch_mounts(desk: &Desk, readings: &Readings, troubles: &Troubles, emit: &Emit) {
-    let (desk, readings) = (desk.clone(), readings.clone());
+fn watch_mounts(dispatch: &Dispatch, readings: &Readings, troubles: &Troubles, emit: &Emit) {
+    let (dispatch, readings) = (dispatch.clone(), readings.clone());
     let session = async move || -> io::Result<()> {
         let mut watch = MountWatch::new(&Proc::new(), readings.clone())?;
         loop {
             watch.changed().await?;
-            desk.mounts();
+            dispatch.mounts();
             // What changes meanwhile is told by the next round.
             tokio::time::sleep(MOUNTS_SETTLE).await;
         }
@@ -407,15 +407,15 @@ fn watch_mounts(desk: &Desk, readings: &Readings, troubles: &Troubles, emit: &Em
 
 /// Looks at all tasks every now and then although probes tell of them: events are hints, and this is what makes the
 /// map right where one was not told. Without end, but for a configuration that has it off.
-async fn sweep(desk: Desk, every: std::time::Duration) {
+async fn sweep(dispatch: Dispatch, every: std::time::Duration) {
     while !every.is_zero() {
         tokio::time::sleep(every).await;
-        desk.tasks();
+        dispatch.tasks();
     }
 }
 
 /// Looks every now and then at what nothing pushes on this kernel.
-pub(super) async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
+pub(super) async fn tick(dispatch: Dispatch, has_bpf: bool, netns: bool, tasks: bool) {
     let mut turn = 0u32;
     let every = if has_bpf { WALK_EVERY } else { PROCFS_EVERY };
     let tasks_each = (TASKS_EVERY.as_secs() / WALK_EVERY.as_secs()) as u32;
@@ -423,10 +423,10 @@ pub(super) async fn tick(desk: Desk, has_bpf: bool, netns: bool, tasks: bool) {
         tokio::time::sleep(every).await;
         turn = turn.wrapping_add(1);
         if has_bpf && netns {
-            desk.walk();
+            dispatch.walk();
         }
         if tasks && (!has_bpf || turn.is_multiple_of(tasks_each)) {
-            desk.tasks();
+            dispatch.tasks();
         }
     }
 }

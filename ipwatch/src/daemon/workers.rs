@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use super::restarts::{Part, Restarts, Troubles, panicked};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Presence, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Presence};
 use crate::reading::{LOOK_EVERY, Readings, Slot, Target, Verdict};
 use crate::sources::Emit;
 
@@ -189,7 +189,7 @@ pub(super) async fn watch(
 /// That a process is to be looked at, if it is one that does not answer, or does again.
 pub(super) fn doubted(target: &Target) -> Option<Fact> {
     let Target::Process { pid, .. } = target else { return None };
-    let what = What::ProcessDoubted { pid: *pid };
+    let what = Observation::ProcessDoubted { pid: *pid };
     Some(Fact { at: clock::now(), origin: Origin::Daemon, what })
 }
 
@@ -197,7 +197,7 @@ pub(super) fn doubted(target: &Target) -> Option<Fact> {
 /// the read that hung.
 pub(super) fn still_holds(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts.retain(|fact| match &fact.what {
-        What::Look { look, .. } => {
+        Observation::Look { look, .. } => {
             matches!(look.netns, Some(Presence::Gone | Presence::Released))
         }
         _ => true,

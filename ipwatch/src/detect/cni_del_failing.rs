@@ -9,7 +9,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Kinds, NodeMap, Policy, Word};
+use crate::map::{CallHistory, Kinds, NodeMap, Thresholds, Word};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
 /// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
@@ -23,10 +23,10 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let failing = map.failing_dels().filter_map(|(id, history)| failing(map, id, history, now));
-    let found: Vec<Candidate> = failing.chain(missing(map, now, policy)).collect();
-    let old = map.all_dead().filter_map(|entry| Some(entry.dead?.plus(policy.leak_age)));
+    let found: Vec<Candidate> = failing.chain(missing(map, now, thresholds)).collect();
+    let old = map.all_dead().filter_map(|entry| Some(entry.dead?.plus(thresholds.leak_age)));
     let again = match Again::always_if(!found.is_empty() || map.failing_dels().next().is_some()) {
         Again::OnChange => Again::at(old.filter(|old| *old > now).min()),
         always => always,
@@ -61,14 +61,14 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
 }
 
 /// Sandboxes that have been dead for long, with an IP reserved, and no DEL of theirs was ever run.
-fn missing(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
     let Some(seen) = map.calls_seen_since() else { return Vec::new() };
     let dead = map.all_dead().filter_map(|entry| Some((entry, entry.dead?)));
     let quiet = dead.filter(|(entry, dead)| {
         !entry.preexisting
             && !entry.sandbox.host_network
             && *dead > seen
-            && now.since(*dead) >= policy.leak_age
+            && now.since(*dead) >= thresholds.leak_age
             && matches!(map.word_on(&entry.sandbox.id), Word::Dead(_))
             && map.call_history(&entry.sandbox.id).is_none_or(|known| known.del.first.is_none())
             && map.reservations_for(&entry.sandbox.id).next().is_some()

@@ -12,7 +12,7 @@ use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
 use crate::map::{
-    Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, Policy, ReservationEntry, Word,
+    Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, ReservationEntry, Thresholds, Word,
 };
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
@@ -24,7 +24,7 @@ const ENDPOINT: &str = "the endpoint";
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let found = map.late_dels().filter_map(|del| candidate(map, del, now)).collect();
     (found, Again::always_if(map.late_dels().any(|del| !del.lost.is_empty())))
 }

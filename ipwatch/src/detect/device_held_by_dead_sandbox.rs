@@ -5,7 +5,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry};
+use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, Thresholds};
 use crate::remedy::{Command, Step, Text, guard, said as quoted, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -16,18 +16,18 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
     map.dead_sandboxes().map(|(_, netns)| netns.id.into()).collect()
 }
 
-fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
     let netns = map.netns(subject.netns);
     let owner = netns.and_then(|netns| Some((netns, map.sandbox(&netns.owner()?.sandbox)?)));
     let Some((netns, entry)) = owner else { return (Vec::new(), Again::OnChange) };
     let devices = netns
         .links()
         .filter_map(|known| Some((&known.link, known.link.parent.as_ref()?, known.touched)));
-    let found = devices.filter_map(|device| candidate(map, entry, netns, device, policy));
+    let found = devices.filter_map(|device| candidate(map, entry, netns, device, thresholds));
     (found.collect(), Again::OnChange)
 }
 
@@ -36,14 +36,14 @@ fn candidate(
     entry: &SandboxEntry,
     netns: &Netns,
     (link, parent, seen): (&Link, &Parent, BootNs),
-    policy: &Policy,
+    thresholds: &Thresholds,
 ) -> Option<Candidate> {
     let (since, said) = (entry.dead?, map.last_listed(&entry.sandbox.runtime)?);
     if netns.host
         || netns.dying.is_some()
         || link.loopback
         || !map.answers(&entry.sandbox.runtime)
-        || said < since.plus(policy.sandbox_grace)
+        || said < since.plus(thresholds.sandbox_grace)
     {
         return None;
     }

@@ -11,7 +11,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
-use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, Policy, StaleEndpoint};
+use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, StaleEndpoint, Thresholds};
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
 /// Endpoints of pods that are gone that are told one by one.
@@ -28,11 +28,11 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let unwired = map.has_unwired_pods();
-    let missing = map.missing_endpoints(policy);
+    let missing = map.missing_endpoints(thresholds);
     let missing = missing.iter().filter(|one| one.from <= now);
-    let stale = map.stale_endpoints(policy);
+    let stale = map.stale_endpoints(thresholds);
     // What is told of a pod changes with all that is in its netns, and a call of its own excuses it for a while.
     let again = Again::always_if(unwired || !stale.is_empty());
     let stale = stale.iter().filter(|one| one.from <= now).take(TOLD);

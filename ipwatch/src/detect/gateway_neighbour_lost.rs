@@ -11,13 +11,13 @@ use super::neighbour_failed::{YOUNG, is_pod, judged, tell_silence};
 use super::run::{Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Fixed, Kinds, Netns, NodeMap, Policy};
+use crate::map::{Fixed, Kinds, Netns, NodeMap, Thresholds};
 use crate::remedy::{Command, Step, guard, said, text, value};
 
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let silent = map.silent(now).filter_map(|((id, ifindex, ip), silence)| {
         let pod = pod(map, *id, *ifindex, *ip, silence.changed)?;
         let mut proof = Proof::new(map);

@@ -14,7 +14,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Policy};
+use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Thresholds};
 use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
 
 /// Holders, and items of proof, beyond which those of more than two are not added.
@@ -30,7 +30,7 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let old = map.duplicates().iter().filter(|one| map.hurts_from(one) <= now);
     let mut found: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();

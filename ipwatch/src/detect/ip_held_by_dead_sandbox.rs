@@ -9,7 +9,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Kinds, Netns, NodeMap, Policy, SandboxEntry, TaskEntry, Word};
+use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, TaskEntry, Thresholds, Word};
 use crate::remedy::{self, Command, Step, guard, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -20,13 +20,13 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
     let dead = map.dead_sandboxes().map(|(_, netns)| netns);
     dead.chain(map.strangers()).map(|netns| netns.id.into()).collect()
 }
 
-fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
-    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, policy));
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
+    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, thresholds));
     (found.into_iter().collect(), Again::OnChange)
 }
 
@@ -37,14 +37,14 @@ struct Verdict<'a> {
     entry: Option<&'a SandboxEntry>,
 }
 
-fn verdict<'a>(map: &'a NodeMap, netns: &Netns, policy: &Policy) -> Option<Verdict<'a>> {
+fn verdict<'a>(map: &'a NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Verdict<'a>> {
     let owner = netns.owner()?;
     let (entry, since, from) = match map.word_on(&owner.sandbox) {
         Word::Dead(entry) | Word::Gone(entry) => {
-            (Some(entry), entry.dead?, entry.dead?.plus(policy.sandbox_grace))
+            (Some(entry), entry.dead?, entry.dead?.plus(thresholds.sandbox_grace))
         }
         Word::Denied(first) if owner.kubelet => {
-            (None, first.max(netns.first_seen), map.denied_from(netns, first, policy))
+            (None, first.max(netns.first_seen), map.denied_from(netns, first, thresholds))
         }
         _ => return None,
     };
@@ -55,11 +55,11 @@ fn verdict<'a>(map: &'a NodeMap, netns: &Netns, policy: &Policy) -> Option<Verdi
     (said >= from).then_some(Verdict { since, said, entry })
 }
 
-fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate> {
+fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Candidate> {
     if netns.host || netns.dying.is_some() || netns.tasks().next().is_none() {
         return None;
     }
-    let verdict = verdict(map, netns, policy)?;
+    let verdict = verdict(map, netns, thresholds)?;
     let subject = evidence::subject(map, netns);
     let ip = subject.ip?;
     let boot = map.boot()?;

@@ -12,7 +12,7 @@ use super::run::{Again, Detector, Judged, Subject};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
-use crate::map::{DeletedPod, Kinds, NodeMap, Policy};
+use crate::map::{DeletedPod, Kinds, NodeMap, Thresholds};
 use crate::remedy::{self, Command, Step, said, text};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -23,12 +23,12 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<Subject> {
-    map.deleted_pods(policy).map(|deleted| deleted.netns.id.into()).collect()
+fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<Subject> {
+    map.deleted_pods(thresholds).map(|deleted| deleted.netns.id.into()).collect()
 }
 
-fn judge(map: &NodeMap, subject: &Subject, now: BootNs, policy: &Policy) -> Judged {
-    let deleted = map.deleted_pod(subject.netns, policy);
+fn judge(map: &NodeMap, subject: &Subject, now: BootNs, thresholds: &Thresholds) -> Judged {
+    let deleted = map.deleted_pod(subject.netns, thresholds);
     let found = deleted.and_then(|deleted| candidate(map, now, &deleted));
     // Who has been there for long enough to be named changes with time.
     let next = found.as_ref().and_then(|_| map.next_resident(subject.netns, now));

@@ -21,7 +21,7 @@ use super::run::{self, Again, Detector, Judged};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
-use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, Policy, TaskEntry};
+use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
 use crate::remedy::{self, Command, Step, Text, said, text};
 
 /// Without these nothing can be said, in either direction.
@@ -41,10 +41,10 @@ pub(super) const DETECTOR: Detector = Detector::Each {
 };
 
 /// Threads that should be gone by now: one subject a process.
-fn list(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<run::Subject> {
+fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<run::Subject> {
     let mut late: Vec<&TaskEntry> = map
         .seen_leaving()
-        .filter(|task| task.look.as_ref().is_some_and(|look| is_late(task, look, policy)))
+        .filter(|task| task.look.as_ref().is_some_and(|look| is_late(task, look, thresholds)))
         .collect();
     late.sort_by_key(|task| task.key);
     let processes = late.chunk_by(|a, b| a.key.pid == b.key.pid && a.netns == b.netns);
@@ -55,56 +55,60 @@ fn list(map: &NodeMap, _now: BootNs, policy: &Policy) -> Vec<run::Subject> {
     processes.filter_map(subject).collect()
 }
 
-fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, policy: &Policy) -> Judged {
+fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
     let tasks = subject.tasks.iter().filter_map(|key| map.task(key));
     let threads: Vec<_> =
         tasks.filter_map(|task| task.look.as_ref().map(|look| (task, look))).collect();
     // What hangs is what matters, whatever the rest of the process does.
-    let hang: Vec<_> = threads.iter().copied().filter(|t| advances(t, policy).is_none()).collect();
-    let found = candidate(map, if hang.is_empty() { &threads } else { &hang }, policy);
+    let hang: Vec<_> =
+        threads.iter().copied().filter(|t| advances(t, thresholds).is_none()).collect();
+    let found = candidate(map, if hang.is_empty() { &threads } else { &hang }, thresholds);
     (found.into_iter().collect(), Again::OnChange)
 }
 
 /// Whether a task that was on its way out before ipwatch looked first has not had its grace since: after
 /// a restart it may well be the one that a finding is about.
-pub(super) fn undecided(map: &NodeMap, policy: &Policy) -> bool {
+pub(super) fn undecided(map: &NodeMap, thresholds: &Thresholds) -> bool {
     map.left_before().any(|task| {
         let since = task.leaving_since().unwrap_or_default();
-        task.look.as_ref().is_none_or(|entry| entry.at.since(since) < grace(entry, policy))
+        task.look.as_ref().is_none_or(|entry| entry.at.since(since) < grace(entry, thresholds))
     })
 }
 
 /// How long this task may take.
-fn grace(entry: &LookEntry, policy: &Policy) -> u64 {
-    if entry.look.core_dumping { policy.core_dump_grace } else { policy.grace }
+fn grace(entry: &LookEntry, thresholds: &Thresholds) -> u64 {
+    if entry.look.core_dumping { thresholds.core_dump_grace } else { thresholds.grace }
 }
 
 /// By what the last looks showed it getting somewhere, if that was less than its grace ago.
-fn advances((task, entry): &(&TaskEntry, &LookEntry), policy: &Policy) -> Option<Progress> {
+fn advances((task, entry): &(&TaskEntry, &LookEntry), thresholds: &Thresholds) -> Option<Progress> {
     let (at, progress) = task.progress.filter(|_| !entry.look.is_blank())?;
-    (entry.at.since(at) < grace(entry, policy)).then_some(progress)
+    (entry.at.since(at) < grace(entry, thresholds)).then_some(progress)
 }
 
 /// Whether it should be gone by now and is not.
-fn is_late(task: &TaskEntry, entry: &LookEntry, policy: &Policy) -> bool {
+fn is_late(task: &TaskEntry, entry: &LookEntry, thresholds: &Thresholds) -> bool {
     let look = &entry.look;
     let Some(since) = task.leaving_since() else { return false };
     if look.is_blank() {
         let since = task.silent.unwrap_or(entry.at);
-        return entry.at.since(since) >= grace(entry, policy);
+        return entry.at.since(since) >= grace(entry, thresholds);
     }
     let holds = matches!(look.netns, Some(Presence::In(_)));
     let leaving =
         look.flags & PF_EXITING != 0 || (look.sig_pending | look.shared_pending) & SIGKILL_BIT != 0;
     // Whether it is frozen must be known: a frozen task with SIGKILL pending looks the same (cgroup v1).
-    holds && leaving && look.frozen == Some(false) && entry.at.since(since) >= grace(entry, policy)
+    holds
+        && leaving
+        && look.frozen == Some(false)
+        && entry.at.since(since) >= grace(entry, thresholds)
 }
 
 /// What to say of threads of one process, all of which hang, or none.
 fn candidate(
     map: &NodeMap,
     threads: &[(&TaskEntry, &LookEntry)],
-    policy: &Policy,
+    thresholds: &Thresholds,
 ) -> Option<Candidate> {
     let (first, _) = threads.first()?;
     let netns = map.netns(first.netns)?;
@@ -119,7 +123,7 @@ fn candidate(
     let observed = threads.iter().map(|(_, look)| look.at).min()?;
     let boot = map.boot()?;
     let pid = first.key.pid;
-    let progress = threads.iter().find_map(|thread| advances(thread, policy));
+    let progress = threads.iter().find_map(|thread| advances(thread, thresholds));
     // What a user does in a session of theirs, and no pod has to do with, hurts nobody else.
     let harmless = progress.is_some() || map.is_a_users_own(netns);
 

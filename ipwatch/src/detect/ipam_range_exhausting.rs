@@ -6,7 +6,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, Leaked, Level, NodeMap, Policy, RangeEntry, Usage};
+use crate::map::{Kinds, Leaked, Level, NodeMap, RangeEntry, Thresholds, Usage};
 use crate::remedy::{self, Command, Step, Text, said, text, value};
 
 /// Owners that are listed.
@@ -17,14 +17,19 @@ const NAMED: usize = 8;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let again = Again::always_if(map.ranges().any(|range| range.level() != Level::Enough));
     let ranges = map.ranges().filter(|range| map.store_counts(&range.range.store));
     let ranges = ranges.filter(|range| map.is_counted(range));
-    (ranges.filter_map(|range| candidate(map, range, now, policy)).collect(), again)
+    (ranges.filter_map(|range| candidate(map, range, now, thresholds)).collect(), again)
 }
 
-fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) -> Option<Candidate> {
+fn candidate(
+    map: &NodeMap,
+    entry: &RangeEntry,
+    now: BootNs,
+    thresholds: &Thresholds,
+) -> Option<Candidate> {
     let (usage, left) = (entry.usage(), entry.time_left(now));
     let severity = match entry.level() {
         Level::Enough => return None,
@@ -35,7 +40,7 @@ fn candidate(map: &NodeMap, entry: &RangeEntry, now: BootNs, policy: &Policy) ->
     let others = other_pools(map, entry);
     let severity = if others.is_empty() { severity } else { Severity::Info };
     let range = &entry.range;
-    let leaked = map.leaked_in(entry, now, policy);
+    let leaked = map.leaked_in(entry, now, thresholds);
     let freed = usage.free.saturating_add(leaked.len() as u64).min(usage.usable);
     let Usage { usable, used, free } = usage;
     let text = entry.text();

@@ -11,7 +11,9 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Kinds, Leak, LeakCause, NodeMap, Policy, ReservationEntry, Word};
+use crate::map::{
+    CallHistory, Kinds, Leak, LeakCause, NodeMap, ReservationEntry, Thresholds, Word,
+};
 use crate::remedy::{Command, Part, Step, host_local, kubernetes, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -20,7 +22,7 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
     for leak in map.leaks().filter(|leak| map.store_counts(&leak.entry.store)) {
         let network = (&*leak.entry.store, &*leak.entry.network);

@@ -7,7 +7,7 @@ use super::evidence::Proof;
 use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Unreadable};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, NodeMap, Policy, UnreadableEntry, WRITING};
+use crate::map::{Kinds, NodeMap, Thresholds, UnreadableEntry, WRITING};
 use crate::remedy::{Command, Step, host_local, said, text, value};
 
 /// Files that are told one by one.
@@ -16,7 +16,7 @@ const TOLD: usize = 64;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let old = map.unreadable().filter(|entry| now.since(entry.since) >= WRITING);
     let found = old.take(TOLD).map(|entry| candidate(map, entry, now)).collect();
     (found, Again::always_if(map.unreadable().next().is_some()))

@@ -38,7 +38,7 @@ use run::{Again, Detector};
 
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Finding};
-use crate::map::{Kinds, LOOP_WINDOW, NodeMap, Policy};
+use crate::map::{Kinds, LOOP_WINDOW, NodeMap, Thresholds};
 
 /// Codes that rest on a grace which begins when something is first told: after a restart they cannot be
 /// found again at once.
@@ -70,7 +70,7 @@ const SETTLES: u64 = 60_000_000_000;
 const DISPUTED: Detector =
     Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect: disputed };
 
-fn disputed(map: &NodeMap, now: BootNs, _policy: &Policy) -> run::Judged {
+fn disputed(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> run::Judged {
     let disputes = map.disputes(now);
     let mut found = ip_released_but_held::detect(map, &disputes, now);
     found.extend(ip_conflict_imminent::detect(map, &disputes, now));
@@ -103,16 +103,16 @@ const DETECTORS: &[Detector] = &[
 
 /// Everything that is wrong at `now`, from scratch.
 #[must_use]
-pub fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Vec<Candidate> {
+pub fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
     let mut all = Detection::default();
-    all.update(map, now, policy);
+    all.update(map, now, thresholds);
     all.found().to_vec()
 }
 
 /// Codes of which what an earlier run found may not have been found again yet, `age` ns after the start.
 #[must_use]
-pub fn patient(age: u64, policy: &Policy) -> Vec<Code> {
-    let Policy { leak_age, sandbox_grace, teardown_grace, .. } = *policy;
+pub fn patient(age: u64, thresholds: &Thresholds) -> Vec<Code> {
+    let Thresholds { leak_age, sandbox_grace, teardown_grace, .. } = *thresholds;
     let graces = leak_age + sandbox_grace + teardown_grace;
     let slow = SLOW.iter().filter(|_| age < graces + SETTLES);
     let past = BY_THE_PAST.iter().filter(|_| age < LOOP_WINDOW + SETTLES);
@@ -129,9 +129,9 @@ pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
 /// Codes that cannot be judged now, because a source of theirs does not answer, or because what stood
 /// before ipwatch did has not been looked at long enough: their findings must not be resolved.
 #[must_use]
-pub fn blind(map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
+pub fn blind(map: &NodeMap, thresholds: &Thresholds) -> BTreeSet<Code> {
     let mut blind = blind_by_sources(map);
-    blind_for_now(map, policy, &mut blind);
+    blind_for_now(map, thresholds, &mut blind);
     blind
 }
 
@@ -167,8 +167,8 @@ fn blind_by_sources(map: &NodeMap) -> BTreeSet<Code> {
 }
 
 /// Codes that cannot be judged at this moment, whatever sources say.
-fn blind_for_now(map: &NodeMap, policy: &Policy, blind: &mut BTreeSet<Code>) {
-    if ip_held_by_stuck_process::undecided(map, policy) {
+fn blind_for_now(map: &NodeMap, thresholds: &Thresholds, blind: &mut BTreeSet<Code>) {
+    if ip_held_by_stuck_process::undecided(map, thresholds) {
         blind.insert(Code::IpHeldByStuckProcess);
     }
     if map.is_unsettled() || !map.has_all_duplicates() {

@@ -13,7 +13,7 @@ use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::fact::cgroup::attribution;
 use crate::finding::{Candidate, Code, Severity, Subject, finding_id};
-use crate::map::{Kinds, Leftover, NodeMap, Policy};
+use crate::map::{Kinds, Leftover, NodeMap, Thresholds};
 use crate::remedy::{Step, Text, guard, said, text, value};
 
 /// Mounts that are listed one by one.
@@ -22,7 +22,7 @@ const LISTED: usize = 8;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::MOUNTS.and(Kinds::RUNTIMES), beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Judged {
     let mut by_mount_ns: BTreeMap<u64, Vec<&Leftover>> = BTreeMap::new();
     for leftover in map.leftovers().filter(|leftover| !leftover.mount.host) {
         by_mount_ns.entry(leftover.mount.mount_ns).or_default().push(leftover);

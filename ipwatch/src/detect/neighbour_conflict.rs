@@ -8,7 +8,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Policy};
+use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Thresholds};
 use crate::remedy::{Command, Step, Text, text};
 
 /// Whose word it rests on.
@@ -24,7 +24,7 @@ const HOLDERS: usize = 8;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::NEIGHBOURS.and(Kinds::ADDRESSES), beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let links = by_link(map, now);
     let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
     (told.collect(), Again::always_if(map.has_contested_claims()))

@@ -7,7 +7,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, Netns, NetnsId, NodeMap, Policy, Unanswered};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds, Unanswered};
 use crate::remedy::{Command, Step, said, text, value};
 
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const TRAFFIC: u32 = 2;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::ALL, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let host = map.host().and_then(|id| map.netns(id));
     let Some(host) = host else { return (Vec::new(), Again::OnChange) };
     let silent = map.silent(now).filter(|((netns, ..), _)| *netns == host.id);

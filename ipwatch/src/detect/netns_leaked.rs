@@ -8,7 +8,7 @@ use super::evidence::{self, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Kinds, Netns, NodeMap, Policy, Word};
+use crate::map::{Kinds, Netns, NodeMap, Thresholds, Word};
 use crate::remedy::{Command, Step, connection, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -24,20 +24,20 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _policy: &Policy) -> Vec<Subject> {
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
     map.taskless().map(|netns| netns.id.into()).collect()
 }
 
-fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, policy: &Policy) -> Judged {
-    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, policy));
+fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
+    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, thresholds));
     (found.into_iter().collect(), Again::OnChange)
 }
 
-fn candidate(map: &NodeMap, netns: &Netns, policy: &Policy) -> Option<Candidate> {
+fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Candidate> {
     if netns.host || netns.dying.is_some() {
         return None;
     }
-    let from = map.leaked_from(netns, policy)?;
+    let from = map.leaked_from(netns, thresholds)?;
     // Only a search that read everything, after that moment, shows that nothing else is there.
     let (searched, complete) = netns.searched()?;
     if searched < from || !complete {

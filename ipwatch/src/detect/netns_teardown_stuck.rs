@@ -8,21 +8,21 @@ use super::run::{Again, Detector, Judged};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, NodeMap, Policy, Teardown};
+use crate::map::{Kinds, NodeMap, Teardown, Thresholds};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::NETNS.and(Kinds::TEARDOWN), beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, _now: BootNs, policy: &Policy) -> Judged {
-    let found = map.teardown().and_then(|busy| candidate(map, busy, policy));
+fn detect(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Judged {
+    let found = map.teardown().and_then(|busy| candidate(map, busy, thresholds));
     // It tells of every netns that waits.
     let again = Again::always_if(found.is_some());
     (found.into_iter().collect(), again)
 }
 
-fn candidate(map: &NodeMap, busy: &Teardown, policy: &Policy) -> Option<Candidate> {
-    if busy.seen.since(busy.since) < policy.teardown_grace {
+fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<Candidate> {
+    if busy.seen.since(busy.since) < thresholds.teardown_grace {
         return None;
     }
     let boot = map.boot()?;

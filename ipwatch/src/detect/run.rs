@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, TaskKey};
 use crate::finding::{Candidate, Code};
-use crate::map::{Kinds, NetnsId, NodeMap, Policy, Tick};
+use crate::map::{Kinds, NetnsId, NodeMap, Thresholds, Tick};
 
 use super::{DETECTORS, SOURCES_SAY, correlate};
 
@@ -79,7 +79,7 @@ pub(super) enum Detector {
         on: Kinds,
         /// or one of these other than within one pod's netns.
         beyond: Kinds,
-        detect: fn(&NodeMap, BootNs, &Policy) -> Judged,
+        detect: fn(&NodeMap, BootNs, &Thresholds) -> Judged,
     },
     /// One whose subjects each depend on one netns, and on what is not within any.
     Each {
@@ -88,11 +88,11 @@ pub(super) enum Detector {
         /// or with these, other than within one pod's netns.
         listed_beyond: Kinds,
         /// The suspects, in the order in which they are told.
-        list: fn(&NodeMap, BootNs, &Policy) -> Vec<Subject>,
+        list: fn(&NodeMap, BootNs, &Thresholds) -> Vec<Subject>,
         /// All of them are judged again when one of these has changed other than within one pod's netns. Addresses,
         /// links and tasks of a subject's own netns need not be named.
         beyond: Kinds,
-        judge: fn(&NodeMap, &Subject, BootNs, &Policy) -> Judged,
+        judge: fn(&NodeMap, &Subject, BootNs, &Thresholds) -> Judged,
     },
 }
 
@@ -111,7 +111,7 @@ struct Kept {
 #[derive(Debug, Default)]
 pub struct Detection {
     kept: Vec<Kept>,
-    policy: Option<Policy>,
+    thresholds: Option<Thresholds>,
     /// With causes and severities, in the detectors' order.
     found: Vec<Candidate>,
     /// Codes that a source does not let judge, as of then.
@@ -120,15 +120,15 @@ pub struct Detection {
 
 impl Detection {
     /// Brings it up to date. Whether anything may have changed.
-    pub fn update(&mut self, map: &NodeMap, now: BootNs, policy: &Policy) -> bool {
+    pub fn update(&mut self, map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> bool {
         // What was found before is forgotten, and it is not known whether it is the same.
-        let mut changed = self.policy != Some(*policy);
+        let mut changed = self.thresholds != Some(*thresholds);
         if changed {
-            *self = Self { policy: Some(*policy), ..Self::default() };
+            *self = Self { thresholds: Some(*thresholds), ..Self::default() };
         }
         self.kept.resize_with(DETECTORS.len(), Kept::default);
         for (detector, kept) in DETECTORS.iter().zip(&mut self.kept) {
-            changed |= kept.update(detector, map, now, policy);
+            changed |= kept.update(detector, map, now, thresholds);
         }
         if changed {
             let all = self.kept.iter().flat_map(Kept::found);
@@ -139,14 +139,14 @@ impl Detection {
     }
 
     /// Codes that cannot be judged now: see [`super::blind`].
-    pub fn blind(&mut self, map: &NodeMap, policy: &Policy) -> BTreeSet<Code> {
+    pub fn blind(&mut self, map: &NodeMap, thresholds: &Thresholds) -> BTreeSet<Code> {
         let (seen, by_sources) = &mut self.blind;
         if seen.is_none_or(|seen| map.changed(SOURCES_SAY, seen)) {
             *by_sources = super::blind_by_sources(map);
             *seen = Some(map.tick());
         }
         let mut blind = by_sources.clone();
-        super::blind_for_now(map, policy, &mut blind);
+        super::blind_for_now(map, thresholds, &mut blind);
         blind
     }
 
@@ -163,7 +163,13 @@ impl Kept {
         self.whole.iter().chain(each.flat_map(|(found, _)| found))
     }
 
-    fn update(&mut self, run: &Detector, map: &NodeMap, now: BootNs, policy: &Policy) -> bool {
+    fn update(
+        &mut self,
+        run: &Detector,
+        map: &NodeMap,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> bool {
         let seen = self.seen;
         let due = self.again.is_none_or(|again| again.is_due(now));
         match run {
@@ -173,17 +179,23 @@ impl Kept {
                 if !touched && !due {
                     return false;
                 }
-                let (found, again) = detect(map, now, policy);
+                let (found, again) = detect(map, now, thresholds);
                 (self.seen, self.again) = (Some(map.tick()), Some(again));
                 let changed = found != self.whole;
                 self.whole = found;
                 changed
             }
-            Detector::Each { .. } => self.update_each(run, map, now, policy),
+            Detector::Each { .. } => self.update_each(run, map, now, thresholds),
         }
     }
 
-    fn update_each(&mut self, run: &Detector, map: &NodeMap, now: BootNs, policy: &Policy) -> bool {
+    fn update_each(
+        &mut self,
+        run: &Detector,
+        map: &NodeMap,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> bool {
         let Detector::Each { listed_on, listed_beyond, list, beyond, judge } = run else {
             return false;
         };
@@ -192,7 +204,7 @@ impl Kept {
         if seen.is_none_or(|seen| {
             map.changed(*listed_on, seen) || map.changed_beyond(*listed_beyond, seen)
         }) {
-            let subjects = list(map, now, policy);
+            let subjects = list(map, now, thresholds);
             changed |= subjects != self.list;
             self.list = subjects;
         }
@@ -206,7 +218,7 @@ impl Kept {
             let judged = match known {
                 Some(known) if !stale => known,
                 known => {
-                    let judged = judge(map, subject, now, policy);
+                    let judged = judge(map, subject, now, thresholds);
                     changed |= known.is_none_or(|(found, _)| found != judged.0);
                     judged
                 }

@@ -6,7 +6,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::{BootNs, PodName};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Attempt, Kinds, LOOP_WINDOW, Loop, NodeMap, Policy};
+use crate::map::{Attempt, Kinds, LOOP_WINDOW, Loop, NodeMap, Thresholds};
 use crate::remedy::{Command, Step, said, text, value};
 
 /// Sandboxes of one pod, made within the window, that are a loop. kubelet makes a second one when a
@@ -16,7 +16,7 @@ const ATTEMPTS: usize = 5;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::RUNTIMES, beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, now: BootNs, _policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let found = map.loops().filter_map(|pod| candidate(map, pod, now)).collect();
     let attempts = map.loops().flat_map(|pod| &pod.attempts);
     let over = attempts.map(|attempt| attempt.made.plus(LOOP_WINDOW).plus(1));

@@ -31,12 +31,12 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::fact::{
-    Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Origin, Presence, Sender, Source,
-    SourceStatus, Task, TaskKey, What,
+    Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Observation, Origin, Presence, Sender,
+    Source, SourceStatus, Task, TaskKey,
 };
 use crate::finding::Severity;
 use crate::map::NodeMap;
-use crate::map::want::Want;
+use crate::map::request::Request;
 
 const MS: u64 = 1_000_000;
 const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
@@ -72,23 +72,23 @@ impl Told {
         hostile::write(|| hostile::Line::Fact(Box::new(fact.clone())));
         self.0.apply(fact);
         if self.1.borrow().steps == Steps::Each {
-            self.keep(self.0.now(), &Policy::default());
+            self.keep(self.0.now(), &Thresholds::default());
         }
     }
 
     /// Judges what has changed. Where a case goes back in time, nothing is kept.
-    fn keep(&self, now: BootNs, policy: &Policy) {
+    fn keep(&self, now: BootNs, thresholds: &Thresholds) {
         let kept = &mut *self.1.borrow_mut();
         if now < kept.at {
             kept.detection = Detection::default();
         }
         kept.at = now;
-        kept.detection.update(&self.0, now, policy);
+        kept.detection.update(&self.0, now, thresholds);
     }
 
-    fn agenda(&mut self, now: BootNs, policy: &Policy) -> crate::map::Agenda {
-        hostile::write(|| hostile::Line::Agenda(now, *policy));
-        self.0.agenda(now, policy)
+    fn agenda(&mut self, now: BootNs, thresholds: &Thresholds) -> crate::map::Agenda {
+        hostile::write(|| hostile::Line::Agenda(now, *thresholds));
+        self.0.agenda(now, thresholds)
     }
 }
 
@@ -106,10 +106,10 @@ impl std::ops::DerefMut for Told {
     }
 }
 
-fn detect(told: &Told, now: BootNs, policy: &Policy) -> Vec<Candidate> {
-    hostile::write(|| hostile::Line::Detect(now, *policy));
-    let found = super::detect(told, now, policy);
-    told.keep(now, policy);
+fn detect(told: &Told, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
+    hostile::write(|| hostile::Line::Detect(now, *thresholds));
+    let found = super::detect(told, now, thresholds);
+    told.keep(now, thresholds);
     assert_eq!(told.1.borrow().detection.found(), found, "by what has changed, and from scratch");
     found
 }
@@ -128,7 +128,7 @@ impl Case {
             wall_offset: 0,
             host: HOST,
         };
-        case.at(1, What::Boot(boot));
+        case.at(1, Observation::Boot(boot));
         for name in ["procfs", "netlink", "neighbours"] {
             case.source(name, SourceStatus::Active);
         }
@@ -139,41 +139,44 @@ impl Case {
     fn pod() -> Self {
         let mut case = Self::bare();
         case.address([10, 0, 0, 5]);
-        case.at(2, What::Task(task(KEY, POD)));
+        case.at(2, Observation::Task(task(KEY, POD)));
         case
     }
 
-    fn at(&mut self, ms: u64, what: What) {
+    fn at(&mut self, ms: u64, what: Observation) {
         self.0.apply(&Fact { at: BootNs(ms * MS), origin: Origin::Probe, what });
     }
 
     fn source(&mut self, name: &str, status: SourceStatus) {
-        self.at(1, What::Source(Source { name: name.into(), status, detail: String::new() }));
+        self.at(
+            1,
+            Observation::Source(Source { name: name.into(), status, detail: String::new() }),
+        );
     }
 
     fn address(&mut self, ip: [u8; 4]) {
         let local = Ipv4Addr::from(ip).into();
         let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
         let address = Address { key, scope: Some(0), flags: Some(0) };
-        self.at(1, What::Address { netns: POD, address });
+        self.at(1, Observation::Address { netns: POD, address });
     }
 
     fn killed(&mut self, ms: u64) {
         let by = Sender { pid: 812, comm: "containerd-shim".into() };
-        self.at(ms, What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
+        self.at(ms, Observation::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
     }
 
     fn look(&mut self, ms: u64, look: Look) {
-        self.at(ms, What::Look { task: KEY, look: Box::new(look) });
+        self.at(ms, Observation::Look { task: KEY, look: Box::new(look) });
     }
 
     /// What the map does not know and asks for, at this time.
-    fn wants(&mut self, ms: u64) -> Vec<Want> {
-        self.0.agenda(BootNs(ms * MS), &Policy::default()).wants
+    fn wants(&mut self, ms: u64) -> Vec<Request> {
+        self.0.agenda(BootNs(ms * MS), &Thresholds::default()).wants
     }
 
     fn found(&self) -> Vec<Candidate> {
-        detect(&self.0, self.0.now(), &Policy::default())
+        detect(&self.0, self.0.now(), &Thresholds::default())
     }
 }
 
@@ -206,7 +209,7 @@ fn hanging() -> Look {
 fn one_that_hangs_past_its_grace_is_found_with_its_proof() {
     let mut case = Case::pod();
     case.killed(1_000);
-    case.at(1_001, What::TaskExiting { task: KEY });
+    case.at(1_001, Observation::TaskExiting { task: KEY });
     case.look(6_100, Look { shared_pending: SIGKILL, ..hanging() });
     let [found] = case.found().try_into().unwrap();
     assert_eq!((found.code, found.since), (Code::IpHeldByStuckProcess, BootNs(1_000 * MS)));
@@ -247,15 +250,15 @@ fn one_whose_files_do_not_answer_is_found_after_its_grace() {
     // Nothing was killed: when it answers again it is one like any other.
     case.look(8_000, Look { flags: 0, ..hanging() });
     assert!(case.found().is_empty());
-    let looks = |want: &Want| matches!(want, Want::Look { .. });
+    let looks = |want: &Request| matches!(want, Request::Look { .. });
     assert!(!case.wants(60_000).iter().any(looks), "nobody looks any more");
 }
 
 #[test]
 fn what_does_not_answer_is_looked_at_twice() {
     let mut case = Case::pod();
-    case.at(1_000, What::ProcessDoubted { pid: 10 });
-    let look = Want::Look { task: KEY };
+    case.at(1_000, Observation::ProcessDoubted { pid: 10 });
+    let look = Request::Look { task: KEY };
     assert!(case.wants(1_000).contains(&look), "at once");
     case.look(3_000, silent(1_000));
     assert!(case.wants(6_100).contains(&look), "after its grace");
@@ -289,7 +292,7 @@ fn any_state_will_do_and_pending_is_enough() {
     ];
     for look in looks {
         let mut case = Case::pod();
-        case.at(1_000, What::TaskExiting { task: KEY });
+        case.at(1_000, Observation::TaskExiting { task: KEY });
         case.look(6_100, look.clone());
         assert_eq!(case.found().len(), 1, "{look:?}");
     }
@@ -309,7 +312,7 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
     ];
     for (what, first, second, severity) in cases {
         let mut case = Case::pod();
-        case.at(1_000, What::TaskExiting { task: KEY });
+        case.at(1_000, Observation::TaskExiting { task: KEY });
         case.look(3_500, first);
         assert_eq!(case.found(), [], "{what}: within its grace");
         case.look(6_100, second.clone());
@@ -335,7 +338,7 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
 fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {
     let severity = |slice: &str, reserved: bool| {
         let mut case = Case::pod();
-        case.at(3, What::Cgroup { task: KEY, path: format!("/{slice}/session-1.scope") });
+        case.at(3, Observation::Cgroup { task: KEY, path: format!("/{slice}/session-1.scope") });
         if reserved {
             case = case.witnessed(5);
         }
@@ -353,11 +356,14 @@ fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {
 fn a_thread_that_hangs_is_told_whatever_others_of_its_process_do() {
     let mut case = Case::pod();
     let other = TaskKey { tid: 11, start: 101, ..KEY };
-    case.at(900, What::Task(task(other, POD)));
+    case.at(900, Observation::Task(task(other, POD)));
     case.killed(1_000);
-    case.at(1_001, What::TaskExiting { task: other });
+    case.at(1_001, Observation::TaskExiting { task: other });
     case.look(6_100, Look { shared_pending: SIGKILL, ..hanging() });
-    case.at(6_100, What::Look { task: other, look: Box::new(Look { state: 'R', ..hanging() }) });
+    case.at(
+        6_100,
+        Observation::Look { task: other, look: Box::new(Look { state: 'R', ..hanging() }) },
+    );
     let [found] = case.found().try_into().unwrap();
     assert_eq!(found.severity, Severity::Warning);
     assert_eq!(found.holders.len(), 1, "the one that hangs");
@@ -366,8 +372,8 @@ fn a_thread_that_hangs_is_told_whatever_others_of_its_process_do() {
 #[test]
 fn progress_is_looked_for_halfway() {
     let mut case = Case::pod();
-    case.at(1_000, What::TaskExiting { task: KEY });
-    let look = Want::Look { task: KEY };
+    case.at(1_000, Observation::TaskExiting { task: KEY });
+    let look = Request::Look { task: KEY };
     assert!(case.wants(3_600).contains(&look), "halfway");
     case.look(3_600, hanging());
     assert!(!case.wants(5_900).contains(&look));
@@ -390,7 +396,7 @@ fn the_innocent_are_left_alone() {
     ];
     for (what, look) in innocents {
         let mut case = Case::pod();
-        case.at(1_000, What::TaskExiting { task: KEY });
+        case.at(1_000, Observation::TaskExiting { task: KEY });
         case.look(6_100, look);
         assert_eq!(case.found(), [], "{what}");
     }
@@ -399,19 +405,19 @@ fn the_innocent_are_left_alone() {
 #[test]
 fn grace_and_release_count() {
     let mut case = Case::pod();
-    case.at(1_000, What::TaskExiting { task: KEY });
+    case.at(1_000, Observation::TaskExiting { task: KEY });
     case.look(5_900, hanging());
     assert_eq!(case.found(), [], "within its grace");
     case.look(6_100, hanging());
     assert_eq!(case.found().len(), 1);
-    case.at(6_200, What::TaskReleased { task: KEY });
+    case.at(6_200, Observation::TaskReleased { task: KEY });
     assert_eq!(case.found(), [], "it got out");
 }
 
 #[test]
 fn a_core_dump_that_takes_too_long_is_a_cause() {
     let mut case = Case::pod();
-    case.at(1_000, What::TaskExiting { task: KEY });
+    case.at(1_000, Observation::TaskExiting { task: KEY });
     case.look(700_000, Look { core_dumping: true, ..hanging() });
     let [found] = case.found().try_into().unwrap();
     assert!(found.evidence.iter().any(|item| item.text.contains("core is being dumped")));
@@ -426,16 +432,16 @@ fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
         prefix_len: 24,
         peer: None,
     };
-    case.at(3, What::AddressGone { netns: POD, key: key([10, 0, 0, 5]) });
+    case.at(3, Observation::AddressGone { netns: POD, key: key([10, 0, 0, 5]) });
     case.address([169, 254, 0, 5]);
-    case.at(1_000, What::TaskExiting { task: KEY });
+    case.at(1_000, Observation::TaskExiting { task: KEY });
     case.look(6_100, hanging());
     assert_eq!(case.found(), [], "link-local only");
     // On the loopback device an address concerns nobody else.
     case.address([10, 0, 0, 6]);
     let link = Link { ifindex: 2, name: "lo".into(), up: true, loopback: true, ..Link::default() };
     assert_eq!(case.found().len(), 1);
-    case.at(4, What::Link { netns: POD, link });
+    case.at(4, Observation::Link { netns: POD, link });
     assert_eq!(case.found(), []);
 }
 
@@ -443,10 +449,10 @@ fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
 fn threads_of_one_process_are_one_finding() {
     let mut case = Case::pod();
     let other = TaskKey { tid: 11, start: 101, ..KEY };
-    case.at(900, What::Task(task(other, POD)));
+    case.at(900, Observation::Task(task(other, POD)));
     case.killed(1_000);
     case.look(6_100, hanging());
-    case.at(6_100, What::Look { task: other, look: Box::new(hanging()) });
+    case.at(6_100, Observation::Look { task: other, look: Box::new(hanging()) });
     let [found] = case.found().try_into().unwrap();
     assert_eq!(found.holders.len(), 2);
     assert_eq!(found.holders[1].tid, Some(11));
@@ -455,7 +461,7 @@ fn threads_of_one_process_are_one_finding() {
 #[test]
 fn a_source_that_is_down_blinds_its_detectors() {
     let mut case = Case::pod();
-    let blind = |case: &Case| blind(&case.0, &Policy::default());
+    let blind = |case: &Case| blind(&case.0, &Thresholds::default());
     assert!(blind(&case).is_empty());
     case.source("procfs", SourceStatus::Down);
     assert!(blind(&case).contains(&Code::IpHeldByStuckProcess));
@@ -467,12 +473,12 @@ fn a_source_that_is_down_blinds_its_detectors() {
 fn what_hung_before_the_start_is_not_judged_before_its_grace() {
     let mut case = Case::pod();
     let hanging_since_long = TaskKey { pid: 20, tid: 20, start: 5 };
-    let what = What::Task(Task { exiting: true, ..task(hanging_since_long, POD) });
+    let what = Observation::Task(Task { exiting: true, ..task(hanging_since_long, POD) });
     case.0.apply(&Fact { at: BootNs(1_000 * MS), origin: Origin::Snapshot, what });
-    let blind = |case: &Case| !blind(&case.0, &Policy::default()).is_empty();
+    let blind = |case: &Case| !blind(&case.0, &Thresholds::default()).is_empty();
     assert!(blind(&case));
     let mut look = |ms, look| {
-        case.at(ms, What::Look { task: hanging_since_long, look: Box::new(look) });
+        case.at(ms, Observation::Look { task: hanging_since_long, look: Box::new(look) });
         blind(&case)
     };
     assert!(look(2_000, hanging()));
@@ -484,14 +490,14 @@ fn what_hung_before_the_start_is_not_judged_before_its_grace() {
 fn a_first_look_at_a_second_thread_is_no_second_look() {
     let mut case = Case::pod();
     let other = TaskKey { tid: 11, start: 101, ..KEY };
-    case.at(900, What::Task(task(other, POD)));
+    case.at(900, Observation::Task(task(other, POD)));
     case.killed(1_000);
     case.look(6_100, hanging());
     let [first] = case.found().try_into().unwrap();
-    case.at(6_101, What::Look { task: other, look: Box::new(hanging()) });
+    case.at(6_101, Observation::Look { task: other, look: Box::new(hanging()) });
     let [second] = case.found().try_into().unwrap();
     assert_eq!((first.observed, &first.key), (second.observed, &second.key));
-    case.at(6_200, What::TaskReleased { task: KEY });
+    case.at(6_200, Observation::TaskReleased { task: KEY });
     let [third] = case.found().try_into().unwrap();
     assert_eq!(third.key, first.key, "one thread got out, the process did not");
 }
@@ -499,7 +505,7 @@ fn a_first_look_at_a_second_thread_is_no_second_look() {
 #[test]
 fn a_look_that_could_not_tell_changes_nothing() {
     let mut case = Case::pod();
-    case.at(1_000, What::TaskExiting { task: KEY });
+    case.at(1_000, Observation::TaskExiting { task: KEY });
     case.look(6_100, hanging());
     case.look(6_600, Look { frozen: None, ..hanging() });
     case.look(7_100, Look { netns: None, ..hanging() });
@@ -509,13 +515,13 @@ fn a_look_that_could_not_tell_changes_nothing() {
 #[test]
 fn what_needs_its_past_is_waited_for_after_a_restart() {
     const SEC: u64 = 1_000 * MS;
-    let policy = Policy::default();
+    let thresholds = Thresholds::default();
     for code in [Code::IpamStoreUnreadable, Code::NetnsLeaked] {
-        assert!(patient(60 * SEC, &policy).contains(&code), "{code}");
-        assert!(!patient(430 * SEC, &policy).contains(&code), "{code}");
+        assert!(patient(60 * SEC, &thresholds).contains(&code), "{code}");
+        assert!(!patient(430 * SEC, &thresholds).contains(&code), "{code}");
     }
     for code in [Code::SandboxCrashLoop, Code::IpamRangeExhausting] {
-        assert!(patient(LOOP_WINDOW, &policy).contains(&code), "{code}");
+        assert!(patient(LOOP_WINDOW, &thresholds).contains(&code), "{code}");
     }
-    assert_eq!(patient(LOOP_WINDOW + 60 * SEC, &policy), []);
+    assert_eq!(patient(LOOP_WINDOW + 60 * SEC, &thresholds), []);
 }

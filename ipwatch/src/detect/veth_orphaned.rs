@@ -11,7 +11,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract::{self, HolderKind};
 use crate::fact::{BootNs, Holder, Link};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Kinds, Netns, NodeMap, OrphanRoute, Policy, is_pods};
+use crate::map::{Kinds, Netns, NodeMap, OrphanRoute, Thresholds, is_pods};
 use crate::remedy::{Command, Step, guard, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -20,10 +20,10 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
+fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let host = map.host().and_then(|id| map.netns(id));
     let Some(host) = host else { return (Vec::new(), Again::OnChange) };
-    let old = host.pairs().filter(|known| now.since(known.since) >= policy.leak_age);
+    let old = host.pairs().filter(|known| now.since(known.since) >= thresholds.leak_age);
     let pairs = old.filter_map(|known| {
         let peer = known.link.peer.filter(|_| known.link.peer_nsid.is_none())?;
         // That of a pair which is made first is told of before it has a peer (`veth_newlink`, 6.18).
@@ -38,11 +38,12 @@ fn detect(map: &NodeMap, now: BootNs, policy: &Policy) -> Judged {
         (!used && !told && !plugged)
             .then(|| candidate(map, &known.link, other, known.since, now))?
     });
-    let routes = map.orphan_routes(now, policy.leak_age);
+    let routes = map.orphan_routes(now, thresholds.leak_age);
     let found: Vec<Candidate> =
         pairs.chain(routes.filter_map(|route| of_route(map, route, now))).collect();
-    let of_age = host.pairs().map(|known| known.since.plus(policy.leak_age));
-    let of_age = of_age.filter(|at| *at > now).chain(map.next_orphan_route(now, policy.leak_age));
+    let of_age = host.pairs().map(|known| known.since.plus(thresholds.leak_age));
+    let of_age =
+        of_age.filter(|at| *at > now).chain(map.next_orphan_route(now, thresholds.leak_age));
     let again = Again::at(of_age.min()).sooner(Again::always_if(!found.is_empty()));
     (found, again)
 }

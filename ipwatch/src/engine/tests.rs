@@ -18,12 +18,12 @@ const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
 const KEY: TaskKey = TaskKey { pid: 10, tid: 10, start: 100 };
 const PF_EXITING: u32 = 0x4;
 
-pub(crate) fn fact(ms: u64, what: What) -> Fact {
+pub(crate) fn fact(ms: u64, what: Observation) -> Fact {
     Fact { at: BootNs(ms * MS), origin: Origin::Probe, what }
 }
 
-fn ended(scope: Scope, ms: u64) -> What {
-    What::Ended { scope, began: BootNs(ms * MS), complete: true }
+fn ended(scope: Scope, ms: u64) -> Observation {
+    Observation::Ended { scope, began: BootNs(ms * MS), complete: true }
 }
 
 /// The first snapshot of a node with one pod of one process, but for the runtimes' first answer.
@@ -49,14 +49,17 @@ pub(crate) fn snapshot() -> Vec<Fact> {
     };
     let source = |name: &str| {
         let status = SourceStatus::Active;
-        What::Source(Source { name: name.into(), status, detail: String::new() })
+        Observation::Source(Source { name: name.into(), status, detail: String::new() })
     };
-    let mut all = vec![What::Boot(boot)];
+    let mut all = vec![Observation::Boot(boot)];
     all.extend(SOURCES.map(source));
     all.extend([
-        What::Netns { netns: POD },
-        What::Task(task),
-        What::Address { netns: POD, address: Address { key, scope: Some(0), flags: Some(0) } },
+        Observation::Netns { netns: POD },
+        Observation::Task(task),
+        Observation::Address {
+            netns: POD,
+            address: Address { key, scope: Some(0), flags: Some(0) },
+        },
         ended(Scope::Tasks, 1),
         ended(Scope::Mounts { mount_ns: 1 }, 1),
         ended(Scope::Addresses { netns: HOST }, 1),
@@ -66,7 +69,7 @@ pub(crate) fn snapshot() -> Vec<Fact> {
 }
 
 pub(crate) fn exiting(ms: u64) -> Fact {
-    fact(ms, What::TaskExiting { task: KEY })
+    fact(ms, Observation::TaskExiting { task: KEY })
 }
 
 /// It still hangs in its exit.
@@ -81,7 +84,7 @@ pub(crate) fn look(ms: u64) -> Fact {
         frozen: Some(false),
         ..Look::default()
     };
-    fact(ms, What::Look { task: KEY, look: Box::new(look) })
+    fact(ms, Observation::Look { task: KEY, look: Box::new(look) })
 }
 
 struct Run(Engine);
@@ -95,7 +98,7 @@ impl Run {
     fn whole() -> Self {
         let mut run = Self::new(Settings::default());
         let mut facts = snapshot();
-        facts.push(fact(2, What::FirstAnswers));
+        facts.push(fact(2, Observation::FirstAnswers));
         assert!(run.step(2, &facts).whole);
         run
     }
@@ -124,7 +127,7 @@ fn it_is_ready_when_everything_was_read_and_everybody_has_answered() {
     let effects = run.step(2, &snapshot());
     assert!(!effects.whole && !run.0.is_ready(), "the runtimes have not answered");
     assert!(effects.next.is_some_and(|next| next <= BootNs(MS).plus(READY_AFTER)));
-    let effects = run.step(3, &[fact(3, What::FirstAnswers)]);
+    let effects = run.step(3, &[fact(3, Observation::FirstAnswers)]);
     assert!(effects.whole && run.0.is_ready() && run.0.is_whole());
     assert!(!run.step(4, &[]).whole, "once");
 }
@@ -137,7 +140,7 @@ fn it_is_ready_without_what_takes_too_long() {
     assert!(!run.0.is_ready());
     assert!(!run.step(5_002, &[]).whole);
     assert!(run.0.is_ready() && !run.0.is_whole());
-    assert!(run.step(9_000, &[fact(9_000, What::FirstAnswers)]).whole, "whole later");
+    assert!(run.step(9_000, &[fact(9_000, Observation::FirstAnswers)]).whole, "whole later");
 }
 
 #[test]
@@ -145,7 +148,7 @@ fn two_looks_make_a_finding_fire_and_the_second_is_asked_for() {
     let mut run = Run::whole();
     run.step(1_000, &[exiting(1_000)]);
     let effects = run.step(6_000, &[]);
-    assert!(effects.wants.contains(&Want::Look { task: KEY }), "{:?}", effects.wants);
+    assert!(effects.wants.contains(&Request::Look { task: KEY }), "{:?}", effects.wants);
     let effects = run.step(6_100, &[look(6_100)]);
     assert_eq!(told(&effects.changes), [(ChangeKind::Opened, Status::Pending)]);
     assert!(!effects.writes.is_empty());
@@ -153,20 +156,20 @@ fn two_looks_make_a_finding_fire_and_the_second_is_asked_for() {
     assert!(next > BootNs(6_100 * MS) && next <= BootNs(6_600 * MS), "{next:?}");
     let changes = run.step(6_700, &[look(6_700)]).changes;
     assert_eq!(told(&changes), [(ChangeKind::Updated, Status::Firing)]);
-    let released = fact(7_000, What::TaskReleased { task: KEY });
+    let released = fact(7_000, Observation::TaskReleased { task: KEY });
     let changes = run.step(7_000, &[released]).changes;
     assert_eq!(told(&changes), [(ChangeKind::Resolved, Status::Resolved)]);
 }
 
 #[test]
 fn the_thresholds_are_the_settings() {
-    let policy = Policy { grace: 60_000 * MS, ..Policy::default() };
-    let mut run = Run::new(Settings { policy, ..Settings::default() });
+    let thresholds = Thresholds { grace: 60_000 * MS, ..Thresholds::default() };
+    let mut run = Run::new(Settings { thresholds, ..Settings::default() });
     let mut facts = snapshot();
-    facts.push(fact(2, What::FirstAnswers));
+    facts.push(fact(2, Observation::FirstAnswers));
     run.step(2, &facts);
     assert_eq!(run.hang(), [], "within its grace");
-    run.0.retune(Policy::default(), Vec::new());
+    run.0.retune(Thresholds::default(), Vec::new());
     let changes = run.step(6_800, &[]).changes;
     assert_eq!(told(&changes), [(ChangeKind::Opened, Status::Pending)], "by the new one it is not");
 }
@@ -179,9 +182,9 @@ fn nothing_is_told_to_be_over_before_it_is_ready() {
     // Not ready for a while yet: the engine started later than what it is told of.
     run.0.started = BootNs(6_000 * MS);
     assert_eq!(run.step(6_100, &[look(6_100)]).changes.len(), 1);
-    let released = fact(6_200, What::TaskReleased { task: KEY });
+    let released = fact(6_200, Observation::TaskReleased { task: KEY });
     assert_eq!(run.step(6_200, &[released]).changes, []);
-    let changes = run.step(6_300, &[fact(6_300, What::FirstAnswers)]).changes;
+    let changes = run.step(6_300, &[fact(6_300, Observation::FirstAnswers)]).changes;
     assert_eq!(told(&changes), [(ChangeKind::Resolved, Status::Resolved)]);
 }
 
@@ -191,9 +194,9 @@ fn a_source_that_is_down_keeps_what_rests_on_it() {
     assert_eq!(run.hang().len(), 2);
     let source = |ms, status| {
         let source = Source { name: "netlink".into(), status, detail: String::new() };
-        fact(ms, What::Source(source))
+        fact(ms, Observation::Source(source))
     };
-    let released = fact(7_000, What::TaskReleased { task: KEY });
+    let released = fact(7_000, Observation::TaskReleased { task: KEY });
     let down = [source(7_000, SourceStatus::Down), released];
     assert_eq!(run.step(7_000, &down).changes, []);
     let up = run.step(7_100, &[source(7_100, SourceStatus::Active)]).changes;
@@ -206,21 +209,21 @@ fn a_gap_ends_nothing_and_is_read_afterwards() {
     let mut run = Run::whole();
     let source = |ms, status| {
         let source = Source { name: "netlink".into(), status, detail: String::new() };
-        fact(ms, What::Source(source))
+        fact(ms, Observation::Source(source))
     };
     let silent = |effects: &Effects| effects.tenures.is_empty() && effects.changes.is_empty();
     assert!(silent(&run.step(5_000, &[source(5_000, SourceStatus::Down)])));
     assert!(silent(&run.step(300_000, &[])));
-    let lost = fact(300_100, What::Lost { count: None, calls: false });
+    let lost = fact(300_100, Observation::Lost { count: None, calls: false });
     let effects = run.step(300_100, &[lost, source(300_100, SourceStatus::Active)]);
     assert!(silent(&effects) && effects.reread);
-    let adopt = |want: &Want| matches!(want, Want::Adopt { netns, .. } if *netns == POD);
+    let adopt = |want: &Request| matches!(want, Request::Adopt { netns, .. } if *netns == POD);
     assert!(effects.wants.iter().any(adopt), "{:?}", effects.wants);
 }
 
 #[test]
 fn after_a_loss_everything_is_read_again_at_most_once_a_second() {
-    let lost = |ms| fact(ms, What::Lost { count: None, calls: false });
+    let lost = |ms| fact(ms, Observation::Lost { count: None, calls: false });
     let mut run = Run::whole();
     assert!(run.step(5_000, &[lost(5_000), lost(5_000)]).reread, "at once");
     let effects = run.step(5_100, &[lost(5_100)]);
@@ -228,7 +231,7 @@ fn after_a_loss_everything_is_read_again_at_most_once_a_second() {
     assert!(effects.next.is_some_and(|next| next <= BootNs(6_000 * MS)), "{:?}", effects.next);
     let effects = run.step(6_000, &[]);
     assert!(effects.reread);
-    let adopt = |want: &Want| matches!(want, Want::Adopt { netns, .. } if *netns == POD);
+    let adopt = |want: &Request| matches!(want, Request::Adopt { netns, .. } if *netns == POD);
     assert!(effects.wants.iter().any(adopt), "every netns is opened again: {:?}", effects.wants);
     assert!(!run.step(8_000, &[]).reread, "once");
 }
@@ -240,7 +243,7 @@ fn who_has_an_ip_is_told_once_and_written() {
     let [TenureChange::Held(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
     assert_eq!(tenure.ip, Ipv4Addr::new(10, 0, 0, 5));
     assert!(!effects.writes.is_empty());
-    let effects = run.step(10, &[fact(10, What::NetnsGone { netns: POD })]);
+    let effects = run.step(10, &[fact(10, Observation::NetnsGone { netns: POD })]);
     let [TenureChange::Released(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
     assert_eq!(tenure.ended_by.as_deref(), Some("netns-gone"));
 }
@@ -258,19 +261,20 @@ fn it_does_not_matter_how_facts_are_cut_into_batches() {
 /// Of whoever waits for a scan: where no runtime is asked, a leak of before the boot is known all the same.
 #[test]
 fn it_is_not_decided_before_a_leak_had_both_its_looks() {
-    let policy = Policy { sandbox_grace: 1_000 * MS, second_look: 25 * MS, ..Policy::default() };
+    let thresholds =
+        Thresholds { sandbox_grace: 1_000 * MS, second_look: 25 * MS, ..Thresholds::default() };
     let mut run =
-        Run(Engine::new(Settings { policy, ..Settings::default() }, BootNs(400_000 * MS)));
+        Run(Engine::new(Settings { thresholds, ..Settings::default() }, BootNs(400_000 * MS)));
     let mut facts = snapshot();
     for fact in &mut facts {
-        if let What::Boot(boot) = &mut fact.what {
+        if let Observation::Boot(boot) = &mut fact.what {
             boot.wall_offset = 1_000_000_000_000_000;
         }
     }
     let source = |name: &str, status| {
-        What::Source(Source { name: name.into(), status, detail: String::new() })
+        Observation::Source(Source { name: name.into(), status, detail: String::new() })
     };
-    let reservation = What::Reservation(Reservation {
+    let reservation = Observation::Reservation(Reservation {
         store: "host-local".into(),
         network: "cbr0".into(),
         key: "/var/lib/cni/networks/cbr0/10.0.0.9".into(),
@@ -285,10 +289,10 @@ fn it_is_not_decided_before_a_leak_had_both_its_looks() {
         [
             source("runtime", SourceStatus::Disabled),
             source("host-local", SourceStatus::Active),
-            What::Began(scope.clone()),
+            Observation::Began(scope.clone()),
             reservation,
             ended(scope, 400_001),
-            What::FirstAnswers,
+            Observation::FirstAnswers,
         ]
         .map(|what| fact(400_001, what)),
     );

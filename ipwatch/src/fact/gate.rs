@@ -1,7 +1,7 @@
 //! The way in: no fact gets past here with a name that is none.
 //!
 //! Every source hands its facts over through [`crate::sources::Emit`], which asks this of each; a recording that
-//! is replayed goes through it too. The match over [`What`] has no wildcard, so that a new fact cannot forget it.
+//! is replayed goes through it too. The match over [`Observation`] has no wildcard, so that a new fact cannot forget it.
 //!
 //! What becomes of a fact whose name is refused depends on what its absence would say, for unknown is not absent:
 //!
@@ -15,14 +15,14 @@
 //!   on its `skel` refuse that id before they touch anything.
 //! - Where a name only adds to what is told, it alone is left out.
 //!
-//! Each refusal is counted, by source and kind, and told as [`What::Refused`].
+//! Each refusal is counted, by source and kind, and told as [`Observation::Refused`].
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::names::{LONGEST_DEVICE, LONGEST_PATH, Name, harmless, stand_in};
 use super::{
-    Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Monitor, Origin,
-    Pod, PodName, Process, Range, Reservation, RuntimeProcess, Sandbox, Scope, What,
+    Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Monitor,
+    Observation, Origin, Pod, PodName, Process, Range, Reservation, RuntimeProcess, Sandbox, Scope,
 };
 
 /// Longest text that is for people alone: a line of a log, a state, a reason.
@@ -66,15 +66,17 @@ impl Gate {
                 }
             }
             match &mut fact.what {
-                What::Began(scope) => {
+                Observation::Began(scope) => {
                     self.short.remove(scope);
                 }
-                What::Ended { scope, complete, .. } => *complete &= !self.short.remove(scope),
+                Observation::Ended { scope, complete, .. } => {
+                    *complete &= !self.short.remove(scope)
+                }
                 _ => {}
             }
             true
         });
-        let told = refused.into_iter().map(|((source, name), count)| What::Refused {
+        let told = refused.into_iter().map(|((source, name), count)| Observation::Refused {
             source,
             name,
             count,
@@ -132,55 +134,55 @@ impl Check<'_> {
         }
     }
 
-    fn what(&mut self, what: &mut What) -> Verdict {
+    fn what(&mut self, what: &mut Observation) -> Verdict {
         let origin = self.origin.source();
         match what {
             // The daemon's own words, the kernel's numbers, and what is bounded where it is read.
-            What::Boot(_)
-            | What::Sight(_)
-            | What::SourceGone { .. }
-            | What::Refused { .. }
-            | What::FirstAnswers
-            | What::Lost { .. }
-            | What::ProcessDoubted { .. }
-            | What::Began(_)
-            | What::Ended { .. }
-            | What::Netns { .. }
-            | What::NetnsCreated { .. }
-            | What::NetnsDying { .. }
-            | What::NetnsGone { .. }
-            | What::NetnsClosed { .. }
-            | What::LinkGone { .. }
-            | What::PeerNetns { .. }
-            | What::Port { .. }
-            | What::Vlans { .. }
-            | What::Address { .. }
-            | What::AddressGone { .. }
-            | What::DadFailed { .. }
-            | What::Neighbour { .. }
-            | What::NeighbourGone { .. }
-            | What::Claimed { .. }
-            | What::Route { .. }
-            | What::RouteGone { .. }
-            | What::TaskExiting { .. }
-            | What::TaskReleased { .. }
-            | What::Signalled { .. }
-            | What::HoldersSearched { .. }
-            | What::PodsConfirmed
-            | What::EndpointsConfirmed { .. }
-            | What::CniEnded { .. }
-            | What::Task(_)
-            | What::Cleanup { .. } => Kept,
+            Observation::Boot(_)
+            | Observation::Sight(_)
+            | Observation::SourceGone { .. }
+            | Observation::Refused { .. }
+            | Observation::FirstAnswers
+            | Observation::Lost { .. }
+            | Observation::ProcessDoubted { .. }
+            | Observation::Began(_)
+            | Observation::Ended { .. }
+            | Observation::Netns { .. }
+            | Observation::NetnsCreated { .. }
+            | Observation::NetnsDying { .. }
+            | Observation::NetnsGone { .. }
+            | Observation::NetnsClosed { .. }
+            | Observation::LinkGone { .. }
+            | Observation::PeerNetns { .. }
+            | Observation::Port { .. }
+            | Observation::Vlans { .. }
+            | Observation::Address { .. }
+            | Observation::AddressGone { .. }
+            | Observation::DadFailed { .. }
+            | Observation::Neighbour { .. }
+            | Observation::NeighbourGone { .. }
+            | Observation::Claimed { .. }
+            | Observation::Route { .. }
+            | Observation::RouteGone { .. }
+            | Observation::TaskExiting { .. }
+            | Observation::TaskReleased { .. }
+            | Observation::Signalled { .. }
+            | Observation::HoldersSearched { .. }
+            | Observation::PodsConfirmed
+            | Observation::EndpointsConfirmed { .. }
+            | Observation::CniEnded { .. }
+            | Observation::Task(_)
+            | Observation::Cleanup { .. } => Kept,
 
-            What::Source(source) => {
+            Observation::Source(source) => {
                 cut(&mut source.detail, LONGEST_TEXT);
                 Kept
             }
-            What::Link { link, .. } => {
+            Observation::Link { link, .. } => {
                 self.link(origin, link);
                 Kept
             }
-            What::Look { look, .. } => {
+            Observation::Look { look, .. } => {
                 bound(&mut look.cgroup, LONGEST_PATH);
                 for system in &mut look.file_systems {
                     cut(&mut system.point, LONGEST_PATH);
@@ -189,53 +191,53 @@ impl Check<'_> {
                 Kept
             }
             // Longer than the kernel shows one: a part of a path is another path.
-            What::Cgroup { path, .. } => kept(path.len() <= LONGEST_PATH),
-            What::Holder { holder, .. } => self.holder(origin, holder),
+            Observation::Cgroup { path, .. } => kept(path.len() <= LONGEST_PATH),
+            Observation::Holder { holder, .. } => self.holder(origin, holder),
 
-            What::Attachment(attachment) => self.attachment(attachment),
-            What::AttachmentGone { container_id, ifname } => {
+            Observation::Attachment(attachment) => self.attachment(attachment),
+            Observation::AttachmentGone { container_id, ifname } => {
                 if !Name::Device.fits(ifname) {
                     *ifname = harmless(ifname);
                 }
                 kept(Name::ContainerId.fits(container_id))
             }
-            What::Sandbox(sandbox) => self.sandbox(sandbox),
-            What::Container(container) => self.container(container),
-            What::SandboxGone { id, .. } | What::ContainerGone { id, .. } => {
+            Observation::Sandbox(sandbox) => self.sandbox(sandbox),
+            Observation::Container(container) => self.container(container),
+            Observation::SandboxGone { id, .. } | Observation::ContainerGone { id, .. } => {
                 kept(Name::ContainerId.fits(id))
             }
-            What::RuntimeProcesses { runtimes, monitors, complete } => {
+            Observation::RuntimeProcesses { runtimes, monitors, complete } => {
                 *complete &= self.runtime_processes(origin, runtimes, monitors);
                 Kept
             }
-            What::Pod(pod) => self.api_pod(origin, pod),
-            What::PodGone { uid } => kept(Name::PodUid.fits(uid)),
+            Observation::Pod(pod) => self.api_pod(origin, pod),
+            Observation::PodGone { uid } => kept(Name::PodUid.fits(uid)),
 
-            What::ContainerMount(mount) => self.container_mount(origin, mount),
-            What::ContainerMountsSearched { ids, .. } => {
+            Observation::ContainerMount(mount) => self.container_mount(origin, mount),
+            Observation::ContainerMountsSearched { ids, .. } => {
                 ids.retain(|id| Name::ContainerId.fits(id));
                 Kept
             }
 
-            What::Reservation(reservation) => self.reservation(reservation),
-            What::Range(range) => self.range(range),
-            What::ReservationGone { key, .. }
-            | What::Block(super::Block { key, .. })
-            | What::BlockGone { key, .. }
-            | What::EndpointGone { key, .. } => kept(key.len() <= LONGEST_KEY),
-            What::StoreUnreadable(file) => {
+            Observation::Reservation(reservation) => self.reservation(reservation),
+            Observation::Range(range) => self.range(range),
+            Observation::ReservationGone { key, .. }
+            | Observation::Block(super::Block { key, .. })
+            | Observation::BlockGone { key, .. }
+            | Observation::EndpointGone { key, .. } => kept(key.len() <= LONGEST_KEY),
+            Observation::StoreUnreadable(file) => {
                 cut(&mut file.path, LONGEST_PATH);
                 cut(&mut file.reason, LONGEST_TEXT);
                 Kept
             }
-            What::StoreReadable { path, .. } => {
+            Observation::StoreReadable { path, .. } => {
                 cut(path, LONGEST_PATH);
                 Kept
             }
-            What::Endpoint(endpoint) => self.endpoint(endpoint),
+            Observation::Endpoint(endpoint) => self.endpoint(endpoint),
 
-            What::CniBegan(call) => self.call(origin, call),
-            What::CniError { container_id, text, .. } => {
+            Observation::CniBegan(call) => self.call(origin, call),
+            Observation::CniError { container_id, text, .. } => {
                 cut(text, LONGEST_TEXT);
                 kept(self.fits(origin, Name::ContainerId, container_id))
             }

@@ -26,7 +26,7 @@ pub struct Link {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<u32>,
     /// `IFLA_LINK_NETNSID`: the netns of `peer`, as an nsid **of the netns this link is in**
-    /// ([`super::What::PeerNetns`] says which netns that is).
+    /// ([`super::Observation::PeerNetns`] says which netns that is).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_nsid: Option<i32>,
     /// `IFF_UP` is set.

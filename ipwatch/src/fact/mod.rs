@@ -5,7 +5,7 @@
 //! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
 //! environment, no process argument, no file content beyond the fields named here.
 //!
-//! - `what`: everything that a fact can say; `node`: the node, and how well its sources see it.
+//! - `observation`: everything that a fact can say; `node`: the node, and how well its sources see it.
 //! - `gate`: what of a source's facts is let in.
 //! - `door`, `cgroup`: what sources and the map both know of, and no fact says: the ways into a netns, and what the
 //!   path of a cgroup means.
@@ -24,12 +24,12 @@ mod link;
 mod names;
 mod network;
 mod node;
+mod observation;
 mod pod;
 mod runtime;
 mod sandbox;
 mod scope;
 mod task;
-mod what;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -46,12 +46,12 @@ pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use names::{Name, is_legal_device};
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use node::{Boot, Sight, Source, SourceStatus};
+pub use observation::Observation;
 pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
 pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
-pub use what::What;
 
 /// What the canary's IPv6 addresses begin with, 64 bits of documentation's own (RFC 3849). The canary makes a duplicate of one
 /// of them, to see that it is told. Another ipwatch on the node sees it too.
@@ -95,7 +95,7 @@ pub struct Fact {
     pub origin: Origin,
     /// What was seen.
     #[serde(flatten)]
-    pub what: What,
+    pub what: Observation,
 }
 
 /// Who saw a fact.

@@ -22,7 +22,7 @@ pub struct Boot {
 /// What the probes can see, where the map must know it to read a silence rightly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sight {
-    /// The end of a teardown is seen ([`What::NetnsGone`](super::What::NetnsGone)). If not, a dying netns is dropped when
+    /// The end of a teardown is seen ([`Observation::NetnsGone`](super::What::NetnsGone)). If not, a dying netns is dropped when
     /// its nsid is: nothing would ever tell that it ended.
     pub teardown_end: bool,
     /// A task giving up its namespaces is seen, zombies included.

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::contract::Prefix;
 use crate::contract::Tenure;
 use crate::fact::{BootNs, SourceStatus};
-use crate::sources::pause::Pauses;
+use crate::sources::backoff::Pauses;
 
 /// More than this many waiting rows are written at once.
 const GATHER_ROWS: usize = 1024;

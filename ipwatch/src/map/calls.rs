@@ -86,10 +86,10 @@ pub struct CallHistory {
     pub pod: Option<PodName>,
     /// The newest path of its netns that any of them was given.
     pub netns_path: Option<String>,
-    pub add: Went,
-    pub del: Went,
+    pub add: CommandStats,
+    pub del: CommandStats,
     /// DELs by the plugin that was run: a network may have several, and the first to fail ends the call.
-    pub plugins: Vec<(Arc<str>, Went)>,
+    pub plugins: Vec<(Arc<str>, CommandStats)>,
     /// The newest error, which command's, and when it was told.
     pub error: Option<(CniCommand, String, BootNs)>,
     /// Something was heard of it.
@@ -98,7 +98,7 @@ pub struct CallHistory {
 
 /// How the runs of one command went. Those of IPAM plugins count with their main plugin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Went {
+pub struct CommandStats {
     /// Under way.
     pub running: u32,
     /// When the oldest of those under way began.
@@ -115,7 +115,7 @@ pub struct Went {
     pub failed: Option<(BootNs, BootNs, Option<u32>)>,
 }
 
-impl Went {
+impl CommandStats {
     fn began(&mut self, at: BootNs) {
         self.running = self.running.saturating_add(1);
         self.running_since.get_or_insert(at);
@@ -278,7 +278,7 @@ impl Calls {
 }
 
 impl CallHistory {
-    fn of(&mut self, command: CniCommand) -> Option<&mut Went> {
+    fn of(&mut self, command: CniCommand) -> Option<&mut CommandStats> {
         match command {
             CniCommand::Add => Some(&mut self.add),
             CniCommand::Del => Some(&mut self.del),
@@ -287,7 +287,7 @@ impl CallHistory {
     }
 
     /// A DEL's plugin, if it is not one that works for another.
-    fn plugin(&mut self, entry: &CallEntry) -> Option<&mut Went> {
+    fn plugin(&mut self, entry: &CallEntry) -> Option<&mut CommandStats> {
         if entry.call.command != CniCommand::Del || entry.within.is_some() {
             return None;
         }
@@ -296,7 +296,7 @@ impl CallHistory {
         let place = match known {
             Some(place) => place,
             None if self.plugins.len() < MOST_PLUGINS => {
-                self.plugins.push((name.into(), Went::default()));
+                self.plugins.push((name.into(), CommandStats::default()));
                 self.plugins.len() - 1
             }
             None => return None,

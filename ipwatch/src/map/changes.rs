@@ -10,7 +10,7 @@
 
 use std::ops::BitOr;
 
-use crate::fact::{NetnsRef, Scope, TaskKey, What};
+use crate::fact::{NetnsRef, Observation, Scope, TaskKey};
 
 use super::{NetnsId, NodeMap};
 
@@ -119,66 +119,68 @@ enum Reach<'a> {
 }
 
 /// What a fact may change, and where.
-fn of(what: &What) -> (Kinds, Reach<'_>) {
+fn of(what: &Observation) -> (Kinds, Reach<'_>) {
     use Reach::{Anywhere, Netns, Process, Task};
     match what {
-        What::Boot(_)
-        | What::Sight(_)
-        | What::Source(_)
-        | What::SourceGone { .. }
-        | What::Refused { .. }
-        | What::Lost { .. } => (Kinds::ALL, Anywhere),
-        What::FirstAnswers => (Kinds::NONE, Anywhere),
-        What::Began(scope) | What::Ended { scope, .. } => (of_scope(scope), Anywhere),
-        What::Netns { .. }
-        | What::NetnsCreated { .. }
-        | What::NetnsClosed { .. }
-        | What::Holder { .. }
-        | What::HoldersSearched { .. } => (Kinds::NETNS, Anywhere),
-        What::NetnsDying { .. } | What::NetnsGone { .. } => {
+        Observation::Boot(_)
+        | Observation::Sight(_)
+        | Observation::Source(_)
+        | Observation::SourceGone { .. }
+        | Observation::Refused { .. }
+        | Observation::Lost { .. } => (Kinds::ALL, Anywhere),
+        Observation::FirstAnswers => (Kinds::NONE, Anywhere),
+        Observation::Began(scope) | Observation::Ended { scope, .. } => (of_scope(scope), Anywhere),
+        Observation::Netns { .. }
+        | Observation::NetnsCreated { .. }
+        | Observation::NetnsClosed { .. }
+        | Observation::Holder { .. }
+        | Observation::HoldersSearched { .. } => (Kinds::NETNS, Anywhere),
+        Observation::NetnsDying { .. } | Observation::NetnsGone { .. } => {
             (Kinds::NETNS | Kinds::TEARDOWN, Anywhere)
         }
-        What::Address { netns, .. }
-        | What::AddressGone { netns, .. }
-        | What::DadFailed { netns, .. } => (Kinds::ADDRESSES, Netns(netns)),
-        What::Link { netns, .. } | What::Port { netns, .. } | What::Vlans { netns, .. } => {
-            (Kinds::LINKS, Netns(netns))
+        Observation::Address { netns, .. }
+        | Observation::AddressGone { netns, .. }
+        | Observation::DadFailed { netns, .. } => (Kinds::ADDRESSES, Netns(netns)),
+        Observation::Link { netns, .. }
+        | Observation::Port { netns, .. }
+        | Observation::Vlans { netns, .. } => (Kinds::LINKS, Netns(netns)),
+        Observation::LinkGone { netns, .. } => (Kinds::LINKS | Kinds::ADDRESSES, Netns(netns)),
+        Observation::PeerNetns { .. } => (Kinds::LINKS | Kinds::NETNS, Anywhere),
+        Observation::Neighbour { .. }
+        | Observation::NeighbourGone { .. }
+        | Observation::Claimed { .. } => (Kinds::NEIGHBOURS, Anywhere),
+        Observation::Route { .. } | Observation::RouteGone { .. } => (Kinds::ROUTES, Anywhere),
+        Observation::Task(task) => (Kinds::TASKS, Task(&task.key)),
+        Observation::TaskExiting { task }
+        | Observation::TaskReleased { task }
+        | Observation::Look { task, .. }
+        | Observation::Cgroup { task, .. } => (Kinds::TASKS, Task(task)),
+        Observation::Signalled { pid, .. } => (Kinds::TASKS, Process(*pid)),
+        Observation::ProcessDoubted { .. } => (Kinds::NONE, Anywhere),
+        Observation::Attachment(_)
+        | Observation::AttachmentGone { .. }
+        | Observation::Sandbox(_)
+        | Observation::SandboxGone { .. }
+        | Observation::Container(_)
+        | Observation::ContainerGone { .. }
+        | Observation::RuntimeProcesses { .. } => (Kinds::RUNTIMES, Anywhere),
+        Observation::Pod(_) | Observation::PodGone { .. } => (Kinds::PODS, Anywhere),
+        Observation::PodsConfirmed => (Kinds::PODS | Kinds::ENDPOINTS, Anywhere),
+        Observation::ContainerMount(_) | Observation::ContainerMountsSearched { .. } => {
+            (Kinds::MOUNTS, Anywhere)
         }
-        What::LinkGone { netns, .. } => (Kinds::LINKS | Kinds::ADDRESSES, Netns(netns)),
-        What::PeerNetns { .. } => (Kinds::LINKS | Kinds::NETNS, Anywhere),
-        What::Neighbour { .. } | What::NeighbourGone { .. } | What::Claimed { .. } => {
-            (Kinds::NEIGHBOURS, Anywhere)
-        }
-        What::Route { .. } | What::RouteGone { .. } => (Kinds::ROUTES, Anywhere),
-        What::Task(task) => (Kinds::TASKS, Task(&task.key)),
-        What::TaskExiting { task }
-        | What::TaskReleased { task }
-        | What::Look { task, .. }
-        | What::Cgroup { task, .. } => (Kinds::TASKS, Task(task)),
-        What::Signalled { pid, .. } => (Kinds::TASKS, Process(*pid)),
-        What::ProcessDoubted { .. } => (Kinds::NONE, Anywhere),
-        What::Attachment(_)
-        | What::AttachmentGone { .. }
-        | What::Sandbox(_)
-        | What::SandboxGone { .. }
-        | What::Container(_)
-        | What::ContainerGone { .. }
-        | What::RuntimeProcesses { .. } => (Kinds::RUNTIMES, Anywhere),
-        What::Pod(_) | What::PodGone { .. } => (Kinds::PODS, Anywhere),
-        What::PodsConfirmed => (Kinds::PODS | Kinds::ENDPOINTS, Anywhere),
-        What::ContainerMount(_) | What::ContainerMountsSearched { .. } => (Kinds::MOUNTS, Anywhere),
-        What::Cleanup { .. } => (Kinds::TEARDOWN, Anywhere),
-        What::Reservation(_)
-        | What::ReservationGone { .. }
-        | What::Range(_)
-        | What::Block(_)
-        | What::BlockGone { .. }
-        | What::StoreUnreadable(_)
-        | What::StoreReadable { .. } => (Kinds::IPAM, Anywhere),
-        What::Endpoint(_) | What::EndpointGone { .. } | What::EndpointsConfirmed { .. } => {
-            (Kinds::ENDPOINTS, Anywhere)
-        }
-        What::CniBegan(_) | What::CniEnded { .. } | What::CniError { .. } => {
+        Observation::Cleanup { .. } => (Kinds::TEARDOWN, Anywhere),
+        Observation::Reservation(_)
+        | Observation::ReservationGone { .. }
+        | Observation::Range(_)
+        | Observation::Block(_)
+        | Observation::BlockGone { .. }
+        | Observation::StoreUnreadable(_)
+        | Observation::StoreReadable { .. } => (Kinds::IPAM, Anywhere),
+        Observation::Endpoint(_)
+        | Observation::EndpointGone { .. }
+        | Observation::EndpointsConfirmed { .. } => (Kinds::ENDPOINTS, Anywhere),
+        Observation::CniBegan(_) | Observation::CniEnded { .. } | Observation::CniError { .. } => {
             (Kinds::CALLS, Anywhere)
         }
     }
@@ -203,7 +205,7 @@ fn of_scope(scope: &Scope) -> Kinds {
 
 impl NodeMap {
     /// Marks what a fact has just changed.
-    pub(super) fn mark_fact(&mut self, what: &What) {
+    pub(super) fn mark_fact(&mut self, what: &Observation) {
         let (kinds, reach) = of(what);
         match reach {
             Reach::Anywhere => self.changes.mark(kinds),

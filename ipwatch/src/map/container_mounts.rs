@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::fact::{BootNs, ContainerMount};
 
-use super::want::Want;
-use super::{NodeMap, Policy};
+use super::request::Request;
+use super::{NodeMap, Thresholds};
 
 /// Dead containers on the list.
 const MAX_SUSPECTS: usize = 8192;
@@ -47,10 +47,10 @@ enum Stage {
 }
 
 impl Stage {
-    fn due(self, policy: &Policy) -> Option<BootNs> {
+    fn due(self, thresholds: &Thresholds) -> Option<BootNs> {
         match self {
-            Stage::Fresh(dead) => Some(dead.plus(policy.sandbox_grace)),
-            Stage::Found(at) => Some(at.plus(policy.second_look)),
+            Stage::Fresh(dead) => Some(dead.plus(thresholds.sandbox_grace)),
+            Stage::Found(at) => Some(at.plus(thresholds.second_look)),
             Stage::Watched { searched, .. } => Some(searched.plus(SEARCH_AGAIN)),
             Stage::Clean => None,
         }
@@ -124,12 +124,12 @@ impl ContainerMounts {
     }
 
     /// The ids to search for now; and then or at another time, when to come back.
-    fn due(&mut self, now: BootNs, policy: &Policy) -> Vec<String> {
+    fn due(&mut self, now: BootNs, thresholds: &Thresholds) -> Vec<String> {
         if !self.changed && self.next.is_none_or(|next| next > now) {
             return Vec::new();
         }
         let earliest = |stage: Stage| {
-            let due = stage.due(policy)?;
+            let due = stage.due(thresholds)?;
             let gathered = matches!(stage, Stage::Fresh(_));
             Some(if gathered { due.max(self.searched.plus(GATHER)) } else { due })
         };
@@ -152,8 +152,8 @@ impl ContainerMounts {
             self.searched = now;
         }
         let earliest = |stage: &Stage| match stage {
-            Stage::Fresh(_) => stage.due(policy).map(|due| due.max(self.searched.plus(GATHER))),
-            stage => stage.due(policy),
+            Stage::Fresh(_) => stage.due(thresholds).map(|due| due.max(self.searched.plus(GATHER))),
+            stage => stage.due(thresholds),
         };
         self.next = self.suspects.values().filter_map(earliest).min();
         self.changed = false;
@@ -182,12 +182,12 @@ impl NodeMap {
     pub(super) fn want_container_mounts(
         &mut self,
         now: BootNs,
-        policy: &Policy,
-        wants: &mut Vec<Want>,
+        thresholds: &Thresholds,
+        wants: &mut Vec<Request>,
     ) -> Option<BootNs> {
-        let ids = self.container_mounts.due(now, policy);
+        let ids = self.container_mounts.due(now, thresholds);
         if !ids.is_empty() {
-            wants.push(Want::ContainerMounts { ids });
+            wants.push(Request::ContainerMounts { ids });
         }
         self.container_mounts.next
     }

@@ -13,7 +13,7 @@ use crate::remedy::said;
 
 use self::index::Index;
 use super::orphan_routes::hash_of;
-use super::{Netns, NodeMap, Policy, SandboxEntry, Told, Word};
+use super::{Netns, NodeMap, SandboxEntry, Thresholds, Told, Word};
 
 /// Endpoints kept, of all datastores.
 const MOST: usize = 4096;
@@ -302,11 +302,11 @@ impl NodeMap {
 
     /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
     /// count yet.
-    pub fn missing_endpoints(&self, policy: &Policy) -> Vec<MissingEndpoint<'_>> {
+    pub fn missing_endpoints(&self, thresholds: &Thresholds) -> Vec<MissingEndpoint<'_>> {
         let index = Index::new(self);
         let mut found = Vec::new();
         for (store, sandbox) in self.unwired() {
-            found.extend(self.missing_endpoint(store, sandbox, &index, policy));
+            found.extend(self.missing_endpoint(store, sandbox, &index, thresholds));
         }
         found
     }
@@ -316,7 +316,7 @@ impl NodeMap {
         (store, says): (&'a str, &Datastore),
         sandbox: &'a SandboxEntry,
         index: &Index<'a>,
-        policy: &Policy,
+        thresholds: &Thresholds,
     ) -> Option<MissingEndpoint<'a>> {
         let id = &sandbox.sandbox.id;
         let pod = sandbox.sandbox.pod.as_ref()?;
@@ -342,7 +342,7 @@ impl NodeMap {
         let whole = says.whole?;
         let since = went.unwrap_or(whole).max(sandbox.first_seen).max(made);
         // What it could not tell meanwhile comes once it answers again, or with the list.
-        let from = since.max(whole).max(says.stands).plus(GRACE.max(policy.second_look));
+        let from = since.max(whole).max(says.stands).plus(GRACE.max(thresholds.second_look));
         let heard = says.heard;
         Some(MissingEndpoint {
             store,
@@ -392,7 +392,7 @@ impl NodeMap {
     }
 
     /// Endpoints whose container was this node's and is gone, with nothing of it left.
-    pub fn stale_endpoints(&self, policy: &Policy) -> Vec<StaleEndpoint<'_>> {
+    pub fn stale_endpoints(&self, thresholds: &Thresholds) -> Vec<StaleEndpoint<'_>> {
         // The API server's pods come and go with their endpoints.
         let stores: Vec<_> = self.datastores().filter(|(name, _)| *name != PODS).collect();
         let index = Index::new(self);
@@ -403,7 +403,7 @@ impl NodeMap {
                 .find(|(name, _)| *name == entry.endpoint.store)
                 .map(|(_, store)| store.heard)
         };
-        all.filter_map(|entry| self.stale_endpoint(entry, of(entry)?, &index, policy)).collect()
+        all.filter_map(|entry| self.stale_endpoint(entry, of(entry)?, &index, thresholds)).collect()
     }
 
     fn stale_endpoint<'a>(
@@ -411,7 +411,7 @@ impl NodeMap {
         entry: &'a EndpointEntry,
         heard: BootNs,
         index: &Index<'a>,
-        policy: &Policy,
+        thresholds: &Thresholds,
     ) -> Option<StaleEndpoint<'a>> {
         let id = entry.endpoint.container.as_deref()?;
         let gone = match self.word_on(id) {
@@ -428,7 +428,7 @@ impl NodeMap {
         if lives || device || netns {
             return None;
         }
-        let from = gone.max(entry.since).plus(policy.leak_age);
+        let from = gone.max(entry.since).plus(thresholds.leak_age);
         Some(StaleEndpoint { entry, container: id, from, heard })
     }
 }

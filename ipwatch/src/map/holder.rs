@@ -74,8 +74,8 @@ impl NodeMap {
             self.remove_netns(id, at, "netns-gone");
             return;
         }
-        let policy = self.policy;
-        let soon = self.next_search(id, at, &policy);
+        let thresholds = self.thresholds;
+        let soon = self.next_search(id, at, &thresholds);
         self.scheduler.searched(id, at, soon);
     }
 }

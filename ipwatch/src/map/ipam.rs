@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
-use super::{Kinds, NetnsId, NodeMap, Policy, Table, blocks, leaks, ranges};
+use super::{Kinds, NetnsId, NodeMap, Table, Thresholds, blocks, leaks, ranges};
 
 /// Reservations kept, of all stores.
 const MOST: usize = 262_144;
@@ -370,7 +370,7 @@ impl NodeMap {
     }
 
     /// Works out what the changes since the last time mean. Says when to come back.
-    pub(super) fn settle_ipam(&mut self, now: BootNs, policy: &Policy) -> Option<BootNs> {
+    pub(super) fn settle_ipam(&mut self, now: BootNs, thresholds: &Thresholds) -> Option<BootNs> {
         let dirty = std::mem::take(&mut self.ipam.dirty);
         let all = std::mem::take(&mut self.ipam.all_dirty);
         if all || !dirty.is_empty() {
@@ -386,7 +386,7 @@ impl NodeMap {
         if self.ipam.ranges.sample(now, &self.ipam.blocks) {
             self.changes.mark(Kinds::IPAM);
         }
-        let leaks = self.settle_leaks(now, policy, all);
+        let leaks = self.settle_leaks(now, thresholds, all);
         self.prune_releases(now);
         let written = self.unreadable().map(|entry| entry.since.plus(WRITING));
         let written = written.filter(|due| *due > now).min();

@@ -8,7 +8,7 @@ use crate::fact::{BootNs, PodName};
 
 use super::ipam_mismatch::{Grounds, Match};
 use super::view::{interface_view, prefix_range};
-use super::{Netns, NodeMap, Policy, ReservationEntry, Word};
+use super::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
 
 /// Holders of one IP that are listed.
 pub(super) const LISTED: usize = 16;
@@ -16,7 +16,7 @@ pub(super) const LISTED: usize = 16;
 impl NodeMap {
     /// Every range of which is known how much of it is taken, and that.
     #[must_use]
-    pub fn ranges_view(&self, now: BootNs, policy: &Policy) -> Vec<IpamRange> {
+    pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
         let view = |entry: &super::RangeEntry| {
             let usage = entry.usage();
             IpamRange {
@@ -25,7 +25,7 @@ impl NodeMap {
                 range: entry.text(),
                 usable: usage.usable,
                 used: usage.used,
-                leaked: self.leaked_in(entry, now, policy).len() as u64,
+                leaked: self.leaked_in(entry, now, thresholds).len() as u64,
                 free: usage.free,
                 path: Some(entry.range.path.clone()),
                 time_left: entry.time_left(now).map(|left| left / 1_000_000_000),

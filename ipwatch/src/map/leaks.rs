@@ -15,7 +15,7 @@ use super::calls::HUNG;
 use super::ipam_mismatch::Match;
 use super::sandbox::strip_var;
 use super::unasked::Why;
-use super::{Kinds, NodeMap, Policy, RangeEntry, ReservationEntry, Word};
+use super::{Kinds, NodeMap, RangeEntry, ReservationEntry, Thresholds, Word};
 
 /// Reservations without their container beyond which not all are asked about each time that a runtime says
 /// something.
@@ -262,7 +262,7 @@ impl NodeMap {
     pub(super) fn settle_leaks(
         &mut self,
         now: BootNs,
-        policy: &Policy,
+        thresholds: &Thresholds,
         all: bool,
     ) -> Option<BootNs> {
         let leaks = &mut self.ipam.leaks;
@@ -271,8 +271,10 @@ impl NodeMap {
         let taken = leaks.take();
         let more = !leaks.fresh.is_empty() || !leaks.rest.is_empty();
         let mounted = OnceCell::new();
-        let found: Vec<(u32, Option<BootNs>)> =
-            taken.into_iter().map(|slot| (slot, self.lost_from(slot, policy, &mounted))).collect();
+        let found: Vec<(u32, Option<BootNs>)> = taken
+            .into_iter()
+            .map(|slot| (slot, self.lost_from(slot, thresholds, &mounted)))
+            .collect();
         for (slot, from) in found {
             if self.ipam.leaks.gone.get(&slot).copied() != from
                 && let Some(entry) = self.ipam.get(slot).cloned()
@@ -291,9 +293,9 @@ impl NodeMap {
 
     /// Whether a reservation has still to be judged, or counts as a leak within `sandbox_grace`.
     #[must_use]
-    pub fn awaits_leaks(&self, now: BootNs, policy: &Policy) -> bool {
+    pub fn awaits_leaks(&self, now: BootNs, thresholds: &Thresholds) -> bool {
         let leaks = &self.ipam.leaks;
-        let soon = |from: BootNs| from.since(now) <= policy.sandbox_grace;
+        let soon = |from: BootNs| from.since(now) <= thresholds.sandbox_grace;
         let next = leaks.waiting.first();
         !leaks.fresh.is_empty() || !leaks.rest.is_empty() || next.is_some_and(|next| soon(next.0))
     }
@@ -302,7 +304,7 @@ impl NodeMap {
     fn lost_from<'a>(
         &'a self,
         slot: u32,
-        policy: &Policy,
+        thresholds: &Thresholds,
         mounted: &OnceCell<HashSet<&'a str>>,
     ) -> Option<BootNs> {
         let entry = self.ipam.get(slot)?;
@@ -311,8 +313,8 @@ impl NodeMap {
         if netns.any(|id| self.netns.contains_key(&id)) || self.has_mount_of(id, mounted) {
             return None;
         }
-        let quick = self.surely_gone_from(entry, policy);
-        let grace = grace(entry, policy);
+        let quick = self.surely_gone_from(entry, thresholds);
+        let grace = grace(entry, thresholds);
         let from = match self.word_on(id) {
             Word::Lives | Word::Dead(_) => None,
             Word::Gone(sandbox) => Some(sandbox.gone.unwrap_or_default().plus(grace)),
@@ -323,7 +325,7 @@ impl NodeMap {
                 None
             }
             Word::Denied(first) => {
-                let aged = || self.made(entry).plus(policy.leak_age);
+                let aged = || self.made(entry).plus(thresholds.leak_age);
                 let went = self.ipam.leaks.went.get(&slot).map(|at| at.plus(grace));
                 Some(quick.unwrap_or_else(aged).max(first).max(went.unwrap_or_default()))
             }
@@ -349,13 +351,18 @@ impl NodeMap {
     }
 
     /// The same by what cannot be otherwise, whatever runtimes know.
-    fn surely_gone_from(&self, entry: &ReservationEntry, policy: &Policy) -> Option<BootNs> {
+    fn surely_gone_from(
+        &self,
+        entry: &ReservationEntry,
+        thresholds: &Thresholds,
+    ) -> Option<BootNs> {
         if let Some(bereft) = entry.bereft {
-            return Some(bereft.plus(grace(entry, policy)));
+            return Some(bereft.plus(grace(entry, thresholds)));
         }
         // Runtimes clean up after a boot what they find; they are given the time.
-        self.is_before_boot(entry)
-            .then(|| entry.first_seen.plus(policy.sandbox_grace).max(BootNs(policy.leak_age)))
+        self.is_before_boot(entry).then(|| {
+            entry.first_seen.plus(thresholds.sandbox_grace).max(BootNs(thresholds.leak_age))
+        })
     }
 
     fn is_before_boot(&self, entry: &ReservationEntry) -> bool {
@@ -429,9 +436,15 @@ impl NodeMap {
     /// Reserved IPs of a range that no living container has: their containers are gone, or what is left of
     /// these is only a netns.
     #[must_use]
-    pub fn leaked_in<'a>(&self, range: &'a RangeEntry, now: BootNs, policy: &Policy) -> Leaked<'a> {
+    pub fn leaked_in<'a>(
+        &self,
+        range: &'a RangeEntry,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> Leaked<'a> {
         let left = self.taskless().filter(|netns| {
-            netns.dying.is_none() && self.leaked_from(netns, policy).is_some_and(|from| from <= now)
+            netns.dying.is_none()
+                && self.leaked_from(netns, thresholds).is_some_and(|from| from <= now)
         });
         let mut held = BTreeSet::new();
         for netns in left {
@@ -479,7 +492,11 @@ pub(super) fn is_of_the_cluster(store: &str) -> bool {
 }
 
 /// How long after its container is gone a reservation may stand.
-fn grace(entry: &ReservationEntry, policy: &Policy) -> u64 {
+fn grace(entry: &ReservationEntry, thresholds: &Thresholds) -> u64 {
     let (store, sticky) = STICKY;
-    if *entry.store == *store { sticky.max(policy.sandbox_grace) } else { policy.sandbox_grace }
+    if *entry.store == *store {
+        sticky.max(thresholds.sandbox_grace)
+    } else {
+        thresholds.sandbox_grace
+    }
 }

@@ -27,7 +27,7 @@
 //! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
 //! - `calls`: runs of CNI plugins; `late_del`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
 //! - `refused`: names and runs that were not taken, by source.
-//! - `scheduler`, `want`: what the map does not know and asks the daemon to find out.
+//! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
 //! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
@@ -61,6 +61,7 @@ mod pods;
 mod ranges;
 mod reach;
 mod refused;
+pub mod request;
 mod runtime;
 mod sandbox;
 mod scheduler;
@@ -75,7 +76,6 @@ mod unasked;
 mod unresolved_peers;
 mod verdict;
 mod view;
-pub mod want;
 mod ways;
 mod witness;
 
@@ -86,7 +86,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub use addresses::{AddressEntry, AddressId};
-pub use calls::{CallEnd, CallEntry, CallHistory, Went};
+pub use calls::{CallEnd, CallEntry, CallHistory, CommandStats};
 pub use changes::{Kinds, Tick};
 pub use claims::Side;
 pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
@@ -108,7 +108,7 @@ pub use ranges::{Level, RangeEntry, Usage};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub use runtime::{ContainerEntry, SandboxEntry, Word};
 pub(crate) use sandbox::strip_var;
-pub use scheduler::{Agenda, Policy};
+pub use scheduler::{Agenda, Thresholds};
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
 pub use tenure::TenureEvent;
@@ -119,7 +119,7 @@ pub use view::{scope_name, state_name};
 use crate::clock::Calendar;
 use crate::contract::SourceState;
 use crate::fact::{
-    Attachment, Boot, BootNs, Fact, Holder, Origin, Scope, Sight, Source, SourceStatus, What,
+    Attachment, Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceStatus,
 };
 
 /// A hash table with a fast hasher: keys are the kernel's numbers, and its seed is random, for some of
@@ -172,7 +172,7 @@ pub struct NodeMap {
     scheduler: scheduler::Pending,
     unresolved_peers: unresolved_peers::UnresolvedPeers,
     /// As of the newest agenda.
-    policy: Policy,
+    thresholds: Thresholds,
     tenures: tenure::Outbox,
     /// Snapshots of [`Scope::Tasks`] that ended: what the first one showed stood before ipwatch.
     task_snapshots: u32,
@@ -199,12 +199,12 @@ impl NodeMap {
         self.now = self.now.max(fact.at);
         let at = fact.at;
         match &fact.what {
-            What::Boot(boot) => self.begin(boot.clone(), at),
-            What::Sight(sight) => {
+            Observation::Boot(boot) => self.begin(boot.clone(), at),
+            Observation::Sight(sight) => {
                 self.sight = *sight;
                 self.calls_seen(sight.calls, at);
             }
-            What::Source(source) => {
+            Observation::Source(source) => {
                 if fact.origin == Origin::Runtime {
                     self.runtime_stands(source);
                 }
@@ -214,17 +214,19 @@ impl NodeMap {
                     self.endpoints_stand(&source.name, at);
                 }
             }
-            What::SourceGone { name } => {
+            Observation::SourceGone { name } => {
                 self.sources.remove(name);
                 self.runtime_renamed(name);
                 self.store_gone(name);
                 self.blocks_over(name);
                 self.endpoints_over(name);
             }
-            What::Refused { source, name, count } => self.name_refused(source, *name, *count, at),
+            Observation::Refused { source, name, count } => {
+                self.name_refused(source, *name, *count, at)
+            }
             // For the engine: what is known of the node is the same.
-            What::FirstAnswers => {}
-            What::Lost { calls, .. } => {
+            Observation::FirstAnswers => {}
+            Observation::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;
                 self.reach.readdressed();
@@ -232,120 +234,130 @@ impl NodeMap {
                     self.calls_lost(at);
                 }
             }
-            What::Began(Scope::Endpoints { store }) => self.endpoints_began(store),
-            What::Began(scope) => self.dump_began(scope, at),
-            What::Ended { scope: Scope::Endpoints { store }, began, complete } => {
+            Observation::Began(Scope::Endpoints { store }) => self.endpoints_began(store),
+            Observation::Began(scope) => self.dump_began(scope, at),
+            Observation::Ended { scope: Scope::Endpoints { store }, began, complete } => {
                 self.endpoints_listed(store, (*began, at), *complete);
             }
-            What::Ended { scope: Scope::Blocks { store }, began, complete } => {
+            Observation::Ended { scope: Scope::Blocks { store }, began, complete } => {
                 self.blocks_listed(store, *began, *complete);
             }
-            What::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
+            Observation::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
 
-            What::Netns { netns } | What::NetnsCreated { netns } => {
+            Observation::Netns { netns } | Observation::NetnsCreated { netns } => {
                 if let Some(id) = self.resolve(netns, at) {
                     self.touch_netns(id, at);
                 }
             }
-            What::NetnsDying { netns } => {
+            Observation::NetnsDying { netns } => {
                 // A walk meets what is only queued: that is no sign of the worker.
                 if fact.origin != Origin::Snapshot {
                     self.teardown_progress(at);
                 }
                 self.netns_dying(netns, at);
             }
-            What::NetnsGone { netns } => {
+            Observation::NetnsGone { netns } => {
                 self.teardown_progress(at);
                 self.netns_gone(netns, at);
             }
 
-            What::NetnsClosed { netns } => {
+            Observation::NetnsClosed { netns } => {
                 if let Some(id) = self.find(netns) {
                     self.scheduler.not_adopted(id, at);
                 }
             }
-            What::Link { netns, link } => self.set_link(netns, link, at),
-            What::LinkGone { netns, ifindex } => self.drop_link(netns, *ifindex, at, fact.origin),
-            What::Address { netns, address } => {
+            Observation::Link { netns, link } => self.set_link(netns, link, at),
+            Observation::LinkGone { netns, ifindex } => {
+                self.drop_link(netns, *ifindex, at, fact.origin)
+            }
+            Observation::Address { netns, address } => {
                 self.set_address(netns, address, at, fact.origin);
             }
-            What::AddressGone { netns, key } => self.drop_address(netns, key, at, fact.origin),
-            What::DadFailed { netns, ifindex, ip, offender } => {
+            Observation::AddressGone { netns, key } => {
+                self.drop_address(netns, key, at, fact.origin)
+            }
+            Observation::DadFailed { netns, ifindex, ip, offender } => {
                 self.dad_failed(netns, *ifindex, *ip, *offender, at);
             }
-            What::Neighbour { netns, neighbour } => {
+            Observation::Neighbour { netns, neighbour } => {
                 self.set_neighbour(netns, neighbour, at, fact.origin);
             }
-            What::NeighbourGone { netns, ifindex, ip } => {
+            Observation::NeighbourGone { netns, ifindex, ip } => {
                 self.drop_neighbour(netns, *ifindex, *ip, at);
             }
 
-            What::PeerNetns { netns, nsid, peer } => self.set_peer_netns(netns, *nsid, peer, at),
-            What::Port { netns, ifindex, isolated } => {
+            Observation::PeerNetns { netns, nsid, peer } => {
+                self.set_peer_netns(netns, *nsid, peer, at)
+            }
+            Observation::Port { netns, ifindex, isolated } => {
                 self.set_isolated(netns, *ifindex, *isolated, at);
             }
-            What::Vlans { netns, ifindex, vlans } => self.set_vlans(netns, *ifindex, vlans, at),
-            What::Route { netns, route } => self.set_route(netns, route, at),
-            What::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
-            What::Claimed { netns, claim } => self.set_claim(netns, claim, at),
+            Observation::Vlans { netns, ifindex, vlans } => {
+                self.set_vlans(netns, *ifindex, vlans, at)
+            }
+            Observation::Route { netns, route } => self.set_route(netns, route, at),
+            Observation::RouteGone { netns, key, hops } => self.drop_route(netns, key, hops, at),
+            Observation::Claimed { netns, claim } => self.set_claim(netns, claim, at),
 
-            What::Task(task) => self.set_task(task, at, fact.origin),
-            What::TaskExiting { task } => self.task_exiting(*task, at),
-            What::TaskReleased { task } => {
+            Observation::Task(task) => self.set_task(task, at, fact.origin),
+            Observation::TaskExiting { task } => self.task_exiting(*task, at),
+            Observation::TaskReleased { task } => {
                 self.missed.told(task);
                 self.task_released(*task, at);
             }
-            What::Signalled { pid, tid, signal, group, by } => {
+            Observation::Signalled { pid, tid, signal, group, by } => {
                 self.signalled(*pid, *tid, *signal, *group, by, at);
             }
-            What::ProcessDoubted { pid } => self.process_doubted(*pid, at),
-            What::Look { task, look } => self.looked(*task, look, at),
-            What::Cgroup { task, path } => self.set_cgroup(*task, path),
+            Observation::ProcessDoubted { pid } => self.process_doubted(*pid, at),
+            Observation::Look { task, look } => self.looked(*task, look, at),
+            Observation::Cgroup { task, path } => self.set_cgroup(*task, path),
 
-            What::Holder { netns, holder } => self.set_holder(netns, holder, at),
-            What::HoldersSearched { netns, complete } => self.searched(netns, *complete, at),
+            Observation::Holder { netns, holder } => self.set_holder(netns, holder, at),
+            Observation::HoldersSearched { netns, complete } => self.searched(netns, *complete, at),
 
-            What::Attachment(attachment) => self.set_attachment(attachment, at),
-            What::AttachmentGone { container_id, ifname } => {
+            Observation::Attachment(attachment) => self.set_attachment(attachment, at),
+            Observation::AttachmentGone { container_id, ifname } => {
                 self.attachments.remove(&(container_id.clone(), ifname.clone()));
             }
 
-            What::Sandbox(sandbox) => self.set_sandbox(sandbox, at),
-            What::SandboxGone { runtime, id } => self.sandbox_gone(runtime, id, at),
-            What::Container(container) => self.set_container(container, at),
-            What::ContainerGone { runtime, id } => self.container_gone(runtime, id, at),
-            What::RuntimeProcesses { runtimes, monitors, complete } => {
+            Observation::Sandbox(sandbox) => self.set_sandbox(sandbox, at),
+            Observation::SandboxGone { runtime, id } => self.sandbox_gone(runtime, id, at),
+            Observation::Container(container) => self.set_container(container, at),
+            Observation::ContainerGone { runtime, id } => self.container_gone(runtime, id, at),
+            Observation::RuntimeProcesses { runtimes, monitors, complete } => {
                 self.set_runtime_processes(runtimes, monitors, *complete);
             }
 
-            What::Pod(pod) => self.set_pod(pod, at),
-            What::PodGone { uid } => self.pod_gone(uid, at),
-            What::PodsConfirmed => {
+            Observation::Pod(pod) => self.set_pod(pod, at),
+            Observation::PodGone { uid } => self.pod_gone(uid, at),
+            Observation::PodsConfirmed => {
                 self.pods_confirmed(at);
                 self.endpoints_confirmed(endpoints::PODS, at);
             }
 
-            What::ContainerMount(mount) => self.set_container_mount(mount, at),
-            What::ContainerMountsSearched { ids, complete } => {
+            Observation::ContainerMount(mount) => self.set_container_mount(mount, at),
+            Observation::ContainerMountsSearched { ids, complete } => {
                 self.container_mounts_searched(ids, *complete, at);
             }
-            What::Cleanup { worker } => self.set_cleanup(worker.as_ref(), at),
+            Observation::Cleanup { worker } => self.set_cleanup(worker.as_ref(), at),
 
-            What::Reservation(reservation) => self.set_reservation(reservation, at),
-            What::ReservationGone { store, key } => self.drop_reservation(store, key, at),
-            What::Range(range) => self.set_range(range, at),
-            What::Block(block) => self.set_block(block, at),
-            What::BlockGone { store, key } => self.block_gone(store, key, at),
-            What::StoreUnreadable(file) => self.set_unreadable(file, at),
-            What::StoreReadable { store, path } => self.set_readable(store, path),
+            Observation::Reservation(reservation) => self.set_reservation(reservation, at),
+            Observation::ReservationGone { store, key } => self.drop_reservation(store, key, at),
+            Observation::Range(range) => self.set_range(range, at),
+            Observation::Block(block) => self.set_block(block, at),
+            Observation::BlockGone { store, key } => self.block_gone(store, key, at),
+            Observation::StoreUnreadable(file) => self.set_unreadable(file, at),
+            Observation::StoreReadable { store, path } => self.set_readable(store, path),
 
-            What::Endpoint(endpoint) => self.set_endpoint(endpoint, at),
-            What::EndpointGone { store, key } => self.drop_endpoint(store, key, at),
-            What::EndpointsConfirmed { store } => self.endpoints_confirmed(store, at),
+            Observation::Endpoint(endpoint) => self.set_endpoint(endpoint, at),
+            Observation::EndpointGone { store, key } => self.drop_endpoint(store, key, at),
+            Observation::EndpointsConfirmed { store } => self.endpoints_confirmed(store, at),
 
-            What::CniBegan(call) => self.call_began(call, at),
-            What::CniEnded { task, status, signal } => self.call_ended(*task, *status, *signal, at),
-            What::CniError { container_id, command, text } => {
+            Observation::CniBegan(call) => self.call_began(call, at),
+            Observation::CniEnded { task, status, signal } => {
+                self.call_ended(*task, *status, *signal, at)
+            }
+            Observation::CniError { container_id, command, text } => {
                 self.call_error(container_id, *command, text, at);
             }
         }

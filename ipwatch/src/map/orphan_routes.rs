@@ -9,7 +9,7 @@ use sha1::{Digest as _, Sha1};
 
 use crate::fact::{BootNs, Link, RouteKey};
 
-use super::{Kinds, NetnsId, NodeMap, Policy};
+use super::{Kinds, NetnsId, NodeMap, Thresholds};
 
 /// Looks within the age that counts.
 const LOOKS: u64 = 10;
@@ -37,7 +37,11 @@ pub(super) struct OrphanRoutes {
 impl NodeMap {
     /// Looks for routes without their IP, now and then. Says when to look next; never where there is none to
     /// look at.
-    pub(super) fn settle_orphans(&mut self, now: BootNs, policy: &Policy) -> Option<BootNs> {
+    pub(super) fn settle_orphans(
+        &mut self,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> Option<BootNs> {
         let host = self.netns.get(&self.host()?)?;
         if !host.wiring.routes().any(|(key, ..)| key.prefix_len > 0) {
             // The last one may have been one of these.
@@ -47,7 +51,7 @@ impl NodeMap {
             }
             return None;
         }
-        let pause = policy.leak_age / LOOKS;
+        let pause = thresholds.leak_age / LOOKS;
         if now.since(self.orphan_routes.looked) >= pause {
             let mut routes: BTreeMap<RouteKey, OrphanRoute> =
                 self.find_orphans(now).into_iter().map(|one| (one.to, one)).collect();

@@ -12,7 +12,7 @@ use crate::fact::{BootNs, Holder, Life, TaskKey};
 use super::calls::HUNG;
 use super::runtime::Word;
 use super::sandbox::strip_var;
-use super::{Kinds, Netns, NetnsId, NodeMap, Policy};
+use super::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
 use crate::fact::cgroup::{attribution, is_nested};
 
 /// Whose a netns is.
@@ -92,7 +92,7 @@ struct Signs<'a> {
 
 impl NodeMap {
     /// Finds out whose the netns are about which something was told.
-    pub(super) fn settle_owners(&mut self, policy: &Policy) {
+    pub(super) fn settle_owners(&mut self, thresholds: &Thresholds) {
         let all = std::mem::take(&mut self.owners.all);
         let some = std::mem::take(&mut self.owners.some);
         if !all && some.is_empty() {
@@ -121,7 +121,7 @@ impl NodeMap {
         }
         self.withdraw_guesses();
         self.find_strangers();
-        self.hasten_searches(policy);
+        self.hasten_searches(thresholds);
     }
 
     /// What is surely one netns's was guessed wrongly of any other.
@@ -304,11 +304,11 @@ impl NodeMap {
     }
 
     /// Netns of a kubelet's sandbox that every runtime denies, and the moment from which that counts.
-    pub(super) fn denied(&self, policy: &Policy) -> Vec<(NetnsId, BootNs)> {
+    pub(super) fn denied(&self, thresholds: &Thresholds) -> Vec<(NetnsId, BootNs)> {
         let since = |id: &NetnsId| {
             let entry = self.netns.get(id)?;
             match self.word_on(&entry.owner.as_ref()?.sandbox) {
-                Word::Denied(first) => Some((*id, self.denied_from(entry, first, policy))),
+                Word::Denied(first) => Some((*id, self.denied_from(entry, first, thresholds))),
                 _ => None,
             }
         };
@@ -328,18 +328,18 @@ impl NodeMap {
     /// The moment from which a netns without tasks is a leak, if its sandbox is what it takes: gone, or
     /// denied by every runtime, or old where there is none to ask.
     #[must_use]
-    pub fn leaked_from(&self, entry: &Netns, policy: &Policy) -> Option<BootNs> {
+    pub fn leaked_from(&self, entry: &Netns, thresholds: &Thresholds) -> Option<BootNs> {
         let owner = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp)?;
         let idle = entry.idle_since?;
         match self.word_on(&owner.sandbox) {
             Word::Gone(sandbox) => {
-                Some(idle.max(sandbox.gone.unwrap_or_default()).plus(policy.sandbox_grace))
+                Some(idle.max(sandbox.gone.unwrap_or_default()).plus(thresholds.sandbox_grace))
             }
             Word::Denied(first) if owner.kubelet => {
-                Some(self.denied_from(entry, first, policy).max(idle))
+                Some(self.denied_from(entry, first, thresholds).max(idle))
             }
             Word::NobodyToAsk if owner.kubelet => {
-                Some(self.ready(entry).plus(policy.leak_age).max(idle))
+                Some(self.ready(entry).plus(thresholds.leak_age).max(idle))
             }
             _ => None,
         }
@@ -347,8 +347,13 @@ impl NodeMap {
 
     /// The moment from which the denial of a sandbox that no runtime ever told of counts. While it is made
     /// (its network, its image, its first process) none tells of it, and that may take minutes.
-    pub(crate) fn denied_from(&self, entry: &Netns, first: BootNs, policy: &Policy) -> BootNs {
-        self.ready(entry).plus(policy.leak_age).max(first)
+    pub(crate) fn denied_from(
+        &self,
+        entry: &Netns,
+        first: BootNs,
+        thresholds: &Thresholds,
+    ) -> BootNs {
+        self.ready(entry).plus(thresholds.leak_age).max(first)
     }
 
     /// When its sandbox could begin to use it: it is old enough, and no ADD for it runs or has just ended. Its
@@ -383,24 +388,24 @@ impl NodeMap {
 
     /// Whether another look would decide about something that looks wrong.
     #[must_use]
-    pub fn has_open_suspicion(&self, policy: &Policy) -> bool {
+    pub fn has_open_suspicion(&self, thresholds: &Thresholds) -> bool {
         let unsearched = |netns: &Netns| {
-            let from = self.leaked_from(netns, policy);
-            let sure = from.map(|from| from.plus(policy.second_look));
+            let from = self.leaked_from(netns, thresholds);
+            let sure = from.map(|from| from.plus(thresholds.second_look));
             // Age is not waited for.
-            let soon = sure.filter(|sure| sure.since(self.now) < policy.leak_age);
+            let soon = sure.filter(|sure| sure.since(self.now) < thresholds.leak_age);
             soon.is_some_and(|sure| netns.searched.is_none_or(|(at, _)| at < sure))
         };
-        self.awaits_runtimes(policy)
+        self.awaits_runtimes(thresholds)
             || self.container_mounts.is_searching()
             || self.taskless().any(unsearched)
     }
 
     /// A netns has become suspicious: it is to be searched for holders as soon as that counts.
-    fn hasten_searches(&mut self, policy: &Policy) {
+    fn hasten_searches(&mut self, thresholds: &Thresholds) {
         let due: Vec<(NetnsId, BootNs)> = self
             .taskless()
-            .filter_map(|entry| Some((entry, self.leaked_from(entry, policy)?)))
+            .filter_map(|entry| Some((entry, self.leaked_from(entry, thresholds)?)))
             .filter(|(entry, from)| entry.searched.is_none_or(|(at, _)| at < *from))
             .map(|(entry, from)| (entry.id, from))
             .collect();
@@ -411,14 +416,19 @@ impl NodeMap {
 
     /// When to search again for the holders of a netns that was just searched: once more for certainty
     /// when it looks leaked.
-    pub(super) fn next_search(&self, id: NetnsId, at: BootNs, policy: &Policy) -> Option<BootNs> {
+    pub(super) fn next_search(
+        &self,
+        id: NetnsId,
+        at: BootNs,
+        thresholds: &Thresholds,
+    ) -> Option<BootNs> {
         let entry = self.netns.get(&id)?;
-        let from = self.leaked_from(entry, policy)?;
+        let from = self.leaked_from(entry, thresholds)?;
         if at < from {
             return Some(from);
         }
-        let sure = from.plus(policy.second_look);
-        (at < sure).then(|| at.plus(policy.second_look).max(sure))
+        let sure = from.plus(thresholds.second_look);
+        (at < sure).then(|| at.plus(thresholds.second_look).max(sure))
     }
 }
 

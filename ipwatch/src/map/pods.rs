@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Pod};
 
-use super::{Netns, NetnsId, NodeMap, Policy, SandboxEntry, Told};
+use super::{Netns, NetnsId, NodeMap, SandboxEntry, Thresholds, Told};
 
 /// Name of the source.
 const SOURCE: &str = "kubernetes";
@@ -156,25 +156,28 @@ impl NodeMap {
 
     /// Pods that the API server does not have and whose sandbox and netns are here. None while it is
     /// silent, or the runtime.
-    pub fn deleted_pods<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = DeletedPod<'a>> {
+    pub fn deleted_pods<'a>(
+        &'a self,
+        thresholds: &'a Thresholds,
+    ) -> impl Iterator<Item = DeletedPod<'a>> {
         let answers = self.pods_answer();
         let home = OnceCell::new();
         let claims = answers.then(|| self.owners.claims());
         let claims = claims.into_iter().flatten();
-        claims.filter_map(move |(_, netns)| self.deleted_at(*netns, &home, policy))
+        claims.filter_map(move |(_, netns)| self.deleted_at(*netns, &home, thresholds))
     }
 
     /// The one whose netns this is.
     #[must_use]
-    pub fn deleted_pod(&self, netns: NetnsId, policy: &Policy) -> Option<DeletedPod<'_>> {
-        self.pods_answer().then(|| self.deleted_at(netns, &OnceCell::new(), policy))?
+    pub fn deleted_pod(&self, netns: NetnsId, thresholds: &Thresholds) -> Option<DeletedPod<'_>> {
+        self.pods_answer().then(|| self.deleted_at(netns, &OnceCell::new(), thresholds))?
     }
 
     fn deleted_at(
         &self,
         netns: NetnsId,
         home: &OnceCell<bool>,
-        policy: &Policy,
+        thresholds: &Thresholds,
     ) -> Option<DeletedPod<'_>> {
         let netns = self.netns.get(&netns).filter(|netns| !netns.host && netns.dying.is_none())?;
         let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
@@ -185,15 +188,15 @@ impl NodeMap {
         let uid = sandbox.sandbox.pod.as_ref()?.uid.as_deref()?;
         let entry = self.pods.known.get(uid);
         let (gone, from) = match entry {
-            Some(entry) => self.deleted_from(entry, policy)?,
-            None => self.unheard_of_from(uid, sandbox, home, policy)?,
+            Some(entry) => self.deleted_from(entry, thresholds)?,
+            None => self.unheard_of_from(uid, sandbox, home, thresholds)?,
         };
         Some(DeletedPod { entry, sandbox, netns, gone, from })
     }
 
     /// Since when a pod is gone that the API server told of, and from when on that counts: its processes
     /// may take their time to end, from the deletion on.
-    fn deleted_from(&self, entry: &PodEntry, policy: &Policy) -> Option<(BootNs, BootNs)> {
+    fn deleted_from(&self, entry: &PodEntry, thresholds: &Thresholds) -> Option<(BootNs, BootNs)> {
         let gone = entry.gone.filter(|_| entry.pod.mirror_of.is_none())?;
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let told = entry.pod.deletion.map(|date| date.saturating_sub(offset));
@@ -204,7 +207,7 @@ impl NodeMap {
                 gone.plus(seconds.saturating_mul(1_000_000_000))
             }
         };
-        Some((gone, end.plus(policy.sandbox_grace)))
+        Some((gone, end.plus(thresholds.sandbox_grace)))
     }
 
     /// The same of one that the API server never told of, though it told of another pod that the runtime
@@ -214,7 +217,7 @@ impl NodeMap {
         uid: &str,
         sandbox: &SandboxEntry,
         home: &OnceCell<bool>,
-        policy: &Policy,
+        thresholds: &Thresholds,
     ) -> Option<(BootNs, BootNs)> {
         let is_home = || {
             let uids =
@@ -225,7 +228,7 @@ impl NodeMap {
             return None;
         }
         let gone = self.pods.listed?.max(sandbox.first_seen);
-        let from = gone.plus(policy.leak_age);
+        let from = gone.plus(thresholds.leak_age);
         let confirmed = self.pods.confirmed.is_some_and(|confirmed| confirmed >= from);
         (confirmed && *home.get_or_init(is_home)).then_some((gone, from))
     }

@@ -58,14 +58,14 @@ impl NodeMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fact::{Fact, Origin, Sight, What};
+    use crate::fact::{Fact, Observation, Origin, Sight};
 
-    fn tell(map: &mut NodeMap, at: u64, what: What) {
+    fn tell(map: &mut NodeMap, at: u64, what: Observation) {
         map.apply(&Fact { at: BootNs(at), origin: Origin::Probe, what });
     }
 
     fn refuse(map: &mut NodeMap, at: u64, source: &str, name: Name) {
-        tell(map, at, What::Refused { source: source.to_owned(), name, count: 2 });
+        tell(map, at, Observation::Refused { source: source.to_owned(), name, count: 2 });
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
     fn calls_are_not_all_seen_while_a_plugin_is_not_believed() {
         let mut map = NodeMap::new(false);
         let sight = Sight { calls: true, ..Sight::default() };
-        tell(&mut map, 1, What::Sight(sight));
+        tell(&mut map, 1, Observation::Sight(sight));
         // Whoever may not run plugins changes nothing by it: nothing is missed.
         refuse(&mut map, 2, "probes", Name::PluginRun);
         assert!(map.sees_calls(BootNs(2)));

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
 
+use super::request::Request;
 use super::unasked::Why;
-use super::want::Want;
-use super::{Kinds, Netns, NodeMap, Policy, Tick, Told, crash_loop};
+use super::{Kinds, Netns, NodeMap, Thresholds, Tick, Told, crash_loop};
 
 /// Sandboxes and containers remembered, those that are gone included.
 const MAX_ENTRIES: usize = 16_384;
@@ -109,7 +109,7 @@ impl Listed {
 #[derive(Debug, Default)]
 struct Suspects {
     /// As of then.
-    seen: Option<(Tick, Policy)>,
+    seen: Option<(Tick, Thresholds)>,
     /// Runtimes of what is dead or deleted and is here still, and since when that counts.
     left: Vec<(String, BootNs)>,
     /// A pod has no endpoint at a first look.
@@ -483,24 +483,25 @@ impl NodeMap {
     pub(super) fn want_runtimes(
         &mut self,
         now: BootNs,
-        policy: &Policy,
-        wants: &mut Vec<Want>,
+        thresholds: &Thresholds,
+        wants: &mut Vec<Request>,
     ) -> Option<BootNs> {
         let mut due: BTreeMap<String, BootNs> = BTreeMap::new();
         let seen = self.runtimes.suspects.seen;
-        let fresh = seen
-            .is_some_and(|(seen, of)| of == *policy && !self.changed_beyond(Suspects::ON, seen));
+        let fresh = seen.is_some_and(|(seen, of)| {
+            of == *thresholds && !self.changed_beyond(Suspects::ON, seen)
+        });
         #[cfg(test)]
         if fresh {
-            let (now, known) = (self.suspects(policy), &self.runtimes.suspects);
+            let (now, known) = (self.suspects(thresholds), &self.runtimes.suspects);
             assert_eq!((&now.left, now.unwired), (&known.left, known.unwired));
         }
         if !fresh {
-            self.runtimes.suspects = self.suspects(policy);
+            self.runtimes.suspects = self.suspects(thresholds);
         }
-        for (runtime, since) in self.suspicions(&self.runtimes.suspects, policy) {
+        for (runtime, since) in self.suspicions(&self.runtimes.suspects, thresholds) {
             let Some(listed) = self.runtimes.listed.get(&runtime) else { continue };
-            let next = listed.second_look(since, policy.second_look);
+            let next = listed.second_look(since, thresholds.second_look);
             let next = next.unwrap_or(listed.last.unwrap_or_default().plus(ASK_AGAIN));
             let next = listed.asked.map_or(next, |asked| next.max(asked.plus(RETRY)));
             due.entry(runtime).and_modify(|due| *due = next.min(*due)).or_insert(next);
@@ -511,7 +512,7 @@ impl NodeMap {
                 if let Some(listed) = self.runtimes.listed.get_mut(&runtime) {
                     listed.asked = Some(now);
                 }
-                wants.push(Want::Runtime { runtime });
+                wants.push(Request::Runtime { runtime });
                 now.plus(RETRY)
             } else {
                 at
@@ -523,36 +524,36 @@ impl NodeMap {
 
     /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
     #[must_use]
-    pub fn awaits_runtimes(&self, policy: &Policy) -> bool {
-        let suspicions = self.suspicions(&self.suspects(policy), policy);
+    pub fn awaits_runtimes(&self, thresholds: &Thresholds) -> bool {
+        let suspicions = self.suspicions(&self.suspects(thresholds), thresholds);
         suspicions.iter().any(|(runtime, since)| {
             let listed = self.runtimes.listed.get(runtime);
             let listed =
-                listed.is_none_or(|one| one.second_look(*since, policy.second_look).is_some());
+                listed.is_none_or(|one| one.second_look(*since, thresholds.second_look).is_some());
             self.answers(runtime) && listed
         })
     }
 
-    fn suspects(&self, policy: &Policy) -> Suspects {
+    fn suspects(&self, thresholds: &Thresholds) -> Suspects {
         let mut left = Vec::new();
         for (entry, _) in self.dead_sandboxes() {
-            let since = entry.dead.unwrap_or_default().plus(policy.sandbox_grace);
+            let since = entry.dead.unwrap_or_default().plus(thresholds.sandbox_grace);
             left.push((entry.sandbox.runtime.clone(), since));
         }
-        for deleted in self.deleted_pods(policy) {
+        for deleted in self.deleted_pods(thresholds) {
             left.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
         }
-        let seen = Some((self.tick(), *policy));
+        let seen = Some((self.tick(), *thresholds));
         Suspects { seen, left, unwired: self.has_unwired_pods() }
     }
 
     /// Runtimes and the moment from which their word on something dead counts.
-    fn suspicions(&self, suspects: &Suspects, policy: &Policy) -> Vec<(String, BootNs)> {
+    fn suspicions(&self, suspects: &Suspects, thresholds: &Thresholds) -> Vec<(String, BootNs)> {
         let mut found = suspects.left.clone();
-        for (_, since) in self.denied(policy) {
+        for (_, since) in self.denied(thresholds) {
             found.extend(self.runtimes.listed.keys().map(|name| (name.clone(), since)));
         }
-        let unwired = suspects.unwired.then(|| self.missing_endpoints(policy));
+        let unwired = suspects.unwired.then(|| self.missing_endpoints(thresholds));
         for missing in unwired.into_iter().flatten() {
             // Right after the datastore's word, which may be the later one: a finding wants both. What has
             // been missing for long has been told.

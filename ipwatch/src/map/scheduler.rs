@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, Door, TaskKey};
 
-use super::want::Want;
+use super::request::Request;
 use super::{Kinds, NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
@@ -44,7 +44,7 @@ const NAMES_A_TURN: usize = 512;
 /// How patient the map is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Policy {
+pub struct Thresholds {
     /// How long a task may be exiting or killed before it is called stuck, in ns.
     pub grace: u64,
     /// The same while its core is being dumped.
@@ -60,7 +60,7 @@ pub struct Policy {
     pub teardown_grace: u64,
 }
 
-impl Default for Policy {
+impl Default for Thresholds {
     fn default() -> Self {
         Self {
             grace: 5 * SEC,
@@ -77,7 +77,7 @@ impl Default for Policy {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Agenda {
     /// To be found out.
-    pub wants: Vec<Want>,
+    pub wants: Vec<Request>,
     /// When the next thing falls due.
     pub next: Option<BootNs>,
 }
@@ -164,7 +164,7 @@ pub(super) struct Pending {
     looks: Queue<TaskKey>,
     /// Tasks on their way out: since when, and how many looks they had after their grace.
     plans: Table<TaskKey, (BootNs, u32)>,
-    /// Tasks whose next look is to be planned as soon as the policy is at hand.
+    /// Tasks whose next look is to be planned as soon as the thresholds are at hand.
     to_plan: Vec<(TaskKey, Option<BootNs>)>,
     threads: Queue<TaskKey>,
     fresh_leavers: Vec<(TaskKey, BootNs)>,
@@ -322,15 +322,21 @@ impl Pending {
 
     /// Plans the next look at a task: soon whether it is gone, halfway through its grace, so that the look at the end
     /// of it can tell progress, again for certainty, then with growing pauses to keep the evidence fresh.
-    fn plan(&mut self, task: TaskKey, looked: Option<BootNs>, policy: &Policy, sees_release: bool) {
+    fn plan(
+        &mut self,
+        task: TaskKey,
+        looked: Option<BootNs>,
+        thresholds: &Thresholds,
+        sees_release: bool,
+    ) {
         let Some((since, after_grace)) = self.plans.get_mut(&task) else { return };
         let since = *since;
-        let end = since.plus(policy.grace);
+        let end = since.plus(thresholds.grace);
         let due = match looked {
             Some(at) if at >= end => {
                 *after_grace += 1;
                 match *after_grace {
-                    1 => at.plus(policy.second_look),
+                    1 => at.plus(thresholds.second_look),
                     _ => at.plus((at.since(end) / 2).clamp(2 * SEC, 60 * SEC)),
                 }
             }
@@ -338,7 +344,7 @@ impl Pending {
                 let from = looked.unwrap_or(since);
                 let early = GONE_YET.iter().filter(|_| !sees_release);
                 let early = early.map(|pause| since.plus(*pause));
-                let early = early.chain([since.plus(policy.grace / 2)]);
+                let early = early.chain([since.plus(thresholds.grace / 2)]);
                 early.filter(|due| *due > from && *due < end).min().unwrap_or(end)
             }
         };
@@ -349,29 +355,29 @@ impl Pending {
 impl NodeMap {
     /// What to find out at `now`. Whatever is returned is taken off the list; it comes back later if no
     /// fact answers it.
-    pub fn agenda(&mut self, now: BootNs, policy: &Policy) -> Agenda {
+    pub fn agenda(&mut self, now: BootNs, thresholds: &Thresholds) -> Agenda {
         let mut wants = Vec::new();
         self.changes.begin();
-        self.policy = *policy;
-        self.settle_owners(policy);
-        self.plan_looks(policy);
+        self.thresholds = *thresholds;
+        self.settle_owners(thresholds);
+        self.plan_looks(thresholds);
         let short = self.reread_short(now);
         let doubts = self.settle_doubts(now);
         if self.scheduler.host.take_if(|due| *due <= now).is_some() {
-            wants.push(Want::Host);
+            wants.push(Request::Host);
         }
         self.want_strangers(now, &mut wants);
         self.want_adoptions(now, &mut wants);
         self.want_searches(now, &mut wants);
         self.want_looks(now, &mut wants);
-        let runtimes = self.want_runtimes(now, policy, &mut wants);
-        let mounts = self.want_container_mounts(now, policy, &mut wants);
+        let runtimes = self.want_runtimes(now, thresholds, &mut wants);
+        let mounts = self.want_container_mounts(now, thresholds, &mut wants);
         self.want_cleanup(now, &mut wants);
         let calls = self.tidy_calls(now);
-        let ipam = self.settle_ipam(now, policy);
+        let ipam = self.settle_ipam(now, thresholds);
         let claims = self.settle_claims(now);
         let silence = self.unanswered.settle(now);
-        let orphans = self.settle_orphans(now, policy);
+        let orphans = self.settle_orphans(now, thresholds);
         let overlap = self.next_overlap(now);
         let pending = &self.scheduler;
         let next = [
@@ -419,7 +425,7 @@ impl NodeMap {
         }
     }
 
-    /// Plans every look anew, by a policy that has changed.
+    /// Plans every look anew, by thresholds that have changed.
     pub fn replan(&mut self) {
         let pending = &mut self.scheduler;
         pending.to_plan.extend(pending.plans.keys().map(|task| (*task, None)));
@@ -435,17 +441,17 @@ impl NodeMap {
     }
 
     /// A look could not be taken: when to try again is planned as after one that told nothing.
-    fn plan_looks(&mut self, policy: &Policy) {
+    fn plan_looks(&mut self, thresholds: &Thresholds) {
         let pending = &mut self.scheduler;
         for (task, looked) in std::mem::take(&mut pending.to_plan) {
-            pending.plan(task, looked, policy, self.sight.release);
+            pending.plan(task, looked, thresholds, self.sight.release);
         }
         for (task, left) in std::mem::take(&mut pending.fresh_leavers) {
-            pending.threads.set(task, left.plus(policy.grace));
+            pending.threads.set(task, left.plus(thresholds.grace));
         }
     }
 
-    fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+    fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut doubt = false;
         while let Some(id) = self.scheduler.adopt.pop(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
@@ -465,7 +471,7 @@ impl NodeMap {
             if doors == [Door::Handle] && again {
                 self.scheduler.search.hasten(id, now);
             }
-            wants.push(Want::Adopt { netns: entry.names, doors });
+            wants.push(Request::Adopt { netns: entry.names, doors });
         }
         // Where ends are told, an inode is known to be free.
         if doubt && !self.sight.teardown_end && self.scheduler.doubts_from <= now {
@@ -473,7 +479,7 @@ impl NodeMap {
             self.reopen_named(now);
         }
         if self.scheduler.walk.is_some_and(|due| due <= now) {
-            wants.push(Want::Walk);
+            wants.push(Request::Walk);
             let pause = WALK_PAUSES[self.scheduler.walk_tries.min(WALK_PAUSES.len() - 1)];
             self.scheduler.walk_tries += 1;
             let nameless = self.netns.values().any(|entry| {
@@ -495,7 +501,7 @@ impl NodeMap {
         tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
     }
 
-    fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+    fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut netns = Vec::new();
         while let Some(id) = self.scheduler.search.pop(now) {
             // What is not searched for any more is not without tasks.
@@ -514,19 +520,19 @@ impl NodeMap {
             }
         }
         if !netns.is_empty() {
-            wants.push(Want::Holders { netns });
+            wants.push(Request::Holders { netns });
         }
     }
 
-    fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+    fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         const RETRY: u64 = 2 * SEC;
         while let Some(task) = self.scheduler.looks.pop(now) {
             // Put back at once, for the case that no answer comes.
             self.scheduler.looks.set(task, now.plus(RETRY));
-            wants.push(Want::Look { task });
+            wants.push(Request::Look { task });
         }
         while let Some(leader) = self.scheduler.threads.pop(now) {
-            wants.push(Want::Threads { pid: leader.pid });
+            wants.push(Request::Threads { pid: leader.pid });
         }
         for _ in 0..NAMES_A_TURN {
             let Some(task) = self.scheduler.unnamed.pop(now) else { break };
@@ -535,7 +541,7 @@ impl NodeMap {
             if let Some(pause) = NAME_PAUSES.get(*tries) {
                 *tries += 1;
                 self.scheduler.unnamed.set(task, now.plus(*pause));
-                wants.push(Want::Cgroup { task });
+                wants.push(Request::Cgroup { task });
             } else {
                 self.scheduler.unnamed_tries.remove(&task);
             }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use crate::contract;
 use crate::fact::{BootNs, Cleanup};
 
-use super::want::Want;
+use super::request::Request;
 use super::{Netns, NetnsId, NodeMap};
 
 /// Looks at the worker while it is busy.
@@ -199,12 +199,12 @@ impl NodeMap {
 
     /// Whether to look at the worker now, and when next. The first look is at the very start: what hangs
     /// since before leaves no other trace.
-    pub(super) fn want_cleanup(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+    pub(super) fn want_cleanup(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         if self.teardowns.looks == 0 && self.teardowns.due.is_none() && self.boot.is_some() {
             self.teardowns.due = Some(now);
         }
         if self.teardowns.due.is_some_and(|due| due <= now) {
-            wants.push(Want::Cleanup);
+            wants.push(Request::Cleanup);
             // The answer plans the next one; without an answer it is asked again then.
             self.teardowns.due = Some(now.plus(LOOK_AGAIN));
         }

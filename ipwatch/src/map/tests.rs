@@ -19,7 +19,7 @@ mod verdict;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::want::Want;
+use super::request::Request;
 use super::*;
 use crate::contract::{HolderKind, Prefix, Selector};
 use crate::fact::Door;
@@ -68,28 +68,28 @@ impl Feed {
 
     fn with(map: NodeMap, sight: Sight) -> Self {
         let mut feed = Self { map, at: BootNs(1_000 * MS) };
-        feed.tell(What::Boot(Boot {
+        feed.tell(Observation::Boot(Boot {
             boot_id: "boot".into(),
             node: "node".into(),
             kernel: "6.12".into(),
             wall_offset: 0,
             host: HOST,
         }));
-        feed.tell(What::Sight(sight));
+        feed.tell(Observation::Sight(sight));
         feed
     }
 
-    fn tell(&mut self, what: What) -> BootNs {
+    fn tell(&mut self, what: Observation) -> BootNs {
         self.tell_from(Origin::Probe, what)
     }
 
-    fn tell_from(&mut self, origin: Origin, what: What) -> BootNs {
+    fn tell_from(&mut self, origin: Origin, what: Observation) -> BootNs {
         self.at = self.at.plus(MS);
         self.map.apply(&Fact { at: self.at, origin, what });
         self.at
     }
 
-    fn tell_at(&mut self, at: BootNs, origin: Origin, what: What) {
+    fn tell_at(&mut self, at: BootNs, origin: Origin, what: Observation) {
         self.map.apply(&Fact { at, origin, what });
     }
 
@@ -98,9 +98,9 @@ impl Feed {
         all.into_iter().filter_map(|view| view.ip).collect()
     }
 
-    fn wants(&mut self, after_ms: u64) -> Vec<Want> {
+    fn wants(&mut self, after_ms: u64) -> Vec<Request> {
         self.at = self.at.plus(after_ms * MS);
-        self.map.agenda(self.at, &Policy::default()).wants
+        self.map.agenda(self.at, &Thresholds::default()).wants
     }
 }
 
@@ -127,10 +127,13 @@ fn full(cookie: u64, inode: u32, nsid: i32) -> NetnsRef {
 #[test]
 fn names_learned_apart_become_one_netns() {
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
-    feed.tell(What::Task(task(10, NetnsRef { cookie: Some(7), inode: Some(70), nsid: None })));
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell(Observation::Task(task(
+        10,
+        NetnsRef { cookie: Some(7), inode: Some(70), nsid: None },
+    )));
     assert_eq!(feed.map.all_netns().count(), 3);
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     assert_eq!(feed.map.all_netns().count(), 2);
     let found = feed.map.addresses(&Selector::Ip(Some(Prefix { ip: ip(1), len: 32 })));
     assert_eq!(found[0].netns.cookie, Some(7));
@@ -140,12 +143,14 @@ fn names_learned_apart_become_one_netns() {
 #[test]
 fn a_reused_inode_is_another_netns() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(1) });
     // Its end was not seen, but its inode turns up with another cookie.
-    feed.tell(What::Netns { netns: NetnsRef { cookie: Some(8), inode: Some(70), nsid: None } });
+    feed.tell(Observation::Netns {
+        netns: NetnsRef { cookie: Some(8), inode: Some(70), nsid: None },
+    });
     assert!(feed.ips().is_empty());
-    feed.tell(What::Task(task(10, NetnsRef::inode(70))));
+    feed.tell(Observation::Task(task(10, NetnsRef::inode(70))));
     let found = feed.map.addresses(&Selector::Netns(Some("70".into())));
     assert_eq!((found.len(), found[0].netns.cookie), (1, Some(8)));
 }
@@ -153,12 +158,12 @@ fn a_reused_inode_is_another_netns() {
 #[test]
 fn a_reused_nsid_is_another_netns() {
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
-    feed.tell(What::NetnsDying { netns: NetnsRef::nsid(3) });
-    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(2) });
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell(Observation::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(2) });
     assert_eq!(feed.ips(), [ip(2)]);
-    feed.tell(What::Netns { netns: full(8, 70, 3) });
+    feed.tell(Observation::Netns { netns: full(8, 70, 3) });
     let found = feed.map.addresses(&Selector::Ip(None));
     assert_eq!((found.len(), found[0].netns.cookie), (1, Some(8)));
 }
@@ -167,8 +172,8 @@ fn a_reused_nsid_is_another_netns() {
 fn a_link_that_leaves_takes_its_addresses_along() {
     let mut feed = Feed::new(NONE);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    feed.tell(What::LinkGone { netns, ifindex: 2 });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell(Observation::LinkGone { netns, ifindex: 2 });
     assert!(feed.ips().is_empty());
 }
 
@@ -176,29 +181,29 @@ fn a_link_that_leaves_takes_its_addresses_along() {
 fn an_exiting_task_holds_until_it_is_released() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    feed.tell(What::Task(task(10, netns)));
-    feed.tell(What::TaskExiting { task: task(10, netns).key });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell(Observation::Task(task(10, netns)));
+    feed.tell(Observation::TaskExiting { task: task(10, netns).key });
     let holders = feed.map.addresses(&Selector::Ip(None)).remove(0).holders;
     assert_eq!((holders[0].kind, holders[0].exiting), (HolderKind::Process, Some(true)));
-    feed.tell(What::TaskReleased { task: task(10, netns).key });
+    feed.tell(Observation::TaskReleased { task: task(10, netns).key });
     assert!(feed.map.addresses(&Selector::Ip(None)).remove(0).holders.is_empty());
     // A snapshot that read the task before cannot bring it back.
     let at = BootNs(feed.at.0 - MS);
-    feed.tell_at(at, Origin::Snapshot, What::Task(task(10, netns)));
+    feed.tell_at(at, Origin::Snapshot, Observation::Task(task(10, netns)));
     assert_eq!(feed.map.sizes().2, 0);
 }
 
 #[test]
 fn a_task_that_moves_takes_its_hold_along() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Task(task(10, full(7, 70, 3))));
-    feed.tell(What::Task(task(10, full(8, 80, 4))));
+    feed.tell(Observation::Task(task(10, full(7, 70, 3))));
+    feed.tell(Observation::Task(task(10, full(8, 80, 4))));
     let holders = |feed: &Feed, netns: &str| {
         feed.map.addresses(&Selector::Netns(Some(netns.into()))).remove(0).holders.len()
     };
     assert_eq!((holders(&feed, "70"), holders(&feed, "80")), (0, 1));
-    feed.tell(What::Task(task(10, HOST)));
+    feed.tell(Observation::Task(task(10, HOST)));
     assert_eq!((holders(&feed, "80"), feed.map.sizes().2), (0, 0));
 }
 
@@ -206,8 +211,9 @@ fn a_task_that_moves_takes_its_hold_along() {
 fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
-    feed.tell(What::Netns { netns });
-    let search = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Holders { .. }));
+    feed.tell(Observation::Netns { netns });
+    let search =
+        |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Holders { .. }));
     assert!(!search(&feed.wants(1)), "too early: the first process is not in yet");
     assert!(search(&feed.wants(1_000)));
     let kinds = |feed: &Feed| {
@@ -215,11 +221,11 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
         view.holders.iter().map(|holder| holder.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&feed), [], "nothing is claimed before the search has ended");
-    feed.tell(What::HoldersSearched { netns, complete: false });
+    feed.tell(Observation::HoldersSearched { netns, complete: false });
     assert_eq!(kinds(&feed), [], "an incomplete search proves nothing");
-    feed.tell(What::HoldersSearched { netns, complete: true });
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
     assert_eq!(kinds(&feed), [], "it may have fallen between the last holder's end and its own");
-    feed.tell(What::HoldersSearched { netns, complete: true });
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
     assert_eq!(kinds(&feed), [HolderKind::Kernel]);
     let holder = Holder::Mount {
         mount_ns: 1,
@@ -229,66 +235,66 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
         cgroup: None,
         foreign: false,
     };
-    feed.tell(What::Holder { netns, holder });
+    feed.tell(Observation::Holder { netns, holder });
     assert_eq!(kinds(&feed), [HolderKind::Mount]);
 }
 
 #[test]
 fn a_netns_is_opened_by_what_is_known_to_hold_it() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Task(task(10, full(7, 70, 3))));
+    feed.tell(Observation::Task(task(10, full(7, 70, 3))));
     let wants = feed.wants(0);
-    let Some(Want::Adopt { doors, .. }) = wants.first() else { panic!("{wants:?}") };
+    let Some(Request::Adopt { doors, .. }) = wants.first() else { panic!("{wants:?}") };
     assert_eq!(doors[0], Door::Task { pid: 10, tid: 10 });
     let scope = Scope::Addresses { netns: full(7, 70, 3) };
     let began = feed.at;
-    feed.tell(What::Ended { scope, began, complete: true });
-    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    feed.tell(Observation::Ended { scope, began, complete: true });
+    let adopts = |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Adopt { .. }));
     assert!(!adopts(&feed.wants(120_000)), "once is enough");
 }
 
 #[test]
 fn a_netns_is_unopened_until_it_was_read_or_twice_could_not_be() {
-    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    let adopts = |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Adopt { .. }));
     let netns = full(7, 70, 3);
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     assert!(adopts(&feed.wants(0)));
     assert!(!adopts(&feed.wants(10_000)), "its thread is busy with others");
-    feed.tell(What::Task(task(10, netns)));
+    feed.tell(Observation::Task(task(10, netns)));
     assert!(!adopts(&feed.wants(10)), "one is under way");
     assert!(feed.map.has_unopened());
     assert!(adopts(&feed.wants(60_000)), "its answer was lost");
-    feed.tell(What::NetnsClosed { netns });
+    feed.tell(Observation::NetnsClosed { netns });
     assert!(feed.map.has_unopened());
     assert!(adopts(&feed.wants(30)));
-    feed.tell(What::NetnsClosed { netns });
+    feed.tell(Observation::NetnsClosed { netns });
     assert!(!feed.map.has_unopened(), "unknown, and nothing to wait for");
     assert!(!adopts(&feed.wants(50)));
-    feed.tell(What::Task(task(11, netns)));
+    feed.tell(Observation::Task(task(11, netns)));
     assert!(adopts(&feed.wants(0)), "by another door");
     let scope = Scope::Addresses { netns };
-    feed.tell(What::Ended { scope: scope.clone(), began: feed.at, complete: false });
+    feed.tell(Observation::Ended { scope: scope.clone(), began: feed.at, complete: false });
     assert!(feed.map.has_unopened() && adopts(&feed.wants(30)), "not whole");
-    feed.tell(What::Ended { scope, began: feed.at, complete: true });
+    feed.tell(Observation::Ended { scope, began: feed.at, complete: true });
     assert!(!feed.map.has_unopened() && !adopts(&feed.wants(100_000)));
 }
 
 /// Its nsid was another's, whose end is told when the netns has been read already.
 #[test]
 fn a_netns_that_was_read_too_early_is_read_again() {
-    let adopts = |wants: &[Want]| wants.iter().any(|want| matches!(want, Want::Adopt { .. }));
+    let adopts = |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Adopt { .. }));
     for provisional in [true, false] {
         let mut feed = Feed::with(NodeMap::new(provisional), NONE);
-        feed.tell(What::Netns { netns: NetnsRef { cookie: None, ..full(0, 60, 3) } });
+        feed.tell(Observation::Netns { netns: NetnsRef { cookie: None, ..full(0, 60, 3) } });
         feed.wants(0);
-        feed.tell(What::Task(task(10, NetnsRef::inode(70))));
+        feed.tell(Observation::Task(task(10, NetnsRef::inode(70))));
         assert!(adopts(&feed.wants(0)));
         let (began, netns) = (feed.at, NetnsRef { cookie: None, ..full(0, 70, 3) });
-        feed.tell(What::NetnsGone { netns: NetnsRef::nsid(3) });
-        feed.tell_at(began, Origin::Netlink, What::Netns { netns });
+        feed.tell(Observation::NetnsGone { netns: NetnsRef::nsid(3) });
+        feed.tell_at(began, Origin::Netlink, Observation::Netns { netns });
         let scope = Scope::Addresses { netns };
-        feed.tell_at(feed.at, Origin::Netlink, What::Ended { scope, began, complete: true });
+        feed.tell_at(feed.at, Origin::Netlink, Observation::Ended { scope, began, complete: true });
         assert!(adopts(&feed.wants(30)), "what was read was not taken");
     }
 }
@@ -296,11 +302,11 @@ fn a_netns_that_was_read_too_early_is_read_again() {
 #[test]
 fn a_netns_known_by_its_nsid_alone_asks_for_a_walk() {
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Netns { netns: NetnsRef::nsid(3) });
-    assert!(feed.wants(0).contains(&Want::Walk));
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Netns { netns: NetnsRef::nsid(3) });
+    assert!(feed.wants(0).contains(&Request::Walk));
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     feed.wants(10);
-    assert!(!feed.wants(10_000).contains(&Want::Walk));
+    assert!(!feed.wants(10_000).contains(&Request::Walk));
 }
 
 #[test]
@@ -309,12 +315,12 @@ fn a_killed_task_is_looked_at_after_its_grace_and_again() {
     let netns = full(7, 70, 3);
     let task = task(10, netns);
     let key = task.key;
-    feed.tell(What::Task(task));
+    feed.tell(Observation::Task(task));
     let by = Sender { pid: 1, comm: "killer".into() };
-    feed.tell(What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
-    let looks = |wants: &[Want]| wants.contains(&Want::Look { task: key });
+    feed.tell(Observation::Signalled { pid: 10, tid: 10, signal: 9, group: true, by });
+    let looks = |wants: &[Request]| wants.contains(&Request::Look { task: key });
     let look = Look { netns: Some(Presence::In(netns)), state: 'D', ..Look::default() };
-    let look = What::Look { task: key, look: Box::new(look) };
+    let look = Observation::Look { task: key, look: Box::new(look) };
     assert!(!looks(&feed.wants(2_400)), "within its grace");
     assert!(looks(&feed.wants(200)), "halfway");
     feed.tell(look.clone());
@@ -329,13 +335,13 @@ fn a_pod_is_named_by_cgroup_and_cache() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     let id = "a".repeat(64);
-    feed.tell(What::Task(task(10, netns)));
-    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(Observation::Task(task(10, netns)));
+    feed.tell(Observation::Address { netns, address: address(1) });
     let uid = "0a1b2c3d-1111-2222-3333-444455556666";
     let path = format!("/kubepods/besteffort/pod{uid}/{id}");
-    feed.tell(What::Cgroup { task: task(10, netns).key, path });
+    feed.tell(Observation::Cgroup { task: task(10, netns).key, path });
     let pod = Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None });
-    feed.tell(What::Attachment(Attachment {
+    feed.tell(Observation::Attachment(Attachment {
         made: None,
         container_id: id.clone(),
         ifname: "eth0".into(),
@@ -354,9 +360,9 @@ fn a_pod_is_named_by_cgroup_and_cache() {
 fn tenures_begin_and_end_once() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    feed.tell(What::Netns { netns });
-    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell(Observation::Netns { netns });
+    feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
     let events = feed.map.take_tenures();
     let [
         TenureEvent::Held { key: held, .. },
@@ -373,14 +379,19 @@ fn tenures_begin_and_end_once() {
 fn a_kill_of_another_process_with_this_pid_is_not_this_ones() {
     let mut feed = Feed::new(ALL);
     let by = |comm: &str| Sender { pid: 1, comm: comm.into() };
-    let signalled =
-        |comm: &str| What::Signalled { pid: 10, tid: 10, signal: 9, group: true, by: by(comm) };
+    let signalled = |comm: &str| Observation::Signalled {
+        pid: 10,
+        tid: 10,
+        signal: 9,
+        group: true,
+        by: by(comm),
+    };
     feed.tell(signalled("monday"));
     feed.at = BootNs(100_000 * MS);
     let later =
         Task { key: TaskKey { pid: 10, tid: 10, start: 9_000 }, ..task(10, full(7, 70, 3)) };
     let key = later.key;
-    feed.tell(What::Task(later));
+    feed.tell(Observation::Task(later));
     assert_eq!(feed.map.kill_of(&key), None);
     feed.tell(signalled("wednesday"));
     feed.tell(signalled("thursday"));
@@ -391,13 +402,13 @@ fn a_kill_of_another_process_with_this_pid_is_not_this_ones() {
 fn a_cgroup_is_asked_for_until_it_is_told() {
     let mut feed = Feed::new(ALL);
     let task = task(10, full(7, 70, 3));
-    let want = Want::Cgroup { task: task.key };
+    let want = Request::Cgroup { task: task.key };
     let key = task.key;
-    feed.tell(What::Task(task));
+    feed.tell(Observation::Task(task));
     assert!(feed.wants(0).contains(&want));
     assert!(!feed.wants(10).contains(&want));
     assert!(feed.wants(2_000).contains(&want), "the first answer was lost");
-    feed.tell(What::Cgroup { task: key, path: "/kubepods/x".into() });
+    feed.tell(Observation::Cgroup { task: key, path: "/kubepods/x".into() });
     assert!(!feed.wants(60_000).contains(&want));
 }
 
@@ -406,17 +417,17 @@ fn an_exiting_task_keeps_the_cgroup_it_had() {
     let mut feed = Feed::new(ALL);
     let task = task(10, full(7, 70, 3));
     let key = task.key;
-    feed.tell(What::Task(task));
-    feed.tell(What::Cgroup { task: key, path: "/kubepods/x".into() });
-    feed.tell(What::TaskExiting { task: key });
+    feed.tell(Observation::Task(task));
+    feed.tell(Observation::Cgroup { task: key, path: "/kubepods/x".into() });
+    feed.tell(Observation::TaskExiting { task: key });
     let look = Look {
         netns: Some(Presence::In(full(7, 70, 3))),
         cgroup: Some("/".into()),
         frozen: Some(false),
         ..Look::default()
     };
-    feed.tell(What::Look { task: key, look: Box::new(look) });
-    feed.tell(What::Cgroup { task: key, path: "/".into() });
+    feed.tell(Observation::Look { task: key, look: Box::new(look) });
+    feed.tell(Observation::Cgroup { task: key, path: "/".into() });
     assert_eq!(feed.map.task(&key).and_then(|task| task.cgroup.as_deref()), Some("/kubepods/x"));
 }
 
@@ -425,13 +436,13 @@ fn a_snapshot_that_was_not_complete_only_raises_doubt() {
     let mut feed = Feed::new(ALL);
     let task = task(10, full(7, 70, 3));
     let key = task.key;
-    feed.tell(What::Task(task));
-    let began = feed.tell(What::Began(Scope::Tasks));
-    feed.tell(What::Ended { scope: Scope::Tasks, began, complete: false });
+    feed.tell(Observation::Task(task));
+    let began = feed.tell(Observation::Began(Scope::Tasks));
+    feed.tell(Observation::Ended { scope: Scope::Tasks, began, complete: false });
     assert_eq!(feed.map.sizes().2, 1);
-    assert!(feed.wants(1).contains(&Want::Look { task: key }));
+    assert!(feed.wants(1).contains(&Request::Look { task: key }));
     let look = Look { netns: Some(Presence::Gone), ..Look::default() };
-    feed.tell(What::Look { task: key, look: Box::new(look) });
+    feed.tell(Observation::Look { task: key, look: Box::new(look) });
     assert_eq!(feed.map.sizes().2, 0);
 }
 
@@ -440,12 +451,12 @@ fn what_was_exiting_before_the_start_has_been_so_since_it_last_ran() {
     let netns = NetnsRef { cookie: Some(9), inode: Some(90), nsid: None };
     let exiting = |pid| Task { exiting: true, idle: Some(600 * MS), ..task(pid, netns) };
     let mut feed = Feed::new(Sight::default());
-    let at = feed.tell_from(Origin::Snapshot, What::Task(exiting(1)));
+    let at = feed.tell_from(Origin::Snapshot, Observation::Task(exiting(1)));
     let since = |feed: &Feed, pid| feed.map.tasks_of(pid).next().unwrap().leaving_since();
     assert_eq!(since(&feed, 1), Some(BootNs(at.0 - 600 * MS)));
     // Later its exit would have been seen.
-    let began = feed.tell(What::Began(Scope::Tasks));
-    feed.tell(What::Ended { scope: Scope::Tasks, began, complete: true });
-    let at = feed.tell_from(Origin::Snapshot, What::Task(exiting(2)));
+    let began = feed.tell(Observation::Began(Scope::Tasks));
+    feed.tell(Observation::Ended { scope: Scope::Tasks, began, complete: true });
+    let at = feed.tell_from(Origin::Snapshot, Observation::Task(exiting(2)));
     assert_eq!(since(&feed, 2), Some(at));
 }

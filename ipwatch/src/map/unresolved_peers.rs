@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Link};
 
-use super::want::Want;
+use super::request::Request;
 use super::{NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
@@ -59,7 +59,7 @@ impl NodeMap {
     }
 
     /// Asks for the other ends of links that are still unknown.
-    pub(super) fn want_strangers(&mut self, now: BootNs, wants: &mut Vec<Want>) {
+    pub(super) fn want_strangers(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         while let Some(id) = self.scheduler.next_stranger(now) {
             let Some(entry) = self.netns.get(&id) else { continue };
             let unknown: Vec<i32> =
@@ -76,7 +76,7 @@ impl NodeMap {
                 again = again.max(self.unresolved_peers.pause(id, nsid));
             }
             if !numbers.is_empty() {
-                wants.push(Want::Peers { netns: names, doors: self.doors(id), numbers });
+                wants.push(Request::Peers { netns: names, doors: self.doors(id), numbers });
             }
             if let Some(pause) = again {
                 self.scheduler.meet(id, now.plus(pause));

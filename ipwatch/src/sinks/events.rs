@@ -6,10 +6,10 @@
 //! told again as long as they hold.
 //!
 //! - `note`: what an Event says.
-//! - `teller`: the task that tells.
+//! - `recorder`: the task that tells.
 
 mod note;
-mod teller;
+mod recorder;
 #[cfg(test)]
 mod tests;
 
@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use self::note::Note;
 #[cfg(test)]
 pub(super) use self::note::message;
-use self::teller::Teller;
+use self::recorder::Recorder;
 pub use super::queue::Count;
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::{Finding, Status};
-use crate::sources::kubernetes::Door;
+use crate::sources::kubernetes::Credentials;
 
 /// Name of the sink, for metrics and `doctor`.
 pub const NAME: &str = "kubernetes_events";
@@ -71,13 +71,13 @@ pub struct Events {
 impl Events {
     /// Starts the task that tells, by this way in. `node`: what this node is called in the cluster. To be
     /// called within the runtime of tokio.
-    pub(crate) fn start(door: Door, node: String) -> Self {
+    pub(crate) fn start(door: Credentials, node: String) -> Self {
         Self::at_pace(door, node, Pace::default())
     }
 
-    fn at_pace(door: Door, node: String, pace: Pace) -> Self {
+    fn at_pace(door: Credentials, node: String, pace: Pace) -> Self {
         let shared = Arc::<Shared>::default();
-        let task = tokio::spawn(Teller::new(door, pace, Arc::clone(&shared)).run());
+        let task = tokio::spawn(Recorder::new(door, pace, Arc::clone(&shared)).run());
         Self { node, shared, task }
     }
 

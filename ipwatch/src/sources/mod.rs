@@ -10,21 +10,22 @@
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 //!
-//! What those that ask servers have in common: `errors`, `pause`, `answer`, `socket`, `grpc`, `url`,
+//! What those that ask servers have in common: `errors`, `backoff`, `body`, `socket`, `grpc`, `url`,
 //! `json`.
 
-mod answer;
 pub mod arp;
+pub(crate) mod backoff;
+mod body;
 pub mod calico;
 pub mod cni;
 mod errors;
-mod first;
 mod grpc;
+mod initial_sync;
+mod inotify;
 pub mod ipam;
 pub(crate) mod json;
 pub mod kubernetes;
 pub mod netlink;
-pub(crate) mod pause;
 pub mod probes;
 pub mod procfs;
 mod ready;
@@ -33,14 +34,13 @@ pub(crate) mod socket;
 #[cfg(test)]
 mod testing;
 mod url;
-mod watches;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-pub use self::first::First;
-pub(crate) use self::first::Unheard;
+pub use self::initial_sync::First;
+pub(crate) use self::initial_sync::Unheard;
 
 use crate::canary::Claims;
 use crate::fact::{Fact, Gate};

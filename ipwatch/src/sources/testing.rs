@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::Emit;
-use crate::fact::{Fact, What};
+use crate::fact::{Fact, Observation};
 
 /// Bounds a wait; no test depends on how long it really takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,7 +25,11 @@ impl Heard {
     }
 
     /// The first fact from now on of which `fits` makes something.
-    pub(crate) async fn until<T>(&mut self, what: &str, fits: impl Fn(&What) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(
+        &mut self,
+        what: &str,
+        fits: impl Fn(&Observation) -> Option<T>,
+    ) -> T {
         let wait = async {
             loop {
                 let batch = self.facts.recv().await.expect("the source has ended");
@@ -49,7 +53,7 @@ impl Heard {
     /// The end of the next list; whether it was complete.
     pub(crate) async fn list(&mut self) -> bool {
         self.until("the end of a list", |what| match what {
-            What::Ended { complete, .. } => Some(*complete),
+            Observation::Ended { complete, .. } => Some(*complete),
             _ => None,
         })
         .await

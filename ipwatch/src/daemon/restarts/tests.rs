@@ -37,7 +37,7 @@ impl Kept {
     }
 
     /// The next fact.
-    async fn fact(&mut self) -> What {
+    async fn fact(&mut self) -> Observation {
         let batch = tokio::time::timeout(PATIENCE, self.facts.recv()).await.expect("no fact");
         batch.expect("it runs").remove(0).what
     }
@@ -73,7 +73,7 @@ async fn a_part_that_fails_is_told_and_started_again_until_it_works() {
         is_blind: true,
     };
     assert_eq!(report, [trouble("netlink"), trouble("routes")]);
-    assert_eq!(kept.fact().await, What::Lost { count: None, calls: false });
+    assert_eq!(kept.fact().await, Observation::Lost { count: None, calls: false });
     assert_eq!(kept.starts.load(Relaxed), 5);
     kept.until(<[_]>::is_empty).await;
     assert!(kept.facts.try_recv().is_err(), "read again once");

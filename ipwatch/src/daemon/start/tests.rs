@@ -25,23 +25,27 @@ fn a_listener_that_broke_is_opened_anew_and_then_everything_is_read_again() {
             let down: Vec<_> = report.iter().map(|one| (one.source, one.is_blind)).collect();
             assert_eq!(down, ["neighbours", "netlink", "routes"].map(|name| (name, true)));
 
-            let mut until = async |what: &str, is: &dyn Fn(&What) -> bool| {
+            let mut until = async |what: &str, is: &dyn Fn(&Observation) -> bool| {
                 let mut states = 0;
                 loop {
                     let batch = tokio::time::timeout(PATIENCE, facts.recv()).await;
                     let batch = batch.unwrap_or_else(|_| panic!("never: {what}")).unwrap();
-                    let state = |fact: &&Fact| matches!(fact.what, What::Source(_));
+                    let state = |fact: &&Fact| matches!(fact.what, Observation::Source(_));
                     states += batch.iter().filter(state).count();
                     if batch.iter().any(|fact| is(&fact.what)) {
                         return states;
                     }
                 }
             };
-            let lost = |what: &What| *what == What::Lost { count: None, calls: false };
+            let lost =
+                |what: &Observation| *what == Observation::Lost { count: None, calls: false };
             assert_eq!(until("read again", &lost).await, 3, "how it stands is told once");
             ip("link add v0 type veth peer name v1");
-            until("heard", &|what| matches!(what, What::Link { link, .. } if link.name == "v0"))
-                .await;
+            until(
+                "heard",
+                &|what| matches!(what, Observation::Link { link, .. } if link.name == "v0"),
+            )
+            .await;
             assert_eq!(troubles.report(), []);
         });
     });

@@ -21,14 +21,14 @@ pub(super) fn a_del_that_takes_the_new_sandboxs_address_is_told() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
     assert_eq!(case.codes_at(1_001), [], "kubelet repeats it as a matter of course");
-    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.at(1_010, Observation::AddressGone { netns: POD, key: address() });
     case.call_ended(1_020, 500, 0);
     let [found] = case.then(1_100).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::CniDelHitsSuccessor, Some(ip(5))));
     let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
     assert!(proof[0].contains(&OLD[..12]), "{proof:?}");
     let address = Address { key: address(), scope: Some(0), flags: Some(0) };
-    case.at(1_150, What::Address { netns: POD, address });
+    case.at(1_150, Observation::Address { netns: POD, address });
     assert_eq!(case.codes_at(1_200), [], "it came back");
 }
 
@@ -76,13 +76,13 @@ fn kept(mut found: Vec<Candidate>) -> Finding {
 fn after_a_restart_a_loss_holds_until_it_is_made_good_or_its_loser_is_gone() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
-    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.at(1_010, Observation::AddressGone { netns: POD, key: address() });
     let of_address = kept(case.then(1_100));
     let holds = |case: &Case, finding| still_holds(&case.0, finding, case.0.now());
     let again = Case::reserved();
     assert!(!holds(&again, &of_address), "it came back");
     let mut again = Case::reserved();
-    again.at(1_000, What::AddressGone { netns: POD, key: address() });
+    again.at(1_000, Observation::AddressGone { netns: POD, key: address() });
     assert!(holds(&again, &of_address));
     again.source("containerd", SourceStatus::Down);
     assert!(holds(&again, &of_address), "nobody knows");
@@ -106,7 +106,7 @@ fn after_a_restart_a_loss_holds_until_it_is_made_good_or_its_loser_is_gone() {
 fn a_loss_does_not_end_by_its_age() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
-    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.at(1_010, Observation::AddressGone { netns: POD, key: address() });
     case.call_ended(1_020, 500, 0);
     case.call(7_200_000, 501, CniCommand::Add, NEW);
     assert_eq!(case.codes_at(7_200_001), [Code::CniDelHitsSuccessor]);
@@ -117,16 +117,16 @@ fn what_goes_later_or_by_its_own_del_is_not_its_doing() {
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
     case.call_ended(1_020, 500, 0);
-    case.at(3_100, What::AddressGone { netns: POD, key: address() });
+    case.at(3_100, Observation::AddressGone { netns: POD, key: address() });
     assert_eq!(case.codes_at(3_101), [], "more than two seconds later");
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
     case.call(1_001, 501, CniCommand::Del, ID);
-    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.at(1_010, Observation::AddressGone { netns: POD, key: address() });
     assert_eq!(case.codes_at(1_100), [], "its own DEL runs");
     let mut case = Case::reserved();
     del_of_old(&mut case, 1_000);
-    case.at(1_010, What::AddressGone { netns: POD, key: address() });
+    case.at(1_010, Observation::AddressGone { netns: POD, key: address() });
     case.list(1_050, not_ready());
     assert_eq!(case.codes_at(1_100), [], "it is dead");
 }
@@ -137,7 +137,7 @@ fn a_del_of_the_newest_sandbox_has_no_successor() {
     let older =
         Sandbox { id: OLD.into(), created: Some(5), pid: None, ..sandbox(Life::Alive, "Ready") };
     let newer = Sandbox { created: Some(9), ..sandbox(Life::Alive, "Ready") };
-    case.list(500, vec![What::Sandbox(newer), What::Sandbox(older)]);
+    case.list(500, vec![Observation::Sandbox(newer), Observation::Sandbox(older)]);
     case.call_for(1_000, 500, CniCommand::Del, ID, Some(pod_name()));
     assert_eq!(case.0.late_dels().count(), 0);
     del_of_old(&mut case, 1_100);
@@ -154,7 +154,7 @@ pub(super) fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
     case.call_ended(20_100, 501, 1);
     let text = "plugin type=\"bridge\" failed (delete): netlink: permission denied";
     let (container_id, command) = (ID.to_owned(), CniCommand::Del);
-    case.at(20_101, What::CniError { container_id, command, text: text.into() });
+    case.at(20_101, Observation::CniError { container_id, command, text: text.into() });
     let [found] = case.then(20_200).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
     assert!(found.evidence.iter().any(|item| item.text.contains("permission denied")));
@@ -188,7 +188,7 @@ pub(super) fn a_del_that_never_came_is_told_after_long() {
     case.list(301_000, not_ready());
     let [found] = case.then(301_500).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
-    case.at(1, What::Sight(crate::fact::Sight::default()));
+    case.at(1, Observation::Sight(crate::fact::Sight::default()));
     assert_eq!(case.codes_at(301_600), [], "calls are not seen");
 }
 
@@ -200,11 +200,11 @@ fn calls_of_other_containers_are_other_calls() {
         case.call_ended(1_100 + n * 1_000, 500, 1);
     }
     assert_eq!(case.codes_at(10_000), [], "nothing of it is left, and not for long");
-    case.at(10_000, What::Reservation(reservation(9, NEW)));
+    case.at(10_000, Observation::Reservation(reservation(9, NEW)));
     assert_eq!(case.codes_at(10_001), [Code::CniDelFailing]);
 }
 
-fn end(ifindex: u32, name: &str, peer: u32) -> What {
+fn end(ifindex: u32, name: &str, peer: u32) -> Observation {
     let link = Link {
         ifindex,
         name: name.into(),
@@ -217,7 +217,7 @@ fn end(ifindex: u32, name: &str, peer: u32) -> What {
         loopback: false,
         ..Link::default()
     };
-    What::Link { netns: HOST, link }
+    Observation::Link { netns: HOST, link }
 }
 
 #[test]
@@ -228,7 +228,7 @@ pub(super) fn a_pair_with_both_ends_on_the_node_is_an_orphan_when_it_is_old() {
     assert_eq!(case.codes_at(300_000), [], "an ADD is at work");
     let [found] = case.then(301_000).try_into().unwrap();
     assert_eq!(found.code, Code::VethOrphaned);
-    case.at(302_000, What::LinkGone { netns: HOST, ifindex: 20 });
+    case.at(302_000, Observation::LinkGone { netns: HOST, ifindex: 20 });
     assert_eq!(case.codes_at(302_001), []);
 }
 
@@ -239,7 +239,7 @@ fn pairs_of_people_and_of_pods_are_no_orphans() {
     case.at(1, end(21, "cilium_net", 20));
     case.at(1, end(30, "veth0", 31));
     case.at(1, end(31, "veth1", 30));
-    let What::Link { link, .. } = end(40, "veth1a2b3c4d", 2) else { panic!("a link") };
-    case.at(1, What::Link { netns: HOST, link: Link { peer_nsid: Some(3), ..link } });
+    let Observation::Link { link, .. } = end(40, "veth1a2b3c4d", 2) else { panic!("a link") };
+    case.at(1, Observation::Link { netns: HOST, link: Link { peer_nsid: Some(3), ..link } });
     assert_eq!(case.codes_at(3_600_000), []);
 }

@@ -10,7 +10,7 @@ impl Case {
     /// ipwatch starts, and host-local does not have the IP of a pod whose cached result names its network.
     fn unreserved(ms: u64) -> Self {
         let mut case = Self::with_runtime();
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         case.source("host-local", SourceStatus::Active);
         case.cached(5, "cbr0");
         case.range(6, 2, 254);
@@ -30,7 +30,7 @@ impl Case {
             ifname: Some("eth0".into()),
             pod: None,
         };
-        self.at(ms, What::CniBegan(call));
+        self.at(ms, Observation::CniBegan(call));
     }
 }
 
@@ -58,7 +58,7 @@ fn dels_without_end_excuse_nothing() {
     case.call_ended(119_000, 500, 0);
     assert_eq!(case.codes_at(119_001), []);
     case.call(119_010, 501, CniCommand::Del, ID);
-    let next = case.0.agenda(BootNs(119_020 * MS), &Policy::default()).next.unwrap();
+    let next = case.0.agenda(BootNs(119_020 * MS), &Thresholds::default()).next.unwrap();
     assert!(next <= BootNs(122_000 * MS), "{next:?}");
     assert_eq!(case.codes_at(122_001), [Code::IpReleasedButHeld]);
 }
@@ -95,10 +95,10 @@ fn what_stood_before_may_be_half_of_a_del_that_nobody_saw() {
     assert_eq!((found.code, found.since), (Code::IpReleasedButHeld, BootNs(2_000 * MS)));
     assert!(found.preexisting);
     let mut handed = Case::with_runtime();
-    handed.at(1, What::Sight(SEEN));
+    handed.at(1, Observation::Sight(SEEN));
     handed.source("host-local", SourceStatus::Active);
     handed.cached(5, "cbr0");
-    handed.store(2_000, vec![What::Reservation(reservation(5, NEW))]);
+    handed.store(2_000, vec![Observation::Reservation(reservation(5, NEW))]);
     assert_eq!(handed.codes_at(20_000), [], "its DEL may have run when ipwatch began");
     assert_eq!(handed.codes_at(32_001), [Code::IpConflictImminent]);
 }
@@ -107,9 +107,9 @@ fn what_stood_before_may_be_half_of_a_del_that_nobody_saw() {
 fn an_address_that_was_seen_to_come_did_not_stand_before() {
     let mut case = Case::unreserved(2_000);
     let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
-    case.at(4_000, What::AddressGone { netns: POD, key });
+    case.at(4_000, Observation::AddressGone { netns: POD, key });
     let address = Address { key, scope: Some(0), flags: Some(0) };
-    case.at(5_000, What::Address { netns: POD, address });
+    case.at(5_000, Observation::Address { netns: POD, address });
     let [found] = case.then(36_000).try_into().unwrap();
     assert_eq!((found.since, found.preexisting), (BootNs(5_000 * MS), false));
 }
@@ -152,31 +152,31 @@ fn device(ifindex: u32, kind: &str, (peer, peer_nsid): (u32, Option<i32>)) -> Li
 
 impl Case {
     fn link(&mut self, netns: NetnsRef, link: Link) {
-        self.at(3, What::Link { netns, link });
+        self.at(3, Observation::Link { netns, link });
     }
 
     /// A pod that is known, whose cached result is gone, and a member of host-local's network.
     fn with_member() -> Self {
         let mut case = Self::with_runtime();
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         case.source("host-local", SourceStatus::Active);
         case.member("cbr0");
         case.range(6, 2, 254);
-        case.store(2_000, vec![What::Reservation(reservation(6, MEMBER))]);
+        case.store(2_000, vec![Observation::Reservation(reservation(6, MEMBER))]);
         case
     }
 
     fn member(&mut self, network: &str) {
         let key = AddressKey { ifindex: 2, local: ip(6), prefix_len: 24, peer: None };
         let address = Address { key, scope: Some(0), flags: Some(0) };
-        self.at(3, What::Address { netns: NEXT, address });
+        self.at(3, Observation::Address { netns: NEXT, address });
         let task = task(TaskKey { pid: 30, tid: 30, start: 100 }, NEXT);
-        self.at(3, What::Task(task));
+        self.at(3, Observation::Task(task));
         let path = "/run/netns/cni-2";
-        self.at(3, What::Holder { netns: NEXT, holder: mount_of(path, 1, 1) });
+        self.at(3, Observation::Holder { netns: NEXT, holder: mount_of(path, 1, 1) });
         self.at(
             3,
-            What::Attachment(Attachment {
+            Observation::Attachment(Attachment {
                 container_id: MEMBER.into(),
                 ifname: "eth0".into(),
                 network: network.into(),
@@ -241,20 +241,20 @@ fn without_a_cached_result_the_bridge_says_what_range_it_is_of() {
 fn a_network_that_its_store_calls_otherwise_is_known_by_its_members() {
     let terway = |last, id| {
         let (store, network) = ("terway".into(), "eni-1".into());
-        What::Reservation(Reservation { store, network, ..reservation(last, id) })
+        Observation::Reservation(Reservation { store, network, ..reservation(last, id) })
     };
     for (own, expected) in [("terway", vec![Code::IpConflictImminent]), ("other", vec![])] {
         let mut case = Case::with_runtime();
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         case.source("terway", SourceStatus::Active);
         case.cached(5, own);
         case.member("terway");
         case.at(3_000, terway(6, MEMBER));
         case.wants(3_000);
         let scope = Scope::Reservations { store: "terway".into() };
-        case.at(4_000, What::Began(scope.clone()));
+        case.at(4_000, Observation::Began(scope.clone()));
         case.at(4_000, terway(6, MEMBER));
-        case.at(4_000, What::Ended { scope, began: BootNs(4_000 * MS), complete: true });
+        case.at(4_000, Observation::Ended { scope, began: BootNs(4_000 * MS), complete: true });
         case.at(5_000, terway(5, NEW));
         assert_eq!(case.codes_at(5_001), expected, "{own}");
     }

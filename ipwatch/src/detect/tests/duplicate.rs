@@ -29,7 +29,7 @@ fn bridge(ifindex: u32, vlan_filtering: bool) -> Link {
 
 impl Case {
     fn there(&mut self, netns: NetnsRef, link: Link) {
-        self.at(1, What::Link { netns, link });
+        self.at(1, Observation::Link { netns, link });
     }
 
     /// Containers, each with a pair to the host; `master` of the host's end.
@@ -53,7 +53,10 @@ impl Case {
         let key = AddressKey { ifindex: 2, local: ip(last), prefix_len, peer: None };
         self.at(
             ms,
-            What::Address { netns: netns(n), address: Address { key, scope: None, flags: None } },
+            Observation::Address {
+                netns: netns(n),
+                address: Address { key, scope: None, flags: None },
+            },
         );
     }
 
@@ -66,7 +69,7 @@ impl Case {
 
     /// What is found once an overlap has lasted.
     fn lasting(&self) -> Vec<Candidate> {
-        detect(&self.0, self.0.now().plus(300 * MS), &Policy::default())
+        detect(&self.0, self.0.now().plus(300 * MS), &Thresholds::default())
     }
 
     /// A store reserves the IP for nobody that is known.
@@ -84,7 +87,7 @@ impl Case {
             pod: None,
             since: None,
         };
-        self.at(1, What::Reservation(reservation));
+        self.at(1, Observation::Reservation(reservation));
         self
     }
 
@@ -121,7 +124,7 @@ pub(super) fn two_on_one_bridge_are_told_once_it_hurts() {
     again.has(2_000, 1, 9, 24);
     assert_eq!(again.twice()[0].key, found.key);
     let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
-    case.at(3_000, What::AddressGone { netns: netns(1), key });
+    case.at(3_000, Observation::AddressGone { netns: netns(1), key });
     assert_eq!(case.lasting(), []);
 }
 
@@ -130,16 +133,16 @@ fn which_came_second_is_not_said_when_nobody_saw() {
     let mut case = Case::on_one_bridge();
     for n in [1, 2] {
         let scope = crate::fact::Scope::Addresses { netns: netns(n) };
-        case.at(900, What::Began(scope.clone()));
+        case.at(900, Observation::Began(scope.clone()));
         case.has(900, n, 9, 24);
-        case.at(900, What::Ended { scope, began: BootNs(900 * MS), complete: true });
+        case.at(900, Observation::Ended { scope, began: BootNs(900 * MS), complete: true });
     }
     let [found] = case.twice().try_into().unwrap();
     assert!(found.impact.as_str().contains("came at an unknown time"), "{}", found.impact);
     let mut seen = Case::on_one_bridge();
     seen.has(500, 1, 9, 24);
     let scope = crate::fact::Scope::Addresses { netns: netns(2) };
-    seen.at(900, What::Began(scope));
+    seen.at(900, Observation::Began(scope));
     seen.has(900, 2, 9, 24);
     let [found] = seen.twice().try_into().unwrap();
     assert_eq!(found.subject.netns.unwrap().cookie, netns(1).cookie, "it was seen to come");
@@ -152,8 +155,8 @@ fn the_newer_one_is_ended_only_where_it_is_known() {
         let mut case = Case::on_one_bridge();
         case.has(500, 1, 9, 24);
         let path = "/run/netns/cni-2";
-        case.at(800, What::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
-        case.at(810, What::Began(crate::fact::Scope::Addresses { netns: netns(2) }));
+        case.at(800, Observation::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
+        case.at(810, Observation::Began(crate::fact::Scope::Addresses { netns: netns(2) }));
         case.has(810, 2, 9, 24);
         assert_eq!(case.twice().len(), 1, "its sandbox is not known yet");
         let (id, netns_path) = ("b".repeat(64), Some(path.to_owned()));
@@ -164,7 +167,7 @@ fn the_newer_one_is_ended_only_where_it_is_known() {
         });
         let made =
             Sandbox { id, pod, created, netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
-        case.at(850, What::Sandbox(made));
+        case.at(850, Observation::Sandbox(made));
         case.wants(901);
         let [found] = case.twice().try_into().unwrap();
         let ends =
@@ -203,7 +206,7 @@ fn a_second_holder_that_is_made_anew_is_the_same_finding() {
     let mut case = Case::containers((1..=3).map(|n| (n, Some(5)))).both();
     let first = case.twice();
     let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
-    case.at(3_000, What::AddressGone { netns: netns(2), key });
+    case.at(3_000, Observation::AddressGone { netns: netns(2), key });
     assert_eq!(case.twice(), []);
     case.has(4_000, 3, 9, 24);
     let again = case.twice();
@@ -239,7 +242,7 @@ fn vlans_keep_them_apart_or_not() {
     assert_eq!(case.lasting(), [], "not told of");
     let vlan = |case: &mut Case, n: u32, id: u16| {
         let vlans = vec![Vlans { first: id, last: id, pvid: true, untagged: true }];
-        case.at(3_000, What::Vlans { netns: HOST, ifindex: 100 + n, vlans });
+        case.at(3_000, Observation::Vlans { netns: HOST, ifindex: 100 + n, vlans });
     };
     vlan(&mut case, 1, 10);
     vlan(&mut case, 2, 20);
@@ -257,12 +260,12 @@ fn addresses_that_nobody_gets_an_answer_from_do_not_count() {
             let key = AddressKey { ifindex: 2, local, prefix_len: 64, peer: None };
             let flags = Some(if n == 1 { 0x80 } else { flags });
             let address = Address { key, scope: Some(0), flags };
-            case.at(1_000 + u64::from(n), What::Address { netns: netns(n), address });
+            case.at(1_000 + u64::from(n), Observation::Address { netns: netns(n), address });
         }
         assert_eq!(case.twice().len(), count, "{flags:x}");
     }
     let mut case = Case::on_one_bridge().both();
-    case.at(2_500, What::NetnsDying { netns: netns(1) });
+    case.at(2_500, Observation::NetnsDying { netns: netns(1) });
     assert_eq!(case.lasting(), [], "it is being torn down");
 }
 
@@ -278,7 +281,7 @@ fn link_local_addresses_and_far_ends_are_nobodys() {
             let local = local.parse().unwrap();
             let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer };
             let address = Address { key, scope: Some(0), flags: Some(0x80) };
-            case.at(1_000, What::Address { netns: netns(n), address });
+            case.at(1_000, Observation::Address { netns: netns(n), address });
         }
     }
     assert_eq!(case.lasting(), []);
@@ -303,15 +306,18 @@ fn a_gateway_that_is_the_same_on_every_bridge_is_one() {
             case.there(netns(n), Link { master: Some(7), ..veth(2, 100 + n, Some(0)) });
             let key = AddressKey { ifindex: 7, local: ip(1), prefix_len: 24, peer: None };
             let address = Address { key, scope: Some(0), flags: Some(0x80) };
-            case.at(1_000, What::Address { netns: netns(n), address });
+            case.at(1_000, Observation::Address { netns: netns(n), address });
         }
         assert_eq!(case.twice().len(), count);
     }
 }
 
-fn route(last: u8, table: u32, ifindex: u32) -> What {
+fn route(last: u8, table: u32, ifindex: u32) -> Observation {
     let key = RouteKey { to: ip(last), prefix_len: 32, table, priority: 0 };
-    What::Route { netns: HOST, route: Route { key, hops: vec![Hop { ifindex, gateway: None }] } }
+    Observation::Route {
+        netns: HOST,
+        route: Route { key, hops: vec![Hop { ifindex, gateway: None }] },
+    }
 }
 
 #[test]
@@ -362,26 +368,26 @@ fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
         case.there(outer, bridge(3, false));
         case.there(outer, Link { master: Some(3), ..veth(4, 2, Some(1)) });
         case.there(inner, veth(2, 4, Some(0)));
-        case.at(1, What::PeerNetns { netns: outer, nsid: 1, peer: inner });
-        case.at(1, What::PeerNetns { netns: inner, nsid: 0, peer: outer });
+        case.at(1, Observation::PeerNetns { netns: outer, nsid: 1, peer: inner });
+        case.at(1, Observation::PeerNetns { netns: inner, nsid: 0, peer: outer });
         for (netns, ifindex, last) in [(outer, 3, 1), (inner, 2, 2)] {
             let local = Ipv4Addr::new(172, 17, 0, last).into();
             let key = AddressKey { ifindex, local, prefix_len: 16, peer: None };
             let address = Address { key, scope: Some(0), flags: Some(0x80) };
-            case.at(1_000, What::Address { netns, address });
+            case.at(1_000, Observation::Address { netns, address });
         }
     }
     assert_eq!(case.lasting(), []);
     // They are known: two on one of these bridges would be told.
     case.there(netns(1), Link { master: Some(3), ..veth(6, 2, Some(2)) });
     case.there(netns(3_000), veth(2, 6, None));
-    case.at(1, What::PeerNetns { netns: netns(1), nsid: 2, peer: netns(3_000) });
+    case.at(1, Observation::PeerNetns { netns: netns(1), nsid: 2, peer: netns(3_000) });
     case.there(netns(3_000), veth(2, 6, Some(0)));
-    case.at(1, What::PeerNetns { netns: netns(3_000), nsid: 0, peer: netns(1) });
+    case.at(1, Observation::PeerNetns { netns: netns(3_000), nsid: 0, peer: netns(1) });
     let local = Ipv4Addr::new(172, 17, 0, 2).into();
     let key = AddressKey { ifindex: 2, local, prefix_len: 16, peer: None };
     let address = Address { key, scope: Some(0), flags: Some(0x80) };
-    case.at(1_001, What::Address { netns: netns(3_000), address });
+    case.at(1_001, Observation::Address { netns: netns(3_000), address });
     assert_eq!(case.twice().len(), 1);
 }
 
@@ -421,9 +427,9 @@ fn it_follows_from_having_been_handed_out() {
 #[test]
 fn without_netlink_nothing_is_over() {
     let mut case = Case::on_one_bridge().both();
-    assert!(!blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+    assert!(!blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate));
     case.source("netlink", SourceStatus::Down);
-    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+    assert!(blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate));
 }
 
 #[test]
@@ -432,9 +438,9 @@ pub(super) fn the_hosts_own_ip_counts() {
     case.has(1_000, 1, 9, 24);
     let key = AddressKey { ifindex: 5, local: ip(9), prefix_len: 24, peer: None };
     let address = Address { key, scope: None, flags: None };
-    case.at(2_000, What::Address { netns: HOST, address });
+    case.at(2_000, Observation::Address { netns: HOST, address });
     assert_eq!(case.twice().len(), 1, "a pod has the bridge's own");
-    case.at(3_000, What::AddressGone { netns: HOST, key });
+    case.at(3_000, Observation::AddressGone { netns: HOST, key });
     assert_eq!(case.twice(), []);
 }
 
@@ -442,13 +448,13 @@ pub(super) fn the_hosts_own_ip_counts() {
 fn what_was_not_told_since_events_were_lost_may_be_gone() {
     let mut case = Case::on_one_bridge();
     case.has(1_000, 1, 9, 24);
-    case.at(1_500, What::Lost { count: None, calls: true });
+    case.at(1_500, Observation::Lost { count: None, calls: true });
     case.has(2_000, 2, 9, 24);
     assert_eq!(case.twice(), [], "the first one's end may be what was lost");
     case.has(3_000, 1, 9, 24);
     assert_eq!(case.twice().len(), 1, "it was read again");
-    case.at(4_000, What::Lost { count: None, calls: true });
-    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate));
+    case.at(4_000, Observation::Lost { count: None, calls: true });
+    assert!(blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate));
 }
 
 #[test]
@@ -458,7 +464,8 @@ fn what_two_share_hides_nothing_of_others_and_is_not_over() {
         case.has(1_000, 1, last, 24);
         case.has(2_000, 2, last, 24);
     }
-    let is_blind = |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::IpDuplicate);
+    let is_blind =
+        |case: &Case| blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate);
     assert_eq!((case.twice().len(), is_blind(&case)), (16, false));
     for (n, ms) in [(1, 1_000), (2, 2_000)] {
         case.has(ms, n, 26, 24);
@@ -475,7 +482,7 @@ fn two_that_answer_follow_from_the_two_that_have_the_ip_and_from_no_others() {
     let answers = |case: &mut Case, ifindex: u32, macs: [u8; 2]| {
         for n in macs {
             let claim = Claim { ifindex, ip: ip(9), mac: mac(n), kind: ClaimKind::Reply };
-            case.at(5_000, What::Claimed { netns: HOST, claim });
+            case.at(5_000, Observation::Claimed { netns: HOST, claim });
         }
         let found = case.then(5_001);
         let twice = found.iter().find(|one| one.code == Code::IpDuplicate).unwrap();
@@ -501,7 +508,7 @@ fn two_that_answer_follow_from_the_two_that_have_the_ip_and_from_no_others() {
 fn an_overlap_of_a_moment_is_not_told_and_a_longer_one_is_when_the_clock_says_so() {
     let mut case = Case::on_one_bridge().both();
     assert_eq!(case.then(2_299), []);
-    let next = case.0.agenda(BootNs(2_000 * MS), &Policy::default()).next;
+    let next = case.0.agenda(BootNs(2_000 * MS), &Thresholds::default()).next;
     assert!(next.is_some_and(|next| next <= BootNs(2_300 * MS)), "{next:?}");
     assert_eq!(case.then(2_300).len(), 1);
 }
@@ -515,10 +522,10 @@ fn without_a_witness_it_is_information_and_raises_nothing() {
     assert_eq!(found[0].severity, Severity::Critical, "a store");
     let mut case = Case::on_one_bridge().both();
     let path = "/run/netns/cni-2";
-    case.at(2_000, What::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
+    case.at(2_000, Observation::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
     let (id, netns_path) = ("b".repeat(64), Some(path.to_owned()));
     let made = Sandbox { id, netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
-    case.at(2_000, What::Sandbox(made));
+    case.at(2_000, Observation::Sandbox(made));
     case.wants(2_001);
     assert_eq!(case.twice()[0].severity, Severity::Critical, "a runtime");
 }
@@ -528,10 +535,10 @@ fn a_reservation_for_another_netns_is_no_witness() {
     let mut case = Case::on_one_bridge().both().witnessed(9);
     assert_eq!(case.twice()[0].severity, Severity::Critical);
     let (path, id) = ("/run/netns/cni-3", "c".repeat(64));
-    case.at(2_000, What::Holder { netns: POD, holder: mount_of(path, 1, 1) });
+    case.at(2_000, Observation::Holder { netns: POD, holder: mount_of(path, 1, 1) });
     let netns_path = Some(path.to_owned());
     let made = Sandbox { id: id.clone(), netns_path, pid: None, ..sandbox(Life::Alive, "Ready") };
-    case.at(2_000, What::Sandbox(made));
+    case.at(2_000, Observation::Sandbox(made));
     let known = case.0.reservations().next().unwrap();
     let reservation = crate::fact::Reservation {
         store: known.store.to_string(),
@@ -543,7 +550,7 @@ fn a_reservation_for_another_netns_is_no_witness() {
         pod: None,
         since: None,
     };
-    case.at(2_001, What::Reservation(reservation));
+    case.at(2_001, Observation::Reservation(reservation));
     case.wants(2_002);
     assert_eq!(case.twice()[0].severity, Severity::Info);
 }
@@ -554,9 +561,9 @@ fn a_cgroup_is_a_witness_only_where_root_made_it() {
     let severity = |slice: &str| {
         let mut case = Case::on_one_bridge().both();
         let key = TaskKey { pid: 77, tid: 77, start: 100 };
-        case.at(2, What::Task(task(key, netns(2))));
+        case.at(2, Observation::Task(task(key, netns(2))));
         let path = format!("/{slice}/docker-{}.scope", "d".repeat(64));
-        case.at(3, What::Cgroup { task: key, path });
+        case.at(3, Observation::Cgroup { task: key, path });
         case.wants(2_001);
         case.twice()[0].severity
     };

@@ -35,12 +35,12 @@ fn endpoint(store: &str, pod: &str, container: Option<&str>) -> Endpoint {
     }
 }
 
-fn gone(store: &str) -> What {
-    What::EndpointGone { store: store.into(), key: KEY.into() }
+fn gone(store: &str) -> Observation {
+    Observation::EndpointGone { store: store.into(), key: KEY.into() }
 }
 
-fn alive() -> Vec<What> {
-    vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]
+fn alive() -> Vec<Observation> {
+    vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]
 }
 
 impl Case {
@@ -54,11 +54,11 @@ impl Case {
     /// The same before its datastore has said anything.
     fn unlisted(store: &str) -> Self {
         let mut case = Self::with_runtime();
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
-        case.at(2, What::Link { netns: HOST, link: Link { name: DEVICE.into(), ..end } });
+        case.at(2, Observation::Link { netns: HOST, link: Link { name: DEVICE.into(), ..end } });
         let eth0 = Link { peer: Some(CALI), peer_nsid: Some(0), ..link(2, "veth", A) };
-        case.at(2, What::Link { netns: POD, link: eth0 });
+        case.at(2, Observation::Link { netns: POD, link: eth0 });
         case.at(2, route(HOST, IP, 32, Hop { ifindex: CALI, gateway: None }));
         let gateway = Some(Ipv4Addr::from(GATEWAY).into());
         case.at(2, route(POD, [0; 4], 0, Hop { ifindex: 2, gateway }));
@@ -70,16 +70,16 @@ impl Case {
     /// A list of a datastore.
     fn endpoints(&mut self, ms: u64, store: &str, all: Vec<Endpoint>, complete: bool) {
         let scope = || Scope::Endpoints { store: store.into() };
-        self.at(ms, What::Began(scope()));
-        all.into_iter().for_each(|one| self.at(ms, What::Endpoint(one)));
-        self.at(ms, What::Ended { scope: scope(), began: BootNs(ms * MS), complete });
+        self.at(ms, Observation::Began(scope()));
+        all.into_iter().for_each(|one| self.at(ms, Observation::Endpoint(one)));
+        self.at(ms, Observation::Ended { scope: scope(), began: BootNs(ms * MS), complete });
         self.wants(ms);
     }
 
     /// What is found once its runtime has said again that the pod lives, and its datastore that this is all.
     fn settled(&mut self, ms: u64) -> Vec<Candidate> {
         for store in ["calico", "kubernetes"] {
-            self.at(ms, What::EndpointsConfirmed { store: store.into() });
+            self.at(ms, Observation::EndpointsConfirmed { store: store.into() });
         }
         self.list(ms, alive());
         let mut found = self.then(ms + 1);
@@ -120,19 +120,19 @@ pub(super) fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
     }
     let [again] = case.settled(112_000).try_into().unwrap();
     assert!((again.key == found.key) && again.observed > found.observed, "a second look");
-    case.at(120_000, What::Endpoint(endpoint("calico", "api-0", Some(ID))));
+    case.at(120_000, Observation::Endpoint(endpoint("calico", "api-0", Some(ID))));
     case.well(140_000, "it came back");
 }
 
 #[test]
 pub(super) fn an_endpoint_that_names_another_container_is_not_its_own() {
     let mut case = Case::wired("calico");
-    case.at(100_000, What::Endpoint(endpoint("calico", "api-0", Some(OLD))));
+    case.at(100_000, Observation::Endpoint(endpoint("calico", "api-0", Some(OLD))));
     let [found] = case.settled(111_000).try_into().unwrap();
     assert!(
         text(&found).contains("is another's") && text(&found).contains("container bb4c1b2a9d7e")
     );
-    case.at(120_000, What::Endpoint(endpoint("calico", "api-0", None)));
+    case.at(120_000, Observation::Endpoint(endpoint("calico", "api-0", None)));
     case.well(140_000, "it names none");
 }
 
@@ -151,11 +151,11 @@ pub(super) fn what_the_api_server_says_of_a_pod_is_no_page() {
     let mut case = Case::wired("kubernetes");
     case.at(50_000, gone("kubernetes"));
     case.well(80_000, "the API server does not have this pod");
-    case.at(81_000, What::Pod(pod.clone()));
+    case.at(81_000, Observation::Pod(pod.clone()));
     let [found] = case.settled(111_000).try_into().unwrap();
     assert_eq!(found.severity, Severity::Warning);
     assert!(text(&found).contains("no Calico address in its annotations"));
-    case.at(112_000, What::Pod(Pod { deletion: Some(7), ..pod }));
+    case.at(112_000, Observation::Pod(Pod { deletion: Some(7), ..pod }));
     case.well(113_000, "it is being deleted");
 }
 
@@ -174,24 +174,27 @@ fn each_innocent_lookalike_is_left_alone() {
     let mut case = Case::wired("calico");
     case.at(100_000, gone("calico"));
     let newer = Sandbox { id: OLD.into(), pid: None, ..sandbox(Life::Alive, "Ready") };
-    case.at(100_001, What::Sandbox(newer));
+    case.at(100_001, Observation::Sandbox(newer));
     let both = |case: &mut Case| {
         let other = Sandbox { id: OLD.into(), pid: None, ..sandbox(Life::Alive, "Ready") };
-        case.list(140_000, [alive(), vec![What::Sandbox(other)]].concat());
+        case.list(140_000, [alive(), vec![Observation::Sandbox(other)]].concat());
         case.codes_at(140_001)
     };
     assert_eq!(both(&mut case), [], "which of the two counts nobody knows");
 
     let mut case = Case::wired("calico");
     let plain = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
-    case.at(50, What::Link { netns: HOST, link: Link { name: "eni12345678901".into(), ..plain } });
+    case.at(
+        50,
+        Observation::Link { netns: HOST, link: Link { name: "eni12345678901".into(), ..plain } },
+    );
     case.at(100_000, gone("calico"));
     case.well(140_000, "a device of the VPC CNI");
 
     let mut case = Case::wired("calico");
     case.at(100_000, gone("calico"));
     let host_network = Sandbox { host_network: true, ..sandbox(Life::Alive, "Ready") };
-    case.list(140_000, vec![What::Sandbox(host_network)]);
+    case.list(140_000, vec![Observation::Sandbox(host_network)]);
     assert_eq!(case.codes_at(140_001), [], "on the node's own network");
 
     let mut case = Case::wired("calico");
@@ -206,7 +209,7 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     case.at(100_000, gone("calico"));
     assert_eq!(case.settled(111_000).len(), 1);
     let is_blind =
-        |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::EndpointMissing);
+        |case: &Case| blind(&case.0, &Thresholds::default()).contains(&Code::EndpointMissing);
     assert!(!is_blind(&case));
     case.source("calico", SourceStatus::Down);
     case.well(112_000, "it does not answer");
@@ -227,7 +230,7 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     let mut case = Case::with_runtime();
     case.source("calico", SourceStatus::Down);
     assert!(!is_blind(&case), "nobody is going to tell of endpoints: of blocks, maybe");
-    case.at(20, What::Began(Scope::Endpoints { store: "calico".into() }));
+    case.at(20, Observation::Began(Scope::Endpoints { store: "calico".into() }));
     assert!(is_blind(&case), "it has been silent since the start");
 }
 
@@ -235,20 +238,20 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
 fn the_runtime_is_asked_right_after_the_datastores_word() {
     let mut case = Case::wired("calico");
     case.at(100_000, gone("calico"));
-    let ask = Want::Runtime { runtime: "containerd".into() };
+    let ask = Request::Runtime { runtime: "containerd".into() };
     assert!(case.wants(110_000).contains(&ask));
     case.list(110_100, alive());
     assert!(case.wants(115_100).contains(&ask), "a second time");
     case.list(115_200, alive());
     assert!(!case.wants(130_000).contains(&ask));
-    case.at(131_000, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(131_000, Observation::EndpointsConfirmed { store: "calico".into() });
     assert!(case.wants(131_001).contains(&ask), "its word is older than the datastore's");
     case.list(131_100, alive());
     assert_eq!(case.codes_at(131_101), [Code::EndpointMissing]);
     // Not with each word of the datastore's for as long as it stands.
-    case.at(400_000, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(400_000, Observation::EndpointsConfirmed { store: "calico".into() });
     case.list(400_100, alive());
-    case.at(402_000, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(402_000, Observation::EndpointsConfirmed { store: "calico".into() });
     assert!(!case.wants(402_001).contains(&ask));
 }
 
@@ -258,18 +261,18 @@ fn the_datastore_too_must_have_said_so_since() {
     case.at(100_000, gone("calico"));
     case.list(111_000, alive());
     assert_eq!(case.codes_at(111_001), [], "it has said nothing since: its answer may hang");
-    case.at(111_002, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(111_002, Observation::EndpointsConfirmed { store: "calico".into() });
     assert_eq!(case.codes_at(111_003), [Code::EndpointMissing]);
 }
 
 #[test]
 fn what_is_listed_anew_is_not_known_meanwhile() {
     let mut case = Case::wired("calico");
-    case.at(100_000, What::Began(Scope::Endpoints { store: "calico".into() }));
+    case.at(100_000, Observation::Began(Scope::Endpoints { store: "calico".into() }));
     case.at(100_001, gone("calico"));
     case.well(140_000, "the list is not over");
     let scope = Scope::Endpoints { store: "calico".into() };
-    case.at(150_000, What::Ended { scope, began: BootNs(100_000 * MS), complete: true });
+    case.at(150_000, Observation::Ended { scope, began: BootNs(100_000 * MS), complete: true });
     case.well(159_000, "what came after the list began may still be on its way");
     assert_eq!(case.settled(161_000).len(), 1);
 }
@@ -282,7 +285,7 @@ fn one_that_answers_again_is_given_time_to_tell() {
     case.well(200_000, "it is down");
     let status = SourceStatus::Active;
     let source = Source { name: "calico".into(), status, detail: String::new() };
-    case.at(200_000, What::Source(source));
+    case.at(200_000, Observation::Source(source));
     case.well(200_001, "it has just come back");
     assert_eq!(case.settled(211_000).len(), 1);
 }
@@ -290,7 +293,7 @@ fn one_that_answers_again_is_given_time_to_tell() {
 #[test]
 fn only_a_datastore_of_ours_keeps_a_late_del_open() {
     let is_blind =
-        |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::CniDelHitsSuccessor);
+        |case: &Case| blind(&case.0, &Thresholds::default()).contains(&Code::CniDelHitsSuccessor);
     let mut case = Case::unlisted("calico");
     case.endpoints(21, "calico", Vec::new(), true);
     assert!(!is_blind(&case), "it never had one of this node");
@@ -305,7 +308,7 @@ pub(super) fn an_endpoint_whose_pod_is_gone_is_context() {
     let stale = Endpoint { device: None, ..endpoint("calico", "old-1", Some(OLD)) };
     let of = |cached: bool| {
         let mut case = Case::wired("calico");
-        case.at(50, What::Endpoint(stale.clone()));
+        case.at(50, Observation::Endpoint(stale.clone()));
         if cached {
             let pod = Some(crate::fact::PodName { name: "old-1".into(), ..pod_name() });
             let attachment = Attachment {
@@ -314,7 +317,7 @@ pub(super) fn an_endpoint_whose_pod_is_gone_is_context() {
                 ips: Vec::new(),
                 ..super::silence::attachment()
             };
-            case.at(50, What::Attachment(attachment));
+            case.at(50, Observation::Attachment(attachment));
         }
         case
     };
@@ -326,7 +329,7 @@ pub(super) fn an_endpoint_whose_pod_is_gone_is_context() {
     let mut other = of(false);
     other.well(600_000, "it may be that of another node that had this name");
     let device = Endpoint { device: Some(DEVICE.into()), ..stale.clone() };
-    case.at(302_000, What::Endpoint(device));
+    case.at(302_000, Observation::Endpoint(device));
     case.well(700_000, "its device is there");
 }
 
@@ -357,29 +360,30 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
         device: Some(device(n)),
         ..endpoint("calico", &named(n), Some(&id(n)))
     };
-    let living =
-        || alive().into_iter().chain((0..PODS).map(|n| What::Sandbox(sandbox_of(n)))).collect();
+    let living = || {
+        alive().into_iter().chain((0..PODS).map(|n| Observation::Sandbox(sandbox_of(n)))).collect()
+    };
     let mut case = Case::unlisted("calico");
     case.0.1.get_mut().steps = Steps::Asked;
     for n in 0..PODS {
         let path = format!("/run/netns/many-{n}");
-        case.at(5, What::Holder { netns: netns(n), holder: mount_of(&path, 1, 1) });
+        case.at(5, Observation::Holder { netns: netns(n), holder: mount_of(&path, 1, 1) });
         let end = Link { peer: Some(2), peer_nsid: netns(n).nsid, ..link(1_000 + n, "veth", B) };
-        case.at(5, What::Link { netns: HOST, link: Link { name: device(n), ..end } });
+        case.at(5, Observation::Link { netns: HOST, link: Link { name: device(n), ..end } });
         let eth0 = Link { peer: Some(1_000 + n), peer_nsid: Some(0), ..link(2, "veth", A) };
-        case.at(5, What::Link { netns: netns(n), link: eth0 });
+        case.at(5, Observation::Link { netns: netns(n), link: eth0 });
         let [_, _, high, low] = n.to_be_bytes();
         let local = Ipv4Addr::from([10, 1, high, low]).into();
         let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer: None };
         let address = Address { key, scope: Some(0), flags: Some(0) };
-        case.at(5, What::Address { netns: netns(n), address });
+        case.at(5, Observation::Address { netns: netns(n), address });
     }
     case.list(12, living());
     let all = (0..PODS).map(has).chain([endpoint("calico", "api-0", Some(ID))]);
     case.endpoints(13, "calico", all.collect(), true);
     let lost = || (0..PODS).filter(|n| n % 10 != 0);
     for n in lost() {
-        case.at(100_000, What::EndpointGone { store: "calico".into(), key: has(n).key });
+        case.at(100_000, Observation::EndpointGone { store: "calico".into(), key: has(n).key });
     }
     case.list(111_000, living());
     let counted = |case: &mut Case, ms| {
@@ -388,7 +392,7 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
         found
     };
     assert_eq!(counted(&mut case, 111_001), [], "the datastore has said nothing since");
-    case.at(111_002, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(111_002, Observation::EndpointsConfirmed { store: "calico".into() });
     let found = counted(&mut case, 111_003);
     let proofs: BTreeMap<String, String> = found
         .iter()
@@ -409,7 +413,7 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
 pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     let mut case = Case::wired("calico");
     let reservation = |id: Option<&str>, pod: &str| {
-        What::Reservation(Reservation {
+        Observation::Reservation(Reservation {
             store: "calico".into(),
             network: String::new(),
             key: "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26/5".into(),
@@ -426,10 +430,10 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     };
     case.at(20, reservation(None, "api-0"));
     let scope = Scope::Reservations { store: "calico".into() };
-    case.at(20, What::Ended { scope, began: BootNs(19 * MS), complete: true });
+    case.at(20, Observation::Ended { scope, began: BootNs(19 * MS), complete: true });
     case.at(
         30,
-        What::Neighbour { netns: HOST, neighbour: neighbour(CALI, IP, Some(A), REACHABLE) },
+        Observation::Neighbour { netns: HOST, neighbour: neighbour(CALI, IP, Some(A), REACHABLE) },
     );
     assert_eq!(case.codes_at(90_000), []);
 
@@ -443,14 +447,17 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
         table: 254,
         priority: 0,
     };
-    case.at(100_100, What::RouteGone { netns: HOST, key, hops: Vec::new() });
-    case.at(100_500, What::Neighbour { netns: POD, neighbour: neighbour(2, GATEWAY, None, 0x01) });
+    case.at(100_100, Observation::RouteGone { netns: HOST, key, hops: Vec::new() });
+    case.at(
+        100_500,
+        Observation::Neighbour { netns: POD, neighbour: neighbour(2, GATEWAY, None, 0x01) },
+    );
     let first = case.then(100_600);
     let [first] = first.try_into().unwrap();
     assert_eq!(first.code, Code::CniDelHitsSuccessor, "at the DEL itself");
     assert!(text(&first).contains("calico: calico let go of the endpoint of sandbox 8f4c1b2a9d7e"));
 
-    case.at(110_999, What::EndpointsConfirmed { store: "calico".into() });
+    case.at(110_999, Observation::EndpointsConfirmed { store: "calico".into() });
     case.list(111_000, alive());
     let found = case.then(111_001);
     let codes: Vec<Code> = found.iter().map(|one| one.code).collect();
@@ -462,17 +469,17 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     // Its IP is free in the store too, and another pod on this node is given it: the second ARP entry.
     case.at(120_000, reservation(None, "next-0"));
     let end = Link { peer: Some(2), peer_nsid: OTHER.nsid, ..link(19, "veth", B) };
-    case.at(120_001, What::Link { netns: HOST, link: end });
+    case.at(120_001, Observation::Link { netns: HOST, link: end });
     let eth0 = Link { peer: Some(19), peer_nsid: Some(0), ..link(2, "veth", B) };
-    case.at(120_001, What::Link { netns: OTHER, link: eth0 });
+    case.at(120_001, Observation::Link { netns: OTHER, link: eth0 });
     let local = Ipv4Addr::from(IP).into();
     let key = AddressKey { ifindex: 2, local, prefix_len: 32, peer: None };
     let address = Address { key, scope: Some(0), flags: Some(0) };
-    case.at(120_002, What::Address { netns: OTHER, address });
+    case.at(120_002, Observation::Address { netns: OTHER, address });
     case.at(120_003, route(HOST, IP, 32, Hop { ifindex: 19, gateway: None }));
     case.at(
         120_004,
-        What::Neighbour { netns: HOST, neighbour: neighbour(19, IP, Some(B), REACHABLE) },
+        Observation::Neighbour { netns: HOST, neighbour: neighbour(19, IP, Some(B), REACHABLE) },
     );
     case.list(140_000, alive());
     let codes: Vec<Code> = case.then(140_001).iter().map(|one| one.code).collect();
@@ -485,7 +492,7 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
 #[test]
 pub(super) fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never() {
     let reservation = |ordinal: u8, container: Option<String>| {
-        What::Reservation(Reservation {
+        Observation::Reservation(Reservation {
             store: "calico".into(),
             network: "k8s-pod-network".into(),
             key: format!("ipamblocks/10-0-0-0-26/{ordinal}"),
@@ -500,19 +507,19 @@ pub(super) fn a_handle_of_a_dead_pod_of_this_node_has_leaked_and_a_tunnel_never(
     let mut case = Case::wired("calico");
     case.source("cni", SourceStatus::Active);
     let scope = || Scope::Reservations { store: "calico".into() };
-    case.at(20, What::Began(scope()));
+    case.at(20, Observation::Began(scope()));
     case.at(20, reservation(0, None));
     case.at(20, reservation(5, Some(ID.to_owned())));
     case.at(20, reservation(6, Some(id(6))));
     case.at(20, reservation(7, Some(id(7))));
-    case.at(20, What::Ended { scope: scope(), began: BootNs(20 * MS), complete: true });
+    case.at(20, Observation::Ended { scope: scope(), began: BootNs(20 * MS), complete: true });
     let cached = |n| Attachment {
         container_id: id(n),
         ips: vec![(super::ipam::ip(n), 32)],
         pod: None,
         ..super::silence::attachment()
     };
-    case.at(21, What::Attachment(cached(6)));
+    case.at(21, Observation::Attachment(cached(6)));
     for ms in [100_000, 400_000, 401_000] {
         case.list(ms, alive());
     }
@@ -547,6 +554,6 @@ fn after_a_restart_a_lost_endpoint_holds_until_it_is_there_again() {
     assert!(!holds(&again), "it is there");
     again.at(1_000, gone("calico"));
     assert!(holds(&again));
-    again.at(1_100, What::Endpoint(endpoint("calico", "api-0", Some(OLD))));
+    again.at(1_100, Observation::Endpoint(endpoint("calico", "api-0", Some(OLD))));
     assert!(holds(&again), "it is another's");
 }

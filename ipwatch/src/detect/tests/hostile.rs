@@ -23,8 +23,8 @@ use crate::sinks::tests::opened;
 #[derive(Debug, Clone)]
 pub(crate) enum Line {
     Fact(Box<Fact>),
-    Agenda(BootNs, Policy),
-    Detect(BootNs, Policy),
+    Agenda(BootNs, Thresholds),
+    Detect(BootNs, Thresholds),
 }
 
 thread_local! {
@@ -115,9 +115,9 @@ const CASES: &[fn()] = &[
 fn hangs(look: Look) {
     let mut case = Case::pod();
     case.killed(1_000);
-    case.at(1_001, What::TaskExiting { task: KEY });
+    case.at(1_001, Observation::TaskExiting { task: KEY });
     case.look(6_100, look);
-    assert_eq!(detect(&case.0, BootNs(6_100 * MS), &Policy::default()).len(), 1);
+    assert_eq!(detect(&case.0, BootNs(6_100 * MS), &Thresholds::default()).len(), 1);
 }
 
 fn mounted(fs_type: &str, source: &str) -> FileSystem {
@@ -153,10 +153,10 @@ fn frozen() {
 /// A sandbox that its runtime has forgotten, with a task that is frozen and one that is not.
 fn forgotten() {
     let mut case = Case::with_runtime();
-    let alive = || vec![What::Sandbox(sandbox(Life::Alive, "Ready"))];
+    let alive = || vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))];
     case.list(10, alive());
     case.wants(10);
-    case.at(20, What::Cgroup { task: KEY, path: "/kubepods/podcgroup".into() });
+    case.at(20, Observation::Cgroup { task: KEY, path: "/kubepods/podcgroup".into() });
     case.look(
         21,
         Look {
@@ -171,7 +171,7 @@ fn forgotten() {
         case.list(ms, Vec::new());
         case.wants(ms);
     }
-    let found = detect(&case.0, BootNs(121_000 * MS), &Policy::default());
+    let found = detect(&case.0, BootNs(121_000 * MS), &Thresholds::default());
     assert!(found.iter().any(|one| one.code == Code::IpHeldByDeadSandbox), "{found:#?}");
 }
 
@@ -179,22 +179,22 @@ fn forgotten() {
 fn of_docker() {
     let mut case = Case::pod();
     case.source("docker", SourceStatus::Active);
-    case.at(3, What::Cgroup { task: KEY, path: format!("/system.slice/docker-{ID}.scope") });
+    case.at(3, Observation::Cgroup { task: KEY, path: format!("/system.slice/docker-{ID}.scope") });
     let told = |life, word| {
         let mut told = sandbox(life, word);
         told.runtime = "docker".into();
-        vec![What::Sandbox(told)]
+        vec![Observation::Sandbox(told)]
     };
     for (ms, life) in
         [(10, Life::Alive), (1_000, Life::Dead), (40_000, Life::Dead), (80_000, Life::Dead)]
     {
         let scope = crate::fact::Scope::Runtime { runtime: "docker".into() };
-        case.at(ms, What::Began(scope.clone()));
+        case.at(ms, Observation::Began(scope.clone()));
         told(life, "exited").into_iter().for_each(|what| case.at(ms, what));
-        case.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
+        case.at(ms, Observation::Ended { scope, began: BootNs(ms * MS), complete: true });
         case.wants(ms);
     }
-    let found = detect(&case.0, BootNs(81_000 * MS), &Policy::default());
+    let found = detect(&case.0, BootNs(81_000 * MS), &Thresholds::default());
     assert!(found.iter().any(|one| super::lines(one).contains("docker rm ")), "{found:#?}");
 }
 
@@ -285,8 +285,10 @@ fn play(tape: &[Line], typed: &Typed, words: &BTreeMap<String, String>) -> Vec<C
                 // What no fact can be, no source tells.
                 reworded(fact, typed, words).iter().for_each(|fact| map.apply(fact));
             }
-            Line::Agenda(now, policy) => drop(map.agenda(*now, policy)),
-            Line::Detect(now, policy) => found.extend(super::super::detect(&map, *now, policy)),
+            Line::Agenda(now, thresholds) => drop(map.agenda(*now, thresholds)),
+            Line::Detect(now, thresholds) => {
+                found.extend(super::super::detect(&map, *now, thresholds))
+            }
         }
     }
     found

@@ -33,36 +33,36 @@ impl Case {
     pub(super) fn reserved() -> Self {
         let mut case = Self::with_runtime();
         case.source("host-local", SourceStatus::Active);
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         // That it has pods is known from its second list on.
-        case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
-        case.store(12, vec![What::Reservation(reservation(5, ID))]);
+        case.list(11, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        case.store(12, vec![Observation::Reservation(reservation(5, ID))]);
         case
     }
 
     /// A whole list of host-local's.
-    pub(super) fn store(&mut self, ms: u64, all: Vec<What>) {
+    pub(super) fn store(&mut self, ms: u64, all: Vec<Observation>) {
         let scope = Scope::Reservations { store: "host-local".into() };
-        self.at(ms, What::Began(scope.clone()));
+        self.at(ms, Observation::Began(scope.clone()));
         all.into_iter().for_each(|what| self.at(ms, what));
-        self.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
+        self.at(ms, Observation::Ended { scope, began: BootNs(ms * MS), complete: true });
         self.wants(ms);
     }
 
     pub(super) fn reserve(&mut self, ms: u64, last: u8, id: &str) {
-        self.at(ms, What::Reservation(reservation(last, id)));
+        self.at(ms, Observation::Reservation(reservation(last, id)));
     }
 
     pub(super) fn release(&mut self, ms: u64, last: u8) {
         let key = reservation(last, "").key;
-        self.at(ms, What::ReservationGone { store: "host-local".into(), key });
+        self.at(ms, Observation::ReservationGone { store: "host-local".into(), key });
     }
 
     pub(super) fn range(&mut self, ms: u64, first: u8, last: u8) {
         let part = RangePart { first: ip(first), last: ip(last), except: Vec::new() };
         self.at(
             ms,
-            What::Range(Range {
+            Observation::Range(Range {
                 store: "host-local".into(),
                 network: "cbr0".into(),
                 path: "/etc/cni/net.d/10-flannel.conflist".into(),
@@ -94,16 +94,19 @@ impl Case {
             ifname: Some("eth0".into()),
             pod,
         };
-        self.at(ms, What::CniBegan(call));
+        self.at(ms, Observation::CniBegan(call));
     }
 
     pub(super) fn call_ended(&mut self, ms: u64, pid: u32, status: u32) {
-        self.at(ms, What::CniEnded { task: call_key(pid), status: Some(status), signal: None });
+        self.at(
+            ms,
+            Observation::CniEnded { task: call_key(pid), status: Some(status), signal: None },
+        );
     }
 
     pub(super) fn then(&mut self, ms: u64) -> Vec<Candidate> {
         self.wants(ms);
-        detect(&self.0, BootNs(ms * MS), &Policy::default())
+        detect(&self.0, BootNs(ms * MS), &Thresholds::default())
     }
 
     pub(super) fn codes_at(&mut self, ms: u64) -> Vec<Code> {
@@ -113,7 +116,7 @@ impl Case {
     pub(super) fn cached(&mut self, ms: u64, network: &str) {
         self.at(
             ms,
-            What::Attachment(Attachment {
+            Observation::Attachment(Attachment {
                 container_id: ID.into(),
                 ifname: "eth0".into(),
                 network: network.into(),
@@ -127,8 +130,8 @@ impl Case {
 
     /// The pod's processes and its netns have gone.
     pub(super) fn gone(&mut self, ms: u64) {
-        self.at(ms, What::TaskReleased { task: KEY });
-        self.at(ms, What::NetnsGone { netns: POD });
+        self.at(ms, Observation::TaskReleased { task: KEY });
+        self.at(ms, Observation::NetnsGone { netns: POD });
         self.wants(ms);
     }
 }
@@ -160,7 +163,7 @@ pub(super) fn an_ip_that_is_freed_while_it_is_held_is_told_within_a_second() {
 fn the_agenda_says_when_to_look_again() {
     let mut case = Case::reserved();
     case.release(2_000, 5);
-    let next = case.0.agenda(BootNs(2_001 * MS), &Policy::default()).next.unwrap();
+    let next = case.0.agenda(BootNs(2_001 * MS), &Thresholds::default()).next.unwrap();
     assert!(next <= BootNs(2_300 * MS), "{next:?}");
 }
 
@@ -173,7 +176,7 @@ fn while_the_holders_del_runs_nothing_is_said() {
     case.call_ended(11_000, 500, 0);
     assert_eq!(case.codes_at(12_950), [], "its word may come a little later");
     assert_eq!(case.codes_at(13_001), [Code::IpReleasedButHeld]);
-    case.at(14_000, What::NetnsDying { netns: POD });
+    case.at(14_000, Observation::NetnsDying { netns: POD });
     assert_eq!(case.codes_at(14_001), [], "now it goes");
 }
 
@@ -189,7 +192,7 @@ fn a_del_that_hangs_for_ever_excuses_nothing() {
 #[test]
 fn where_calls_are_not_seen_a_release_has_more_time() {
     let mut case = Case::reserved();
-    case.at(13, What::Sight(Sight { calls: false, ..SEEN }));
+    case.at(13, Observation::Sight(Sight { calls: false, ..SEEN }));
     case.release(2_000, 5);
     assert_eq!(case.codes_at(6_900), []);
     assert_eq!(case.codes_at(7_001), [Code::IpReleasedButHeld]);
@@ -198,7 +201,7 @@ fn where_calls_are_not_seen_a_release_has_more_time() {
 #[test]
 pub(super) fn after_a_restart_the_cache_tells_whose_network_it_is() {
     let mut case = Case::with_runtime();
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.source("host-local", SourceStatus::Active);
     case.cached(5, "cbr0");
     case.range(6, 2, 254);
@@ -249,7 +252,7 @@ fn a_handover_within_the_old_ones_del_is_none() {
     case.reserve(2_005, 5, NEW);
     assert_eq!(case.codes_at(2_600), []);
     case.call_ended(2_700, 500, 0);
-    case.at(2_800, What::NetnsGone { netns: POD });
+    case.at(2_800, Observation::NetnsGone { netns: POD });
     assert_eq!(case.codes_at(60_000), []);
 }
 
@@ -261,18 +264,18 @@ fn another_network_with_the_same_range_is_none() {
         key: "/var/lib/cni/networks/isolated/10.0.0.5".into(),
         ..reservation(5, NEW)
     };
-    case.at(2_000, What::Reservation(elsewhere.clone()));
+    case.at(2_000, Observation::Reservation(elsewhere.clone()));
     assert_eq!(case.codes_at(60_000), [], "its own reservation is there");
     let mut case = Case::with_runtime();
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.source("host-local", SourceStatus::Active);
     case.cached(5, "cbr0");
-    case.store(12, vec![What::Reservation(elsewhere.clone())]);
+    case.store(12, vec![Observation::Reservation(elsewhere.clone())]);
     assert_eq!(case.codes_at(60_000), [], "its network is another one");
     let mut case = Case::with_runtime();
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.source("host-local", SourceStatus::Active);
-    case.store(12, vec![What::Reservation(elsewhere)]);
+    case.store(12, vec![Observation::Reservation(elsewhere)]);
     assert_eq!(case.codes_at(60_000), [], "nothing is known of its network");
     case.cached(61_000, "isolated");
     assert_eq!(case.codes_at(61_001), [Code::IpConflictImminent], "the same one");
@@ -281,9 +284,9 @@ fn another_network_with_the_same_range_is_none() {
 #[test]
 fn a_netns_of_people_is_in_nobodys_way() {
     let mut case = Case::pod();
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.source("host-local", SourceStatus::Active);
-    case.store(12, vec![What::Reservation(reservation(5, NEW))]);
+    case.store(12, vec![Observation::Reservation(reservation(5, NEW))]);
     assert_eq!(case.codes_at(60_000), []);
     case.release(61_000, 5);
     assert_eq!(case.codes_at(120_000), []);
@@ -294,12 +297,12 @@ fn a_pod_whose_owner_is_not_known_yet_is_its_own() {
     let mut case = Case::pod();
     case.source("containerd", SourceStatus::Active);
     case.source("host-local", SourceStatus::Active);
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.list(10, other());
     case.reserve(500, 5, ID);
-    case.at(510, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+    case.at(510, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
     assert_eq!(case.codes_at(600), []);
-    case.list(900, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(900, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes_at(1_000), []);
 }
 
@@ -329,8 +332,8 @@ fn released(n: u16) -> Case {
         let key = format!("/var/lib/cni/networks/cbr0/{}", Ipv4Addr::from(ip));
         let (store, ip) = ("host-local".to_owned(), Ipv4Addr::from(ip).into());
         let reservation = Reservation { key: key.clone(), ip, ..reservation(5, ID) };
-        case.at(100, What::Reservation(reservation));
-        case.at(2_000, What::ReservationGone { store, key });
+        case.at(100, Observation::Reservation(reservation));
+        case.at(2_000, Observation::ReservationGone { store, key });
     }
     case
 }
@@ -342,7 +345,7 @@ fn of_a_netns_with_many_addresses_and_tasks_some_are_listed() {
         case.address([10, 2, 0, n]);
     }
     for n in 0..200 {
-        case.at(50, What::Task(task(TaskKey { tid: 100 + n, ..KEY }, POD)));
+        case.at(50, Observation::Task(task(TaskKey { tid: 100 + n, ..KEY }, POD)));
     }
     let [found] = case.then(60_000).try_into().unwrap();
     assert!(text(&found).contains("10.0.0.5/24 on device 2"), "{}", text(&found));
@@ -354,7 +357,7 @@ fn of_a_netns_with_many_addresses_and_tasks_some_are_listed() {
 fn of_more_disputes_than_are_told_none_is_over() {
     let of = |case: &mut Case| {
         let found = case.codes_at(60_000).len();
-        (found, blind(&case.0, &Policy::default()).contains(&Code::IpReleasedButHeld))
+        (found, blind(&case.0, &Thresholds::default()).contains(&Code::IpReleasedButHeld))
     };
     assert_eq!(of(&mut released(512)), (512, false));
     assert_eq!(of(&mut released(513)), (512, true));

@@ -19,7 +19,7 @@ pub(super) fn a_reservation_without_its_container_is_a_leak_when_its_runtime_had
     assert!(found.remediation.iter().any(|line| line.line().contains("flock")));
     case.source("containerd", SourceStatus::Down);
     assert_eq!(case.codes_at(33_000), []);
-    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpamReservationLeaked));
+    assert!(blind(&case.0, &Thresholds::default()).contains(&Code::IpamReservationLeaked));
     case.source("containerd", SourceStatus::Active);
     assert_eq!(case.codes_at(34_000), [Code::IpamReservationLeaked]);
     case.release(35_000, 5);
@@ -35,8 +35,8 @@ fn a_container_that_its_runtime_still_has_leaks_nothing() {
     assert_eq!(case.codes_at(600_001), [Code::CniDelFailing], "DEL is still to come");
     let mut case = Case::reserved();
     let address = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
-    case.at(1_000, What::AddressGone { netns: POD, key: address });
-    case.list(600_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.at(1_000, Observation::AddressGone { netns: POD, key: address });
+    case.list(600_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes_at(600_001), [], "gVisor takes the address off the device");
 }
 
@@ -44,9 +44,9 @@ fn a_container_that_its_runtime_still_has_leaks_nothing() {
 pub(super) fn a_reservation_that_no_runtime_knows_is_given_time() {
     let mut case = Case::reserved();
     case.reserve(1_000, 9, NEW);
-    case.list(200_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(200_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes_at(200_001), [], "a slow ADD");
-    case.list(301_100, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(301_100, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     let [found] = case.then(301_200).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::IpamReservationLeaked, Some(ip(9))));
     assert!(text(&found).contains("DEL was never run"), "{}", text(&found));
@@ -70,11 +70,11 @@ fn a_del_whose_end_was_lost_hides_no_leak() {
 #[test]
 fn an_ip_that_terway_keeps_for_a_pod_that_may_come_back_is_no_leak() {
     let mut case = Case::with_runtime();
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.source("terway", SourceStatus::Active);
-    case.list(11, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(11, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     let (store, network) = ("terway".into(), "eni-1".into());
-    case.at(12, What::Reservation(Reservation { store, network, ..reservation(5, ID) }));
+    case.at(12, Observation::Reservation(Reservation { store, network, ..reservation(5, ID) }));
     case.list(1_000, not_ready());
     case.gone(1_500);
     case.list(2_000, other());
@@ -89,14 +89,14 @@ fn alone() -> Case {
     let mut case = Case::pod();
     case.source("runtime", SourceStatus::Disabled);
     case.source("host-local", SourceStatus::Active);
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case
 }
 
 #[test]
 fn without_a_runtime_only_what_cannot_be_otherwise_is_a_leak() {
     let mut case = alone();
-    case.store(12, vec![What::Reservation(reservation(9, NEW))]);
+    case.store(12, vec![Observation::Reservation(reservation(9, NEW))]);
     assert_eq!(case.codes_at(3_600_000), [], "silence proves nothing");
 }
 
@@ -110,9 +110,9 @@ pub(super) fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
         wall_offset: 1_000_000_000_000_000,
         host: HOST,
     };
-    case.at(2, What::Boot(boot));
+    case.at(2, Observation::Boot(boot));
     let of = |last, since| {
-        What::Reservation(Reservation { since: Some(since), ..reservation(last, NEW) })
+        Observation::Reservation(Reservation { since: Some(since), ..reservation(last, NEW) })
     };
     let (before, after) = (999_000_000_000_000, 1_000_000_500_000_000);
     case.store(12, vec![of(9, before), of(10, after)]);
@@ -125,7 +125,7 @@ pub(super) fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
 #[test]
 fn an_add_without_a_del_is_a_leak_when_its_netns_has_gone() {
     let mut case = alone();
-    case.at(3, What::Holder { netns: POD, holder: mount_of("/run/netns/cni-9", 1, 1) });
+    case.at(3, Observation::Holder { netns: POD, holder: mount_of("/run/netns/cni-9", 1, 1) });
     let call = CniCall {
         task: call_key(500),
         parent: 1,
@@ -137,7 +137,7 @@ fn an_add_without_a_del_is_a_leak_when_its_netns_has_gone() {
         pod: None,
     };
     case.store(12, Vec::new());
-    case.at(500, What::CniBegan(call));
+    case.at(500, Observation::CniBegan(call));
     case.reserve(510, 5, NEW);
     case.call_ended(520, 500, 0);
     assert_eq!(case.codes_at(60_000), []);
@@ -152,8 +152,8 @@ fn an_add_without_a_del_is_a_leak_when_its_netns_has_gone() {
 fn a_warm_pool_is_no_leak() {
     let mut case = Case::reserved();
     let pool = Reservation { container_id: None, ..reservation(40, "") };
-    case.at(1_000, What::Reservation(pool));
-    case.list(3_600_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.at(1_000, Observation::Reservation(pool));
+    case.list(3_600_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes_at(3_600_001), []);
 }
 
@@ -165,7 +165,7 @@ pub(super) fn a_range_that_leaks_run_out_by_is_told_under_them() {
     case.reserve(1_000, 2, NEW);
     case.reserve(1_000, 3, NEW);
     assert_eq!(case.codes_at(1_001), [Code::IpamRangeExhausting], "two are left");
-    case.list(302_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(302_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     case.reserve(302_000, 4, "a4");
     case.reserve(302_000, 6, "a6");
     let found = case.then(302_100);
@@ -204,13 +204,13 @@ fn an_ip_that_goes_shortly_before_its_reservation_is_no_leak() {
     let gone = || {
         let mut case = alone();
         case.source("containerd", SourceStatus::Active);
-        case.at(1, What::Sight(SEEN));
+        case.at(1, Observation::Sight(SEEN));
         case.list(11, other());
-        case.store(12, vec![What::Reservation(reservation(5, NEW))]);
+        case.store(12, vec![Observation::Reservation(reservation(5, NEW))]);
         case.list(600_000, other());
         assert_eq!(case.codes_at(600_001), []);
         let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
-        case.at(600_500, What::AddressGone { netns: POD, key });
+        case.at(600_500, Observation::AddressGone { netns: POD, key });
         case.list(600_510, other());
         assert_eq!(case.codes_at(600_520), [], "it goes");
         case
@@ -235,7 +235,7 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
             case.release(14, 5);
         }
         case.reserve(1_000, 9, NEW);
-        case.list(301_100, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        case.list(301_100, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
         let found = case.then(301_200);
         let found = found.iter().find(|one| one.code == Code::IpamReservationLeaked).unwrap();
         (found.severity, lines(found).contains("Remove its directory"))
@@ -250,7 +250,7 @@ fn a_leak_says_how_many_others_its_network_has() {
     let mut case = Case::reserved();
     case.range(13, 2, 254);
     case.list(1_000, not_ready());
-    let of = |last| What::Reservation(reservation(last, NEW));
+    let of = |last| Observation::Reservation(reservation(last, NEW));
     case.store(1_100, (20..120).map(of).collect());
     for ms in [301_200, 302_000] {
         case.list(ms, not_ready());
@@ -284,13 +284,18 @@ fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
             data_dir: None,
             sets: vec![vec![part]],
         };
-        case.at(12, What::Range(range));
+        case.at(12, Observation::Range(range));
         for last in [2, 3] {
             let (store, network) = (store.to_owned(), "one".to_owned());
             let key = format!("/one/{last}");
             case.at(
                 13,
-                What::Reservation(Reservation { store, network, key, ..reservation(last, NEW) }),
+                Observation::Reservation(Reservation {
+                    store,
+                    network,
+                    key,
+                    ..reservation(last, NEW)
+                }),
             );
         }
         case.wants(14);

@@ -4,8 +4,8 @@ use super::sandboxes::{APP, ID, PATH, UID, mount_of, sandbox};
 use super::*;
 use crate::fact::{Container, ContainerMount, Life, Process};
 
-fn leftover(host: bool) -> What {
-    What::ContainerMount(ContainerMount {
+fn leftover(host: bool) -> Observation {
+    Observation::ContainerMount(ContainerMount {
         container_id: APP.into(),
         mount_ns: 5,
         host,
@@ -16,8 +16,8 @@ fn leftover(host: bool) -> What {
     })
 }
 
-fn container(life: Life, word: &str) -> What {
-    What::Container(Container {
+fn container(life: Life, word: &str) -> Observation {
+    Observation::Container(Container {
         runtime: "containerd".into(),
         id: APP.into(),
         sandbox: Some(ID.into()),
@@ -31,13 +31,13 @@ fn container(life: Life, word: &str) -> What {
 pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_another_mount_namespace()
  {
     let mut case = Case::with_runtime();
-    let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+    let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
     case.list(1_000, vec![alive.clone(), container(Life::Alive, "Running")]);
     case.list(2_000, vec![alive, container(Life::Dead, "Exited")]);
-    let search = Want::ContainerMounts { ids: vec![APP.into()] };
+    let search = Request::ContainerMounts { ids: vec![APP.into()] };
     assert!(!case.wants(31_000).contains(&search));
     assert!(case.wants(32_000).contains(&search));
-    let end = || What::ContainerMountsSearched { ids: vec![APP.into()], complete: true };
+    let end = || Observation::ContainerMountsSearched { ids: vec![APP.into()], complete: true };
     case.at(32_100, leftover(false));
     case.at(32_100, end());
     let found = case.only();
@@ -64,11 +64,11 @@ fn the_runtimes_own_mounts_are_no_leak() {
     let mut case = Case::with_runtime();
     case.list(
         2_000,
-        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Dead, "Exited")],
+        vec![Observation::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Dead, "Exited")],
     );
     case.wants(40_000);
     case.at(40_100, leftover(true));
-    case.at(40_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+    case.at(40_100, Observation::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
     assert_eq!(case.codes(), []);
 }
 
@@ -77,11 +77,17 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
     let mut case = Case::with_runtime();
     case.list(
         1_000,
-        vec![What::Sandbox(sandbox(Life::Alive, "Ready")), container(Life::Alive, "Running")],
+        vec![
+            Observation::Sandbox(sandbox(Life::Alive, "Ready")),
+            container(Life::Alive, "Running"),
+        ],
     );
     case.list(
         2_000,
-        vec![What::Sandbox(sandbox(Life::Dead, "NotReady")), container(Life::Alive, "Running")],
+        vec![
+            Observation::Sandbox(sandbox(Life::Dead, "NotReady")),
+            container(Life::Alive, "Running"),
+        ],
     );
     case.wants(40_000);
     let mount = ContainerMount {
@@ -93,8 +99,8 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
         processes: vec![Process { pid: 40, comm: "app".into() }],
         cgroup: Some(format!("/kubepods/pod{UID}/{APP}")),
     };
-    case.at(40_100, What::ContainerMount(mount));
-    case.at(40_100, What::ContainerMountsSearched { ids: vec![ID.into()], complete: true });
+    case.at(40_100, Observation::ContainerMount(mount));
+    case.at(40_100, Observation::ContainerMountsSearched { ids: vec![ID.into()], complete: true });
     assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
 }
 
@@ -104,19 +110,22 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
 fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it() {
     for (elsewhere, follows) in [(false, true), (true, false)] {
         let mut case = Case::with_runtime();
-        let alive = What::Sandbox(sandbox(Life::Alive, "Ready"));
+        let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
         case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
         case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
         case.empty(1_100);
         case.list(1_200, Vec::new());
         case.wants(32_000);
         case.at(32_100, leftover(false));
-        case.at(32_100, What::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+        case.at(
+            32_100,
+            Observation::ContainerMountsSearched { ids: vec![APP.into()], complete: true },
+        );
         let mut holders = vec![mount_of("/host/run/netns/cni-1", 5, 40)];
         if elsewhere {
             holders.push(mount_of(PATH, 1, 1));
         }
-        case.at(32_100, What::HoldersSearched { netns: POD, complete: true });
+        case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
         case.searched(33_000, &holders);
         let found = case.found();
         let of = |code| found.iter().find(|one| one.code == code).unwrap();

@@ -40,7 +40,7 @@ impl Wire {
     /// The pod has MAC A and no address; nobody has the IP.
     fn bare() -> Self {
         let mut case = Case::bare();
-        case.at(2, What::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
+        case.at(2, Observation::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
         Self(case)
     }
 
@@ -53,14 +53,14 @@ impl Wire {
             master: Some(CNI0),
             ..link(port, "veth", Mac([2, 0, 0, 0, 1, 1]))
         };
-        self.0.at(ms, What::Link { netns: HOST, link: end });
+        self.0.at(ms, Observation::Link { netns: HOST, link: end });
         let eth0 = Link { peer: Some(port), peer_nsid: Some(0), ..link(2, "veth", mac) };
-        self.0.at(ms, What::Link { netns, link: eth0 });
+        self.0.at(ms, Observation::Link { netns, link: eth0 });
     }
 
     fn address(&mut self, ms: u64, netns: NetnsRef, ip: [u8; 4]) {
         let address = Address { key: key(ip), scope: Some(0), flags: Some(0) };
-        self.0.at(ms, What::Address { netns, address });
+        self.0.at(ms, Observation::Address { netns, address });
     }
 
     /// Two pods that both have the IP.
@@ -74,7 +74,7 @@ impl Wire {
     }
 
     fn entry(&mut self, ms: u64, neighbour: Neighbour) {
-        self.0.at(ms, What::Neighbour { netns: HOST, neighbour });
+        self.0.at(ms, Observation::Neighbour { netns: HOST, neighbour });
     }
 
     /// The bridge's entry for the IP takes this MAC.
@@ -90,12 +90,12 @@ impl Wire {
 
     fn packet(&mut self, ms: u64, ip: [u8; 4], mac: Mac, kind: ClaimKind) {
         let claim = Claim { ifindex: CNI0, ip: Ipv4Addr::from(ip).into(), mac, kind };
-        self.0.at(ms, What::Claimed { netns: HOST, claim });
+        self.0.at(ms, Observation::Claimed { netns: HOST, claim });
     }
 
     fn found(&mut self, ms: u64) -> Vec<Candidate> {
         self.0.wants(ms);
-        let mut found = detect(&self.0.0, BootNs(ms * MS), &Policy::default());
+        let mut found = detect(&self.0.0, BootNs(ms * MS), &Thresholds::default());
         found.retain(|one| one.code == Code::NeighbourConflict);
         found
     }
@@ -147,7 +147,7 @@ pub(super) fn a_refused_answer_is_a_conflict_and_both_are_named() {
 fn answers_count_that_are_told_after_netlinks_word_of_later() {
     let mut wire = Wire::two();
     let entry = neighbour(CNI0, IP, Some(A), REACHABLE);
-    let what = What::Neighbour { netns: HOST, neighbour: entry };
+    let what = Observation::Neighbour { netns: HOST, neighbour: entry };
     wire.0.0.apply(&Fact { at: BootNs(1_002 * MS), origin: Origin::Netlink, what });
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
@@ -168,8 +168,10 @@ fn a_third_one_is_no_other_conflict() {
 
 #[test]
 fn it_is_over_at_once_when_one_leaves() {
-    for gone in [What::NetnsGone { netns: OTHER }, What::AddressGone { netns: OTHER, key: key(IP) }]
-    {
+    for gone in [
+        Observation::NetnsGone { netns: OTHER },
+        Observation::AddressGone { netns: OTHER, key: key(IP) },
+    ] {
         let mut wire = Wire::two();
         wire.takes(1_000, A);
         wire.refuses(1_001, B, A);
@@ -182,7 +184,7 @@ fn it_is_over_at_once_when_one_leaves() {
 #[test]
 fn one_that_is_not_on_this_node_is_said_to_be_elsewhere_and_heard_again_or_forgotten() {
     let mut wire = Wire::two();
-    wire.0.at(5, What::NetnsGone { netns: OTHER });
+    wire.0.at(5, Observation::NetnsGone { netns: OTHER });
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
     let found = wire.only(1_500);
@@ -210,9 +212,9 @@ fn a_refused_answer_alone_is_the_next_owner_of_the_ip() {
 #[test]
 fn a_later_pod_with_the_ip_is_no_conflict() {
     let mut wire = Wire::two();
-    wire.0.at(5, What::AddressGone { netns: OTHER, key: key(IP) });
+    wire.0.at(5, Observation::AddressGone { netns: OTHER, key: key(IP) });
     wire.takes(1_000, A);
-    wire.0.at(1_100, What::NetnsGone { netns: POD });
+    wire.0.at(1_100, Observation::NetnsGone { netns: POD });
     wire.address(1_200, OTHER, IP);
     wire.packet(1_300, IP, B, ClaimKind::Announcement);
     wire.takes(1_301, B);
@@ -266,7 +268,7 @@ pub(super) fn a_packet_for_an_ip_of_ours_is_a_conflict() {
     let mut wire = Wire::bare();
     let address =
         Address { key: AddressKey { ifindex: CNI0, ..key(IP) }, scope: None, flags: None };
-    wire.0.at(3, What::Address { netns: HOST, address });
+    wire.0.at(3, Observation::Address { netns: HOST, address });
     wire.packet(2_000, IP, B, ClaimKind::Reply);
     assert_eq!(wire.found(2_100).len(), 1);
 }
@@ -281,7 +283,7 @@ fn an_announcement_of_ours_counts_if_we_keep_the_ip() {
     // The daemon looks again when it says so.
     let mut now = BootNs(1_500 * MS);
     while wire.found(now.0 / MS).is_empty() && now < BootNs(10_000 * MS) {
-        now = wire.0.0.agenda(now, &Policy::default()).next.unwrap();
+        now = wire.0.0.agenda(now, &Thresholds::default()).next.unwrap();
     }
     assert_eq!(now, BootNs(3_000 * MS));
 }
@@ -302,9 +304,9 @@ fn the_same_ip_on_another_link_is_no_conflict() {
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
     wire.address(4, POD, IP);
-    wire.0.at(5, What::Link { netns: HOST, link: link(5, "bridge", C) });
+    wire.0.at(5, Observation::Link { netns: HOST, link: link(5, "bridge", C) });
     let claim = Claim { ifindex: 5, ip: Ipv4Addr::from(IP).into(), mac: B, kind: ClaimKind::Reply };
-    wire.0.at(1_000, What::Claimed { netns: HOST, claim });
+    wire.0.at(1_000, Observation::Claimed { netns: HOST, claim });
     wire.none(5_000, "another bridge");
 }
 
@@ -329,9 +331,9 @@ fn what_is_set_by_hand_is_no_claim() {
 #[test]
 fn a_device_and_what_is_made_of_it_are_one() {
     let mut wire = Wire::bare();
-    wire.0.at(3, What::Link { netns: HOST, link: link(9, "veth", B) });
+    wire.0.at(3, Observation::Link { netns: HOST, link: link(9, "veth", B) });
     let child = Link { peer: Some(9), peer_nsid: Some(0), ..link(2, "macvlan", A) };
-    wire.0.at(3, What::Link { netns: POD, link: child });
+    wire.0.at(3, Observation::Link { netns: POD, link: child });
     wire.address(4, POD, IP);
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
@@ -339,7 +341,7 @@ fn a_device_and_what_is_made_of_it_are_one() {
     // Two devices of one netns answer for each other.
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
-    wire.0.at(3, What::Link { netns: POD, link: link(3, "veth", B) });
+    wire.0.at(3, Observation::Link { netns: POD, link: link(3, "veth", B) });
     wire.address(4, POD, IP);
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
@@ -364,7 +366,7 @@ fn proxies_and_virtual_routers_answer_for_others() {
     wire.packet(1_001, IP, Mac([0, 7, 0xb4, 0, 1, 2]), ClaimKind::Reply);
     wire.none(1_002, "VRRP, HSRP, GLBP");
     let mut wire = Wire::two();
-    wire.0.at(5, What::AddressGone { netns: OTHER, key: key(IP) });
+    wire.0.at(5, Observation::AddressGone { netns: OTHER, key: key(IP) });
     wire.packet(1_000, IP, A, ClaimKind::Reply);
     wire.packet(1_001, IP, BRIDGE, ClaimKind::Reply);
     wire.none(1_002, "the node's own proxy ARP");
@@ -381,8 +383,8 @@ fn many_that_hear_one_conflict_are_one_finding() {
         let ifindex = if netns == HOST { CNI0 } else { 2 };
         let took = neighbour(ifindex, IP, Some(A), REACHABLE);
         let lost = Neighbour { claimed: Some(B), ..took.clone() };
-        wire.0.at(1_000, What::Neighbour { netns, neighbour: took });
-        wire.0.at(1_001, What::Neighbour { netns, neighbour: lost });
+        wire.0.at(1_000, Observation::Neighbour { netns, neighbour: took });
+        wire.0.at(1_001, Observation::Neighbour { netns, neighbour: lost });
     }
     let found = wire.only(1_002);
     assert!(proof(&found).contains("net:[90]") && proof(&found).contains("net:[1]"));
@@ -395,22 +397,22 @@ pub(super) fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes(
     let ip: std::net::IpAddr = "fd00::5".parse().unwrap();
     let key = AddressKey { ifindex: 2, local: ip, prefix_len: 64, peer: None };
     let address = Address { key, scope: Some(0), flags: Some(0x40) };
-    wire.0.at(4, What::Address { netns: POD, address });
+    wire.0.at(4, Observation::Address { netns: POD, address });
     wire.none(5, "being tried out");
-    let failed = |offender| What::DadFailed { netns: POD, ifindex: 2, ip, offender };
+    let failed = |offender| Observation::DadFailed { netns: POD, ifindex: 2, ip, offender };
     wire.0.at(1_000, failed(Some(A)));
     wire.none(1_001, "its own question came back");
     wire.0.at(2_000, failed(Some(B)));
     let found = wire.only(2_001);
     assert!(proof(&found).contains(&format!("{B} answered when veth2")), "{found:#?}");
     assert_eq!(wire.only(500_000).observed, BootNs(500_000 * MS), "it stands");
-    wire.0.at(500_001, What::AddressGone { netns: POD, key });
+    wire.0.at(500_001, Observation::AddressGone { netns: POD, key });
     wire.none(500_002, "gone");
     // By netlink's flag alone.
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
     let address = Address { key, scope: Some(0), flags: Some(0x48) };
-    wire.0.at(4, What::Address { netns: POD, address });
+    wire.0.at(4, Observation::Address { netns: POD, address });
     assert!(proof(&wire.only(5)).contains("unknown is not on this node"));
 }
 
@@ -422,7 +424,7 @@ fn a_canarys_duplicate_is_no_conflict() {
         wire.pod(3, POD, A);
         let key = AddressKey { ifindex: 2, local: ip.parse().unwrap(), prefix_len: 64, peer: None };
         let address = Address { key, scope: Some(0), flags: Some(0x48) };
-        wire.0.at(4, What::Address { netns: POD, address });
+        wire.0.at(4, Observation::Address { netns: POD, address });
         wire
     };
     failed("2001:db8:6970:7761::10").none(5, "nobody has such an address");
@@ -435,7 +437,7 @@ fn what_netlink_repeats_late_is_nobodys_turn() {
     wire.takes(1_000, A);
     wire.takes(2_000, B);
     let late = neighbour(CNI0, IP, Some(A), REACHABLE);
-    let what = What::Neighbour { netns: HOST, neighbour: late };
+    let what = Observation::Neighbour { netns: HOST, neighbour: late };
     wire.0.0.apply(&Fact { at: BootNs(2_001 * MS), origin: Origin::Netlink, what });
     wire.takes(2_002, B);
     wire.none(2_003, "an echo");
@@ -455,7 +457,7 @@ fn claims_are_bounded_and_counted() {
 fn without_the_neighbours_nothing_is_over() {
     let mut wire = Wire::two();
     wire.0.source("neighbours", SourceStatus::Down);
-    assert!(blind(&wire.0.0, &Policy::default()).contains(&Code::NeighbourConflict));
+    assert!(blind(&wire.0.0, &Thresholds::default()).contains(&Code::NeighbourConflict));
 }
 
 #[test]
@@ -489,7 +491,7 @@ fn of_more_conflicts_than_are_told_none_is_over() {
         }
     };
     let is_blind =
-        |wire: &Wire| blind(&wire.0.0, &Policy::default()).contains(&Code::NeighbourConflict);
+        |wire: &Wire| blind(&wire.0.0, &Thresholds::default()).contains(&Code::NeighbourConflict);
     (0..512).for_each(|n| heard(&mut wire, n));
     assert_eq!((wire.found(1_001).len(), is_blind(&wire)), (512, false));
     heard(&mut wire, 512);
@@ -524,7 +526,7 @@ fn an_ip_that_is_no_pods_and_not_the_nodes_is_the_lans_affair() {
     let mut own = Wire::bare();
     let key = AddressKey { ifindex: CNI0, ..key(IP) };
     let address = Address { key, scope: Some(0), flags: Some(0) };
-    own.0.at(4, What::Address { netns: HOST, address });
+    own.0.at(4, Observation::Address { netns: HOST, address });
     assert_eq!(answered(own), Severity::Warning, "the node has it");
 }
 

@@ -20,20 +20,23 @@ fn key(ip: [u8; 4]) -> AddressKey {
 fn routed(device: &str, dumped: bool) -> Case {
     let mut case = Case::pod();
     let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
-    case.at(2, What::Link { netns: HOST, link: Link { name: device.into(), ..end } });
-    case.at(2, What::Link { netns: POD, link: Link { peer: Some(CALI), ..link(2, "veth", A) } });
-    case.at(2, What::Attachment(attachment()));
+    case.at(2, Observation::Link { netns: HOST, link: Link { name: device.into(), ..end } });
+    case.at(
+        2,
+        Observation::Link { netns: POD, link: Link { peer: Some(CALI), ..link(2, "veth", A) } },
+    );
+    case.at(2, Observation::Attachment(attachment()));
     for ip in [IP, FLOATING] {
         case.at(2, route(HOST, ip, 32, Hop { ifindex: CALI, gateway: None }));
     }
     let scope = Scope::Addresses { netns: POD };
-    case.at(2, What::Ended { scope, began: BootNs(0), complete: dumped });
+    case.at(2, Observation::Ended { scope, began: BootNs(0), complete: dumped });
     case
 }
 
 fn orphans(case: &mut Case, ms: u64) -> Vec<Candidate> {
     case.wants(ms);
-    let mut found = detect(&case.0, BootNs(ms * MS), &Policy::default());
+    let mut found = detect(&case.0, BootNs(ms * MS), &Thresholds::default());
     found.retain(|one| one.code == Code::VethOrphaned);
     found
 }
@@ -42,12 +45,12 @@ fn orphans(case: &mut Case, ms: u64) -> Vec<Candidate> {
 pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod() {
     let mut case = routed(DEVICE, true);
     assert_eq!(orphans(&mut case, 2 * AGE), [], "one IP is there, the other is translated to it");
-    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    case.at(2 * AGE + 1, Observation::AddressGone { netns: POD, key: key(IP) });
     assert_eq!(orphans(&mut case, 4 * AGE), [], "gVisor has none on the device, and answers");
     let mut case = routed(DEVICE, true);
     let address = Address { key: key([10, 0, 0, 6]), scope: Some(0), flags: None };
-    case.at(2 * AGE, What::Address { netns: POD, address });
-    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    case.at(2 * AGE, Observation::Address { netns: POD, address });
+    case.at(2 * AGE + 1, Observation::AddressGone { netns: POD, key: key(IP) });
     assert_eq!(orphans(&mut case, 2 * AGE + 40_000), []);
     assert_eq!(orphans(&mut case, 3 * AGE + 39_999), [], "not for long enough");
     let found = orphans(&mut case, 3 * AGE + 40_000);
@@ -64,7 +67,7 @@ pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod(
     }
     case.at(
         3 * AGE + 50_000,
-        What::Address {
+        Observation::Address {
             netns: POD,
             address: Address { key: key(IP), scope: Some(0), flags: Some(0) },
         },
@@ -76,26 +79,26 @@ pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod(
 fn the_last_route_of_the_node_ends_with_its_finding() {
     let mut case = routed(DEVICE, true);
     let address = Address { key: key([10, 0, 0, 6]), scope: Some(0), flags: None };
-    case.at(2 * AGE, What::Address { netns: POD, address });
-    case.at(2 * AGE + 1, What::AddressGone { netns: POD, key: key(IP) });
+    case.at(2 * AGE, Observation::Address { netns: POD, address });
+    case.at(2 * AGE + 1, Observation::AddressGone { netns: POD, key: key(IP) });
     orphans(&mut case, 2 * AGE + 40_000);
     assert_eq!(orphans(&mut case, 4 * AGE).len(), 2);
     for ip in [IP, FLOATING] {
         let to = Ipv4Addr::from(ip).into();
         let key = RouteKey { to, prefix_len: 32, table: 254, priority: 0 };
-        case.at(4 * AGE + 1, What::RouteGone { netns: HOST, key, hops: Vec::new() });
+        case.at(4 * AGE + 1, Observation::RouteGone { netns: HOST, key, hops: Vec::new() });
     }
     assert_eq!(orphans(&mut case, 5 * AGE), [], "the node has no route left");
 }
 
 #[test]
 fn what_is_not_known_is_no_orphan() {
-    let gone = What::AddressGone { netns: POD, key: key(IP) };
+    let gone = Observation::AddressGone { netns: POD, key: key(IP) };
     let innocents = [
         ("its addresses were not read whole", routed(DEVICE, false), gone.clone()),
         ("people's device", routed("blue", true), gone),
-        ("its netns goes", routed(DEVICE, true), What::NetnsDying { netns: POD }),
-        ("its netns is gone", routed(DEVICE, true), What::NetnsGone { netns: POD }),
+        ("its netns goes", routed(DEVICE, true), Observation::NetnsDying { netns: POD }),
+        ("its netns is gone", routed(DEVICE, true), Observation::NetnsGone { netns: POD }),
     ];
     for (why, mut case, what) in innocents {
         case.at(1_000, what);

@@ -21,8 +21,8 @@ fn pod(uid: &str) -> Pod {
     }
 }
 
-fn alive() -> Vec<What> {
-    vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]
+fn alive() -> Vec<Observation> {
+    vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]
 }
 
 impl Case {
@@ -36,13 +36,16 @@ impl Case {
 
     /// A whole list of the API server's.
     fn pods(&mut self, ms: u64, pods: Vec<Pod>) {
-        self.at(ms, What::Began(Scope::Pods));
-        pods.into_iter().for_each(|pod| self.at(ms, What::Pod(pod)));
-        self.at(ms, What::Ended { scope: Scope::Pods, began: BootNs(ms * MS), complete: true });
+        self.at(ms, Observation::Began(Scope::Pods));
+        pods.into_iter().for_each(|pod| self.at(ms, Observation::Pod(pod)));
+        self.at(
+            ms,
+            Observation::Ended { scope: Scope::Pods, began: BootNs(ms * MS), complete: true },
+        );
     }
 
     fn deleted(&mut self, ms: u64) {
-        self.at(ms, What::PodGone { uid: UID.into() });
+        self.at(ms, Observation::PodGone { uid: UID.into() });
     }
 
     #[track_caller]
@@ -79,7 +82,7 @@ pub(super) fn a_pod_that_was_force_deleted_is_found_after_its_grace_and_ours() {
     assert!(found.remediation.iter().any(|line| line.line().contains("crictl stopp 8f4c1b2a9d7e")));
     case.list(52_000, alive());
     assert!(case.one().observed > found.observed, "a second look");
-    case.at(53_000, What::NetnsGone { netns: POD });
+    case.at(53_000, Observation::NetnsGone { netns: POD });
     case.none("it is over");
 }
 
@@ -104,8 +107,9 @@ pub(super) fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() 
     assert!(first.text.contains("none of those any more"), "{}", first.text);
     let proof: String = found.evidence.iter().map(|item| &*item.text).collect();
     assert!(!(proof + found.impact.as_str()).contains("API server has"), "it was not asked");
-    let is_blind =
-        |case: &Case| super::blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeletedPod);
+    let is_blind = |case: &Case| {
+        super::blind(&case.0, &Thresholds::default()).contains(&Code::IpHeldByDeletedPod)
+    };
     case.source("kubelet", SourceStatus::Down);
     case.none("it is silent");
     assert!(is_blind(&case), "so that nothing is taken for over");
@@ -117,7 +121,7 @@ pub(super) fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() 
 fn the_runtime_is_asked_when_the_grace_is_over() {
     let mut case = Case::with_api(vec![pod(UID)]);
     case.deleted(1_000);
-    let ask = Want::Runtime { runtime: "containerd".into() };
+    let ask = Request::Runtime { runtime: "containerd".into() };
     assert!(!case.wants(50_000).contains(&ask));
     assert!(case.wants(51_000).contains(&ask));
     case.list(51_100, alive());
@@ -157,8 +161,9 @@ fn nothing_is_said_while_one_of_the_two_is_silent() {
     case.deleted(1_000);
     case.list(60_000, alive());
     case.one();
-    let is_blind =
-        |case: &Case| super::blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeletedPod);
+    let is_blind = |case: &Case| {
+        super::blind(&case.0, &Thresholds::default()).contains(&Code::IpHeldByDeletedPod)
+    };
     assert!(!is_blind(&case));
     case.source("kubernetes", SourceStatus::Down);
     case.none("the API server is silent");
@@ -182,8 +187,11 @@ fn nothing_is_said_while_one_of_the_two_is_silent() {
 #[test]
 fn what_a_whole_list_does_not_name_is_gone_and_what_a_part_does_not_is_unknown() {
     let mut case = Case::with_api(vec![pod(UID)]);
-    case.at(1_000, What::Began(Scope::Pods));
-    case.at(1_000, What::Ended { scope: Scope::Pods, began: BootNs(1_000 * MS), complete: false });
+    case.at(1_000, Observation::Began(Scope::Pods));
+    case.at(
+        1_000,
+        Observation::Ended { scope: Scope::Pods, began: BootNs(1_000 * MS), complete: false },
+    );
     case.list(60_000, alive());
     case.none("cut off");
     case.pods(61_000, Vec::new());
@@ -196,13 +204,13 @@ fn what_a_whole_list_does_not_name_is_gone_and_what_a_part_does_not_is_unknown()
 #[test]
 fn one_that_the_api_server_never_told_of_is_found_late_and_only_where_the_list_is_this_nodes() {
     let both = || [alive(), other_of_api()].concat();
-    let wait = |pods: Vec<Pod>, sandboxes: Vec<What>, confirmed: bool| {
+    let wait = |pods: Vec<Pod>, sandboxes: Vec<Observation>, confirmed: bool| {
         let mut case = Case::with_api(pods);
         case.list(100, sandboxes.clone());
         case.list(299_000, sandboxes.clone());
         case.none("it may be new");
         if confirmed {
-            case.at(321_000, What::PodsConfirmed);
+            case.at(321_000, Observation::PodsConfirmed);
         }
         case.list(322_000, sandboxes);
         case.found().iter().map(|found| found.code).collect::<Vec<_>>()
@@ -216,10 +224,10 @@ fn one_that_the_api_server_never_told_of_is_found_late_and_only_where_the_list_i
 }
 
 /// Another pod, which the API server has.
-fn other_of_api() -> Vec<What> {
+fn other_of_api() -> Vec<Observation> {
     let mut all = other();
     for what in &mut all {
-        if let What::Sandbox(sandbox) = what {
+        if let Observation::Sandbox(sandbox) = what {
             sandbox.pod = Some(PodName {
                 namespace: "shop".into(),
                 name: "other-0".into(),
@@ -242,7 +250,7 @@ fn a_static_pod_outlives_its_mirror() {
 #[test]
 fn its_successor_of_the_same_name_is_not_it() {
     let mut case = Case::with_api(vec![pod(OTHER), pod(UID)]);
-    case.at(1_000, What::PodGone { uid: OTHER.into() });
+    case.at(1_000, Observation::PodGone { uid: OTHER.into() });
     case.list(900_000, alive());
     case.none("another uid");
 }

@@ -11,9 +11,9 @@ fn blocks() -> Scope {
     Scope::Blocks { store: "calico".into() }
 }
 
-fn block(n: u8, taken: Option<u32>) -> What {
+fn block(n: u8, taken: Option<u32>) -> Observation {
     let key = format!("ipamblocks/10-0-0-{}-30", n * 4);
-    What::Block(Block { store: "calico".into(), key, first: Some(ip(n * 4)), taken })
+    Observation::Block(Block { store: "calico".into(), key, first: Some(ip(n * 4)), taken })
 }
 
 /// A pool of a /26 in blocks of four: one is this node's, with one IP for its pod, and those of others are full.
@@ -25,7 +25,7 @@ fn full(others: u8) -> Case {
     let part = RangePart { first: ip(0), last: ip(63), except: Vec::new() };
     case.at(
         12,
-        What::Range(Range {
+        Observation::Range(Range {
             store: "calico".into(),
             network: "default-ipv4-ippool".into(),
             path: "ippools/default-ipv4-ippool".into(),
@@ -34,12 +34,12 @@ fn full(others: u8) -> Case {
         }),
     );
     let scope = Scope::Reservations { store: "calico".into() };
-    case.at(12, What::Began(scope.clone()));
+    case.at(12, Observation::Began(scope.clone()));
     case.at(12, block(0, Some(1)));
     (1..=others).for_each(|n| case.at(12, block(n, Some(4))));
     case.at(
         12,
-        What::Reservation(Reservation {
+        Observation::Reservation(Reservation {
             store: "calico".into(),
             network: "k8s-pod-network".into(),
             key: "ipamblocks/10-0-0-0-30/1".into(),
@@ -50,9 +50,9 @@ fn full(others: u8) -> Case {
             since: None,
         }),
     );
-    case.at(12, What::Ended { scope, began: BootNs(12 * MS), complete: true });
-    case.at(12, What::Ended { scope: blocks(), began: BootNs(12 * MS), complete: true });
-    case.list(13, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.at(12, Observation::Ended { scope, began: BootNs(12 * MS), complete: true });
+    case.at(12, Observation::Ended { scope: blocks(), began: BootNs(12 * MS), complete: true });
+    case.list(13, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     case
 }
 
@@ -87,15 +87,15 @@ pub(super) fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known(
     assert_eq!(found.severity, Severity::Critical, "nothing is left");
     case.at(
         1_003,
-        What::BlockGone { store: "calico".into(), key: "ipamblocks/10-0-0-60-30".into() },
+        Observation::BlockGone { store: "calico".into(), key: "ipamblocks/10-0-0-60-30".into() },
     );
     case.at(1_003, block(14, Some(0)));
     assert_eq!(exhausting(&mut case, 1_004), [], "there is enough again");
 }
 
-fn pool(name: &str, first: u8, last: u8) -> What {
+fn pool(name: &str, first: u8, last: u8) -> Observation {
     let part = RangePart { first: ip(first), last: ip(last), except: Vec::new() };
-    What::Range(Range {
+    Observation::Range(Range {
         store: "calico".into(),
         network: name.into(),
         path: format!("ippools/{name}"),
@@ -138,26 +138,26 @@ fn where_there_are_no_blocks_nobody_counts_them() {
     case.source("calico", SourceStatus::Disabled);
     case.source("calico-pools", SourceStatus::Active);
     case.at(12, pool("old", 0, 63));
-    assert!(!blind(&case.0, &Policy::default()).contains(&Code::IpamRangeExhausting));
+    assert!(!blind(&case.0, &Thresholds::default()).contains(&Code::IpamRangeExhausting));
 }
 
 #[test]
 fn what_is_taken_is_unknown_while_a_block_is() {
     let is_blind =
-        |case: &Case| blind(&case.0, &Policy::default()).contains(&Code::IpamRangeExhausting);
+        |case: &Case| blind(&case.0, &Thresholds::default()).contains(&Code::IpamRangeExhausting);
     let mut case = full(15);
     assert_eq!((exhausting(&mut case, 1_000).len(), is_blind(&case)), (1, false));
     case.at(1_001, block(3, None));
     assert_eq!((exhausting(&mut case, 1_002).len(), is_blind(&case)), (0, true), "it is unknown");
     case.at(1_003, block(3, Some(4)));
     assert_eq!((exhausting(&mut case, 1_004).len(), is_blind(&case)), (1, false));
-    case.at(1_005, What::Ended { scope: blocks(), began: BootNs(0), complete: false });
+    case.at(1_005, Observation::Ended { scope: blocks(), began: BootNs(0), complete: false });
     assert_eq!(
         (exhausting(&mut case, 1_006).len(), is_blind(&case)),
         (0, true),
         "it was cut short"
     );
-    case.at(1_007, What::Ended { scope: blocks(), began: BootNs(0), complete: true });
+    case.at(1_007, Observation::Ended { scope: blocks(), began: BootNs(0), complete: true });
     assert_eq!((exhausting(&mut case, 1_008).len(), is_blind(&case)), (1, false));
     case.source("calico", SourceStatus::Down);
     assert_eq!((exhausting(&mut case, 1_009).len(), is_blind(&case)), (0, true), "it is silent");

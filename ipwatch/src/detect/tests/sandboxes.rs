@@ -40,32 +40,32 @@ impl Case {
     pub(super) fn with_runtime() -> Self {
         let mut case = Self::pod();
         case.source("containerd", SourceStatus::Active);
-        case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
-        case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
-        case.list(10, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        case.at(3, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+        case.at(3, Observation::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
+        case.list(10, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
         case.wants(11);
         case
     }
 
     /// A whole list of containerd's.
-    pub(super) fn list(&mut self, ms: u64, all: Vec<What>) {
+    pub(super) fn list(&mut self, ms: u64, all: Vec<Observation>) {
         let scope = Scope::Runtime { runtime: "containerd".into() };
-        self.at(ms, What::Began(scope.clone()));
+        self.at(ms, Observation::Began(scope.clone()));
         all.into_iter().for_each(|what| self.at(ms, what));
-        self.at(ms, What::Ended { scope, began: BootNs(ms * MS), complete: true });
+        self.at(ms, Observation::Ended { scope, began: BootNs(ms * MS), complete: true });
         self.wants(ms);
     }
 
     pub(super) fn empty(&mut self, ms: u64) {
-        self.at(ms, What::TaskReleased { task: KEY });
+        self.at(ms, Observation::TaskReleased { task: KEY });
         self.wants(ms);
     }
 
     pub(super) fn searched(&mut self, ms: u64, holders: &[Holder]) {
         for holder in holders {
-            self.at(ms, What::Holder { netns: POD, holder: holder.clone() });
+            self.at(ms, Observation::Holder { netns: POD, holder: holder.clone() });
         }
-        self.at(ms, What::HoldersSearched { netns: POD, complete: true });
+        self.at(ms, Observation::HoldersSearched { netns: POD, complete: true });
         self.wants(ms);
     }
 
@@ -80,8 +80,8 @@ impl Case {
     }
 }
 
-pub(super) fn not_ready() -> Vec<What> {
-    vec![What::Sandbox(sandbox(Life::Dead, "NotReady"))]
+pub(super) fn not_ready() -> Vec<Observation> {
+    vec![Observation::Sandbox(sandbox(Life::Dead, "NotReady"))]
 }
 
 #[test]
@@ -100,7 +100,7 @@ pub(super) fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
         (Some("api-0"), Some(1), Some("NotReady"))
     );
     assert!(found.remediation.iter().any(|line| line.line().contains("crictl stopp 8f4c1b2a9d7e")));
-    case.list(32_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(32_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes(), [], "it lives after all");
 }
 
@@ -108,7 +108,7 @@ pub(super) fn tasks_of_a_dead_sandbox_are_found_after_its_grace() {
 fn the_runtime_is_asked_again_before_anything_is_said() {
     let mut case = Case::with_runtime();
     case.list(1_000, not_ready());
-    let ask = Want::Runtime { runtime: "containerd".into() };
+    let ask = Request::Runtime { runtime: "containerd".into() };
     assert!(!case.wants(30_000).contains(&ask));
     assert!(case.wants(31_000).contains(&ask));
     assert!(!case.wants(31_100).contains(&ask), "it was asked");
@@ -125,7 +125,7 @@ fn the_runtime_is_asked_again_before_anything_is_said() {
 fn a_first_look_that_comes_late_is_followed_by_a_second() {
     let mut case = Case::with_runtime();
     case.list(1_000, not_ready());
-    let ask = Want::Runtime { runtime: "containerd".into() };
+    let ask = Request::Runtime { runtime: "containerd".into() };
     assert!(case.wants(31_000).contains(&ask));
     case.list(31_900, not_ready());
     assert!(case.wants(32_400).contains(&ask), "half a second after the first");
@@ -141,7 +141,7 @@ pub(super) fn a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_t
     case.list(32_000, Vec::new());
     case.source("containerd", SourceStatus::Down);
     assert_eq!(case.codes(), [], "its silence says nothing");
-    assert!(blind(&case.0, &Policy::default()).contains(&Code::IpHeldByDeadSandbox));
+    assert!(blind(&case.0, &Thresholds::default()).contains(&Code::IpHeldByDeadSandbox));
     case.source("containerd", SourceStatus::Active);
     let found = case.only();
     assert_eq!(found.code, Code::IpHeldByDeadSandbox);
@@ -152,9 +152,9 @@ pub(super) fn a_sandbox_that_its_runtime_forgot_is_dead_and_one_that_it_cannot_t
 fn a_truncated_list_makes_nothing_gone() {
     let mut case = Case::with_runtime();
     let scope = Scope::Runtime { runtime: "containerd".into() };
-    case.at(1_000, What::Began(scope.clone()));
-    case.at(1_000, What::Ended { scope, began: BootNs(1_000 * MS), complete: false });
-    case.list(40_000, vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.at(1_000, Observation::Began(scope.clone()));
+    case.at(1_000, Observation::Ended { scope, began: BootNs(1_000 * MS), complete: false });
+    case.list(40_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
     assert_eq!(case.codes(), []);
 }
 
@@ -163,7 +163,7 @@ pub(super) fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_el
     let denied = |cgroup: String| {
         let mut case = Case::pod();
         case.source("containerd", SourceStatus::Active);
-        case.at(3, What::Cgroup { task: KEY, path: cgroup });
+        case.at(3, Observation::Cgroup { task: KEY, path: cgroup });
         case.list(1_000, other());
         assert_eq!(case.codes(), [], "it may be starting");
         case.list(200_000, other());
@@ -183,22 +183,28 @@ pub(super) fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_el
 }
 
 /// Another pod: this runtime is a kubelet's.
-pub(super) fn other() -> Vec<What> {
+pub(super) fn other() -> Vec<Observation> {
     let pod = PodName { name: "other-0".into(), ..pod_name() };
     let id = format!("1{}", &ID[1..]);
     let (pod, pid, netns_path) = (Some(pod), None, None);
-    vec![What::Sandbox(Sandbox { id, pod, pid, netns_path, ..sandbox(Life::Alive, "Ready") })]
+    vec![Observation::Sandbox(Sandbox {
+        id,
+        pod,
+        pid,
+        netns_path,
+        ..sandbox(Life::Alive, "Ready")
+    })]
 }
 
 #[test]
 fn a_runtime_that_has_no_pods_denies_nothing() {
     let mut case = Case::pod();
     case.source("docker", SourceStatus::Active);
-    case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
+    case.at(3, Observation::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{ID}") });
     let scope = Scope::Runtime { runtime: "docker".into() };
-    case.at(400_000, What::Began(scope.clone()));
+    case.at(400_000, Observation::Began(scope.clone()));
     let began = BootNs(400_000 * MS);
-    case.at(400_000, What::Ended { scope, began, complete: true });
+    case.at(400_000, Observation::Ended { scope, began, complete: true });
     case.wants(400_000);
     assert_eq!(case.codes(), [], "kubelet's may be another");
 }
@@ -215,14 +221,17 @@ fn a_visitor_does_not_make_a_netns_his_sandboxs() {
         netns_path: None,
         ..sandbox(Life::Alive, "Ready")
     };
-    case.at(3, What::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{APP}") });
-    case.list(10, vec![What::Sandbox(daemon.clone())]);
+    case.at(3, Observation::Cgroup { task: KEY, path: format!("/kubepods/pod{UID}/{APP}") });
+    case.list(10, vec![Observation::Sandbox(daemon.clone())]);
     let owner = |case: &Case| {
         let id = case.0.find(&POD).unwrap();
         case.0.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
     };
     assert_eq!(owner(&case), None);
-    case.list(20, vec![What::Sandbox(daemon), What::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    case.list(
+        20,
+        vec![Observation::Sandbox(daemon), Observation::Sandbox(sandbox(Life::Alive, "Ready"))],
+    );
     assert_eq!(owner(&case).as_deref(), Some(ID), "by its first process");
 }
 
@@ -233,7 +242,7 @@ fn an_incomplete_search_does_not_end_what_a_complete_one_found() {
     case.list(1_000, Vec::new());
     case.searched(31_200, &[mount_of(PATH, 1, 1)]);
     assert_eq!(case.codes(), [Code::NetnsLeaked]);
-    case.at(40_000, What::HoldersSearched { netns: POD, complete: false });
+    case.at(40_000, Observation::HoldersSearched { netns: POD, complete: false });
     assert_eq!(case.codes(), [Code::NetnsLeaked]);
 }
 
@@ -261,7 +270,7 @@ pub(super) fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
     };
     let link =
         |parent| Link { ifindex: 4, name: "eth1".into(), up: true, parent, ..Link::default() };
-    case.at(20, What::Link { netns: POD, link: link(Some(parent("pci"))) });
+    case.at(20, Observation::Link { netns: POD, link: link(Some(parent("pci"))) });
     case.list(1_000, not_ready());
     case.empty(1_100);
     assert_eq!(case.codes(), []);
@@ -269,7 +278,7 @@ pub(super) fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
     let found = case.only();
     assert_eq!(found.code, Code::DeviceHeldByDeadSandbox);
     assert!(found.evidence[1].text.contains("eth1 (pci 0000:00:05.0, driver ena)"), "{found:#?}");
-    case.at(32_000, What::Link { netns: POD, link: link(None) });
+    case.at(32_000, Observation::Link { netns: POD, link: link(None) });
     assert_eq!(case.codes(), [], "a veth is no device of the node");
 }
 
@@ -293,7 +302,7 @@ pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it
         case.searched(20_100, &holders);
         assert_eq!(case.codes(), [], "within its grace");
         let wants = case.wants(31_100);
-        assert!(wants.iter().any(|want| matches!(want, Want::Holders { .. })), "{wants:?}");
+        assert!(wants.iter().any(|want| matches!(want, Request::Holders { .. })), "{wants:?}");
         case.searched(31_200, &holders);
         let found = case.only();
         assert_eq!((found.code, found.holders[0].kind), (Code::NetnsLeaked, kind));
@@ -301,7 +310,7 @@ pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it
         assert_eq!(found.subject.pod.as_ref().unwrap().name.as_deref(), Some("api-0"));
         let wants = case.wants(31_800);
         assert!(
-            wants.iter().any(|want| matches!(want, Want::Holders { .. })),
+            wants.iter().any(|want| matches!(want, Request::Holders { .. })),
             "a second look: {wants:?}"
         );
     }
@@ -321,7 +330,7 @@ fn a_search_that_could_not_read_everything_proves_no_leak() {
     let mut case = Case::with_runtime();
     case.empty(1_000);
     case.list(1_000, Vec::new());
-    case.at(40_000, What::HoldersSearched { netns: POD, complete: false });
+    case.at(40_000, Observation::HoldersSearched { netns: POD, complete: false });
     assert_eq!(case.codes(), []);
 }
 
@@ -330,15 +339,15 @@ fn a_netns_of_nobody_is_never_leaked() {
     // `ip netns add`, a pool of a build: nothing says that a kubelet had it made.
     let mut case = Case::pod();
     case.source("containerd", SourceStatus::Active);
-    case.at(3, What::Holder { netns: POD, holder: mount_of("/run/netns/blue", 1, 1) });
+    case.at(3, Observation::Holder { netns: POD, holder: mount_of("/run/netns/blue", 1, 1) });
     case.empty(5);
     case.list(1_000, Vec::new());
     case.searched(400_000, &[mount_of("/run/netns/blue", 1, 1)]);
     assert_eq!(case.codes(), []);
 }
 
-fn attachment(pod: Option<PodName>) -> What {
-    What::Attachment(Attachment {
+fn attachment(pod: Option<PodName>) -> Observation {
+    Observation::Attachment(Attachment {
         made: None,
         container_id: ID.into(),
         ifname: "eth0".into(),
@@ -355,7 +364,7 @@ fn where_no_runtime_can_be_asked_only_age_tells() {
         let mut case = Case::pod();
         case.source("runtime", SourceStatus::Disabled);
         case.at(3, attachment(pod));
-        case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+        case.at(3, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
         case.empty(5);
         case.searched(200_000, &[mount_of(PATH, 1, 1)]);
         assert_eq!(case.codes(), [], "too young");
@@ -371,7 +380,7 @@ fn what_is_still_being_made_is_not_leaked_however_long_it_takes() {
     let mut case = Case::pod();
     case.source("runtime", SourceStatus::Disabled);
     case.at(3, attachment(Some(pod_name())));
-    case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+    case.at(3, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
     case.call(250_000, 500, CniCommand::Add, ID);
     case.empty(250_001);
     case.searched(301_000, &[mount_of(PATH, 1, 1)]);
@@ -388,7 +397,7 @@ fn what_is_still_being_made_is_not_leaked_however_long_it_takes() {
 fn a_runtime_that_was_never_heard_is_no_runtime_that_denies() {
     let mut case = Case::pod();
     case.at(3, attachment(Some(pod_name())));
-    case.at(3, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+    case.at(3, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
     case.empty(5);
     case.searched(400_000, &[mount_of(PATH, 1, 1)]);
     assert_eq!(case.codes(), []);
@@ -407,12 +416,12 @@ fn worker() -> Option<Cleanup> {
 #[test]
 pub(super) fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
     let mut case = Case::pod();
-    assert!(case.wants(20).contains(&Want::Cleanup), "one look at the start");
-    case.at(30, What::Cleanup { worker: worker() });
+    assert!(case.wants(20).contains(&Request::Cleanup), "one look at the start");
+    case.at(30, Observation::Cleanup { worker: worker() });
     // Queued behind it, as a walk tells.
-    let queued = What::NetnsDying { netns: NetnsRef::cookie(99) };
+    let queued = Observation::NetnsDying { netns: NetnsRef::cookie(99) };
     case.0.apply(&Fact { at: BootNs(20_000 * MS), origin: Origin::Snapshot, what: queued });
-    case.at(31_000, What::Cleanup { worker: worker() });
+    case.at(31_000, Observation::Cleanup { worker: worker() });
     let found = case.found();
     assert_eq!(found.len(), 1, "{found:#?}");
     let found = &found[0];
@@ -420,19 +429,19 @@ pub(super) fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
     assert_eq!((found.holders[0].pid, found.preexisting), (Some(77), true));
     let proof = format!("{:?}", found.evidence);
     assert!(proof.contains("cleanup_net") && proof.contains("waiting for lo"), "{proof}");
-    case.at(46_000, What::Cleanup { worker: None });
+    case.at(46_000, Observation::Cleanup { worker: None });
     assert_eq!(case.codes(), []);
-    assert!(!case.wants(50_000).contains(&Want::Cleanup), "nothing dies: no look");
+    assert!(!case.wants(50_000).contains(&Request::Cleanup), "nothing dies: no look");
 }
 
 #[test]
 fn what_a_mount_holds_does_not_wait_for_a_teardown_that_hangs() {
     for (holders, leaked) in [(vec![mount_of(PATH, 1, 1)], true), (Vec::new(), false)] {
         let mut case = Case::with_runtime();
-        case.at(30, What::Cleanup { worker: worker() });
+        case.at(30, Observation::Cleanup { worker: worker() });
         case.empty(1_000);
         case.list(1_000, Vec::new());
-        case.at(31_000, What::Cleanup { worker: worker() });
+        case.at(31_000, Observation::Cleanup { worker: worker() });
         case.searched(40_000, &holders);
         assert_eq!(case.codes().contains(&Code::NetnsLeaked), leaked, "{:?}", case.codes());
     }
@@ -441,9 +450,9 @@ fn what_a_mount_holds_does_not_wait_for_a_teardown_that_hangs() {
 #[test]
 fn what_ends_meanwhile_is_progress() {
     let mut case = Case::pod();
-    case.at(30, What::Cleanup { worker: worker() });
-    case.at(25_000, What::NetnsGone { netns: POD });
-    case.at(40_000, What::Cleanup { worker: worker() });
+    case.at(30, Observation::Cleanup { worker: worker() });
+    case.at(25_000, Observation::NetnsGone { netns: POD });
+    case.at(40_000, Observation::Cleanup { worker: worker() });
     assert_eq!(case.codes(), []);
 }
 
@@ -461,7 +470,7 @@ pub(super) fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none(
                 ips: vec![Ipv4Addr::new(10, 0, 0, n as u8).into()],
                 ..sandbox(Life::Alive, "Ready")
             };
-            case.list(10_000 * (n as u64 + 1), vec![What::Sandbox(one)]);
+            case.list(10_000 * (n as u64 + 1), vec![Observation::Sandbox(one)]);
         }
         case.found()
             .into_iter()
@@ -488,7 +497,7 @@ fn a_leaked_netns_without_an_address_is_information() {
         if gone {
             let local = Ipv4Addr::new(10, 0, 0, 5).into();
             let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
-            case.at(1_001, What::AddressGone { netns: POD, key });
+            case.at(1_001, Observation::AddressGone { netns: POD, key });
         }
         case.list(1_002, Vec::new());
         case.searched(31_200, &[mount_of(PATH, 1, 1)]);

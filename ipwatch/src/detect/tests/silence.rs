@@ -18,9 +18,9 @@ const CALI: u32 = 9;
 fn wired() -> Case {
     let mut case = Case::pod();
     let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
-    case.at(2, What::Link { netns: HOST, link: end });
+    case.at(2, Observation::Link { netns: HOST, link: end });
     let eth0 = Link { peer: Some(CALI), peer_nsid: Some(0), ..link(2, "veth", A) };
-    case.at(2, What::Link { netns: POD, link: eth0 });
+    case.at(2, Observation::Link { netns: POD, link: eth0 });
     case.at(2, route(HOST, IP, 32, Hop { ifindex: CALI, gateway: None }));
     let gateway = Some(Ipv4Addr::from(GATEWAY).into());
     case.at(2, route(POD, [0; 4], 0, Hop { ifindex: 2, gateway }));
@@ -44,14 +44,14 @@ pub(super) fn attachment() -> Attachment {
 /// The same as Calico makes it for a pod.
 fn calico() -> Case {
     let mut case = wired();
-    case.at(2, What::Attachment(attachment()));
+    case.at(2, Observation::Attachment(attachment()));
     case.wants(3);
     case
 }
 
-pub(super) fn route(netns: NetnsRef, to: [u8; 4], prefix_len: u8, hop: Hop) -> What {
+pub(super) fn route(netns: NetnsRef, to: [u8; 4], prefix_len: u8, hop: Hop) -> Observation {
     let key = RouteKey { to: Ipv4Addr::from(to).into(), prefix_len, table: 254, priority: 0 };
-    What::Route { netns, route: Route { key, hops: vec![hop] } }
+    Observation::Route { netns, route: Route { key, hops: vec![hop] } }
 }
 
 impl Case {
@@ -65,13 +65,13 @@ impl Case {
         mac: Option<Mac>,
         state: u16,
     ) {
-        let what = What::Neighbour { netns, neighbour: neighbour(on, ip, mac, state) };
+        let what = Observation::Neighbour { netns, neighbour: neighbour(on, ip, mac, state) };
         self.0.apply(&Fact { at: BootNs(ms * MS), origin: Origin::Netlink, what });
     }
 
     fn silent(&mut self, ms: u64) -> Vec<Candidate> {
         self.wants(ms);
-        let mut found = detect(&self.0, BootNs(ms * MS), &Policy::default());
+        let mut found = detect(&self.0, BootNs(ms * MS), &Thresholds::default());
         let codes = [Code::NeighbourFailed, Code::GatewayNeighbourLost];
         found.retain(|one| codes.contains(&one.code));
         found
@@ -123,7 +123,7 @@ fn an_entry_that_is_dropped_while_it_failed_is_remembered_and_then_stale() {
     let mut case = calico();
     case.entry(9_000, HOST, CALI, IP, None, FAILED);
     let ip = Ipv4Addr::from(IP).into();
-    case.at(10_000, What::NeighbourGone { netns: HOST, ifindex: CALI, ip });
+    case.at(10_000, Observation::NeighbourGone { netns: HOST, ifindex: CALI, ip });
     assert_eq!(case.silent(10_001).len(), 1, "a full table drops these first");
     assert_eq!(case.silent(128_999).len(), 1);
     case.not_silent(129_000, "nobody has asked for two minutes");
@@ -134,7 +134,7 @@ fn what_is_asked_for_is_given_three_seconds() {
     let mut case = calico();
     case.entry(9_000, HOST, CALI, IP, None, INCOMPLETE);
     case.not_silent(11_999, "it may still answer");
-    let next = case.0.agenda(BootNs(11_999 * MS), &Policy::default()).next;
+    let next = case.0.agenda(BootNs(11_999 * MS), &Thresholds::default()).next;
     assert!(next.is_some_and(|next| next <= BootNs(12_000 * MS)), "{next:?}");
     assert_eq!(case.only_silent(12_000).code, Code::NeighbourFailed);
 }
@@ -144,8 +144,8 @@ fn the_innocent_may_be_silent() {
     let ip = std::net::IpAddr::from(Ipv4Addr::from(IP));
     let key = AddressKey { ifindex: 2, local: ip, prefix_len: 24, peer: None };
     let innocents = [
-        ("the pod's netns is dying", What::NetnsDying { netns: POD }),
-        ("the IP is gone", What::AddressGone { netns: POD, key }),
+        ("the pod's netns is dying", Observation::NetnsDying { netns: POD }),
+        ("the IP is gone", Observation::AddressGone { netns: POD, key }),
     ];
     for (why, what) in innocents {
         let mut case = calico();
@@ -169,9 +169,9 @@ fn the_innocent_may_be_silent() {
     case.not_silent(9_001, "an IP that nobody has");
     let mut case = calico();
     let upper = Link { peer: Some(3), peer_nsid: Some(0), ..link(2, "macvlan", A) };
-    case.at(2, What::Link { netns: HOST, link: link(3, "dummy", B) });
-    case.at(2, What::Link { netns: POD, link: upper });
-    case.at(2, What::PeerNetns { netns: POD, nsid: 0, peer: HOST });
+    case.at(2, Observation::Link { netns: HOST, link: link(3, "dummy", B) });
+    case.at(2, Observation::Link { netns: POD, link: upper });
+    case.at(2, Observation::PeerNetns { netns: POD, nsid: 0, peer: HOST });
     case.entry(9_000, HOST, 3, IP, None, FAILED);
     case.not_silent(9_001, "the kernel keeps a macvlan and its parent apart");
 }
@@ -200,7 +200,7 @@ pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right(
     let mut case = calico();
     case.entry(5_000, POD, 2, GATEWAY, Some(B), PERMANENT);
     let ip = Ipv4Addr::from(GATEWAY).into();
-    case.at(9_000, What::NeighbourGone { netns: POD, ifindex: 2, ip });
+    case.at(9_000, Observation::NeighbourGone { netns: POD, ifindex: 2, ip });
     case.not_silent(11_999, "the netns may be going");
     assert!(text(&case.only_silent(12_000)).contains("is gone; it was 02:00:00:00:00:0b"));
     case.entry(13_000, POD, 2, GATEWAY, Some(B), REACHABLE);
@@ -211,7 +211,7 @@ pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right(
     case.not_silent(23_000, "set again");
     // Replaced together with the node's end.
     let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", A) };
-    case.at(24_000, What::Link { netns: HOST, link: end });
+    case.at(24_000, Observation::Link { netns: HOST, link: end });
     case.entry(24_000, POD, 2, GATEWAY, Some(A), PERMANENT);
     case.not_silent(30_000, "it is the node's end's MAC");
 }
@@ -220,7 +220,7 @@ pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right(
 fn without_the_neighbours_nothing_of_it_is_over() {
     let mut case = calico();
     case.source("neighbours", SourceStatus::Down);
-    let blind = blind(&case.0, &Policy::default());
+    let blind = blind(&case.0, &Thresholds::default());
     assert!(blind.contains(&Code::NeighbourFailed) && blind.contains(&Code::GatewayNeighbourLost));
 }
 
@@ -234,6 +234,6 @@ fn one_netns_pushes_out_no_permanent_entry_of_another() {
         case.entry(6_000, other, 2, [10, 1, c, d], Some(B), PERMANENT);
     }
     let ip = Ipv4Addr::from(GATEWAY).into();
-    case.at(9_000, What::NeighbourGone { netns: POD, ifindex: 2, ip });
+    case.at(9_000, Observation::NeighbourGone { netns: POD, ifindex: 2, ip });
     assert!(text(&case.only_silent(12_000)).contains("is gone"));
 }

@@ -14,14 +14,14 @@ pub(super) fn a_file_that_stays_unreadable_is_told() {
         effect: Some("kubelet tries KillPodSandbox for ever".into()),
         takes: None,
     };
-    case.at(1_000, What::StoreUnreadable(file.clone()));
+    case.at(1_000, Observation::StoreUnreadable(file.clone()));
     assert_eq!(case.codes_at(1_500), [], "it is being written");
-    let next = case.0.agenda(BootNs(1_500 * MS), &Policy::default()).next.unwrap();
+    let next = case.0.agenda(BootNs(1_500 * MS), &Thresholds::default()).next.unwrap();
     assert!(next <= BootNs(4_000 * MS), "{next:?}");
     let [found] = case.then(4_100).try_into().unwrap();
     assert_eq!(found.code, Code::IpamStoreUnreadable);
     assert!(found.impact.as_str().contains("for ever"));
-    case.at(5_000, What::StoreReadable { store: file.store, path: file.path });
+    case.at(5_000, Observation::StoreReadable { store: file.store, path: file.path });
     assert_eq!(case.codes_at(5_001), []);
 }
 
@@ -29,7 +29,7 @@ pub(super) fn a_file_that_stays_unreadable_is_told() {
 fn a_store_that_is_down_keeps_what_it_told() {
     let mut case = Case::reserved();
     case.source("host-local", SourceStatus::Down);
-    let blind = blind(&case.0, &Policy::default());
+    let blind = blind(&case.0, &Thresholds::default());
     for code in [Code::IpReleasedButHeld, Code::IpConflictImminent, Code::IpamRangeExhausting] {
         assert!(blind.contains(&code), "{code}");
     }
@@ -39,8 +39,8 @@ fn a_store_that_is_down_keeps_what_it_told() {
 fn a_store_that_went_away_leaves_no_gap() {
     let mut case = Case::reserved();
     case.release(1_000, 5);
-    case.at(1_001, What::SourceGone { name: "host-local".into() });
-    assert_eq!(blind(&case.0, &Policy::default()), BTreeSet::new());
+    case.at(1_001, Observation::SourceGone { name: "host-local".into() });
+    assert_eq!(blind(&case.0, &Thresholds::default()), BTreeSet::new());
     let verdict = case.0.verdict(ip(99), None);
     assert!(verdict.free, "{:?}", verdict.reasons);
 }
@@ -49,7 +49,7 @@ fn a_store_that_went_away_leaves_no_gap() {
 fn a_truncated_list_frees_nothing() {
     let mut case = Case::reserved();
     let scope = Scope::Reservations { store: "host-local".into() };
-    case.at(2_000, What::Began(scope.clone()));
-    case.at(2_000, What::Ended { scope, began: BootNs(2_000 * MS), complete: false });
+    case.at(2_000, Observation::Began(scope.clone()));
+    case.at(2_000, Observation::Ended { scope, began: BootNs(2_000 * MS), complete: false });
     assert_eq!(case.codes_at(10_000), []);
 }

@@ -37,14 +37,14 @@ fn shim(dir: &str) -> Monitor {
 impl Case {
     fn runs(&mut self, ms: u64, runtimes: &[RuntimeProcess], monitors: &[Monitor]) {
         let (runtimes, monitors) = (runtimes.to_vec(), monitors.to_vec());
-        self.at(ms, What::RuntimeProcesses { runtimes, monitors, complete: true });
+        self.at(ms, Observation::RuntimeProcesses { runtimes, monitors, complete: true });
     }
 
     /// A kubelet's pod that containerd, which is asked and has others, denies for long enough.
     fn denied(cgroup: &str, runtimes: &[RuntimeProcess], monitors: &[Monitor]) -> Self {
         let mut case = Self::pod();
         case.source("containerd", SourceStatus::Active);
-        case.at(3, What::Cgroup { task: KEY, path: cgroup.to_owned() });
+        case.at(3, Observation::Cgroup { task: KEY, path: cgroup.to_owned() });
         case.runs(4, runtimes, monitors);
         case.list(1_000, other());
         case.list(302_000, other());
@@ -69,17 +69,17 @@ impl Case {
             made: None,
             pod: Some(pod_name()),
         };
-        case.at(5, What::Attachment(attachment));
-        case.at(5, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
-        case.at(6, What::TaskReleased { task: KEY });
+        case.at(5, Observation::Attachment(attachment));
+        case.at(5, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+        case.at(6, Observation::TaskReleased { task: KEY });
         case.wants(6);
         if !nobody {
             case.list(1_000, other());
             case.list(302_000, other());
         }
         for ms in [303_000, 303_600] {
-            case.at(ms, What::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
-            case.at(ms, What::HoldersSearched { netns: POD, complete: true });
+            case.at(ms, Observation::Holder { netns: POD, holder: mount_of(PATH, 1, 1) });
+            case.at(ms, Observation::HoldersSearched { netns: POD, complete: true });
             case.wants(ms);
         }
         case
@@ -90,8 +90,9 @@ impl Case {
         let mut case = Self::reserved();
         case.runs(13, runtimes, monitors);
         case.reserve(1_000, 9, NEW);
-        let lives =
-            || vec![What::Sandbox(super::sandboxes::sandbox(crate::fact::Life::Alive, "Ready"))];
+        let lives = || {
+            vec![Observation::Sandbox(super::sandboxes::sandbox(crate::fact::Life::Alive, "Ready"))]
+        };
         case.list(301_100, lives());
         case.wants(301_200);
         case
@@ -211,7 +212,7 @@ fn what_runs_unread_may_be_anything() {
     let mut case = Case::denied(&format!("{BARE}{ID}"), &[containerd()], &[]);
     assert_eq!(case.codes_now(), [Code::IpHeldByDeadSandbox]);
     let (runtimes, monitors) = (Vec::new(), Vec::new());
-    case.at(303_000, What::RuntimeProcesses { runtimes, monitors, complete: false });
+    case.at(303_000, Observation::RuntimeProcesses { runtimes, monitors, complete: false });
     assert_eq!(case.codes_now(), []);
 }
 

@@ -9,13 +9,13 @@ fn id(n: u8) -> String {
     format!("{n:02x}{}", &NEW[2..])
 }
 
-fn allocation(offset: u8, podref: Option<&str>) -> What {
+fn allocation(offset: u8, podref: Option<&str>) -> Observation {
     let pod = podref.and_then(|podref| podref.split_once('/')).map(|(namespace, name)| PodName {
         namespace: namespace.into(),
         name: name.into(),
         uid: None,
     });
-    What::Reservation(Reservation {
+    Observation::Reservation(Reservation {
         store: "whereabouts".into(),
         network: "10.0.0.0-27".into(),
         key: format!("ippools/kube-system/10.0.0.0-27/{offset}"),
@@ -28,8 +28,8 @@ fn allocation(offset: u8, podref: Option<&str>) -> What {
 }
 
 /// This node has the result of its ADD still, from before the crash.
-fn cached(offset: u8) -> What {
-    What::Attachment(Attachment {
+fn cached(offset: u8) -> Observation {
+    Observation::Attachment(Attachment {
         container_id: id(offset),
         ifname: "net1".into(),
         network: "ipvlan".into(),
@@ -47,11 +47,11 @@ fn crashed() -> Case {
     for name in ["whereabouts", "cni"] {
         case.source(name, SourceStatus::Active);
     }
-    case.at(1, What::Sight(SEEN));
+    case.at(1, Observation::Sight(SEEN));
     case.list(11, alive());
     case.at(
         12,
-        What::Range(Range {
+        Observation::Range(Range {
             store: "whereabouts".into(),
             network: "10.0.0.0-27".into(),
             path: "network-attachment-definitions/shop/ipvlan".into(),
@@ -60,19 +60,19 @@ fn crashed() -> Case {
         }),
     );
     let scope = Scope::Reservations { store: "whereabouts".into() };
-    case.at(12, What::Began(scope.clone()));
+    case.at(12, Observation::Began(scope.clone()));
     for (offset, podref) in
         [(10, None), (11, Some("shop/db-1")), (12, Some("shop/x")), (13, None), (14, Some("a/b"))]
     {
         case.at(12, allocation(offset, podref));
     }
-    case.at(12, What::Ended { scope, began: BootNs(12 * MS), complete: true });
+    case.at(12, Observation::Ended { scope, began: BootNs(12 * MS), complete: true });
     case.wants(12);
     case
 }
 
-fn alive() -> Vec<What> {
-    vec![What::Sandbox(sandbox(Life::Alive, "Ready"))]
+fn alive() -> Vec<Observation> {
+    vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]
 }
 
 fn later(case: &mut Case) -> Vec<Candidate> {
@@ -131,7 +131,7 @@ fn what_a_silent_api_server_said_of_its_pools_does_not_count() {
     assert_eq!(later(&mut case).len(), 2, "the range and one leak");
     case.source("whereabouts", SourceStatus::Down);
     assert_eq!(case.then(404_000), []);
-    let blind = blind(&case.0, &Policy::default());
+    let blind = blind(&case.0, &Thresholds::default());
     assert!(blind.contains(&Code::IpamReservationLeaked), "and nothing of it is over");
 }
 
@@ -150,7 +150,7 @@ fn a_pod_of_this_node_that_its_runtime_forgot_has_leaked() {
     let mut case = crashed();
     let mut own = sandbox(Life::Alive, "Ready");
     (own.id, own.pid, own.netns_path) = (id(13), None, None);
-    case.list(1_000, [alive(), vec![What::Sandbox(own)]].concat());
+    case.list(1_000, [alive(), vec![Observation::Sandbox(own)]].concat());
     let found = later(&mut case);
     let leaks: Vec<_> = found
         .iter()

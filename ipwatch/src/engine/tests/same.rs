@@ -69,9 +69,9 @@ impl Twins {
         }
     }
 
-    fn tell(&mut self, what: &What, origin: Origin) {
+    fn tell(&mut self, what: &Observation, origin: Origin) {
         self.now = self.now.plus(1);
-        if let What::Boot(boot) = what {
+        if let Observation::Boot(boot) = what {
             self.ledger.set_calendar(Calendar { wall_offset: boot.wall_offset });
         }
         self.engine.apply(&[Fact { at: self.now, origin, what: what.clone() }]);
@@ -79,14 +79,14 @@ impl Twins {
 
     /// What the ledger of one that always detects from scratch tells.
     fn compare(&mut self) -> (Vec<Candidate>, Vec<Change>) {
-        let Engine { map, policy, ready, started, .. } = &self.engine;
-        let found = detect::detect(map, self.now, policy);
+        let Engine { map, thresholds, ready, started, .. } = &self.engine;
+        let found = detect::detect(map, self.now, thresholds);
         let blind = match ready {
-            Some(_) => detect::blind(map, policy),
+            Some(_) => detect::blind(map, thresholds),
             None => Code::ALL.iter().copied().collect(),
         };
-        self.ledger.set_second_look(policy.second_look);
-        self.ledger.be_patient(&detect::patient(self.now.since(*started), policy));
+        self.ledger.set_second_look(thresholds.second_look);
+        self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
         self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
         let changes = self.ledger.observe(self.now, &found, &blind);
         (found, changes)
@@ -101,8 +101,8 @@ impl Twins {
         let open = |ledger: &Ledger| ledger.open_findings().cloned().collect::<Vec<Finding>>();
         assert_eq!(open(&self.engine.ledger), open(&self.ledger));
         assert_eq!(self.engine.ledger.due(self.now), self.ledger.due(self.now));
-        let Engine { map, policy, detection, .. } = &mut self.engine;
-        assert_eq!(detection.blind(map, policy), detect::blind(map, policy));
+        let Engine { map, thresholds, detection, .. } = &mut self.engine;
+        assert_eq!(detection.blind(map, thresholds), detect::blind(map, thresholds));
         indexes_are_true(map);
         found.iter().map(|one| one.code).collect()
     }
@@ -142,10 +142,10 @@ fn indexes_are_true(map: &NodeMap) {
     }
 }
 
-fn policy(pick: usize) -> Policy {
-    let of = [Policy::default(), Policy { grace: SEC, ..Policy::default() }];
-    let short = Policy { sandbox_grace: SEC, leak_age: 5 * SEC, ..Policy::default() };
-    let quick = Policy { second_look: 0, teardown_grace: SEC, ..short };
+fn thresholds(pick: usize) -> Thresholds {
+    let of = [Thresholds::default(), Thresholds { grace: SEC, ..Thresholds::default() }];
+    let short = Thresholds { sandbox_grace: SEC, leak_age: 5 * SEC, ..Thresholds::default() };
+    let quick = Thresholds { second_look: 0, teardown_grace: SEC, ..short };
     [of[0], of[1], short, quick][pick % 4]
 }
 
@@ -170,16 +170,16 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
                 twins.tell(&fact.what, fact.origin);
             }
             27 | 28 => twins.now = twins.now.plus(STEPS[pick % STEPS.len()]),
-            29 => twins.engine.retune(policy(pick), Vec::new()),
+            29 => twins.engine.retune(thresholds(pick), Vec::new()),
             30 => {
                 let names = SOURCES.into_iter().chain(["containerd", "host-local", "kubernetes"]);
                 let name = names.cycle().nth(pick % 9).unwrap_or_default();
                 let status = STATUSES[pick / 9 % STATUSES.len()];
                 let source = Source { name: name.into(), status, detail: String::new() };
-                twins.tell(&What::Source(source), Origin::Runtime);
+                twins.tell(&Observation::Source(source), Origin::Runtime);
             }
             _ => match pick % 4 {
-                0 => twins.tell(&What::Lost { count: None, calls: true }, Origin::Probe),
+                0 => twins.tell(&Observation::Lost { count: None, calls: true }, Origin::Probe),
                 _ => twins.acknowledge(pick / 4),
             },
         }

@@ -9,15 +9,15 @@ use crate::fact::{BootNs, CniCommand, Life, NetnsRef, Parent, TaskKey};
 
 const HOSTILE: &str = "aaaaaaaaaaaé;id>/tmp/x;#";
 
-fn admit(origin: Origin, what: impl IntoIterator<Item = What>) -> Vec<What> {
+fn admit(origin: Origin, what: impl IntoIterator<Item = Observation>) -> Vec<Observation> {
     let facts = what.into_iter().map(|what| Fact { at: BootNs(7), origin, what });
     let mut facts: Vec<Fact> = facts.collect();
     Gate::default().admit(&mut facts);
     facts.into_iter().map(|fact| fact.what).collect()
 }
 
-fn refused(source: &str, name: Name, count: u64) -> What {
-    What::Refused { source: source.to_owned(), name, count }
+fn refused(source: &str, name: Name, count: u64) -> Observation {
+    Observation::Refused { source: source.to_owned(), name, count }
 }
 
 fn pod(name: &str) -> PodName {
@@ -78,9 +78,9 @@ fn call(id: &str) -> CniCall {
     }
 }
 
-fn link(name: &str) -> What {
+fn link(name: &str) -> Observation {
     let link = Link { ifindex: 7, name: name.into(), ..Link::default() };
-    What::Link { netns: NetnsRef::inode(1), link }
+    Observation::Link { netns: NetnsRef::inode(1), link }
 }
 
 fn api_pod(name: &str) -> Pod {
@@ -99,11 +99,11 @@ fn api_pod(name: &str) -> Pod {
 #[test]
 fn what_is_as_it_should_be_passes_unchanged() {
     let facts = [
-        What::Reservation(reservation("c1")),
-        What::Sandbox(sandbox("c1")),
-        What::Container(container("c2", "c1")),
-        What::CniBegan(call("c1")),
-        What::Pod(api_pod("api-0")),
+        Observation::Reservation(reservation("c1")),
+        Observation::Sandbox(sandbox("c1")),
+        Observation::Container(container("c2", "c1")),
+        Observation::CniBegan(call("c1")),
+        Observation::Pod(api_pod("api-0")),
         link("eth0"),
     ];
     assert_eq!(admit(Origin::Probe, facts.clone()), facts);
@@ -113,9 +113,9 @@ fn what_is_as_it_should_be_passes_unchanged() {
 fn a_reservation_stays_one_for_whomever_it_is() {
     let hostile = reservation(HOSTILE);
     let kept = Reservation { container_id: None, ..hostile.clone() };
-    let said = admit(Origin::Ipam, [What::Reservation(hostile)]);
+    let said = admit(Origin::Ipam, [Observation::Reservation(hostile)]);
     let counted = refused("host-local", Name::ContainerId, 1);
-    assert_eq!(said, [What::Reservation(kept), counted]);
+    assert_eq!(said, [Observation::Reservation(kept), counted]);
 }
 
 #[test]
@@ -131,14 +131,15 @@ fn a_list_that_has_lost_an_entry_is_not_complete() {
     let scope = Scope::Runtime { runtime: "containerd".into() };
     let list = |id: &str, sandbox_of: &str| {
         vec![
-            What::Began(scope.clone()),
-            What::Sandbox(sandbox("c1")),
-            What::Container(container(id, sandbox_of)),
-            What::Ended { scope: scope.clone(), began: BootNs(7), complete: true },
+            Observation::Began(scope.clone()),
+            Observation::Sandbox(sandbox("c1")),
+            Observation::Container(container(id, sandbox_of)),
+            Observation::Ended { scope: scope.clone(), began: BootNs(7), complete: true },
         ]
     };
-    let complete =
-        |said: &[What]| said.iter().any(|what| matches!(what, What::Ended { complete: true, .. }));
+    let complete = |said: &[Observation]| {
+        said.iter().any(|what| matches!(what, Observation::Ended { complete: true, .. }))
+    };
     assert!(complete(&admit(Origin::Runtime, list("c2", "c1"))));
     for (id, of) in [(HOSTILE, "c1"), ("c2", HOSTILE)] {
         let said = admit(Origin::Runtime, list(id, of));
@@ -151,12 +152,12 @@ fn a_list_that_has_lost_an_entry_is_not_complete() {
         gate.admit(&mut facts);
         facts.into_iter().map(|fact| fact.what).collect::<Vec<_>>()
     };
-    let first: Vec<What> = list(HOSTILE, "c1").into_iter().flat_map(&mut tell).collect();
-    let second: Vec<What> = list("c2", "c1").into_iter().flat_map(&mut tell).collect();
+    let first: Vec<Observation> = list(HOSTILE, "c1").into_iter().flat_map(&mut tell).collect();
+    let second: Vec<Observation> = list("c2", "c1").into_iter().flat_map(&mut tell).collect();
     assert!(!complete(&first) && complete(&second));
-    tell(What::Sandbox(sandbox(HOSTILE)));
+    tell(Observation::Sandbox(sandbox(HOSTILE)));
     let other = Scope::Runtime { runtime: "cri-o".into() };
-    let ended = |scope| What::Ended { scope, began: BootNs(7), complete: true };
+    let ended = |scope| Observation::Ended { scope, began: BootNs(7), complete: true };
     assert!(complete(&tell(ended(other))) && !complete(&tell(ended(scope.clone()))));
 }
 
@@ -164,15 +165,18 @@ fn a_list_that_has_lost_an_entry_is_not_complete() {
 fn a_pod_without_a_name_spoils_the_list_of_pods() {
     let mirror = Pod { mirror_of: Some("x y".into()), ..api_pod("api-0") };
     for pod in [api_pod("--all"), api_pod(""), mirror] {
-        let ended = What::Ended { scope: Scope::Pods, began: BootNs(7), complete: true };
-        let said = admit(Origin::Kubernetes, [What::Pod(pod), ended]);
-        assert!(matches!(said[..], [What::Ended { complete: false, .. }, What::Refused { .. }]));
+        let ended = Observation::Ended { scope: Scope::Pods, began: BootNs(7), complete: true };
+        let said = admit(Origin::Kubernetes, [Observation::Pod(pod), ended]);
+        assert!(matches!(
+            said[..],
+            [Observation::Ended { complete: false, .. }, Observation::Refused { .. }]
+        ));
     }
 }
 
 #[test]
 fn a_run_for_no_container_is_none_and_what_only_adds_is_left_out() {
-    let said = admit(Origin::Probe, [What::CniBegan(call(HOSTILE))]);
+    let said = admit(Origin::Probe, [Observation::CniBegan(call(HOSTILE))]);
     assert_eq!(said, [refused("probes", Name::ContainerId, 1)]);
     let strange = CniCall {
         netns_path: Some("relative".into()),
@@ -181,14 +185,14 @@ fn a_run_for_no_container_is_none_and_what_only_adds_is_left_out() {
         ..call("c1")
     };
     let kept = CniCall { netns_path: None, ifname: None, pod: None, ..call("c1") };
-    let said = admit(Origin::Probe, [What::CniBegan(strange)]);
-    assert_eq!(said[0], What::CniBegan(kept), "a DEL is under way for its container");
+    let said = admit(Origin::Probe, [Observation::CniBegan(strange)]);
+    assert_eq!(said[0], Observation::CniBegan(kept), "a DEL is under way for its container");
     assert_eq!(said.len(), 4, "{said:?}");
 }
 
 #[test]
 fn a_holder_is_one_wherever_it_is_mounted() {
-    let mounted = |path: &str| What::Holder {
+    let mounted = |path: &str| Observation::Holder {
         netns: NetnsRef::inode(1),
         holder: Holder::Mount {
             mount_ns: 5,
@@ -242,37 +246,37 @@ proptest! {
         let [a, b, c, d, e, f, g, h] = <[String; 8]>::try_from(text).unwrap();
         let pod = || PodName { namespace: a.clone(), name: b.clone(), uid: Some(c.clone()) };
         let facts = [
-            What::Reservation(Reservation {
+            Observation::Reservation(Reservation {
                 network: e.clone(), ifname: Some(f.clone()), pod: Some(pod()), ..reservation(&d)
             }),
-            What::Range(Range {
+            Observation::Range(Range {
                 store: "host-local".into(), network: e.clone(), path: g.clone(),
                 data_dir: Some(h.clone()), sets: Vec::new(),
             }),
-            What::Attachment(Attachment {
+            Observation::Attachment(Attachment {
                 container_id: d.clone(), ifname: f.clone(), network: e.clone(),
                 netns_path: Some(g.clone()), ips: Vec::new(), made: None, pod: Some(pod()),
             }),
-            What::AttachmentGone { container_id: d.clone(), ifname: f.clone() },
-            What::Sandbox(Sandbox {
+            Observation::AttachmentGone { container_id: d.clone(), ifname: f.clone() },
+            Observation::Sandbox(Sandbox {
                 pod: Some(pod()), name: Some(e.clone()), netns_path: Some(g.clone()), ..sandbox(&d)
             }),
-            What::SandboxGone { runtime: "cri-o".into(), id: d.clone() },
-            What::Container(Container { name: Some(e.clone()), ..container(&d, &h) }),
-            What::ContainerGone { runtime: "cri-o".into(), id: d.clone() },
-            What::Pod(Pod {
+            Observation::SandboxGone { runtime: "cri-o".into(), id: d.clone() },
+            Observation::Container(Container { name: Some(e.clone()), ..container(&d, &h) }),
+            Observation::ContainerGone { runtime: "cri-o".into(), id: d.clone() },
+            Observation::Pod(Pod {
                 uid: c.clone(), namespace: a.clone(), mirror_of: Some(h.clone()), ..api_pod(&b)
             }),
-            What::PodGone { uid: c.clone() },
-            What::Endpoint(Endpoint {
+            Observation::PodGone { uid: c.clone() },
+            Observation::Endpoint(Endpoint {
                 store: "calico".into(), key: g.clone(), namespace: a.clone(), pod: b.clone(),
                 container: Some(d.clone()), device: Some(f.clone()), ips: Vec::new(),
             }),
-            What::CniBegan(CniCall {
+            Observation::CniBegan(CniCall {
                 netns_path: Some(g.clone()), ifname: Some(f.clone()), pod: Some(pod()), ..call(&d)
             }),
-            What::CniError { container_id: d.clone(), command: CniCommand::Add, text: h.clone() },
-            What::ContainerMount(ContainerMount {
+            Observation::CniError { container_id: d.clone(), command: CniCommand::Add, text: h.clone() },
+            Observation::ContainerMount(ContainerMount {
                 container_id: d.clone(), mount_ns: 5, host: false, path: g.clone(),
                 fs_type: h.clone(), processes: Vec::new(), cgroup: None,
             }),
@@ -291,8 +295,8 @@ proptest! {
             ifindex: 7, name: f, kind: Some(e), parent: Some(parent), ..Link::default()
         };
         let netns = NetnsRef::inode(1);
-        let said = admit(Origin::Netlink, [What::Link { netns, link }]);
-        let Some(What::Link { link, .. }) = said.first() else { panic!("{said:?}") };
+        let said = admit(Origin::Netlink, [Observation::Link { netns, link }]);
+        let Some(Observation::Link { link, .. }) = said.first() else { panic!("{said:?}") };
         prop_assert!(Name::Device.fits(&link.name), "{:?}", link.name);
     }
 }
@@ -316,7 +320,7 @@ fn a_monitor_without_its_container_stays_and_a_runtime_without_a_directory_is_no
         children: vec![12],
         ignored: false,
     };
-    let told = |dir: &str, id: &str| What::RuntimeProcesses {
+    let told = |dir: &str, id: &str| Observation::RuntimeProcesses {
         runtimes: vec![runtime(dir)],
         monitors: vec![monitor(id)],
         complete: true,
@@ -324,7 +328,7 @@ fn a_monitor_without_its_container_stays_and_a_runtime_without_a_directory_is_no
     let fine = told("/run/containerd", "c1");
     assert_eq!(admit(Origin::Procfs, [fine.clone()]), [fine]);
     let kept = admit(Origin::Procfs, [told("run\0", HOSTILE)]);
-    let What::RuntimeProcesses { runtimes, monitors, complete } = &kept[0] else {
+    let Observation::RuntimeProcesses { runtimes, monitors, complete } = &kept[0] else {
         panic!("{kept:?}")
     };
     assert_eq!((runtimes[0].dirs.len(), monitors[0].children.len(), *complete), (0, 1, false));

@@ -5,10 +5,10 @@ use super::*;
 /// A pod's netns that was dumped before the probes tell of it.
 fn dumped(feed: &mut Feed) -> NetnsRef {
     let netns = full(7, 70, 3);
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     let scope = Scope::Addresses { netns };
-    let began = feed.tell(What::Began(scope.clone()));
-    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    let began = feed.tell(Observation::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
     netns
 }
 
@@ -38,12 +38,12 @@ fn an_ipv6_address_whose_peer_changes_is_one() {
         let netns = dumped(&mut feed);
         let with = |peer| on_eth0("fd77::1", 128, peer);
         for peer in [None, Some("fd77::2"), Some("fd77::3")] {
-            feed.tell_from(origin, What::Address { netns, address: with(peer) });
+            feed.tell_from(origin, Observation::Address { netns, address: with(peer) });
             assert_eq!(feed.ips().len(), 1, "with the peer {peer:?}");
         }
         assert_eq!(tenures(&mut feed), ["+cookie:7/2/fd77::1/128"]);
         let key = with(Some("fd77::3")).key;
-        feed.tell_from(origin, What::AddressGone { netns, key });
+        feed.tell_from(origin, Observation::AddressGone { netns, key });
         assert!(feed.ips().is_empty(), "nothing is left of it");
         assert_eq!(tenures(&mut feed), ["-cookie:7/2/fd77::1/128 address-deleted"]);
     }
@@ -55,8 +55,8 @@ fn an_ipv6_address_whose_peer_changes_is_one() {
 fn an_ipv6_address_with_another_prefix_stands_in_place_of_the_first() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
-    feed.tell(What::Address { netns, address: on_eth0("fd77::1", 128, None) });
-    feed.tell(What::Address { netns, address: on_eth0("fd77::1", 64, None) });
+    feed.tell(Observation::Address { netns, address: on_eth0("fd77::1", 128, None) });
+    feed.tell(Observation::Address { netns, address: on_eth0("fd77::1", 64, None) });
     let view = feed.map.addresses(&Selector::Ip(None));
     assert_eq!(view.iter().map(|address| address.prefix_len).collect::<Vec<_>>(), [Some(64)]);
     assert_eq!(
@@ -84,11 +84,11 @@ fn an_ipv4_address_stands_once_for_each_mask_and_subnet() {
         on_eth0("10.0.0.1", 24, Some("10.0.0.9")),
     ];
     for address in &all {
-        feed.tell(What::Address { netns, address: address.clone() });
+        feed.tell(Observation::Address { netns, address: address.clone() });
     }
     assert_eq!(feed.ips().len(), 5);
     for (gone, left) in all.iter().zip([4, 3, 2, 1, 0]) {
-        feed.tell(What::AddressGone { netns, key: gone.key });
+        feed.tell(Observation::AddressGone { netns, key: gone.key });
         assert_eq!(feed.ips().len(), left, "after {gone:?}");
     }
 }
@@ -100,18 +100,18 @@ fn a_tenure_ends_with_the_last_address_of_its_key() {
     let netns = dumped(&mut feed);
     let [first, second] = ["10.0.0.2", "10.0.0.3"].map(|peer| on_eth0("10.0.0.1", 32, Some(peer)));
     for address in [&first, &second] {
-        feed.tell(What::Address { netns, address: address.clone() });
+        feed.tell(Observation::Address { netns, address: address.clone() });
     }
-    feed.tell(What::AddressGone { netns, key: first.key });
+    feed.tell(Observation::AddressGone { netns, key: first.key });
     let held = "+cookie:7/2/10.0.0.1/32";
     assert_eq!(tenures(&mut feed), [held, held], "the ledger takes the second for the first");
-    feed.tell(What::AddressGone { netns, key: second.key });
+    feed.tell(Observation::AddressGone { netns, key: second.key });
     let released = "-cookie:7/2/10.0.0.1/32 address-deleted";
     assert_eq!(tenures(&mut feed), [released]);
     for address in [&first, &second] {
-        feed.tell(What::Address { netns, address: address.clone() });
+        feed.tell(Observation::Address { netns, address: address.clone() });
     }
-    feed.tell(What::NetnsGone { netns });
+    feed.tell(Observation::NetnsGone { netns });
     let ended = tenures(&mut feed);
     let released = ended.iter().filter(|told| told.starts_with('-')).count();
     assert_eq!(released, 1, "{ended:?}");
@@ -139,7 +139,7 @@ fn fill(feed: &mut Feed, n: u32, addresses: u32, forms: bool) {
         } else {
             on_eth0(&Ipv4Addr::from_bits(0x0b00_0000 + (n << 14) + k).to_string(), 32, None)
         };
-        feed.tell(What::Address { netns: hostile(n), address });
+        feed.tell(Observation::Address { netns: hostile(n), address });
     }
 }
 
@@ -161,7 +161,7 @@ fn nobody_fills_the_room_of_others() {
         }
         let pod = full(7, 70, 3);
         for last in 0..8 {
-            feed.tell(What::Address { netns: pod, address: address(last) });
+            feed.tell(Observation::Address { netns: pod, address: address(last) });
         }
         // What a netns with few has it keeps, whatever others do.
         fill(&mut feed, 17, IN_ONE as u32, forms);
@@ -184,7 +184,7 @@ fn the_host_has_room_of_its_own() {
     }
     for k in 0..IN_ONE as u32 + 5 {
         let address = on_eth0(&Ipv4Addr::from_bits(0x0a60_0000 + k).to_string(), 32, None);
-        feed.tell(What::Address { netns: HOST, address });
+        feed.tell(Observation::Address { netns: HOST, address });
     }
     assert_eq!(kept(&feed, HOST), IN_ONE);
     assert_eq!(feed.map.short().filter(|netns| netns.host).map(Netns::unkept).sum::<u64>(), 5);
@@ -193,7 +193,7 @@ fn the_host_has_room_of_its_own() {
 #[test]
 fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     let mut feed = bounded();
-    feed.tell(What::Netns { netns: hostile(0) });
+    feed.tell(Observation::Netns { netns: hostile(0) });
     // The first of a netns is what it was made for.
     let first = Ipv4Addr::from_bits(0x0b00_0000);
     for n in 0..17 {
@@ -217,7 +217,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     assert!(said.starts_with("; addresses kept by netns: net:["), "{said}");
     let reads = |feed: &mut Feed, after_ms| {
         let adopt =
-            |want: &Want| matches!(want, Want::Adopt { netns, .. } if netns.cookie > Some(9));
+            |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.cookie > Some(9));
         feed.wants(after_ms).iter().filter(|want| adopt(want)).count()
     };
     // They were new, and are read for that.
@@ -226,7 +226,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     }
     assert_eq!(reads(&mut feed, 60_000), 0, "there is no room");
     for n in 1..6 {
-        feed.tell(What::NetnsGone { netns: hostile(n) });
+        feed.tell(Observation::NetnsGone { netns: hostile(n) });
     }
     assert_eq!(reads(&mut feed, 60_000), 8, "some at a time");
     let short = feed.map.short().count();
@@ -240,7 +240,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
 /// A dump of what is kept; `more`: and of as much beyond that as the netns once had.
 fn dump(feed: &mut Feed, n: u32, more: bool) {
     let (netns, scope) = (hostile(n), Scope::Addresses { netns: hostile(n) });
-    let began = feed.tell(What::Began(scope.clone()));
+    let began = feed.tell(Observation::Began(scope.clone()));
     let id = feed.map.find(&netns).unwrap();
     let entry = feed.map.netns(id).unwrap();
     let known: Vec<IpAddr> = entry.addresses().map(|(key, _)| key.local).collect();
@@ -248,9 +248,9 @@ fn dump(feed: &mut Feed, n: u32, more: bool) {
     let beyond = beyond.map(IpAddr::from).filter(|_| more && entry.unkept() > 0);
     for local in beyond.collect::<Vec<_>>().into_iter().chain(known) {
         let address = on_eth0(&local.to_string(), 32, None);
-        feed.tell_at(began, Origin::Netlink, What::Address { netns, address });
+        feed.tell_at(began, Origin::Netlink, Observation::Address { netns, address });
     }
-    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
 }
 
 #[test]
@@ -266,13 +266,13 @@ fn a_cookie_that_comes_late_leaves_the_tenures_as_they_were_told() {
     let mut feed = Feed::new(ALL);
     let netns = NetnsRef { cookie: None, inode: Some(70), nsid: Some(3) };
     let scope = Scope::Addresses { netns };
-    let began = feed.tell(What::Began(scope.clone()));
-    feed.tell_at(began, Origin::Netlink, What::Address { netns, address: address(1) });
-    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    let began = feed.tell(Observation::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, Observation::Address { netns, address: address(1) });
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
     assert_eq!(tenures(&mut feed), ["+inode:70#0/2/10.0.0.1/24"]);
     let named = full(7, 70, 3);
-    feed.tell(What::Address { netns: named, address: address(2) });
-    feed.tell(What::AddressGone { netns: named, key: key(1) });
+    feed.tell(Observation::Address { netns: named, address: address(2) });
+    feed.tell(Observation::AddressGone { netns: named, key: key(1) });
     assert_eq!(
         tenures(&mut feed),
         ["+inode:70#0/2/10.0.0.2/24", "-inode:70#0/2/10.0.0.1/24 address-deleted"]
@@ -285,15 +285,21 @@ fn two_that_are_one(dumped: bool) -> Vec<String> {
     let mut feed = Feed::new(ALL);
     let by_nsid = NetnsRef { cookie: None, inode: None, nsid: Some(3) };
     let scope = Scope::Addresses { netns: by_nsid };
-    let began = feed.tell(What::Began(scope.clone()));
-    feed.tell_at(began, Origin::Netlink, What::Address { netns: by_nsid, address: address(1) });
+    let began = feed.tell(Observation::Began(scope.clone()));
+    feed.tell_at(
+        began,
+        Origin::Netlink,
+        Observation::Address { netns: by_nsid, address: address(1) },
+    );
     if dumped {
-        feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+        feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
     }
-    feed.tell(What::Netns { netns: NetnsRef { cookie: Some(7), inode: Some(70), nsid: None } });
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Netns {
+        netns: NetnsRef { cookie: Some(7), inode: Some(70), nsid: None },
+    });
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     let mut told = tenures(&mut feed);
-    feed.tell(What::AddressGone { netns: full(7, 70, 3), key: key(1) });
+    feed.tell(Observation::AddressGone { netns: full(7, 70, 3), key: key(1) });
     // What has not been told is told with its end.
     told.push("the end:".to_owned());
     told.extend(tenures(&mut feed));
@@ -328,10 +334,10 @@ fn an_inode_that_is_handed_out_again_is_another_netns() {
     let netns = NetnsRef { cookie: None, inode: Some(70), nsid: None };
     for generation in 0..2 {
         let scope = Scope::Addresses { netns };
-        let began = feed.tell(What::Began(scope.clone()));
-        feed.tell_at(began, Origin::Netlink, What::Address { netns, address: address(1) });
-        feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
-        feed.tell(What::NetnsGone { netns });
+        let began = feed.tell(Observation::Began(scope.clone()));
+        feed.tell_at(began, Origin::Netlink, Observation::Address { netns, address: address(1) });
+        feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
+        feed.tell(Observation::NetnsGone { netns });
         let key = format!("inode:70#{generation}/2/10.0.0.1/24");
         assert_eq!(tenures(&mut feed), [format!("+{key}"), format!("-{key} netns-gone")]);
     }

@@ -12,8 +12,8 @@ fn ip(pool: u8, last: u8) -> IpAddr {
 }
 
 /// A pool of a /24.
-fn pool(n: u8) -> What {
-    What::Range(Range {
+fn pool(n: u8) -> Observation {
+    Observation::Range(Range {
         store: "calico".into(),
         network: format!("pool-{n}"),
         path: format!("ippools/pool-{n}"),
@@ -22,16 +22,16 @@ fn pool(n: u8) -> What {
     })
 }
 
-fn block(key: &str, first: Option<IpAddr>, taken: Option<u32>) -> What {
-    What::Block(Block { store: "calico".into(), key: key.into(), first, taken })
+fn block(key: &str, first: Option<IpAddr>, taken: Option<u32>) -> Observation {
+    Observation::Block(Block { store: "calico".into(), key: key.into(), first, taken })
 }
 
-fn gone(key: &str) -> What {
-    What::BlockGone { store: "calico".into(), key: key.into() }
+fn gone(key: &str) -> Observation {
+    Observation::BlockGone { store: "calico".into(), key: key.into() }
 }
 
-fn ended(began: BootNs, complete: bool) -> What {
-    What::Ended { scope: Scope::Blocks { store: "calico".into() }, began, complete }
+fn ended(began: BootNs, complete: bool) -> Observation {
+    Observation::Ended { scope: Scope::Blocks { store: "calico".into() }, began, complete }
 }
 
 /// What is taken of each pool, where that is known.
@@ -53,19 +53,19 @@ fn what_is_taken_is_known_while_every_block_is() {
     let mut feed = told();
     assert_eq!(used(&feed), [None, None], "nothing is told yet");
     assert!(!feed.map.ranges_are_counted());
-    let began = feed.tell(What::Began(Scope::Blocks { store: "calico".into() }));
+    let began = feed.tell(Observation::Began(Scope::Blocks { store: "calico".into() }));
     feed.tell(block("a", Some(ip(1, 0)), Some(60)));
     feed.tell(block("b", Some(ip(1, 64)), Some(4)));
     assert_eq!(used(&feed), [None, None], "there may be more");
     feed.tell(ended(began, true));
     assert_eq!(used(&feed), [Some(64), Some(0)]);
     assert!(feed.map.ranges_are_counted());
-    let view = feed.map.ranges_view(feed.at, &Policy::default());
+    let view = feed.map.ranges_view(feed.at, &Thresholds::default());
     assert_eq!((view.len(), view[0].usable, view[0].used, view[0].free), (2, 256, 64, 192));
 
     feed.tell(block("b", Some(ip(1, 64)), None));
     assert_eq!(used(&feed), [None, Some(0)], "it does not say of all of its IPs");
-    assert_eq!(feed.map.ranges_view(feed.at, &Policy::default()).len(), 1);
+    assert_eq!(feed.map.ranges_view(feed.at, &Thresholds::default()).len(), 1);
     feed.tell(block("b", Some(ip(1, 64)), Some(5)));
     feed.tell(block("c", None, None));
     assert_eq!(used(&feed), [None, None], "of which pool it is nobody knows");
@@ -76,11 +76,11 @@ fn what_is_taken_is_known_while_every_block_is() {
 
     feed.tell(ended(feed.at, false));
     assert_eq!(used(&feed), [None, None], "the list was cut short");
-    let began = feed.tell(What::Began(Scope::Blocks { store: "calico".into() }));
+    let began = feed.tell(Observation::Began(Scope::Blocks { store: "calico".into() }));
     feed.tell(block("b", Some(ip(1, 64)), Some(7)));
     feed.tell(ended(began, true));
     assert_eq!(used(&feed), [Some(7), Some(0)], "what it did not name is gone");
-    feed.tell(What::SourceGone { name: "calico".into() });
+    feed.tell(Observation::SourceGone { name: "calico".into() });
     assert_eq!(used(&feed), [None, None]);
 }
 
@@ -102,7 +102,7 @@ fn a_reservation_of_this_node_counts_once() {
     let mut feed = told();
     feed.tell(block("a", Some(ip(1, 0)), Some(2)));
     feed.tell(ended(BootNs(0), true));
-    feed.tell(What::Reservation(Reservation {
+    feed.tell(Observation::Reservation(Reservation {
         store: "calico".into(),
         network: "k8s-pod-network".into(),
         key: "a/5".into(),
@@ -123,7 +123,7 @@ fn a_reservation_of_this_node_counts_once() {
     let prefix = |text: &str| feed.map.pools_of(&text.parse().unwrap()).count();
     assert_eq!([prefix("10.0.1.5"), prefix("10.0.1.6"), prefix("0.0.0.0/0")], [1, 0, 1]);
     // A pool that is put anew counts what there is of it.
-    feed.tell(What::Ended {
+    feed.tell(Observation::Ended {
         scope: Scope::Ranges { store: "calico".into() },
         began: feed.at.plus(1),
         complete: true,
@@ -154,7 +154,7 @@ fn a_silent_source_of_pools_is_not_at_peace() {
     let mut feed = told();
     feed.tell(ended(BootNs(0), true));
     let source = |status| {
-        What::Source(Source { name: "calico-pools".into(), status, detail: String::new() })
+        Observation::Source(Source { name: "calico-pools".into(), status, detail: String::new() })
     };
     for (status, counted) in [
         (SourceStatus::Down, false),

@@ -9,8 +9,8 @@ fn run(pid: u32, start: u64) -> TaskKey {
     TaskKey { pid, tid: pid, start }
 }
 
-fn del(task: TaskKey, parent: u32, plugin: &str) -> What {
-    What::CniBegan(CniCall {
+fn del(task: TaskKey, parent: u32, plugin: &str) -> Observation {
+    Observation::CniBegan(CniCall {
         task,
         parent,
         plugin: format!("/opt/cni/bin/{plugin}"),
@@ -22,11 +22,11 @@ fn del(task: TaskKey, parent: u32, plugin: &str) -> What {
     })
 }
 
-fn ended(task: TaskKey, status: Option<u32>, signal: Option<u32>) -> What {
-    What::CniEnded { task, status, signal }
+fn ended(task: TaskKey, status: Option<u32>, signal: Option<u32>) -> Observation {
+    Observation::CniEnded { task, status, signal }
 }
 
-fn went(feed: &Feed) -> Went {
+fn went(feed: &Feed) -> CommandStats {
     feed.map.call_history("c1").unwrap().del
 }
 
@@ -78,7 +78,7 @@ fn an_end_that_went_unseen_is_neither_success_nor_failure() {
 fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
     let mut feed = Feed::new(ALL);
     let began = feed.tell(del(run(10, 1), 1, "bridge"));
-    feed.tell(What::Lost { count: Some(1), calls: true });
+    feed.tell(Observation::Lost { count: Some(1), calls: true });
     let is_called =
         |feed: &Feed, after| feed.map.is_called(CniCommand::Del, "c1", began.plus(after), MINUTE);
     assert!(is_called(&feed, MINUTE));

@@ -11,11 +11,11 @@ fn eth0() -> Link {
 fn the_driver_of_a_device_outlives_word_that_does_not_tell_it() {
     let mut feed = Feed::new(Sight::default());
     let netns = NetnsRef::cookie(7);
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     let tell = |feed: &mut Feed, address: &str, driver: Option<&str>| {
         let parent =
             Parent { bus: "pci".into(), address: address.into(), driver: driver.map(Into::into) };
-        feed.tell(What::Link { netns, link: Link { parent: Some(parent), ..eth0() } });
+        feed.tell(Observation::Link { netns, link: Link { parent: Some(parent), ..eth0() } });
     };
     let driver = |feed: &Feed| {
         let id = feed.map.find(&netns).unwrap();
@@ -33,20 +33,20 @@ fn the_driver_of_a_device_outlives_word_that_does_not_tell_it() {
 fn a_pass_over_files_says_nothing_of_orphans() {
     let mut feed = Feed::new(Sight::default());
     let netns = NetnsRef::cookie(7);
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     let orphan = Holder::Orphan { text: "tcp a → b FIN_WAIT1".into() };
     let fd = Holder::Fd { pid: 4, fd: 5, comm: "x".into() };
     for holder in [&orphan, &fd] {
-        feed.tell(What::Holder { netns, holder: holder.clone() });
+        feed.tell(Observation::Holder { netns, holder: holder.clone() });
     }
     let holders = |feed: &Feed| {
         let id = feed.map.find(&netns).unwrap();
         feed.map.netns.get(&id).unwrap().holders().cloned().collect::<Vec<_>>()
     };
-    feed.tell(What::Began(Scope::Files));
+    feed.tell(Observation::Began(Scope::Files));
     let began = feed.at;
-    feed.tell(What::Ended { scope: Scope::Files, began, complete: true });
+    feed.tell(Observation::Ended { scope: Scope::Files, began, complete: true });
     assert_eq!(holders(&feed), [orphan]);
-    feed.tell(What::HoldersSearched { netns, complete: true });
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
     assert!(holders(&feed).is_empty(), "a search of everything did not meet it");
 }

@@ -9,9 +9,9 @@ fn worker() -> Cleanup {
 
 /// A netns with an IP that begins to die; when it does.
 fn dying(feed: &mut Feed) -> BootNs {
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
-    feed.tell(What::NetnsDying { netns: NetnsRef::cookie(7) })
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    feed.tell(Observation::NetnsDying { netns: NetnsRef::cookie(7) })
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn a_teardown_is_told_when_it_has_ended_with_what_the_netns_had() {
     let mut feed = Feed::new(ALL);
     let asked = dying(&mut feed);
     assert!(feed.map.take_endings().is_empty());
-    let finished = feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    let finished = feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
     let told = feed.map.take_endings();
     assert_eq!(told.len(), 1);
     assert_eq!((told[0].asked, told[0].finished), (asked, Some(finished)));
@@ -33,7 +33,7 @@ fn one_that_hangs_is_told_once_and_keeps_every_look() {
     let asked = dying(&mut feed);
     let look = |feed: &mut Feed, after: u64| {
         let at = asked.plus(after * 1_000 * MS);
-        feed.tell_at(at, Origin::Procfs, What::Cleanup { worker: Some(worker()) });
+        feed.tell_at(at, Origin::Procfs, Observation::Cleanup { worker: Some(worker()) });
     };
     look(&mut feed, 1);
     assert!(feed.map.take_endings().is_empty(), "a second is no hang");
@@ -43,7 +43,7 @@ fn one_that_hangs_is_told_once_and_keeps_every_look() {
     look(&mut feed, 16);
     assert!(feed.map.take_endings().is_empty(), "told once");
     feed.at = asked.plus(20_000 * MS);
-    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
     let told = feed.map.take_endings();
     assert!(told[0].told && told[0].finished.is_some());
     assert_eq!(told[0].looks.len(), 2);
@@ -54,12 +54,12 @@ fn one_that_hangs_is_told_once_and_keeps_every_look() {
 fn those_for_which_there_is_no_room_are_counted() {
     let mut feed = Feed::new(ALL);
     let begin = |feed: &mut Feed, n: u32| {
-        feed.tell(What::Netns { netns: full(n.into(), n, n.cast_signed()) });
-        feed.tell(What::NetnsDying { netns: NetnsRef::cookie(n.into()) });
+        feed.tell(Observation::Netns { netns: full(n.into(), n, n.cast_signed()) });
+        feed.tell(Observation::NetnsDying { netns: NetnsRef::cookie(n.into()) });
     };
     for n in 10_001..=12_051 {
         begin(&mut feed, n);
-        feed.tell(What::NetnsGone { netns: NetnsRef::cookie(n.into()) });
+        feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(n.into()) });
     }
     assert_eq!((feed.map.take_endings().len(), feed.map.take_untold_endings()), (2_048, 3));
     assert_eq!(feed.map.take_untold_endings(), 0);

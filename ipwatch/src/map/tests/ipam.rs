@@ -29,8 +29,8 @@ fn range(sets: Vec<Vec<RangePart>>) -> Range {
     Range { store, network, path, data_dir: Some("/net".into()), sets }
 }
 
-fn gone(last: u8) -> What {
-    What::ReservationGone { store: "host-local".into(), key: reservation(last, 0).key }
+fn gone(last: u8) -> Observation {
+    Observation::ReservationGone { store: "host-local".into(), key: reservation(last, 0).key }
 }
 
 fn scope() -> Scope {
@@ -43,22 +43,22 @@ fn a_pod_takes_one_of_each_set_and_the_tightest_decides() {
     let v6 = |last: u16| std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).into();
     let wide = RangePart { first: v6(1), last: v6(0xffff), except: vec![v6(1)] };
     let sets = vec![vec![wide], vec![part(1, 6, &[1]), part(10, 12, &[])]];
-    feed.tell(What::Range(range(sets)));
+    feed.tell(Observation::Range(range(sets)));
     let usage = |feed: &Feed| feed.map.ranges().next().unwrap().usage();
     assert_eq!(usage(&feed), Usage { usable: 8, used: 0, free: 8 });
     for last in [2, 11, 20] {
-        feed.tell(What::Reservation(reservation(last, last)));
+        feed.tell(Observation::Reservation(reservation(last, last)));
     }
     assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
     let of_v6 = Reservation { ip: v6(9), key: "/net/fd00::9".into(), ..reservation(9, 9) };
-    feed.tell(What::Reservation(of_v6));
+    feed.tell(Observation::Reservation(of_v6));
     assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
 }
 
 #[test]
 fn a_torn_file_takes_its_ip_all_the_same() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1])]])));
+    feed.tell(Observation::Range(range(vec![vec![part(1, 6, &[1])]])));
     let used = |feed: &Feed| feed.map.ranges().next().unwrap().usage().used;
     let torn = |last: u8, path: String| Unreadable {
         store: "host-local".into(),
@@ -67,44 +67,48 @@ fn a_torn_file_takes_its_ip_all_the_same() {
         effect: None,
         takes: Some(ip(last)),
     };
-    feed.tell(What::StoreUnreadable(torn(3, reservation(3, 0).key)));
-    feed.tell(What::StoreUnreadable(torn(4, format!("/other/{}", ip(4)))));
+    feed.tell(Observation::StoreUnreadable(torn(3, reservation(3, 0).key)));
+    feed.tell(Observation::StoreUnreadable(torn(4, format!("/other/{}", ip(4)))));
     assert_eq!(used(&feed), 1, "the other one is of another network");
     let (store, path) = ("host-local".into(), reservation(3, 0).key);
-    feed.tell(What::StoreReadable { store, path });
+    feed.tell(Observation::StoreReadable { store, path });
     assert_eq!(used(&feed), 0);
-    feed.tell(What::Reservation(reservation(3, 1)));
-    feed.tell(What::StoreUnreadable(torn(3, reservation(3, 0).key)));
+    feed.tell(Observation::Reservation(reservation(3, 1)));
+    feed.tell(Observation::StoreUnreadable(torn(3, reservation(3, 0).key)));
     assert_eq!(used(&feed), 1, "what it said before stands, and counts once");
 }
 
 #[test]
 fn a_directory_whose_name_only_begins_alike_is_of_another_network() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1])]])));
+    feed.tell(Observation::Range(range(vec![vec![part(1, 6, &[1])]])));
     let other = Reservation { key: format!("/network/{}", ip(3)), ..reservation(3, 1) };
-    feed.tell(What::Reservation(other));
+    feed.tell(Observation::Reservation(other));
     assert_eq!(feed.map.ranges().next().unwrap().usage().used, 0);
 }
 
 #[test]
 fn parts_that_overlap_hand_out_an_ip_once() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Range(range(vec![vec![part(1, 6, &[1, 4]), part(4, 10, &[])]])));
+    feed.tell(Observation::Range(range(vec![vec![part(1, 6, &[1, 4]), part(4, 10, &[])]])));
     assert_eq!(feed.map.ranges().next().unwrap().usage().usable, 9);
 }
 
 #[test]
 fn late_word_neither_revives_nor_overwrites_a_reservation() {
     let mut feed = Feed::new(ALL);
-    let early = feed.tell(What::Began(scope()));
-    feed.tell(What::Reservation(reservation(5, 1)));
+    let early = feed.tell(Observation::Began(scope()));
+    feed.tell(Observation::Reservation(reservation(5, 1)));
     feed.tell(gone(5));
-    feed.tell_at(early, Origin::Ipam, What::Reservation(reservation(5, 1)));
+    feed.tell_at(early, Origin::Ipam, Observation::Reservation(reservation(5, 1)));
     assert_eq!(feed.map.reservations().count(), 0);
     assert_eq!(feed.map.releases_of(ip(5)).count(), 1);
-    feed.tell(What::Reservation(reservation(6, 2)));
-    feed.tell_at(early, Origin::Ipam, What::Ended { scope: scope(), began: early, complete: true });
+    feed.tell(Observation::Reservation(reservation(6, 2)));
+    feed.tell_at(
+        early,
+        Origin::Ipam,
+        Observation::Ended { scope: scope(), began: early, complete: true },
+    );
     assert_eq!(feed.map.reservations_of(ip(6)).count(), 1, "it came after the list began");
 }
 
@@ -116,16 +120,16 @@ fn pod(uid: Option<&str>) -> Option<PodName> {
 fn more_said_of_the_same_pod_is_no_release() {
     let mut feed = Feed::new(ALL);
     let of_pod = |uid| Reservation { container_id: None, pod: pod(uid), ..reservation(5, 1) };
-    feed.tell(What::Reservation(of_pod(None)));
+    feed.tell(Observation::Reservation(of_pod(None)));
     let first = feed.map.reservations_of(ip(5)).next().unwrap().first_seen;
-    feed.tell(What::Reservation(of_pod(Some("u1"))));
+    feed.tell(Observation::Reservation(of_pod(Some("u1"))));
     let entry = feed.map.reservations_of(ip(5)).next().unwrap();
     assert_eq!(entry.pod.as_deref().unwrap().uid.as_deref(), Some("u1"));
     assert_eq!((entry.first_seen, feed.map.releases_of(ip(5)).count()), (first, 0));
-    feed.tell(What::Reservation(of_pod(Some("u2"))));
+    feed.tell(Observation::Reservation(of_pod(Some("u2"))));
     assert_eq!(feed.map.releases_of(ip(5)).count(), 1, "another pod of that name");
-    feed.tell(What::Reservation(Reservation { pod: pod(None), ..reservation(6, 1) }));
-    feed.tell(What::Reservation(Reservation { pod: pod(Some("u1")), ..reservation(6, 1) }));
+    feed.tell(Observation::Reservation(Reservation { pod: pod(None), ..reservation(6, 1) }));
+    feed.tell(Observation::Reservation(Reservation { pod: pod(Some("u1")), ..reservation(6, 1) }));
     assert_eq!(feed.map.releases_of(ip(6)).count(), 0);
 }
 
@@ -140,10 +144,10 @@ fn owned(path: Option<&str>) -> Feed {
         cgroup: None,
         foreign: false,
     };
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(5) });
-    feed.tell(What::Holder { netns: NetnsRef::cookie(7), holder });
-    feed.tell(What::Attachment(Attachment {
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(5) });
+    feed.tell(Observation::Holder { netns: NetnsRef::cookie(7), holder });
+    feed.tell(Observation::Attachment(Attachment {
         container_id: "c1".into(),
         ifname: "eth0".into(),
         network: "net".into(),
@@ -152,7 +156,7 @@ fn owned(path: Option<&str>) -> Feed {
         made: None,
         pod: pod(None),
     }));
-    feed.tell(What::Reservation(reservation(5, 1)));
+    feed.tell(Observation::Reservation(reservation(5, 1)));
     feed.wants(1);
     feed
 }
@@ -165,14 +169,14 @@ fn where_its_own_reservation_is_nothing_is_doubtful() {
         key: "/isolated/10.0.0.5".into(),
         ..reservation(5, 2)
     };
-    feed.tell(What::Reservation(isolated));
+    feed.tell(Observation::Reservation(isolated));
     feed.wants(1);
     assert!(feed.map.ipam.doubtful.is_empty(), "two networks with one range");
     feed.tell(gone(5));
     feed.wants(1);
     assert!(!feed.map.ipam.doubtful.is_empty());
     let named = Reservation { container_id: None, pod: pod(None), ..reservation(5, 1) };
-    feed.tell(What::Reservation(named));
+    feed.tell(Observation::Reservation(named));
     feed.wants(1);
     assert!(feed.map.ipam.doubtful.is_empty(), "by its pod");
 }
@@ -181,7 +185,7 @@ fn where_its_own_reservation_is_nothing_is_doubtful() {
 fn a_guess_by_its_ip_bereaves_nobody() {
     for (path, bereft) in [(Some("/run/netns/a"), true), (None, false)] {
         let mut feed = owned(path);
-        feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+        feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
         let entry = feed.map.reservations_of(ip(5)).next().unwrap();
         assert_eq!(entry.bereft.is_some(), bereft, "{path:?}");
     }
@@ -212,11 +216,11 @@ proptest! {
         let sets = vec![vec![part(2, 9, &[4]), part(12, 15, &[])], vec![part(1, 10, &[])]];
         for (n, step) in steps.into_iter().enumerate() {
             if n == ranged {
-                feed.tell(What::Range(range(sets.clone())));
+                feed.tell(Observation::Range(range(sets.clone())));
             }
             match step {
                 Step::Reserve(last, id) => {
-                    feed.tell(What::Reservation(reservation(last, id)));
+                    feed.tell(Observation::Reservation(reservation(last, id)));
                     model.insert(last, id);
                 }
                 Step::Release(last) => {
@@ -224,12 +228,12 @@ proptest! {
                     model.remove(&last);
                 }
                 Step::List(all) => {
-                    let began = feed.tell(What::Began(scope()));
+                    let began = feed.tell(Observation::Began(scope()));
                     model = all.iter().copied().collect();
                     for (last, id) in &model {
-                        feed.tell_at(began, Origin::Ipam, What::Reservation(reservation(*last, *id)));
+                        feed.tell_at(began, Origin::Ipam, Observation::Reservation(reservation(*last, *id)));
                     }
-                    feed.tell_at(began, Origin::Ipam, What::Ended { scope: scope(), began, complete: true });
+                    feed.tell_at(began, Origin::Ipam, Observation::Ended { scope: scope(), began, complete: true });
                 }
             }
             feed.wants(1);
@@ -260,13 +264,13 @@ proptest! {
 #[test]
 fn growth_is_that_of_the_last_minutes_however_seldom_it_was_looked_at() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Range(range(vec![vec![part(1, 190, &[])]])));
+    feed.tell(Observation::Range(range(vec![vec![part(1, 190, &[])]])));
     for _ in 0..50 {
         feed.wants(60_000);
     }
     for minute in 0..10 {
         for n in 1..=10 {
-            feed.tell(What::Reservation(reservation(minute * 10 + n, n)));
+            feed.tell(Observation::Reservation(reservation(minute * 10 + n, n)));
         }
         feed.wants(60_000);
     }

@@ -4,10 +4,10 @@ use super::*;
 use crate::fact::{Attachment, Range, RangePart, Reservation};
 
 /// Written before the boot: without a runtime that alone makes it a leak.
-fn old(network: &str, n: u16) -> What {
+fn old(network: &str, n: u16) -> Observation {
     let [high, low] = n.to_be_bytes();
     let ip: IpAddr = Ipv4Addr::new(10, 1, high, low).into();
-    What::Reservation(Reservation {
+    Observation::Reservation(Reservation {
         store: "host-local".into(),
         network: network.into(),
         key: format!("/{network}/{ip}"),
@@ -19,13 +19,13 @@ fn old(network: &str, n: u16) -> What {
     })
 }
 
-fn range(path: &str) -> What {
+fn range(path: &str) -> Observation {
     let part = RangePart {
         first: Ipv4Addr::new(10, 1, 0, 0).into(),
         last: Ipv4Addr::new(10, 1, 255, 255).into(),
         except: Vec::new(),
     };
-    What::Range(Range {
+    Observation::Range(Range {
         store: "host-local".into(),
         network: "many".into(),
         path: path.into(),
@@ -37,13 +37,13 @@ fn range(path: &str) -> What {
 fn without_runtime() -> Feed {
     let mut feed = Feed::new(ALL);
     let (name, status, detail) = ("runtime".into(), SourceStatus::Disabled, String::new());
-    feed.tell(What::Source(Source { name, status, detail }));
+    feed.tell(Observation::Source(Source { name, status, detail }));
     feed
 }
 
 fn leaked(feed: &Feed) -> Vec<usize> {
-    let policy = Policy::default();
-    feed.map.ranges().map(|range| feed.map.leaked_in(range, feed.at, &policy).len()).collect()
+    let thresholds = Thresholds::default();
+    feed.map.ranges().map(|range| feed.map.leaked_in(range, feed.at, &thresholds).len()).collect()
 }
 
 #[test]
@@ -67,19 +67,22 @@ fn so_many_are_asked_about_in_turns_and_counted_as_they_change() {
     }
     feed.wants(400_000);
     assert_eq!(leaked(&feed), [2_048]);
-    let next = feed.map.agenda(feed.at, &Policy::default()).next.unwrap();
+    let next = feed.map.agenda(feed.at, &Thresholds::default()).next.unwrap();
     assert!(next <= feed.at.plus(20 * MS), "{next:?}");
     feed.wants(20);
     assert_eq!(leaked(&feed), [5_000]);
     // What was told of in the meantime.
-    feed.tell(What::ReservationGone { store: "host-local".into(), key: "/many/10.1.0.9".into() });
+    feed.tell(Observation::ReservationGone {
+        store: "host-local".into(),
+        key: "/many/10.1.0.9".into(),
+    });
     assert_eq!(leaked(&feed), [4_999]);
     feed.tell(range("/b.conflist"));
     assert_eq!(leaked(&feed), [4_999, 4_999]);
     assert!(feed.map.is_leaked("host-local", "/many/10.1.0.8"));
     // One turn out to be somebody's.
-    feed.tell(What::Holder { netns: full(7, 70, 3), holder: mounted_at("/run/netns/x") });
-    feed.tell(What::Attachment(Attachment {
+    feed.tell(Observation::Holder { netns: full(7, 70, 3), holder: mounted_at("/run/netns/x") });
+    feed.tell(Observation::Attachment(Attachment {
         container_id: "many-8".into(),
         ifname: "eth0".into(),
         network: "many".into(),
@@ -100,9 +103,9 @@ fn the_end_of_a_netns_that_is_guessed_by_its_ip_proves_nothing() {
     for (path, bereft) in [(None, false), (Some("/run/netns/x"), true)] {
         let mut feed = Feed::new(ALL);
         let netns = full(7, 70, 3);
-        feed.tell(What::Holder { netns, holder: mounted_at("/run/netns/x") });
-        feed.tell(What::Address { netns, address: address(5) });
-        feed.tell(What::Attachment(Attachment {
+        feed.tell(Observation::Holder { netns, holder: mounted_at("/run/netns/x") });
+        feed.tell(Observation::Address { netns, address: address(5) });
+        feed.tell(Observation::Attachment(Attachment {
             container_id: "one".into(),
             ifname: "eth0".into(),
             network: "net".into(),
@@ -111,7 +114,7 @@ fn the_end_of_a_netns_that_is_guessed_by_its_ip_proves_nothing() {
             made: None,
             pod: None,
         }));
-        feed.tell(What::Reservation(Reservation {
+        feed.tell(Observation::Reservation(Reservation {
             store: "host-local".into(),
             network: "net".into(),
             key: "/net/10.0.0.5".into(),
@@ -124,7 +127,7 @@ fn the_end_of_a_netns_that_is_guessed_by_its_ip_proves_nothing() {
         feed.wants(1);
         let id = feed.map.find(&netns).unwrap();
         assert_eq!(feed.map.netns(id).unwrap().owner().unwrap().sandbox, "one");
-        feed.tell(What::NetnsGone { netns });
+        feed.tell(Observation::NetnsGone { netns });
         let entry = feed.map.reservations_of(ip(5)).next().unwrap();
         assert_eq!(entry.bereft.is_some(), bereft);
     }

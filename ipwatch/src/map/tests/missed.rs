@@ -15,11 +15,11 @@ fn started(pid: u32, seconds: u64) -> Task {
 /// A whole snapshot at that second.
 fn snapshot(feed: &mut Feed, second: u64, tasks: &[Task]) {
     let at = BootNs(second * SEC);
-    feed.tell_at(at, Origin::Snapshot, What::Began(Scope::Tasks));
+    feed.tell_at(at, Origin::Snapshot, Observation::Began(Scope::Tasks));
     for task in tasks {
-        feed.tell_at(at, Origin::Snapshot, What::Task(task.clone()));
+        feed.tell_at(at, Origin::Snapshot, Observation::Task(task.clone()));
     }
-    let ended = What::Ended { scope: Scope::Tasks, began: at, complete: true };
+    let ended = Observation::Ended { scope: Scope::Tasks, began: at, complete: true };
     feed.tell_at(at, Origin::Snapshot, ended);
 }
 
@@ -41,8 +41,8 @@ fn one_that_no_event_told_is_known_at_once_and_counted_after_a_second_look() {
     snapshot(&mut feed, 40, &[made.clone(), moved.clone()]);
     assert!(feed.map.task(&made.key).is_some() && feed.map.task(&moved.key).is_some());
     assert_eq!(missed(&feed), []);
-    let agenda = feed.map.agenda(BootNs(43 * SEC), &Policy::default());
-    assert!(agenda.wants.contains(&Want::Walk), "the second look is asked for");
+    let agenda = feed.map.agenda(BootNs(43 * SEC), &Thresholds::default());
+    assert!(agenda.wants.contains(&Request::Walk), "the second look is asked for");
     snapshot(&mut feed, 43, &[made.clone(), moved.clone()]);
     assert_eq!(missed(&feed), [("netns-join", 1), ("process-fork", 1)]);
     snapshot(&mut feed, 73, &[made, moved]);
@@ -54,10 +54,10 @@ fn an_event_that_was_on_its_way_is_not_missed() {
     let mut feed = feed();
     let made = started(30, 20);
     snapshot(&mut feed, 40, std::slice::from_ref(&made));
-    feed.tell_at(BootNs(20 * SEC), Origin::Probe, What::Task(made.clone()));
+    feed.tell_at(BootNs(20 * SEC), Origin::Probe, Observation::Task(made.clone()));
     snapshot(&mut feed, 43, std::slice::from_ref(&made));
     snapshot(&mut feed, 73, &[]);
-    feed.tell_at(BootNs(73 * SEC), Origin::Probe, What::TaskReleased { task: made.key });
+    feed.tell_at(BootNs(73 * SEC), Origin::Probe, Observation::TaskReleased { task: made.key });
     snapshot(&mut feed, 103, &[]);
     assert_eq!(missed(&feed), []);
 }
@@ -86,7 +86,7 @@ fn a_task_is_told_by_its_event_and_not_by_a_snapshot_that_meets_it_in_its_first_
 fn a_release_that_nobody_told_is_counted() {
     let mut feed = feed();
     let gone = started(30, 5);
-    feed.tell_at(BootNs(11 * SEC), Origin::Probe, What::Task(gone.clone()));
+    feed.tell_at(BootNs(11 * SEC), Origin::Probe, Observation::Task(gone.clone()));
     snapshot(&mut feed, 40, &[]);
     assert!(feed.map.task(&gone.key).is_none());
     assert_eq!(missed(&feed), []);
@@ -99,7 +99,7 @@ fn a_move_and_an_exit_that_nobody_told_are_counted() {
     let mut feed = feed();
     let (moves, dies) = (started(30, 5), started(31, 5));
     for task in [&moves, &dies] {
-        feed.tell_at(BootNs(11 * SEC), Origin::Probe, What::Task(task.clone()));
+        feed.tell_at(BootNs(11 * SEC), Origin::Probe, Observation::Task(task.clone()));
     }
     let elsewhere = Task { netns: NetnsRef::cookie(8), ..moves };
     let dying = Task { killed: true, ..dies };

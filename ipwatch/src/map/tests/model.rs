@@ -42,25 +42,25 @@ proptest! {
         };
         for step in steps {
             match step {
-                Step::Seen(n) => { feed.tell(What::Netns { netns: name(n, &life) }); }
+                Step::Seen(n) => { feed.tell(Observation::Netns { netns: name(n, &life) }); }
                 Step::Address(n, last) => {
-                    feed.tell(What::Address { netns: name(n, &life), address: address(last) });
+                    feed.tell(Observation::Address { netns: name(n, &life), address: address(last) });
                     addresses.insert((ip(last), n));
                 }
                 Step::Gone(n, last) => {
-                    feed.tell(What::AddressGone { netns: name(n, &life), key: key(last) });
+                    feed.tell(Observation::AddressGone { netns: name(n, &life), key: key(last) });
                     addresses.remove(&(ip(last), n));
                 }
                 Step::Task(pid, n) => {
-                    feed.tell(What::Task(task(pid.into(), name(n, &life))));
+                    feed.tell(Observation::Task(task(pid.into(), name(n, &life))));
                     tasks.insert(pid, n);
                 }
                 Step::Released(pid) => {
-                    feed.tell(What::TaskReleased { task: task(pid.into(), HOST).key });
+                    feed.tell(Observation::TaskReleased { task: task(pid.into(), HOST).key });
                     tasks.remove(&pid);
                 }
                 Step::Dies(n) => {
-                    feed.tell(What::NetnsGone { netns: name(n, &life) });
+                    feed.tell(Observation::NetnsGone { netns: name(n, &life) });
                     life[n as usize] += 1;
                     addresses.retain(|(_, slot)| *slot != n);
                     tasks.retain(|_, slot| *slot != n);
@@ -69,7 +69,7 @@ proptest! {
                     let link = Link {
                         ifindex: 2, name: "eth0".into(), up: true, ..Link::default()
                     };
-                    feed.tell(What::Link { netns: name(n, &life), link });
+                    feed.tell(Observation::Link { netns: name(n, &life), link });
                 }
             }
             let mut seen: Vec<_> = feed
@@ -93,13 +93,13 @@ proptest! {
         for (step, at, cookie, inode, nsid) in steps {
             let netns = NetnsRef { cookie: cookie.map(|c| c + 50), inode, nsid };
             let what = match step {
-                Step::Seen(_) => What::Netns { netns },
-                Step::Address(_, last) => What::Address { netns, address: address(last) },
-                Step::Gone(_, last) => What::AddressGone { netns, key: key(last) },
-                Step::Task(pid, _) => What::Task(task(pid.into(), netns)),
-                Step::Released(pid) => What::TaskReleased { task: task(pid.into(), HOST).key },
-                Step::Dies(_) => What::NetnsDying { netns },
-                Step::Link(_) => What::LinkGone { netns, ifindex: 2 },
+                Step::Seen(_) => Observation::Netns { netns },
+                Step::Address(_, last) => Observation::Address { netns, address: address(last) },
+                Step::Gone(_, last) => Observation::AddressGone { netns, key: key(last) },
+                Step::Task(pid, _) => Observation::Task(task(pid.into(), netns)),
+                Step::Released(pid) => Observation::TaskReleased { task: task(pid.into(), HOST).key },
+                Step::Dies(_) => Observation::NetnsDying { netns },
+                Step::Link(_) => Observation::LinkGone { netns, ifindex: 2 },
             };
             feed.tell_at(BootNs(1_000 * MS + at * MS), Origin::Netlink, what);
             let (netns, by_ip, _) = feed.map.sizes();
@@ -108,7 +108,7 @@ proptest! {
                 .collect();
             prop_assert_eq!(held.len(), by_ip);
             prop_assert!(netns >= 1);
-            feed.map.agenda(feed.at, &Policy::default());
+            feed.map.agenda(feed.at, &Thresholds::default());
         }
     }
 }
@@ -128,7 +128,7 @@ fn an_ip_is_found_on_every_device_that_has_it_and_nowhere_else() {
                 if n * 7 % 5 < 3 {
                     let key = AddressKey { ifindex, local, prefix_len, peer };
                     let address = Address { key, scope: Some(0), flags: Some(0) };
-                    feed.tell(What::Address { netns, address });
+                    feed.tell(Observation::Address { netns, address });
                 }
             }
         }

@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn late_word_of_a_dead_netns_does_not_revive_it() {
     let mut feed = Feed::new(ALL);
-    let began = feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
-    let address = What::Address { netns: full(7, 70, 3), address: address(1) };
+    let began = feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
+    let address = Observation::Address { netns: full(7, 70, 3), address: address(1) };
     feed.tell_at(began, Origin::Netlink, address);
     assert!(feed.ips().is_empty());
     assert_eq!(feed.map.all_netns().count(), 1);
@@ -17,14 +17,14 @@ fn late_word_of_a_dead_netns_does_not_revive_it() {
 #[test]
 fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
     let mut feed = Feed::new(ALL);
-    let began = feed.tell(What::Netns { netns: HOST });
-    let born = feed.tell(What::NetnsCreated { netns: full(8, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::cookie(8), address: address(1) });
-    feed.tell_at(began, Origin::Snapshot, What::Netns { netns: full(7, 70, 3) });
-    feed.tell_at(began, Origin::Snapshot, What::Netns { netns: full(6, 71, 3) });
+    let began = feed.tell(Observation::Netns { netns: HOST });
+    let born = feed.tell(Observation::NetnsCreated { netns: full(8, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::cookie(8), address: address(1) });
+    feed.tell_at(began, Origin::Snapshot, Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell_at(began, Origin::Snapshot, Observation::Netns { netns: full(6, 71, 3) });
     assert_eq!(feed.ips(), [ip(1)]);
     assert!(feed.map.find(&NetnsRef::cookie(7)).is_none(), "it is dead");
-    feed.tell_at(born.plus(1), Origin::Snapshot, What::Netns { netns: full(9, 70, 3) });
+    feed.tell_at(born.plus(1), Origin::Snapshot, Observation::Netns { netns: full(9, 70, 3) });
     assert!(feed.ips().is_empty(), "the kernel gives a name out again when its owner is gone");
 }
 
@@ -32,15 +32,15 @@ fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
 #[test]
 fn a_late_end_by_nsid_hides_nobody_for_good() {
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Netns { netns: full(8, 70, 3) });
-    feed.tell_from(Origin::Netlink, What::NetnsDying { netns: NetnsRef::nsid(3) });
-    feed.tell(What::Netns { netns: NetnsRef::nsid(3) });
-    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    feed.tell(Observation::Netns { netns: full(8, 70, 3) });
+    feed.tell_from(Origin::Netlink, Observation::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell(Observation::Netns { netns: NetnsRef::nsid(3) });
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(1) });
     feed.tell_from(
         Origin::Snapshot,
-        What::Netns { netns: NetnsRef { nsid: None, ..full(8, 70, 3) } },
+        Observation::Netns { netns: NetnsRef { nsid: None, ..full(8, 70, 3) } },
     );
-    feed.tell(What::Netns { netns: full(8, 70, 3) });
+    feed.tell(Observation::Netns { netns: full(8, 70, 3) });
     let id = feed.map.find(&NetnsRef::cookie(8)).unwrap();
     assert_eq!(feed.map.find(&NetnsRef::nsid(3)), Some(id));
     assert_eq!(feed.ips(), [ip(1)]);
@@ -49,15 +49,15 @@ fn a_late_end_by_nsid_hides_nobody_for_good() {
 #[test]
 fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Netns { netns: full(7, 70, 3) });
-    feed.tell(What::Address { netns: NetnsRef::cookie(7), address: address(1) });
-    feed.tell(What::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(1) });
+    feed.tell(Observation::NetnsDying { netns: NetnsRef::nsid(3) });
     let view = feed.map.addresses(&Selector::Ip(None));
     assert_eq!(view[0].netns.state.as_deref(), Some("dying"));
     // The nsid is free at once and soon another's.
-    feed.tell(What::Address { netns: NetnsRef::nsid(3), address: address(2) });
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(2) });
     assert_eq!(feed.ips(), [ip(1), ip(2)]);
-    feed.tell(What::NetnsGone { netns: NetnsRef::cookie(7) });
+    feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
     assert_eq!(feed.ips(), [ip(2)]);
 }
 
@@ -65,17 +65,17 @@ fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
 fn a_dump_neither_revives_nor_overwrites() {
     let mut feed = Feed::new(NONE);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    let began = feed.tell(What::Netns { netns });
-    feed.tell(What::AddressGone { netns, key: key(1) });
-    feed.tell(What::Address { netns, address: address(3) });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    let began = feed.tell(Observation::Netns { netns });
+    feed.tell(Observation::AddressGone { netns, key: key(1) });
+    feed.tell(Observation::Address { netns, address: address(3) });
     // The dump read 1 before it went, and 2, but not yet 3.
     let dump = |what| Fact { at: began, origin: Origin::Netlink, what };
     let scope = Scope::Addresses { netns };
-    feed.map.apply(&dump(What::Began(scope.clone())));
-    feed.map.apply(&dump(What::Address { netns, address: address(1) }));
-    feed.map.apply(&dump(What::Address { netns, address: address(2) }));
-    feed.map.apply(&dump(What::Ended { scope, began, complete: true }));
+    feed.map.apply(&dump(Observation::Began(scope.clone())));
+    feed.map.apply(&dump(Observation::Address { netns, address: address(1) }));
+    feed.map.apply(&dump(Observation::Address { netns, address: address(2) }));
+    feed.map.apply(&dump(Observation::Ended { scope, began, complete: true }));
     assert_eq!(feed.ips(), [ip(2), ip(3)]);
 }
 
@@ -84,13 +84,13 @@ fn a_dump_neither_revives_nor_overwrites() {
 fn what_goes_at_the_moment_that_a_dump_begins_is_not_revived() {
     let mut feed = Feed::new(NONE);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    let began = feed.tell(What::AddressGone { netns, key: key(1) });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    let began = feed.tell(Observation::AddressGone { netns, key: key(1) });
     let scope = Scope::Addresses { netns };
     for what in [
-        What::Began(scope.clone()),
-        What::Address { netns, address: address(1) },
-        What::Ended { scope, began, complete: true },
+        Observation::Began(scope.clone()),
+        Observation::Address { netns, address: address(1) },
+        Observation::Ended { scope, began, complete: true },
     ] {
         feed.tell_at(began, Origin::Netlink, what);
     }
@@ -102,10 +102,10 @@ fn only_a_complete_dump_sweeps() {
     for complete in [false, true] {
         let mut feed = Feed::new(NONE);
         let netns = full(7, 70, 3);
-        feed.tell(What::Address { netns, address: address(1) });
+        feed.tell(Observation::Address { netns, address: address(1) });
         let scope = Scope::Addresses { netns };
-        let began = feed.tell(What::Began(scope.clone()));
-        feed.tell(What::Ended { scope, began, complete });
+        let began = feed.tell(Observation::Began(scope.clone()));
+        feed.tell(Observation::Ended { scope, began, complete });
         assert_eq!(feed.ips().is_empty(), complete);
     }
 }
@@ -115,21 +115,21 @@ fn netlink_does_not_undo_what_probes_told_in_order() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     let scope = Scope::Addresses { netns };
-    let began = feed.tell(What::Netns { netns });
-    feed.tell(What::Ended { scope, began, complete: true });
-    feed.tell(What::Address { netns, address: address(1) });
-    feed.tell(What::AddressGone { netns, key: key(1) });
-    feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+    let began = feed.tell(Observation::Netns { netns });
+    feed.tell(Observation::Ended { scope, began, complete: true });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell(Observation::AddressGone { netns, key: key(1) });
+    feed.tell_from(Origin::Netlink, Observation::Address { netns, address: address(1) });
     assert!(feed.ips().is_empty());
-    feed.tell(What::Address { netns, address: address(1) });
-    feed.tell_from(Origin::Netlink, What::AddressGone { netns, key: key(1) });
+    feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell_from(Origin::Netlink, Observation::AddressGone { netns, key: key(1) });
     assert_eq!(feed.ips(), [ip(1)]);
 }
 
 /// A pod's netns that was dumped before the probes tell of it.
 fn dumped(feed: &mut Feed) -> NetnsRef {
     let netns = full(7, 70, 3);
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     dump(feed, netns, &[]);
     netns
 }
@@ -137,21 +137,25 @@ fn dumped(feed: &mut Feed) -> NetnsRef {
 /// One dump of addresses, as adoption tells it: all with the time it began.
 fn dump(feed: &mut Feed, netns: NetnsRef, found: &[u8]) {
     let scope = Scope::Addresses { netns };
-    let began = feed.tell_from(Origin::Netlink, What::Began(scope.clone()));
+    let began = feed.tell_from(Origin::Netlink, Observation::Began(scope.clone()));
     for last in found {
-        let what = What::Address { netns, address: address(*last) };
+        let what = Observation::Address { netns, address: address(*last) };
         feed.tell_at(began, Origin::Netlink, what);
     }
-    feed.tell_at(began, Origin::Netlink, What::Ended { scope, began, complete: true });
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
 }
 
 #[test]
 fn a_late_echo_of_an_addition_does_not_hold_off_its_deletion() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
-    let up = feed.tell(What::Address { netns, address: address(1) });
-    feed.tell_at(up.plus(9 * MS), Origin::Netlink, What::Address { netns, address: address(1) });
-    feed.tell_at(up.plus(MS), Origin::Probe, What::AddressGone { netns, key: key(1) });
+    let up = feed.tell(Observation::Address { netns, address: address(1) });
+    feed.tell_at(
+        up.plus(9 * MS),
+        Origin::Netlink,
+        Observation::Address { netns, address: address(1) },
+    );
+    feed.tell_at(up.plus(MS), Origin::Probe, Observation::AddressGone { netns, key: key(1) });
     assert!(feed.ips().is_empty());
 }
 
@@ -159,11 +163,11 @@ fn a_late_echo_of_an_addition_does_not_hold_off_its_deletion() {
 fn a_late_echo_of_a_deletion_does_not_bury_what_came_after() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
-    feed.tell(What::Address { netns, address: address(1) });
-    let down = feed.tell(What::AddressGone { netns, key: key(1) });
-    let echo = What::AddressGone { netns, key: key(1) };
+    feed.tell(Observation::Address { netns, address: address(1) });
+    let down = feed.tell(Observation::AddressGone { netns, key: key(1) });
+    let echo = Observation::AddressGone { netns, key: key(1) };
     feed.tell_at(down.plus(9 * MS), Origin::Netlink, echo);
-    let up = What::Address { netns, address: address(1) };
+    let up = Observation::Address { netns, address: address(1) };
     feed.tell_at(down.plus(MS), Origin::Probe, up);
     assert_eq!(feed.ips(), [ip(1)]);
 }
@@ -172,9 +176,9 @@ fn a_late_echo_of_a_deletion_does_not_bury_what_came_after() {
 fn the_hosts_addresses_follow_the_same_rules() {
     let mut feed = Feed::new(ALL);
     dump(&mut feed, HOST, &[]);
-    feed.tell(What::Address { netns: HOST, address: address(1) });
-    feed.tell(What::AddressGone { netns: HOST, key: key(1) });
-    feed.tell_from(Origin::Netlink, What::Address { netns: HOST, address: address(1) });
+    feed.tell(Observation::Address { netns: HOST, address: address(1) });
+    feed.tell(Observation::AddressGone { netns: HOST, key: key(1) });
+    feed.tell_from(Origin::Netlink, Observation::Address { netns: HOST, address: address(1) });
     assert!(feed.ips().is_empty());
 }
 
@@ -182,7 +186,7 @@ fn the_hosts_addresses_follow_the_same_rules() {
 fn a_dump_after_a_loss_brings_back_what_was_lost() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
-    feed.tell(What::Lost { count: None, calls: true });
+    feed.tell(Observation::Lost { count: None, calls: true });
     dump(&mut feed, netns, &[4]);
     assert_eq!(feed.ips(), [ip(4)]);
 }
@@ -191,14 +195,14 @@ fn a_dump_after_a_loss_brings_back_what_was_lost() {
 fn a_walk_that_began_before_a_loss_does_not_make_up_for_it() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
-    feed.tell(What::Address { netns, address: address(1) });
-    let early = feed.tell_from(Origin::Snapshot, What::Began(Scope::Netns));
-    feed.tell(What::NetnsDying { netns });
-    feed.tell(What::Lost { count: Some(1), calls: true });
-    let ended = |began| What::Ended { scope: Scope::Netns, began, complete: true };
+    feed.tell(Observation::Address { netns, address: address(1) });
+    let early = feed.tell_from(Origin::Snapshot, Observation::Began(Scope::Netns));
+    feed.tell(Observation::NetnsDying { netns });
+    feed.tell(Observation::Lost { count: Some(1), calls: true });
+    let ended = |began| Observation::Ended { scope: Scope::Netns, began, complete: true };
     feed.tell_at(early, Origin::Snapshot, ended(early));
     assert_eq!(feed.ips(), [ip(1)], "dying, and its end may still be told");
-    let late = feed.tell_from(Origin::Snapshot, What::Began(Scope::Netns));
+    let late = feed.tell_from(Origin::Snapshot, Observation::Began(Scope::Netns));
     feed.tell_at(late, Origin::Snapshot, ended(late));
     assert!(feed.ips().is_empty());
 }
@@ -206,7 +210,7 @@ fn a_walk_that_began_before_a_loss_does_not_make_up_for_it() {
 #[test]
 fn an_end_told_by_other_names_than_are_known_is_an_end() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Holder {
+    feed.tell(Observation::Holder {
         netns: NetnsRef::inode(70),
         holder: Holder::Mount {
             mount_ns: 1,
@@ -218,7 +222,7 @@ fn an_end_told_by_other_names_than_are_known_is_an_end() {
         },
     });
     let netns = NetnsRef { cookie: Some(7), inode: Some(70), nsid: None };
-    feed.tell(What::NetnsGone { netns });
+    feed.tell(Observation::NetnsGone { netns });
     assert_eq!(feed.map.all_netns().count(), 1, "the host's alone");
 }
 
@@ -227,9 +231,9 @@ fn a_netns_known_by_its_nsid_alone_ends_with_it() {
     let mut feed = Feed::new(ALL);
     feed.tell_from(
         Origin::Netlink,
-        What::Address { netns: NetnsRef::nsid(3), address: address(1) },
+        Observation::Address { netns: NetnsRef::nsid(3), address: address(1) },
     );
-    feed.tell_from(Origin::Netlink, What::NetnsDying { netns: NetnsRef::nsid(3) });
+    feed.tell_from(Origin::Netlink, Observation::NetnsDying { netns: NetnsRef::nsid(3) });
     assert!(feed.ips().is_empty());
 }
 
@@ -237,13 +241,13 @@ fn a_netns_known_by_its_nsid_alone_ends_with_it() {
 fn the_end_of_a_former_owner_does_not_end_the_next_one() {
     let mut feed = Feed::with(NodeMap::new(true), ALL);
     let first = full(7, 70, 3);
-    feed.tell(What::Address { netns: first, address: address(1) });
-    let died = feed.tell(What::NetnsDying { netns: first });
+    feed.tell(Observation::Address { netns: first, address: address(1) });
+    let died = feed.tell(Observation::NetnsDying { netns: first });
     // Netlink is quicker than the ring: the next netns with this inode is told before the end of the first.
     let next = full(8, 70, 3);
-    feed.tell_from(Origin::Netlink, What::Netns { netns: next });
-    feed.tell_from(Origin::Netlink, What::Address { netns: next, address: address(2) });
-    feed.tell_at(died, Origin::Probe, What::NetnsGone { netns: first });
+    feed.tell_from(Origin::Netlink, Observation::Netns { netns: next });
+    feed.tell_from(Origin::Netlink, Observation::Address { netns: next, address: address(2) });
+    feed.tell_at(died, Origin::Probe, Observation::NetnsGone { netns: first });
     assert_eq!(feed.ips(), [ip(2)]);
 }
 
@@ -252,20 +256,20 @@ fn a_runtime_that_says_its_name_is_not_waited_for_under_the_former_one() {
     let mut map = NodeMap::new(false);
     let mut tell = |at, what| map.apply(&Fact { at: BootNs(at), origin: Origin::Runtime, what });
     let source = |name: &str, status| {
-        What::Source(Source { name: name.into(), status, detail: String::new() })
+        Observation::Source(Source { name: name.into(), status, detail: String::new() })
     };
     let scope = || Scope::Runtime { runtime: "containerd".into() };
     tell(1, source("runtime (/a.sock)", SourceStatus::Down));
-    tell(2, What::SourceGone { name: "runtime (/a.sock)".into() });
-    tell(3, What::Began(scope()));
-    tell(4, What::Ended { scope: scope(), began: BootNs(3), complete: true });
+    tell(2, Observation::SourceGone { name: "runtime (/a.sock)".into() });
+    tell(3, Observation::Began(scope()));
+    tell(4, Observation::Ended { scope: scope(), began: BootNs(3), complete: true });
     tell(5, source("containerd", SourceStatus::Active));
     assert!(map.runtimes_answer());
     assert_eq!(map.sources().len(), 1);
 }
 
 fn adoptions(feed: &mut Feed, after_ms: u64) -> usize {
-    feed.wants(after_ms).iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+    feed.wants(after_ms).iter().filter(|want| matches!(want, Request::Adopt { .. })).count()
 }
 
 #[test]
@@ -273,24 +277,24 @@ fn what_netlink_says_and_no_probe_told_has_the_netns_read_anew() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
     adoptions(&mut feed, 1);
-    feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+    feed.tell_from(Origin::Netlink, Observation::Address { netns, address: address(1) });
     assert_eq!(adoptions(&mut feed, 400), 0, "the probe's word may be on its way");
     assert_eq!(adoptions(&mut feed, 200), 1);
 
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
     adoptions(&mut feed, 1);
-    feed.tell(What::Address { netns, address: address(1) });
+    feed.tell(Observation::Address { netns, address: address(1) });
     assert_eq!(adoptions(&mut feed, 2_000), 0);
-    feed.tell_from(Origin::Netlink, What::AddressGone { netns, key: key(1) });
+    feed.tell_from(Origin::Netlink, Observation::AddressGone { netns, key: key(1) });
     assert_eq!(adoptions(&mut feed, 600), 1, "its end was missed");
 
     let mut feed = Feed::new(ALL);
     dump(&mut feed, HOST, &[]);
-    feed.tell_from(Origin::Netlink, What::AddressGone { netns: HOST, key: key(1) });
-    assert!(!feed.wants(600).contains(&Want::Host), "nobody knows that one");
-    feed.tell_from(Origin::Netlink, What::Address { netns: HOST, address: address(1) });
-    assert!(feed.wants(600).contains(&Want::Host));
+    feed.tell_from(Origin::Netlink, Observation::AddressGone { netns: HOST, key: key(1) });
+    assert!(!feed.wants(600).contains(&Request::Host), "nobody knows that one");
+    feed.tell_from(Origin::Netlink, Observation::Address { netns: HOST, address: address(1) });
+    assert!(feed.wants(600).contains(&Request::Host));
 }
 
 #[test]
@@ -298,8 +302,8 @@ fn what_netlink_repeats_raises_no_doubt_whoever_is_first() {
     let mut feed = Feed::new(ALL);
     let netns = dumped(&mut feed);
     adoptions(&mut feed, 1);
-    let there = What::Address { netns, address: address(1) };
-    let gone = What::AddressGone { netns, key: key(1) };
+    let there = Observation::Address { netns, address: address(1) };
+    let gone = Observation::AddressGone { netns, key: key(1) };
     for _ in 0..3 {
         feed.tell_from(Origin::Netlink, there.clone());
         feed.tell(there.clone());
@@ -321,28 +325,28 @@ fn what_netlink_repeats_raises_no_doubt_whoever_is_first() {
 fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
     let mut feed = Feed::new(NONE);
     let (old, new) = (full(7, 70, 3), full(8, 70, 4));
-    let began = feed.tell_from(Origin::Netlink, What::Netns { netns: old });
+    let began = feed.tell_from(Origin::Netlink, Observation::Netns { netns: old });
     let scope = Scope::Addresses { netns: old };
-    feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+    feed.tell_from(Origin::Netlink, Observation::Ended { scope, began, complete: true });
     feed.tell_from(
         Origin::Netlink,
-        What::Address { netns: NetnsRef::nsid(4), address: address(1) },
+        Observation::Address { netns: NetnsRef::nsid(4), address: address(1) },
     );
     let mut opened = 0;
     for _ in 0..50 {
         for want in feed.wants(100) {
             match want {
-                Want::Walk => drop(feed.tell(What::Netns { netns: NetnsRef::inode(70) })),
-                Want::Adopt { netns, .. } if netns == old => {
+                Request::Walk => drop(feed.tell(Observation::Netns { netns: NetnsRef::inode(70) })),
+                Request::Adopt { netns, .. } if netns == old => {
                     opened += 1;
-                    feed.tell(What::NetnsClosed { netns });
+                    feed.tell(Observation::NetnsClosed { netns });
                 }
                 _ => {}
             }
         }
     }
     assert!(opened > 0, "the door of the other one is never opened");
-    feed.tell_from(Origin::Netlink, What::Netns { netns: new });
+    feed.tell_from(Origin::Netlink, Observation::Netns { netns: new });
     let found = feed.map.addresses(&Selector::Netns(Some("70".into())));
     assert_eq!((found.len(), found[0].netns.cookie, found[0].ip), (1, Some(8), Some(ip(1))));
     assert_eq!(feed.map.find(&old), None);
@@ -353,23 +357,29 @@ fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
 fn netns_that_cannot_be_opened_have_the_others_opened_seldom() {
     let mut feed = Feed::new(NONE);
     let known = full(7, 70, 3);
-    let began = feed.tell_from(Origin::Netlink, What::Netns { netns: known });
+    let began = feed.tell_from(Origin::Netlink, Observation::Netns { netns: known });
     let scope = Scope::Addresses { netns: known };
-    feed.tell_from(Origin::Netlink, What::Ended { scope: scope.clone(), began, complete: true });
+    feed.tell_from(
+        Origin::Netlink,
+        Observation::Ended { scope: scope.clone(), began, complete: true },
+    );
     let mut opened = 0;
     for second in 0..600_u64 {
         // Another one each 20 s.
         if second % 20 == 0 {
             let netns = NetnsRef::nsid(100 + second as i32);
-            feed.tell_from(Origin::Netlink, What::Address { netns, address: address(1) });
+            feed.tell_from(Origin::Netlink, Observation::Address { netns, address: address(1) });
         }
         for want in feed.wants(1_000) {
-            if let Want::Adopt { netns, .. } = want
+            if let Request::Adopt { netns, .. } = want
                 && netns == known
             {
                 opened += 1;
                 let (began, scope) = (feed.at, scope.clone());
-                feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+                feed.tell_from(
+                    Origin::Netlink,
+                    Observation::Ended { scope, began, complete: true },
+                );
             }
         }
     }

@@ -12,21 +12,21 @@ const PODS: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4
 
 /// The runtime's own process, and the first of a sandbox that is being made.
 fn being_made(feed: &mut Feed, cgroup: &str) {
-    feed.tell(What::Task(task(5, RUNTIMES)));
-    feed.tell(What::Task(task(INIT, RUNTIMES)));
-    feed.tell(What::Cgroup { task: task(INIT, RUNTIMES).key, path: cgroup.into() });
+    feed.tell(Observation::Task(task(5, RUNTIMES)));
+    feed.tell(Observation::Task(task(INIT, RUNTIMES)));
+    feed.tell(Observation::Cgroup { task: task(INIT, RUNTIMES).key, path: cgroup.into() });
     feed.wants(1);
 }
 
 /// What the runtime says when it is made.
 fn told(feed: &mut Feed) {
-    feed.tell(What::Task(task(INIT, PODS)));
+    feed.tell(Observation::Task(task(INIT, PODS)));
     feed.tell(sandbox());
     feed.wants(1);
 }
 
-fn sandbox() -> What {
-    What::Sandbox(Sandbox {
+fn sandbox() -> Observation {
+    Observation::Sandbox(Sandbox {
         runtime: "containerd".into(),
         id: ID.into(),
         pod: Some(PodName { namespace: "shop".into(), name: "ptp-0".into(), uid: None }),
@@ -47,8 +47,8 @@ fn owner(feed: &Feed, netns: &NetnsRef) -> Option<String> {
     feed.map.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone())
 }
 
-fn added(netns_path: &str) -> What {
-    What::CniBegan(CniCall {
+fn added(netns_path: &str) -> Observation {
+    Observation::CniBegan(CniCall {
         task: TaskKey { pid: 500, tid: 500, start: 1 },
         parent: 1,
         plugin: "/opt/cni/bin/ptp".into(),
@@ -65,12 +65,12 @@ fn a_guess_ends_when_the_sandbox_is_surely_anothers() {
     let mut feed = Feed::new(ALL);
     being_made(&mut feed, &format!("/system.slice/{ID}"));
     assert_eq!(owner(&feed, &RUNTIMES).as_deref(), Some(ID), "nothing says otherwise yet");
-    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
+    feed.tell(Observation::Holder { netns: PODS, holder: mounted_at(PATH) });
     told(&mut feed);
     assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
     assert_eq!(owner(&feed, &RUNTIMES), None);
     // Nor does it come back with whatever is told of it.
-    feed.tell(What::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
+    feed.tell(Observation::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
     feed.wants(1);
     assert_eq!(owner(&feed, &RUNTIMES), None);
     assert_eq!(feed.map.sandbox_of(feed.map.find(&RUNTIMES).unwrap()).1, None);
@@ -80,7 +80,7 @@ fn a_guess_ends_when_the_sandbox_is_surely_anothers() {
 fn one_that_is_mounted_elsewhere_is_not_guessed() {
     for (path, guessed) in [(PATH, false), ("/proc/10/ns/net", true)] {
         let mut feed = Feed::new(ALL);
-        feed.tell(What::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
+        feed.tell(Observation::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
         feed.tell(added(path));
         being_made(&mut feed, &format!("/system.slice/{ID}"));
         assert_eq!(owner(&feed, &RUNTIMES).is_some(), guessed, "{path}");
@@ -97,8 +97,8 @@ fn mounted_elsewhere_at(path: &str) -> Holder {
 fn a_mount_in_a_containers_mount_namespace_makes_no_owner() {
     for (holder, owned) in [(mounted_elsewhere_at(PATH), false), (mounted_at(PATH), true)] {
         let mut feed = Feed::new(ALL);
-        feed.tell(What::Task(task(5, RUNTIMES)));
-        feed.tell(What::Holder { netns: RUNTIMES, holder });
+        feed.tell(Observation::Task(task(5, RUNTIMES)));
+        feed.tell(Observation::Holder { netns: RUNTIMES, holder });
         feed.tell(sandbox());
         feed.tell(added(PATH));
         feed.wants(1);
@@ -112,7 +112,7 @@ fn a_mount_in_a_containers_mount_namespace_makes_no_owner() {
 #[test]
 fn nor_does_it_take_one_away() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Holder { netns: PODS, holder: mounted_elsewhere_at("/run/netns/far") });
+    feed.tell(Observation::Holder { netns: PODS, holder: mounted_elsewhere_at("/run/netns/far") });
     told(&mut feed);
     assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID), "its first process is in it");
 }
@@ -120,16 +120,16 @@ fn nor_does_it_take_one_away() {
 #[test]
 fn whoever_has_the_pid_may_have_been_on_his_way() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Task(task(INIT, RUNTIMES)));
+    feed.tell(Observation::Task(task(INIT, RUNTIMES)));
     feed.tell(sandbox());
     feed.wants(1);
     assert_eq!(owner(&feed, &RUNTIMES).as_deref(), Some(ID), "its first process is in it");
-    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
+    feed.tell(Observation::Holder { netns: PODS, holder: mounted_at(PATH) });
     feed.wants(1);
     for _ in 0..2 {
         assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
         assert_eq!(owner(&feed, &RUNTIMES), None);
-        feed.tell(What::Task(task(INIT, PODS)));
+        feed.tell(Observation::Task(task(INIT, PODS)));
         feed.tell(sandbox());
         feed.wants(1);
     }
@@ -139,11 +139,11 @@ fn whoever_has_the_pid_may_have_been_on_his_way() {
 #[test]
 fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     let mut feed = Feed::new(ALL);
-    feed.tell(What::Holder { netns: PODS, holder: mounted_at(PATH) });
-    feed.tell(What::Task(task(INIT, PODS)));
+    feed.tell(Observation::Holder { netns: PODS, holder: mounted_at(PATH) });
+    feed.tell(Observation::Task(task(INIT, PODS)));
     feed.tell(sandbox());
-    feed.tell(What::Address { netns: PODS, address: address(5) });
-    feed.tell(What::Attachment(Attachment {
+    feed.tell(Observation::Address { netns: PODS, address: address(5) });
+    feed.tell(Observation::Attachment(Attachment {
         container_id: ID.into(),
         ifname: "eth0".into(),
         network: "net".into(),
@@ -155,7 +155,7 @@ fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     feed.wants(1);
     assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
     let next = full(9, 90, 5);
-    feed.tell(What::Address { netns: next, address: address(5) });
+    feed.tell(Observation::Address { netns: next, address: address(5) });
     feed.wants(2);
     assert_eq!(owner(&feed, &next), None);
     let id = feed.map.find(&next).unwrap();
@@ -168,7 +168,10 @@ fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
     let address = |last: u8| {
         let local = format!("10.0.0.{last}").parse().unwrap();
         let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
-        What::Address { netns: PODS, address: Address { key, scope: Some(0), flags: Some(0x80) } }
+        Observation::Address {
+            netns: PODS,
+            address: Address { key, scope: Some(0), flags: Some(0x80) },
+        }
     };
     let named = |feed: &mut Feed| {
         let events = feed.map.take_tenures();
@@ -179,7 +182,7 @@ fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
         keys.collect::<Vec<_>>()
     };
     let mut feed = Feed::new(ALL);
-    feed.tell(What::NetnsCreated { netns: PODS });
+    feed.tell(Observation::NetnsCreated { netns: PODS });
     feed.tell(address(1));
     feed.tell(address(2));
     assert_eq!(named(&mut feed), [""; 0], "nobody knows whose it is");

@@ -387,17 +387,21 @@ impl Wires {
     /// `untold`: netns that nobody told what they call others.
     fn tell(&self, feed: &mut Feed, untold: [bool; NETNS]) {
         for own in 0..NETNS {
-            feed.tell(What::Netns { netns: netns_of(own) });
+            feed.tell(Observation::Netns { netns: netns_of(own) });
         }
         for own in (1..NETNS).filter(|own| !untold[*own]) {
             for there in 0..NETNS {
                 let peer = netns_of(there);
-                feed.tell(What::PeerNetns { netns: netns_of(own), nsid: 20 + there as i32, peer });
+                feed.tell(Observation::PeerNetns {
+                    netns: netns_of(own),
+                    nsid: 20 + there as i32,
+                    peer,
+                });
             }
         }
         for (id, one) in self.0.iter().enumerate() {
             let netns = netns_of(one.netns);
-            feed.tell(What::Link { netns, link: self.link(id) });
+            feed.tell(Observation::Link { netns, link: self.link(id) });
             if let Some((list, pvid)) = &one.vlans {
                 let vlans = list.iter().map(|(id, untagged)| Vlans {
                     first: *id,
@@ -406,7 +410,7 @@ impl Wires {
                     untagged: *untagged,
                 });
                 let ifindex = id as u32 + 2;
-                feed.tell(What::Vlans { netns, ifindex, vlans: vlans.collect() });
+                feed.tell(Observation::Vlans { netns, ifindex, vlans: vlans.collect() });
             }
         }
     }
@@ -482,12 +486,12 @@ fn on_a_bridge(count: u32) -> Feed {
     let detail = Some(LinkDetail::Bridge { vlan_filtering: false });
     let kind = Some("bridge".into());
     let bridge = Link { ifindex: 5, kind, detail, up: true, ..Link::default() };
-    feed.tell(What::Link { netns: HOST, link: bridge });
+    feed.tell(Observation::Link { netns: HOST, link: bridge });
     for n in 1..=count {
         let netns = netns_of(n as usize);
-        feed.tell(What::Link { netns, link: veth(2, 100 + n, Some(0)) });
+        feed.tell(Observation::Link { netns, link: veth(2, 100 + n, Some(0)) });
         let end = Link { master: Some(5), ..veth(100 + n, 2, netns.nsid) };
-        feed.tell(What::Link { netns: HOST, link: end });
+        feed.tell(Observation::Link { netns: HOST, link: end });
     }
     feed
 }
@@ -509,7 +513,7 @@ fn the_hosts_word_for_a_pair_is_enough_and_the_bridge_is_named() {
     let expected = vec![(bridge, bridge), (feed.end(netns_of(2), 2), bridge)];
     assert_eq!(feed.reached(1, 2), expected);
     // What the host's end says, the other one must not deny.
-    feed.tell(What::Link { netns: netns_of(1), link: veth(2, 77, Some(0)) });
+    feed.tell(Observation::Link { netns: netns_of(1), link: veth(2, 77, Some(0)) });
     assert_eq!(feed.reached(1, 2), []);
 }
 
@@ -519,10 +523,10 @@ fn a_netkit_is_a_pair() {
     let mut feed = on_a_bridge(2);
     let netkit = |link: Link| Link { kind: Some("netkit".into()), ..link };
     let netns = netns_of(3);
-    feed.tell(What::Link { netns, link: netkit(veth(2, 103, Some(0))) });
+    feed.tell(Observation::Link { netns, link: netkit(veth(2, 103, Some(0))) });
     assert_eq!(feed.reached(3, 2), []);
     let end = Link { master: Some(5), ..netkit(veth(103, 2, netns.nsid)) };
-    feed.tell(What::Link { netns: HOST, link: end });
+    feed.tell(Observation::Link { netns: HOST, link: end });
     let bridge = feed.end(HOST, 5);
     let others = [1, 2].map(|n| (feed.end(netns_of(n), 2), bridge));
     assert_eq!(feed.reached(3, 2), [vec![(bridge, bridge)], others.to_vec()].concat());
@@ -533,14 +537,17 @@ fn a_netkit_is_a_pair() {
 #[test]
 fn by_a_pair_with_the_host_a_parent_there_is_known_too() {
     let mut feed = on_a_bridge(2);
-    feed.tell(What::Link { netns: HOST, link: Link { ifindex: 9, up: true, ..Link::default() } });
+    feed.tell(Observation::Link {
+        netns: HOST,
+        link: Link { ifindex: 9, up: true, ..Link::default() },
+    });
     for n in [1, 2] {
         let link = Link {
             kind: Some("macvlan".into()),
             detail: Some(LinkDetail::Macvlan { mode: 4 }),
             ..veth(3, 9, Some(0))
         };
-        feed.tell(What::Link { netns: netns_of(n), link });
+        feed.tell(Observation::Link { netns: netns_of(n), link });
     }
     let parent = feed.end(HOST, 9);
     assert_eq!(feed.reached(1, 3), [(feed.end(netns_of(2), 3), parent)]);
@@ -562,10 +569,10 @@ fn tunnels_that_name_each_other_over_a_link_are_one_link() {
         ..Link::default()
     };
     for n in 1..=3 {
-        feed.tell(What::Address { netns: netns_of(n.into()), address: address(n) });
+        feed.tell(Observation::Address { netns: netns_of(n.into()), address: address(n) });
     }
     let tell = |feed: &mut Feed, n: u8, vni, remote| {
-        feed.tell(What::Link { netns: netns_of(n.into()), link: vxlan(n, vni, remote) });
+        feed.tell(Observation::Link { netns: netns_of(n.into()), link: vxlan(n, vni, remote) });
     };
     tell(&mut feed, 1, 7, ip(2));
     tell(&mut feed, 2, 7, ip(1));
@@ -579,6 +586,6 @@ fn tunnels_that_name_each_other_over_a_link_are_one_link() {
         tell(&mut feed, n, 7, group);
     }
     assert_eq!(feed.reached(1, 7).len(), 2, "a group");
-    feed.tell(What::LinkGone { netns: HOST, ifindex: 103 });
+    feed.tell(Observation::LinkGone { netns: HOST, ifindex: 103 });
     assert_eq!(feed.reached(1, 7), [(other, own)], "the underlay of one is gone");
 }

@@ -10,8 +10,8 @@ fn key(pid: u32) -> TaskKey {
     TaskKey { pid, tid: pid, start: 1 }
 }
 
-fn began(pid: u32, command: CniCommand, id: &str) -> What {
-    What::CniBegan(CniCall {
+fn began(pid: u32, command: CniCommand, id: &str) -> Observation {
+    Observation::CniBegan(CniCall {
         task: key(pid),
         parent: 1,
         plugin: "/opt/cni/bin/bridge".into(),
@@ -23,8 +23,8 @@ fn began(pid: u32, command: CniCommand, id: &str) -> What {
     })
 }
 
-fn ended(pid: u32) -> What {
-    What::CniEnded { task: key(pid), status: Some(0), signal: None }
+fn ended(pid: u32) -> Observation {
+    Observation::CniEnded { task: key(pid), status: Some(0), signal: None }
 }
 
 fn owner(feed: &mut Feed) -> Option<String> {
@@ -41,7 +41,7 @@ fn a_path_that_is_used_again_is_the_newest_ones() {
     feed.tell(began(501, CniCommand::Add, "a-new"));
     feed.tell(ended(501));
     let holder = mounted_at(PATH);
-    feed.tell(What::Holder { netns: POD, holder });
+    feed.tell(Observation::Holder { netns: POD, holder });
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"));
     feed.tell(began(502, CniCommand::Del, "z-old"));
     assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
@@ -84,20 +84,20 @@ fn a_run_that_was_not_seen_to_end_is_forgotten_in_time() {
 fn only_the_loss_of_calls_hides_one() {
     let mut feed = Feed::new(ALL);
     let before = feed.map.calls_seen_since();
-    feed.tell(What::Lost { count: None, calls: false });
+    feed.tell(Observation::Lost { count: None, calls: false });
     assert_eq!(feed.map.calls_seen_since(), before, "addresses, neighbours, tasks");
-    let lost = feed.tell(What::Lost { count: None, calls: true });
+    let lost = feed.tell(Observation::Lost { count: None, calls: true });
     assert!(before < Some(lost));
     assert_eq!(feed.map.calls_seen_since(), Some(lost));
     let mut feed = Feed::new(NONE);
-    feed.tell(What::Lost { count: None, calls: true });
+    feed.tell(Observation::Lost { count: None, calls: true });
     assert_eq!(feed.map.calls_seen_since(), None);
 }
 
 #[test]
 fn a_record_that_does_not_say_what_was_lost_may_mean_calls() {
-    let lost: What = serde_json::from_str(r#"{"what":"lost","count":3}"#).unwrap();
-    assert_eq!(lost, What::Lost { count: Some(3), calls: true });
+    let lost: Observation = serde_json::from_str(r#"{"what":"lost","count":3}"#).unwrap();
+    assert_eq!(lost, Observation::Lost { count: Some(3), calls: true });
 }
 
 #[test]

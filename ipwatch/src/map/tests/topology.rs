@@ -13,12 +13,12 @@ fn hop(ifindex: u32, last: u8) -> Hop {
 const DEFAULT: RouteKey =
     RouteKey { to: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix_len: 0, table: 254, priority: 0 };
 
-fn route(hops: &[Hop]) -> What {
-    What::Route { netns: A, route: Route { key: DEFAULT, hops: hops.to_vec() } }
+fn route(hops: &[Hop]) -> Observation {
+    Observation::Route { netns: A, route: Route { key: DEFAULT, hops: hops.to_vec() } }
 }
 
-fn gone(hops: &[Hop]) -> What {
-    What::RouteGone { netns: A, key: DEFAULT, hops: hops.to_vec() }
+fn gone(hops: &[Hop]) -> Observation {
+    Observation::RouteGone { netns: A, key: DEFAULT, hops: hops.to_vec() }
 }
 
 fn link(ifindex: u32) -> Link {
@@ -62,18 +62,18 @@ fn a_dump_tells_of_routes_with_one_key_one_by_one() {
 fn a_device_that_goes_down_takes_its_routes_along() {
     let mut feed = Feed::new(ALL);
     for ifindex in [2, 3] {
-        feed.tell(What::Link { netns: A, link: link(ifindex) });
+        feed.tell(Observation::Link { netns: A, link: link(ifindex) });
     }
     feed.tell(route(&[hop(2, 1), hop(3, 2)]));
-    feed.tell(What::Link { netns: A, link: Link { up: false, ..link(2) } });
+    feed.tell(Observation::Link { netns: A, link: Link { up: false, ..link(2) } });
     assert_eq!(hops(&feed), [hop(3, 2)]);
-    feed.tell(What::LinkGone { netns: A, ifindex: 3 });
+    feed.tell(Observation::LinkGone { netns: A, ifindex: 3 });
     assert_eq!(hops(&feed), []);
 
     // Routes come by a socket of their own, at times before the device's birth.
     feed.tell(route(&[hop(4, 1)]));
-    feed.tell(What::Link { netns: A, link: Link { up: false, ..link(4) } });
-    feed.tell(What::Link { netns: A, link: link(4) });
+    feed.tell(Observation::Link { netns: A, link: Link { up: false, ..link(4) } });
+    feed.tell(Observation::Link { netns: A, link: link(4) });
     assert_eq!(hops(&feed), [hop(4, 1)]);
 }
 
@@ -84,34 +84,37 @@ fn a_port_is_isolated_until_more_is_told_of_its_link() {
         let entry = feed.map.netns(feed.map.find(&A).unwrap()).unwrap();
         entry.link(2).map(|link| link.isolated)
     };
-    let port = |isolated| What::Port { netns: A, ifindex: 2, isolated };
+    let port = |isolated| Observation::Port { netns: A, ifindex: 2, isolated };
     feed.tell(port(true)); // of nobody
-    feed.tell(What::Link { netns: A, link: link(2) });
+    feed.tell(Observation::Link { netns: A, link: link(2) });
     assert_eq!(isolated(&feed), Some(false));
     feed.tell(port(true));
     assert_eq!(isolated(&feed), Some(true));
     feed.tell_at(BootNs(1), Origin::Netlink, port(false));
     assert_eq!(isolated(&feed), Some(true), "old news");
-    feed.tell(What::Link { netns: A, link: link(2) });
+    feed.tell(Observation::Link { netns: A, link: link(2) });
     assert_eq!(isolated(&feed), Some(false));
 }
 
 /// A netns that is known and was dumped.
 fn known(feed: &mut Feed, netns: NetnsRef) {
-    feed.tell(What::Netns { netns });
+    feed.tell(Observation::Netns { netns });
     let scope = Scope::Addresses { netns };
-    let began = feed.tell_from(Origin::Netlink, What::Began(scope.clone()));
-    feed.tell_from(Origin::Netlink, What::Ended { scope, began, complete: true });
+    let began = feed.tell_from(Origin::Netlink, Observation::Began(scope.clone()));
+    feed.tell_from(Origin::Netlink, Observation::Ended { scope, began, complete: true });
 }
 
 fn asks(feed: &mut Feed, after_ms: u64) -> usize {
     let wants = feed.wants(after_ms);
-    wants.iter().filter(|want| matches!(want, Want::Peers { .. })).count()
+    wants.iter().filter(|want| matches!(want, Request::Peers { .. })).count()
 }
 
-fn macvlan() -> What {
+fn macvlan() -> Observation {
     let kind = Some("macvlan".to_owned());
-    What::Link { netns: A, link: Link { peer: Some(9), peer_nsid: Some(4), kind, ..link(2) } }
+    Observation::Link {
+        netns: A,
+        link: Link { peer: Some(9), peer_nsid: Some(4), kind, ..link(2) },
+    }
 }
 
 #[test]
@@ -124,14 +127,14 @@ fn a_link_to_a_netns_without_a_name_has_its_own_asked_for_it() {
     assert_eq!(asks(&mut feed, 50), 0, "the answer may be on its way");
     assert_eq!(asks(&mut feed, 100), 1);
     known(&mut feed, A);
-    feed.tell(What::PeerNetns { netns: A, nsid: 4, peer: B });
+    feed.tell(Observation::PeerNetns { netns: A, nsid: 4, peer: B });
     let id = feed.map.find(&A).unwrap();
     assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
     feed.tell(macvlan());
     assert_eq!(asks(&mut feed, 100_000), 0, "it is known now");
 
     // Its peer dies, and another has its number.
-    feed.tell(What::NetnsGone { netns: B });
+    feed.tell(Observation::NetnsGone { netns: B });
     assert_eq!(feed.map.peer_netns(id, 4), None);
     feed.tell(macvlan());
     assert_eq!(asks(&mut feed, 200), 1);
@@ -155,13 +158,13 @@ fn a_veth_that_the_host_names_needs_no_name() {
     let mut feed = Feed::new(ALL);
     known(&mut feed, A);
     let end = Link { peer: Some(2), peer_nsid: Some(1), ..link(9) };
-    feed.tell(What::Link { netns: HOST, link: end.clone() });
+    feed.tell(Observation::Link { netns: HOST, link: end.clone() });
     feed.tell(macvlan()); // as far as this goes, a veth
     assert_eq!(asks(&mut feed, 1_000), 0);
     let host = feed.map.host().unwrap();
     assert_eq!(feed.map.peer_netns(host, 1), feed.map.find(&A));
     // Index and number were given again, to another's end.
-    feed.tell(What::Link { netns: HOST, link: Link { peer: Some(3), ..end } });
+    feed.tell(Observation::Link { netns: HOST, link: Link { peer: Some(3), ..end } });
     feed.tell(macvlan());
     assert_eq!(asks(&mut feed, 1_000), 1);
 }
@@ -170,9 +173,9 @@ fn a_veth_that_the_host_names_needs_no_name() {
 fn a_name_for_a_netns_known_by_half_stays_when_the_other_half_comes() {
     let mut feed = Feed::new(ALL);
     known(&mut feed, A);
-    feed.tell(What::Netns { netns: NetnsRef { nsid: None, ..B } });
-    feed.tell(What::PeerNetns { netns: A, nsid: 4, peer: NetnsRef::nsid(2) });
-    feed.tell(What::Netns { netns: B });
+    feed.tell(Observation::Netns { netns: NetnsRef { nsid: None, ..B } });
+    feed.tell(Observation::PeerNetns { netns: A, nsid: 4, peer: NetnsRef::nsid(2) });
+    feed.tell(Observation::Netns { netns: B });
     let id = feed.map.find(&A).unwrap();
     assert!(feed.map.find(&B).is_some());
     assert_eq!(feed.map.peer_netns(id, 4), feed.map.find(&B));
@@ -184,12 +187,15 @@ fn the_vlans_of_a_bridge_that_came_later_are_asked_for_once() {
     known(&mut feed, A);
     let adopts = |feed: &mut Feed| {
         let wants = feed.wants(200);
-        wants.iter().filter(|want| matches!(want, Want::Adopt { .. })).count()
+        wants.iter().filter(|want| matches!(want, Request::Adopt { .. })).count()
     };
     assert_eq!(adopts(&mut feed), 0);
     let bridge = |vlan_filtering| {
         let detail = Some(LinkDetail::Bridge { vlan_filtering });
-        What::Link { netns: A, link: Link { kind: Some("bridge".into()), detail, ..link(7) } }
+        Observation::Link {
+            netns: A,
+            link: Link { kind: Some("bridge".into()), detail, ..link(7) },
+        }
     };
     feed.tell(bridge(false));
     assert_eq!(adopts(&mut feed), 0);
@@ -209,12 +215,12 @@ fn who_passes_through_is_no_news() {
         let views = feed.map.resident_views(id, feed.map.now());
         views.iter().filter_map(|holder| holder.pid).collect::<Vec<u32>>()
     };
-    feed.tell(What::Task(task(10, A)));
+    feed.tell(Observation::Task(task(10, A)));
     assert_eq!(residents(&feed), [10], "nobody has been there longer");
     feed.at = feed.at.plus(6_000 * MS);
-    feed.tell(What::Task(task(11, A)));
+    feed.tell(Observation::Task(task(11, A)));
     assert_eq!(residents(&feed), [10]);
     feed.at = feed.at.plus(6_000 * MS);
-    feed.tell(What::Task(task(12, A)));
+    feed.tell(Observation::Task(task(12, A)));
     assert_eq!(residents(&feed), [10, 11]);
 }

@@ -9,14 +9,20 @@ fn feed() -> Feed {
     let mut feed = Feed::new(ALL);
     for name in ["netlink", "procfs", "host-local"] {
         let (status, detail) = (SourceStatus::Active, String::new());
-        feed.tell(What::Source(Source { name: name.into(), status, detail }));
+        feed.tell(Observation::Source(Source { name: name.into(), status, detail }));
     }
-    feed.tell(What::Address { netns: HOST, address: address(1) });
+    feed.tell(Observation::Address { netns: HOST, address: address(1) });
     let part = RangePart { first: ip(128), last: ip(191), except: Vec::new() };
     let (store, network, path) = ("host-local".into(), "net".into(), "/a.conflist".into());
     let sets = vec![vec![part]];
-    feed.tell(What::Range(Range { store, network, path, data_dir: Some("/net".into()), sets }));
-    feed.tell(What::Reservation(Reservation {
+    feed.tell(Observation::Range(Range {
+        store,
+        network,
+        path,
+        data_dir: Some("/net".into()),
+        sets,
+    }));
+    feed.tell(Observation::Reservation(Reservation {
         store: "host-local".into(),
         network: "net".into(),
         key: "/net/10.0.0.130".into(),
@@ -51,7 +57,7 @@ fn what_no_host_can_have_is_not_free() {
 fn what_a_pool_hands_out_is_an_address_of_a_host() {
     let mut feed = feed();
     let address = Address { key: AddressKey { prefix_len: 26, ..key(129) }, ..address(129) };
-    feed.tell(What::Address { netns: HOST, address });
+    feed.tell(Observation::Address { netns: HOST, address });
     assert_eq!(asked(&feed, "10.0.0.128").reasons, [""; 0], "the first of 10.0.0.128/26");
 }
 

@@ -140,7 +140,7 @@ fn run(url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
          users: [{{name: u, user: {{token: canary}}}}]\n"
     );
     std::fs::write(&path, config).unwrap();
-    (Events::at_pace(Door::Kubeconfig(path), "node-17".into(), pace), dir)
+    (Events::at_pace(Credentials::Kubeconfig(path), "node-17".into(), pace), dir)
 }
 
 async fn counted(events: &Events, fits: impl Fn(&Counters) -> bool) {

@@ -7,7 +7,7 @@ use super::transport::{Payload, Refusal, Transport};
 use crate::escape::escape;
 use crate::sinks::queue::{Item, Kind, Queue};
 use crate::sinks::wire::Origin;
-use crate::sources::pause::Pauses;
+use crate::sources::backoff::Pauses;
 use crate::sources::socket::Paused;
 
 /// Maximum number of items in one request.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::fact::{Claim, ClaimKind, Fact, Mac, Origin, What};
+use crate::fact::{Claim, ClaimKind, Fact, Mac, Observation, Origin};
 use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::netlink::testing::{in_new_netns, root, run};
@@ -97,7 +97,8 @@ impl Link {
             let all = async {
                 loop {
                     for fact in facts.recv().await.unwrap() {
-                        let Fact { origin, what: What::Claimed { netns, claim }, .. } = fact else {
+                        let Fact { origin, what: Observation::Claimed { netns, claim }, .. } = fact
+                        else {
                             continue;
                         };
                         assert_eq!((origin, netns), (Origin::Wire, host));
@@ -192,7 +193,7 @@ fn while_two_go_on_each_is_told_again() {
                     continue;
                 };
                 for fact in batch.unwrap() {
-                    if let What::Claimed { claim, .. } = fact.what {
+                    if let Observation::Claimed { claim, .. } = fact.what {
                         claims[usize::from(claim.mac == Mac(B))] += 1;
                     }
                 }
@@ -276,7 +277,7 @@ fn nothing_of_a_flood_is_lost_without_being_counted() {
                 let batch = tokio::time::timeout(pause, facts.recv()).await;
                 let facts = batch.into_iter().flatten().flatten();
                 told.extend(facts.filter_map(|fact| match fact.what {
-                    What::Claimed { claim, .. } => Some(claim.ip),
+                    Observation::Claimed { claim, .. } => Some(claim.ip),
                     _ => None,
                 }));
             }

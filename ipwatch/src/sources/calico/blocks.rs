@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::clock;
-use crate::fact::{self, BootNs, PodName, Reservation, Scope, What};
+use crate::fact::{self, BootNs, Observation, PodName, Reservation, Scope};
 
 use super::STORE;
 use super::documents::{Block, Owner, Slot};
@@ -64,12 +64,12 @@ impl Blocks {
         self.wrong + self.beyond
     }
 
-    pub(super) fn began(&mut self, out: &mut Vec<What>) {
+    pub(super) fn began(&mut self, out: &mut Vec<Observation>) {
         (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
-        out.extend([What::Began(scope()), What::Began(all_blocks())]);
+        out.extend([Observation::Began(scope()), Observation::Began(all_blocks())]);
     }
 
-    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
         let listed = self.listed.take().unwrap_or_default();
         let complete = complete && self.beyond == 0;
         if complete {
@@ -80,11 +80,11 @@ impl Blocks {
             });
         }
         let scopes = [scope(), all_blocks()];
-        out.extend(scopes.map(|scope| What::Ended { scope, began, complete }));
+        out.extend(scopes.map(|scope| Observation::Ended { scope, began, complete }));
     }
 
     /// A block is so now. Absent: it is not understood, and what was told of it stands.
-    pub(super) fn put(&mut self, key: &str, block: Option<Block>, out: &mut Vec<What>) {
+    pub(super) fn put(&mut self, key: &str, block: Option<Block>, out: &mut Vec<Observation>) {
         // In a list everything is told, or it would be taken for gone.
         let all = self.listed.as_mut().is_some_and(|listed| {
             listed.insert(key.to_owned());
@@ -95,7 +95,7 @@ impl Blocks {
             if self.listed.is_none() {
                 // Whoever counts must not take a part for all.
                 let (scope, began) = (all_blocks(), BootNs(0));
-                out.push(What::Ended { scope, began, complete: false });
+                out.push(Observation::Ended { scope, began, complete: false });
             }
             return;
         }
@@ -114,7 +114,7 @@ impl Blocks {
         }
         let Some(block) = block else {
             if all {
-                out.extend(before.own.values().cloned().map(What::Reservation));
+                out.extend(before.own.values().cloned().map(Observation::Reservation));
             }
             return self.keep(key, Told { wrong: 1, taken, ..before });
         };
@@ -132,7 +132,7 @@ impl Blocks {
                 continue;
             }
             if all || before.own.get(&ordinal) != Some(&reservation) {
-                out.push(What::Reservation(reservation.clone()));
+                out.push(Observation::Reservation(reservation.clone()));
             }
             now.own.insert(ordinal, reservation);
         }
@@ -147,7 +147,7 @@ impl Blocks {
     }
 
     /// Tells how many are taken of those blocks of which that has waited.
-    pub(super) fn confirmed(&mut self, out: &mut Vec<What>) {
+    pub(super) fn confirmed(&mut self, out: &mut Vec<Observation>) {
         for key in std::mem::take(&mut self.waiting) {
             if let Some(told) = self.told.get(&key) {
                 out.push(count(&key, told.first, told.taken));
@@ -155,9 +155,9 @@ impl Blocks {
         }
     }
 
-    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
         if self.told.contains_key(key) {
-            out.push(What::BlockGone { store: STORE.to_owned(), key: key.to_owned() });
+            out.push(Observation::BlockGone { store: STORE.to_owned(), key: key.to_owned() });
         }
         out.extend(self.forget(key).own.into_values().map(went));
     }
@@ -199,16 +199,16 @@ fn scope() -> Scope {
     Scope::Reservations { store: STORE.to_owned() }
 }
 
-fn count(key: &str, first: Option<IpAddr>, taken: Option<u32>) -> What {
-    What::Block(fact::Block { store: STORE.to_owned(), key: key.to_owned(), first, taken })
+fn count(key: &str, first: Option<IpAddr>, taken: Option<u32>) -> Observation {
+    Observation::Block(fact::Block { store: STORE.to_owned(), key: key.to_owned(), first, taken })
 }
 
 fn all_blocks() -> Scope {
     Scope::Blocks { store: STORE.to_owned() }
 }
 
-fn went(was: Reservation) -> What {
-    What::ReservationGone { store: was.store, key: was.key }
+fn went(was: Reservation) -> Observation {
+    Observation::ReservationGone { store: was.store, key: was.key }
 }
 
 /// Whom a handle is for.

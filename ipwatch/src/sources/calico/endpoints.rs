@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Endpoint, Scope, What};
+use crate::fact::{BootNs, Endpoint, Observation, Scope};
 
 use super::STORE;
 use super::documents::Workload;
@@ -30,18 +30,18 @@ impl Endpoints {
         self.beyond == 0
     }
 
-    pub(super) fn began(&mut self, out: &mut Vec<What>) {
+    pub(super) fn began(&mut self, out: &mut Vec<Observation>) {
         (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
-        out.push(What::Began(scope()));
+        out.push(Observation::Began(scope()));
     }
 
-    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
         let listed = self.listed.take().unwrap_or_default();
         let complete = complete && self.beyond == 0;
         if complete {
             self.told.retain(|key, _| listed.contains(key));
         }
-        out.push(What::Ended { scope: scope(), began, complete });
+        out.push(Observation::Ended { scope: scope(), began, complete });
     }
 
     /// An endpoint of this node is so now. `named`: what its key says, which is all there is where its value is
@@ -51,7 +51,7 @@ impl Endpoints {
         key: &str,
         named: (&str, &str),
         workload: Option<Workload>,
-        out: &mut Vec<What>,
+        out: &mut Vec<Observation>,
     ) {
         if let Some(listed) = &mut self.listed {
             listed.insert(key.to_owned());
@@ -60,13 +60,13 @@ impl Endpoints {
             self.beyond += 1;
             if self.listed.is_none() {
                 // Whoever is told no more than a part must not take it for all.
-                out.push(What::Ended { scope: scope(), began: BootNs(0), complete: false });
+                out.push(Observation::Ended { scope: scope(), began: BootNs(0), complete: false });
             }
             return;
         }
         self.told.insert(key.to_owned(), workload.is_some());
         let Workload { namespace, pod, container, device, ips, .. } = workload.unwrap_or_default();
-        out.push(What::Endpoint(Endpoint {
+        out.push(Observation::Endpoint(Endpoint {
             store: STORE.to_owned(),
             key: key.to_owned(),
             namespace: namespace.unwrap_or_else(|| named.0.to_owned()),
@@ -77,9 +77,9 @@ impl Endpoints {
         }));
     }
 
-    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
         if self.told.remove(key).is_some() {
-            out.push(What::EndpointGone { store: STORE.to_owned(), key: key.to_owned() });
+            out.push(Observation::EndpointGone { store: STORE.to_owned(), key: key.to_owned() });
         }
     }
 }

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::fact::What;
+use crate::fact::Observation;
 use crate::sources::json::Name;
-use crate::sources::kubernetes::follow::{Change, Kind};
+use crate::sources::kubernetes::reflector::{Change, Kind};
 
 use super::STORE;
 use super::blocks;
@@ -58,7 +58,7 @@ impl Kind for Blocks {
         self.0.wrong()
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         let key = |name: Name| format!("ipamblocks/{}", name.0);
         match change {
             Change::Began => self.0.began(out),

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use crate::fact::{BootNs, What};
+use crate::fact::{BootNs, Observation};
 
 use super::STORE;
 use super::blocks::Blocks;
@@ -66,16 +66,16 @@ impl Model {
 }
 
 impl Keys for Model {
-    fn will_tell(&self) -> Option<What> {
-        Some(What::Began(endpoints::scope()))
+    fn will_tell(&self) -> Option<Observation> {
+        Some(Observation::Began(endpoints::scope()))
     }
 
-    fn began(&mut self, out: &mut Vec<What>) {
+    fn began(&mut self, out: &mut Vec<Observation>) {
         self.blocks.began(out);
         self.endpoints.began(out);
     }
 
-    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<What>) {
+    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<Observation>) {
         let Some(kind) = self.key(key) else { return };
         let value: Option<Value> = serde_json::from_slice(value).ok();
         match kind {
@@ -92,7 +92,7 @@ impl Keys for Model {
         }
     }
 
-    fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+    fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
         match self.key(key) {
             Some(Key::Block) => self.blocks.gone(key, out),
             Some(Key::Endpoint { .. }) => self.endpoints.gone(key, out),
@@ -100,18 +100,18 @@ impl Keys for Model {
         }
     }
 
-    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
         self.blocks.ended(began, complete, out);
         self.endpoints.ended(began, complete, out);
     }
 
-    fn overdue(&mut self, out: &mut Vec<What>) {
+    fn overdue(&mut self, out: &mut Vec<Observation>) {
         self.blocks.confirmed(out);
     }
 
-    fn confirmed(&mut self, out: &mut Vec<What>) {
+    fn confirmed(&mut self, out: &mut Vec<Observation>) {
         if self.endpoints.is_whole() {
-            out.push(What::EndpointsConfirmed { store: STORE.to_owned() });
+            out.push(Observation::EndpointsConfirmed { store: STORE.to_owned() });
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
         "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--1-k8s-api--0-eth0";
     const V1: &str = "/calico/v1/host/node-1/workload/k8s/shop.api-0/endpoint/eth0";
 
-    fn put(model: &mut Model, key: &str, value: &Value) -> Vec<What> {
+    fn put(model: &mut Model, key: &str, value: &Value) -> Vec<Observation> {
         let mut out = Vec::new();
         model.put(key, value.to_string().as_bytes(), &mut out);
         out
@@ -165,8 +165,8 @@ mod tests {
         Model::new("node-1".to_owned())
     }
 
-    fn endpoint(out: &[What]) -> &Endpoint {
-        let [What::Endpoint(endpoint)] = out else { panic!("{out:?}") };
+    fn endpoint(out: &[Observation]) -> &Endpoint {
+        let [Observation::Endpoint(endpoint)] = out else { panic!("{out:?}") };
         endpoint
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let told: Vec<&Endpoint> = out
             .iter()
             .filter_map(|what| match what {
-                What::Endpoint(endpoint) => Some(endpoint),
+                Observation::Endpoint(endpoint) => Some(endpoint),
                 _ => None,
             })
             .collect();
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((out.len(), model.wrong()), (1, 2));
         out.clear();
         model.confirmed(&mut out);
-        assert_eq!(out, [What::EndpointsConfirmed { store: "calico".to_owned() }]);
+        assert_eq!(out, [Observation::EndpointsConfirmed { store: "calico".to_owned() }]);
     }
 
     #[test]
@@ -245,7 +245,9 @@ mod tests {
         let id = "a".repeat(64);
         let block = json!({"cidr": "10.0.0.0/30", "affinity": "host:node-1", "allocations": [null, 0, null, null],
             "attributes": [{"handle_id": format!("net.{id}"), "secondary": {"node": "node-1"}}]});
-        let [What::Block(all), What::Reservation(one)] = &put(&mut model, BLOCK, &block)[..] else {
+        let [Observation::Block(all), Observation::Reservation(one)] =
+            &put(&mut model, BLOCK, &block)[..]
+        else {
             panic!("one")
         };
         assert_eq!((&*all.key, all.taken), (BLOCK, Some(1)));
@@ -255,7 +257,7 @@ mod tests {
             "attributes": [block["attributes"][0], {"handle_id": "x", "secondary": {"node": "node-2"}}]});
         model.put(BLOCK, far.to_string().as_bytes(), &mut out);
         model.overdue(&mut out);
-        let counts = |what: &What| matches!(what, What::Block(block) if block.taken == Some(2));
+        let counts = |what: &Observation| matches!(what, Observation::Block(block) if block.taken == Some(2));
         assert_eq!(out.iter().filter(|what| counts(what)).count(), 1, "{out:?}");
         out.clear();
         model.gone(BLOCK, &mut out);
@@ -296,9 +298,9 @@ mod tests {
             model.ended(BootNs(1), true, &mut out);
             let torn = serde_json::from_slice::<Value>(&bytes).is_err();
             assert!(!torn || (model.wrong() > 0 && out.len() == before + 6), "{n}: {out:?}");
-            let own = |what: &What| match what {
-                What::Reservation(one) => one.key.starts_with(BLOCK),
-                What::Endpoint(one) => one.key == V3,
+            let own = |what: &Observation| match what {
+                Observation::Reservation(one) => one.key.starts_with(BLOCK),
+                Observation::Endpoint(one) => one.key == V3,
                 _ => true,
             };
             assert!(out.iter().all(own), "{n}: {out:?}");

@@ -12,9 +12,9 @@ use super::documents::Pool;
 use super::keys::Keys;
 use super::{POOLS, STORE};
 use crate::clock;
-use crate::fact::{BootNs, Range, RangePart, Scope, What};
+use crate::fact::{BootNs, Observation, Range, RangePart, Scope};
 use crate::sources::json::Name;
-use crate::sources::kubernetes::follow::{Change, Kind};
+use crate::sources::kubernetes::reflector::{Change, Kind};
 
 /// Pools that are remembered. A cluster has a few.
 const MOST: usize = 1024;
@@ -42,7 +42,7 @@ impl Pools {
     }
 
     /// A pool is so now. `name`: what people call it.
-    fn put(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<What>) {
+    fn put(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<Observation>) {
         let told = match pool {
             Some(pool) => Told { range: range(name, &pool), wrong: false },
             None => {
@@ -61,13 +61,13 @@ impl Pools {
         }
     }
 
-    fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+    fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
         if self.told.remove(key).is_some() {
             self.all(clock::now(), out);
         }
     }
 
-    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
         let listed = self.listed.take().unwrap_or_default();
         if complete && self.beyond == 0 {
             self.told = listed;
@@ -82,12 +82,12 @@ impl Pools {
     }
 
     /// Tells all ranges.
-    fn all(&self, began: BootNs, out: &mut Vec<What>) {
+    fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
         let scope = || Scope::Ranges { store: STORE.to_owned() };
-        out.push(What::Began(scope()));
+        out.push(Observation::Began(scope()));
         let ranges = self.told.values().filter_map(|told| told.range.clone());
-        out.extend(ranges.take(MOST).map(What::Range));
-        out.push(What::Ended { scope: scope(), began, complete: true });
+        out.extend(ranges.take(MOST).map(Observation::Range));
+        out.push(Observation::Ended { scope: scope(), began, complete: true });
     }
 }
 
@@ -141,7 +141,7 @@ impl Kind for Pools {
         self.wrong()
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         match change {
             Change::Began => self.began(),
             Change::Now(IpPool { metadata: Meta { name }, spec }) => {
@@ -161,11 +161,11 @@ impl Keys for Pools {
         POOLS
     }
 
-    fn began(&mut self, _: &mut Vec<What>) {
+    fn began(&mut self, _: &mut Vec<Observation>) {
         self.began();
     }
 
-    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<What>) {
+    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<Observation>) {
         let Some((name, first)) = named(key) else { return };
         let value: Option<Value> = serde_json::from_slice(value).ok();
         let read = |value: &Value| {
@@ -174,15 +174,15 @@ impl Keys for Pools {
         self.put(key, &name, value.as_ref().and_then(read), out);
     }
 
-    fn gone(&mut self, key: &str, out: &mut Vec<What>) {
+    fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
         self.gone(key, out);
     }
 
-    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<What>) {
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
         self.ended(began, complete, out);
     }
 
-    fn confirmed(&mut self, _: &mut Vec<What>) {}
+    fn confirmed(&mut self, _: &mut Vec<Observation>) {}
 
     fn wrong(&self) -> usize {
         self.wrong()
@@ -214,9 +214,9 @@ mod tests {
     const V3: &str = "/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool";
     const V1: &str = "/calico/v1/ipam/v4/pool/10.244.0.0-16";
 
-    fn texts(out: &mut Vec<What>) -> Vec<String> {
-        let text = |what: What| match what {
-            What::Range(range) => {
+    fn texts(out: &mut Vec<Observation>) -> Vec<String> {
+        let text = |what: Observation| match what {
+            Observation::Range(range) => {
                 let part = &range.sets[0][0];
                 Some(format!("{} {}-{} {}", range.network, part.first, part.last, range.path))
             }

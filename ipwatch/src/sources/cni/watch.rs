@@ -11,11 +11,11 @@ use tokio::io::Interest;
 use super::cache::{self, CacheError};
 use crate::clock;
 use crate::escape::defused;
-use crate::fact::{BootNs, Fact, Origin, Scope, Source, SourceStatus, Unreadable, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope, Source, SourceStatus, Unreadable};
 use crate::reading::{self, Readings, Target};
-use crate::sources::pause::Pauses;
+use crate::sources::backoff::Pauses;
+use crate::sources::inotify::{Event, Watches};
 use crate::sources::ready::ready;
-use crate::sources::watches::{Event, Watches};
 use crate::sources::{Closed, Emit};
 
 /// Files that are followed. A node runs some hundred pods.
@@ -64,7 +64,7 @@ async fn run_by(
             Err(Stopped::Io(error)) => {
                 let detail = format!("cannot watch the CNI result cache: {error}");
                 let source = Source { name: "cni".to_owned(), status: SourceStatus::Down, detail };
-                if emit.send(vec![fact(clock::now(), What::Source(source))]).await.is_err() {
+                if emit.send(vec![fact(clock::now(), Observation::Source(source))]).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(pauses.after_failure()).await;
@@ -195,7 +195,7 @@ impl Cache {
 
     fn scan(&mut self, facts: &mut Vec<Fact>) {
         let began = clock::now();
-        facts.push(fact(began, What::Began(Scope::Cni)));
+        facts.push(fact(began, Observation::Began(Scope::Cni)));
         self.unreadable.clear();
         let mut found = BTreeSet::new();
         for directory in self.directories.clone() {
@@ -212,7 +212,7 @@ impl Cache {
             self.file(path, began, facts);
         }
         let complete = self.unreadable.is_empty();
-        facts.push(fact(clock::now(), What::Ended { scope: Scope::Cni, began, complete }));
+        facts.push(fact(clock::now(), Observation::Ended { scope: Scope::Cni, began, complete }));
     }
 
     /// Reads one file, or finds it gone.
@@ -229,7 +229,7 @@ impl Cache {
                     self.gone(path, at, facts);
                 }
                 self.entries.insert(path.to_owned(), key);
-                facts.push(fact(at, What::Attachment(attachment)));
+                facts.push(fact(at, Observation::Attachment(attachment)));
             }
             Ok(None) => {
                 self.unreadable.remove(path);
@@ -253,7 +253,7 @@ impl Cache {
             return; // the other directory has it too
         }
         let (container_id, ifname) = key;
-        facts.push(fact(at, What::AttachmentGone { container_id, ifname }));
+        facts.push(fact(at, Observation::AttachmentGone { container_id, ifname }));
     }
 
     /// Tells which files say nothing, and which do again.
@@ -263,7 +263,7 @@ impl Cache {
         for path in self.told_unreadable.keys().filter(|path| !self.unreadable.contains_key(*path))
         {
             let store = "cni".to_owned();
-            facts.push(fact(at, What::StoreReadable { store, path: name(path) }));
+            facts.push(fact(at, Observation::StoreReadable { store, path: name(path) }));
         }
         for (path, reason) in &self.unreadable {
             if self.told_unreadable.get(path) == Some(reason) {
@@ -280,7 +280,7 @@ impl Cache {
                 effect: effect.map(str::to_owned),
                 takes: None,
             };
-            facts.push(fact(at, What::StoreUnreadable(file)));
+            facts.push(fact(at, Observation::StoreUnreadable(file)));
         }
         self.told_unreadable.clone_from(&self.unreadable);
     }
@@ -303,7 +303,7 @@ impl Cache {
         if self.told.as_ref() != Some(&state) {
             let (status, detail) = state.clone();
             let source = Source { name: "cni".to_owned(), status, detail };
-            facts.push(fact(clock::now(), What::Source(source)));
+            facts.push(fact(clock::now(), Observation::Source(source)));
             self.told = Some(state);
         }
     }
@@ -326,7 +326,7 @@ fn list(directory: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-fn fact(at: BootNs, what: What) -> Fact {
+fn fact(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Cni, what }
 }
 

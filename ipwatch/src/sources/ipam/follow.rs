@@ -18,11 +18,11 @@ use super::known::{Known, Out};
 use super::trouble::Troubles;
 use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
-use crate::fact::{BootNs, Scope, Source, SourceStatus, What};
+use crate::fact::{BootNs, Observation, Scope, Source, SourceStatus};
 use crate::reading::{self, Readings, Target};
-use crate::sources::pause::Pauses;
+use crate::sources::backoff::Pauses;
+use crate::sources::inotify::{Event, Watches};
 use crate::sources::ready::ready;
-use crate::sources::watches::{Event, Watches};
 use crate::sources::{Closed, Emit, Unheard};
 
 /// A file is read as soon as it is there, and again as it changes: who is told of a reservation when its
@@ -46,7 +46,7 @@ const GONE_AFTER: u64 = 200_000_000;
 /// The first and the longest pause after inotify broke.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
+/// Follows a store until the daemon goes down. Lets go of `initial_sync` when the store was read, or could not be.
 pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, first: Unheard) {
     let store: Arc<dyn Store> = Arc::from(store);
     let mut first = Some(first);
@@ -212,7 +212,7 @@ impl Follower {
         self.told = Some((SourceStatus::Down, detail.clone()));
         let source =
             Source { name: self.store.name().to_owned(), status: SourceStatus::Down, detail };
-        self.out.tell(clock::now(), What::Source(source)).await
+        self.out.tell(clock::now(), Observation::Source(source)).await
     }
 
     /// Deals with everything that has happened; when to come back even if nothing happens.
@@ -324,7 +324,7 @@ impl Follower {
         let began = clock::now();
         let scope = Scope::Reservations { store: self.store.name().to_owned() };
         if dump {
-            self.out.push(began, What::Began(scope.clone()))?;
+            self.out.push(began, Observation::Began(scope.clone()))?;
         }
         self.roots = self.store.directories();
         self.known.recount();
@@ -350,7 +350,7 @@ impl Follower {
             let complete =
                 self.troubles.is_empty() && self.leaving.is_empty() && self.known.beyond() == 0;
             self.whole = complete;
-            self.out.push(clock::now(), What::Ended { scope, began, complete })?;
+            self.out.push(clock::now(), Observation::Ended { scope, began, complete })?;
         }
         if !self.is_in_use() && self.told.is_none() {
             self.out.discard(); // a dump of nothing by nobody
@@ -516,7 +516,7 @@ impl Follower {
             return match self.told.take() {
                 Some(_) => {
                     self.whole = false;
-                    self.out.push(clock::now(), What::SourceGone { name })
+                    self.out.push(clock::now(), Observation::SourceGone { name })
                 }
                 None => Ok(()),
             };
@@ -531,7 +531,7 @@ impl Follower {
         }
         let (status, detail) = state.clone();
         self.told = Some(state);
-        self.out.push(clock::now(), What::Source(Source { name, status, detail }))
+        self.out.push(clock::now(), Observation::Source(Source { name, status, detail }))
     }
 }
 

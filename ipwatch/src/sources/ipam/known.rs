@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Content;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Range, Scope, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Range, Scope};
 use crate::reading;
 use crate::sources::{Closed, Emit};
 
@@ -33,13 +33,13 @@ impl Out {
         Self { emit, facts: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, at: BootNs, what: What) -> Result<(), Closed> {
+    pub(super) fn push(&mut self, at: BootNs, what: Observation) -> Result<(), Closed> {
         self.facts.push(Fact { at, origin: Origin::Ipam, what });
         if self.facts.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
     /// Sends one fact, from async code.
-    pub(super) async fn tell(&mut self, at: BootNs, what: What) -> Result<(), Closed> {
+    pub(super) async fn tell(&mut self, at: BootNs, what: Observation) -> Result<(), Closed> {
         self.emit.send(vec![Fact { at, origin: Origin::Ipam, what }]).await
     }
 
@@ -164,14 +164,14 @@ impl Known {
             let key = (!own).then(|| reservation.key.clone().into_boxed_str());
             let hash = self.hasher.hash_one(&reservation);
             if all || find(old, key.as_deref()).is_none_or(|old| old.hash != hash) {
-                out.push(at, What::Reservation(reservation))?;
+                out.push(at, Observation::Reservation(reservation))?;
             }
             told.push(Told { key, hash });
         }
         told.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         for old in old.iter().filter(|old| find(&told, old.key.as_deref()).is_none()) {
             let key = old.key(path);
-            out.push(at, What::ReservationGone { store: self.store.to_owned(), key })?;
+            out.push(at, Observation::ReservationGone { store: self.store.to_owned(), key })?;
         }
         self.ranges_changed |= content.ranges != old_ranges;
         self.put(path, Said { reservations: told.into(), ranges: content.ranges });
@@ -194,7 +194,7 @@ impl Known {
         self.ranges_changed |= !said.ranges.is_empty();
         for told in &said.reservations {
             let key = told.key(path);
-            let what = What::ReservationGone { store: self.store.to_owned(), key };
+            let what = Observation::ReservationGone { store: self.store.to_owned(), key };
             out.push(clock::now(), what)?;
         }
         Ok(())
@@ -223,14 +223,14 @@ impl Known {
         }
         let began = clock::now();
         let scope = Scope::Ranges { store: self.store.to_owned() };
-        out.push(began, What::Began(scope.clone()))?;
+        out.push(began, Observation::Began(scope.clone()))?;
         for said in self.directories.values().flat_map(HashMap::values) {
             for range in &said.ranges {
-                out.push(began, What::Range(range.clone()))?;
+                out.push(began, Observation::Range(range.clone()))?;
             }
         }
         // What an unreadable file said stands, and is told here with the rest.
-        out.push(clock::now(), What::Ended { scope, began, complete: true })
+        out.push(clock::now(), Observation::Ended { scope, began, complete: true })
     }
 
     fn take(&mut self, path: &Path) -> Option<Said> {

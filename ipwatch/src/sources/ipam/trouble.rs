@@ -9,7 +9,7 @@ use super::Trouble;
 use super::known::Out;
 use crate::clock;
 use crate::escape::defused;
-use crate::fact::{BootNs, Unreadable, What};
+use crate::fact::{BootNs, Observation, Unreadable};
 use crate::sources::Closed;
 
 /// Files in trouble that are remembered.
@@ -121,7 +121,7 @@ impl Troubles {
             effect: effect.map(str::to_owned),
             takes,
         };
-        out.push(clock::now(), What::StoreUnreadable(unreadable))
+        out.push(clock::now(), Observation::StoreUnreadable(unreadable))
     }
 
     /// A file says something again, or is gone.
@@ -131,7 +131,7 @@ impl Troubles {
             return Ok(());
         }
         let (store, path) = (self.store.to_owned(), path.display().to_string());
-        out.push(clock::now(), What::StoreReadable { store, path })
+        out.push(clock::now(), Observation::StoreReadable { store, path })
     }
 
     /// Those to be looked at by now.

@@ -12,13 +12,13 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTE
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response};
 
-use super::account::Token;
+use super::connection::{Http, Way};
+use super::credentials::Token;
 use super::documents::Status;
 use super::error::ApiError;
 use super::kubeconfig::Secret;
 use super::program::{Credential, Program, ProgramError};
-use super::way::{Http, Way};
-use crate::sources::answer::{self, Coming, Unread};
+use crate::sources::body::{self, Coming, Unread};
 use crate::sources::errors::{chain, cut, within};
 
 /// Longest answer that says why there is none.
@@ -178,7 +178,7 @@ fn identity(said: Option<&Credential>) -> Option<&[u8]> {
 impl Body {
     /// The next part. `None`: it has ended. Cancel-safe.
     pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
-        answer::part(&mut self.incoming).await.map_err(|error| ApiError::failed(self.what, &error))
+        body::part(&mut self.incoming).await.map_err(|error| ApiError::failed(self.what, &error))
     }
 
     /// What `parse` makes of it, if it has no more than `most` bytes. On a thread of its own, while it comes.
@@ -188,7 +188,7 @@ impl Body {
         P: FnOnce(BufReader<Coming>) -> Result<T, serde_json::Error> + Send + 'static,
     {
         let what = self.what;
-        answer::read(self.incoming, most, parse).await.map_err(|error| match error {
+        body::read(self.incoming, most, parse).await.map_err(|error| match error {
             Unread::Broken(error) => ApiError::failed(what, &error),
             Unread::TooLong => ApiError::TooLarge { what, limit: most >> 20 },
             Unread::Garbage(why) => ApiError::Garbage { what, why },

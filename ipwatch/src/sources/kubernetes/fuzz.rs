@@ -1,9 +1,9 @@
 //! For the fuzz target.
 
 use super::documents::{Line, Page, Status};
-use super::follow::{Change, Kind};
+use super::reflector::{Change, Kind};
 use super::{networks, pods, whereabouts};
-use crate::fact::What;
+use crate::fact::Observation;
 use crate::sources::calico;
 
 /// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
@@ -16,7 +16,7 @@ pub fn kubernetes(bytes: &[u8]) {
     let _ = serde_json::from_slice::<Status>(bytes);
 }
 
-fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<What>) {
+fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<Observation>) {
     if let Ok(page) = serde_json::from_slice::<Page<K::Item>>(bytes) {
         page.items.read.into_iter().for_each(|item| kind.tell(Change::Now(item), out));
     }

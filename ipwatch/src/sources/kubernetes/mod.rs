@@ -1,34 +1,34 @@
 //! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
 //! and Calico's blocks and pools ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
 //!
-//! - `account`: where it is, and who we are. `kubeconfig`: where that is written. `program`: one that says it.
-//! - `client`: requests with bounds. `way`: its connections.
+//! - `credentials`: where it is, and who we are. `kubeconfig`: where that is written. `program`: one that says it.
+//! - `client`: requests with bounds. `connection`: its connections.
 //! - `documents`: the fields that are read.
 //! - `read`: answers as they come.
-//! - `follow`: list, watch, resume.
-//! - `ask`: everything of one kind, once, for who is no daemon.
+//! - `reflector`: list, watch, resume.
+//! - `list`: everything of one kind, once, for who is no daemon.
 //! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, where the API server is not asked.
 //! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
 
-mod account;
-pub(crate) mod ask;
 mod client;
+mod connection;
+mod credentials;
 mod documents;
 mod error;
 #[cfg(test)]
 mod fake;
-pub(super) mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod kubeconfig;
 pub(crate) mod kubelet;
+pub(crate) mod list;
 pub(crate) mod networks;
 mod pods;
 mod program;
 mod read;
+pub(super) mod reflector;
 #[cfg(test)]
 mod tests;
-mod way;
 pub(crate) mod whereabouts;
 
 use std::path::{Path, PathBuf};
@@ -36,11 +36,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-pub(crate) use self::account::Door;
 pub(crate) use self::client::{Api, Content};
+pub(crate) use self::credentials::Credentials;
 pub(crate) use self::error::ApiError;
 use crate::clock;
-use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::socket::Way;
 use crate::sources::{Emit, calico};
@@ -94,12 +94,12 @@ impl Settings {
     }
 
     /// The way in. `Err`: why there is none.
-    pub(crate) fn door(&self) -> Result<Door, &'static str> {
+    pub(crate) fn door(&self) -> Result<Credentials, &'static str> {
         if self.enabled == Some(false) {
             return Err("switched off by the configuration");
         }
-        let pod = || Door::of_a_pod(self.service_account.as_deref());
-        self.kubeconfig.clone().map(Door::Kubeconfig).or_else(pod).ok_or(
+        let pod = || Credentials::of_a_pod(self.service_account.as_deref());
+        self.kubeconfig.clone().map(Credentials::Kubeconfig).or_else(pod).ok_or(
             "not asked: name a kubeconfig (kubernetes.kubeconfig), or run as a pod with a service account",
         )
     }
@@ -165,24 +165,24 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
         && settings.whereabouts
     {
         let pools = whereabouts::Pools::default();
-        tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
+        tokio::spawn(reflector::run(pools, door.clone(), Pace::default(), emit.clone()));
         let networks = networks::Networks::default();
-        tokio::spawn(follow::run(networks, door.clone(), Pace::default(), emit.clone()));
+        tokio::spawn(reflector::run(networks, door.clone(), Pace::default(), emit.clone()));
     }
     if let Ok(door) = &door
         && settings.calico
     {
         let blocks = calico::kdd::Blocks::new(node.clone());
-        tokio::spawn(follow::run(blocks, door.clone(), Pace::default(), emit.clone()));
+        tokio::spawn(reflector::run(blocks, door.clone(), Pace::default(), emit.clone()));
         let pools = calico::pools::Pools::default();
-        tokio::spawn(follow::run(pools, door.clone(), Pace::default(), emit.clone()));
+        tokio::spawn(reflector::run(pools, door.clone(), Pace::default(), emit.clone()));
     }
     let fallback = settings.fallback();
     let fallback = fallback.map(|socket| Way::new(&socket, kubelet::SOURCE, readings));
     let pods = pods::Pods { node, calico: settings.calico };
     tokio::spawn(async move {
         match door {
-            Ok(door) => follow::run(pods, door, Pace::default(), emit).await,
+            Ok(door) => reflector::run(pods, door, Pace::default(), emit).await,
             Err(why) => {
                 let told = source(SOURCE, SourceStatus::Disabled, why.to_owned());
                 if let (Ok(()), Some(way)) = (emit.send(vec![told]).await, fallback) {
@@ -195,5 +195,5 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
 
 fn source(name: &str, status: SourceStatus, detail: String) -> Fact {
     let source = Source { name: name.to_owned(), status, detail };
-    Fact { at: clock::now(), origin: Origin::Kubernetes, what: What::Source(source) }
+    Fact { at: clock::now(), origin: Origin::Kubernetes, what: Observation::Source(source) }
 }

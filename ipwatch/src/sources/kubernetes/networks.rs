@@ -8,10 +8,10 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::follow::{Change, Kind};
+use super::reflector::{Change, Kind};
 use super::whereabouts::{Meta, Range, STORE};
 use crate::clock;
-use crate::fact::{self, BootNs, RangePart, Scope, What};
+use crate::fact::{self, BootNs, Observation, RangePart, Scope};
 use crate::sources::json::{self, Few, Name};
 
 /// Networks that are remembered.
@@ -103,7 +103,7 @@ impl Kind for Networks {
         self.told.values().filter(|told| told.is_err()).count()
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         match change {
             Change::Began => self.listed = Some(BTreeMap::new()),
             Change::Now(definition) => {
@@ -140,12 +140,12 @@ impl Kind for Networks {
 
 impl Networks {
     /// Tells all ranges.
-    fn all(&self, began: BootNs, out: &mut Vec<What>) {
+    fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
         let scope = || Scope::Ranges { store: STORE.to_owned() };
-        out.push(What::Began(scope()));
+        out.push(Observation::Began(scope()));
         let ranges = self.told.values().filter_map(|told| told.as_ref().ok()).flatten();
-        out.extend(ranges.cloned().map(What::Range));
-        out.push(What::Ended { scope: scope(), began, complete: true });
+        out.extend(ranges.cloned().map(Observation::Range));
+        out.push(Observation::Ended { scope: scope(), began, complete: true });
     }
 }
 

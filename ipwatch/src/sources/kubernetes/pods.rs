@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::SOURCE;
 use super::documents;
-use super::follow::{Change, Kind};
-use crate::fact::{self, Scope, What};
+use super::reflector::{Change, Kind};
+use crate::fact::{self, Observation, Scope};
 use crate::sources::url::encoded;
 
 /// IPs that are kept of one pod.
@@ -34,29 +34,29 @@ impl Kind for Pods {
         format!("/api/v1/pods?fieldSelector={}", encoded(&format!("spec.nodeName={}", self.node)))
     }
 
-    fn will_tell(&self) -> Option<What> {
-        self.endpoints().map(What::Began)
+    fn will_tell(&self) -> Option<Observation> {
+        self.endpoints().map(Observation::Began)
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         match change {
-            Change::Began => out.extend(self.scopes().map(What::Began)),
+            Change::Began => out.extend(self.scopes().map(Observation::Began)),
             Change::Ended { began, complete } => {
-                let ended = |scope| What::Ended { scope, began, complete };
+                let ended = |scope| Observation::Ended { scope, began, complete };
                 out.extend(self.scopes().map(ended));
             }
-            Change::Confirmed => out.push(What::PodsConfirmed),
+            Change::Confirmed => out.push(Observation::PodsConfirmed),
             Change::Now(pod) => {
                 let endpoint = self.endpoint(&pod);
                 if let Some(pod) = self.own(pod) {
-                    out.push(What::Pod(pod));
+                    out.push(Observation::Pod(pod));
                     out.extend(endpoint);
                 }
             }
             Change::Gone(pod) => {
                 out.extend(self.calico.then(|| unwired(&pod.metadata)));
                 let uid = Some(pod.metadata.uid.0).filter(|uid| !uid.is_empty());
-                out.extend(uid.map(|uid| What::PodGone { uid }));
+                out.extend(uid.map(|uid| Observation::PodGone { uid }));
             }
         }
     }
@@ -72,7 +72,7 @@ impl Pods {
     }
 
     /// What its annotations say to Calico.
-    fn endpoint(&self, pod: &documents::Pod) -> Option<What> {
+    fn endpoint(&self, pod: &documents::Pod) -> Option<Observation> {
         let meta = &pod.metadata;
         let said = meta.annotations.calico_ips.as_deref();
         let ips = || said.unwrap_or_default().split(',');
@@ -87,7 +87,7 @@ impl Pods {
             return Some(unwired(meta));
         }
         let container = meta.annotations.calico_container.clone();
-        Some(What::Endpoint(fact::Endpoint {
+        Some(Observation::Endpoint(fact::Endpoint {
             store: SOURCE.to_owned(),
             key: key(meta),
             namespace: meta.namespace.0.clone(),
@@ -134,8 +134,8 @@ fn key(meta: &documents::PodMeta) -> String {
     format!("pods/{}/{}", meta.namespace.0, meta.name.0)
 }
 
-fn unwired(meta: &documents::PodMeta) -> What {
-    What::EndpointGone { store: SOURCE.to_owned(), key: key(meta) }
+fn unwired(meta: &documents::PodMeta) -> Observation {
+    Observation::EndpointGone { store: SOURCE.to_owned(), key: key(meta) }
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    fn told(calico: bool, annotations: serde_json::Value) -> Vec<What> {
+    fn told(calico: bool, annotations: serde_json::Value) -> Vec<Observation> {
         let pod = serde_json::from_value(json!({
             "metadata": {"name": "api-0", "namespace": "shop", "uid": "u", "annotations": annotations},
             "spec": {"nodeName": "node-1"},
@@ -159,27 +159,29 @@ mod tests {
         let annotations = json!({"a": {"b": 7}, "cni.projectcalico.org/podIP": "10.0.0.5/32",
             "cni.projectcalico.org/podIPs": "10.0.0.5/32,fd00::5/128",
             "cni.projectcalico.org/containerID": "aa"});
-        let [_, What::Endpoint(one)] = &told(true, annotations.clone())[..] else { panic!() };
+        let [_, Observation::Endpoint(one)] = &told(true, annotations.clone())[..] else {
+            panic!()
+        };
         assert_eq!(
             (&*one.key, one.container.as_deref(), one.ips.len()),
             ("pods/shop/api-0", Some("aa"), 2)
         );
         assert_eq!(told(false, annotations).len(), 1, "nobody asked");
         let old = json!({"cni.projectcalico.org/podIP": "10.0.0.5"});
-        let [_, What::Endpoint(one)] = &told(true, old)[..] else { panic!() };
+        let [_, Observation::Endpoint(one)] = &told(true, old)[..] else { panic!() };
         assert_eq!((one.container.as_deref(), one.ips.len()), (None, 1));
         for silent in [json!(null), json!({}), json!({"cni.projectcalico.org/containerID": "aa"})] {
-            let [_, What::Endpoint(one)] = &told(true, silent)[..] else { panic!() };
+            let [_, Observation::Endpoint(one)] = &told(true, silent)[..] else { panic!() };
             assert!(one.ips.is_empty());
         }
         for emptied in [
             json!({"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/containerID": "aa"}),
             json!({"cni.projectcalico.org/podIPs": " , "}),
         ] {
-            assert!(matches!(told(true, emptied)[1], What::EndpointGone { .. }));
+            assert!(matches!(told(true, emptied)[1], Observation::EndpointGone { .. }));
         }
         let strange = json!({"cni.projectcalico.org/podIPs": "of a syntax to come"});
-        let [_, What::Endpoint(one)] = &told(true, strange)[..] else { panic!() };
+        let [_, Observation::Endpoint(one)] = &told(true, strange)[..] else { panic!() };
         assert!(one.ips.is_empty(), "there, though not understood");
     }
 }

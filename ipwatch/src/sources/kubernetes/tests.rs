@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::account::Door;
+use super::credentials::Credentials;
 use super::fake::{Fake, Reply, bookmark, event, list, pod, uid};
 use super::pods::Pods;
 use super::*;
@@ -42,7 +42,7 @@ fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
     follow_kind(Pods { node: "node-1".into(), calico: false }, authority, url, pace)
 }
 
-fn follow_kind(kind: impl follow::Kind, authority: &str, url: &str, pace: Pace) -> Seen {
+fn follow_kind(kind: impl reflector::Kind, authority: &str, url: &str, pace: Pace) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
     std::fs::write(dir.path().join("ca.pem"), authority).unwrap();
@@ -54,7 +54,7 @@ fn follow_kind(kind: impl follow::Kind, authority: &str, url: &str, pace: Pace) 
     );
     std::fs::write(&path, config).unwrap();
     let (emit, heard) = Heard::channel();
-    tokio::spawn(follow::run(kind, Door::Kubeconfig(path), pace, emit));
+    tokio::spawn(reflector::run(kind, Credentials::Kubeconfig(path), pace, emit));
     Seen { heard, _dir: dir }
 }
 
@@ -100,7 +100,9 @@ impl Seen {
     async fn status(&mut self, status: SourceStatus) -> String {
         self.heard
             .until(&format!("{status:?}"), |what| match what {
-                What::Source(source) if source.status == status => Some(source.detail.clone()),
+                Observation::Source(source) if source.status == status => {
+                    Some(source.detail.clone())
+                }
                 _ => None,
             })
             .await
@@ -109,7 +111,7 @@ impl Seen {
     async fn listed(&mut self) -> bool {
         self.heard
             .until("the end of a list", |what| match what {
-                What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
+                Observation::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
                 _ => None,
             })
             .await
@@ -118,7 +120,7 @@ impl Seen {
     async fn pod(&mut self, n: u32) -> Pod {
         self.heard
             .until(&format!("pod {n}"), |what| match what {
-                What::Pod(pod) if pod.uid == uid(n) => Some(pod.clone()),
+                Observation::Pod(pod) if pod.uid == uid(n) => Some(pod.clone()),
                 _ => None,
             })
             .await
@@ -127,7 +129,7 @@ impl Seen {
     async fn gone(&mut self, n: u32) {
         self.heard
             .until(&format!("the end of pod {n}"), |what| match what {
-                What::PodGone { uid: gone } if *gone == uid(n) => Some(()),
+                Observation::PodGone { uid: gone } if *gone == uid(n) => Some(()),
                 _ => None,
             })
             .await;
@@ -159,7 +161,9 @@ async fn pods_are_listed_by_pages_and_followed() {
     seen.pod(2).await;
     assert!(seen.listed().await);
     seen.pod(11).await;
-    seen.heard.until("a bookmark", |what| matches!(what, What::PodsConfirmed).then_some(())).await;
+    seen.heard
+        .until("a bookmark", |what| matches!(what, Observation::PodsConfirmed).then_some(()))
+        .await;
     seen.gone(13).await;
     while fake.watched().len() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -203,8 +207,7 @@ async fn what_is_too_long_ago_is_listed_anew_and_never_older() {
         "{lists:?}"
     );
     assert!(lists[2].ends_with("&limit=250"), "it did not know so new a version: {lists:?}");
-    let down =
-        |fact: &&Fact| matches!(&fact.what, What::Source(s) if s.status == SourceStatus::Down);
+    let down = |fact: &&Fact| matches!(&fact.what, Observation::Source(s) if s.status == SourceStatus::Down);
     assert_eq!(seen.heard.all.iter().filter(down).count(), 1, "only before the first list");
 }
 
@@ -248,7 +251,7 @@ async fn recovers(bad: Reply, pace: Pace, says: &str) {
     let asked = fake.paths().len();
     assert!(asked <= 26, "asked {asked} times");
     assert!(
-        !seen.heard.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })),
+        !seen.heard.all.iter().any(|fact| matches!(fact.what, Observation::Ended { .. })),
         "nothing is gone"
     );
     fake.state().lists = vec![list("5", &[3])].into();
@@ -382,7 +385,7 @@ async fn a_mirror_a_deletion_and_another_nodes_pod_are_told_as_what_they_are() {
         .all
         .iter()
         .filter_map(|fact| match &fact.what {
-            What::Pod(pod) => Some(pod),
+            Observation::Pod(pod) => Some(pod),
             _ => None,
         })
         .collect();
@@ -399,7 +402,7 @@ async fn without_a_way_in_it_is_off() {
     for settings in [alone, off] {
         start(&settings, "node-1", &emit, &Readings::default());
         let told = facts.recv().await.unwrap();
-        let What::Source(source) = &told[0].what else { panic!("{told:?}") };
+        let Observation::Source(source) = &told[0].what else { panic!("{told:?}") };
         assert_eq!((source.name.as_str(), source.status), ("kubernetes", SourceStatus::Disabled));
     }
 }
@@ -420,14 +423,16 @@ async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
     let mut seen = follow_kind(calico::pools::Pools::default(), "", &url, pace());
     let mut ends = 0;
     while ends < 3 {
-        seen.heard.until("all", |what| matches!(what, What::Ended { .. }).then_some(())).await;
+        seen.heard
+            .until("all", |what| matches!(what, Observation::Ended { .. }).then_some(()))
+            .await;
         ends += 1;
     }
     let mut map = crate::map::NodeMap::new(false);
     let mut after = Vec::new();
     for fact in &seen.heard.all {
         map.apply(fact);
-        if matches!(fact.what, What::Ended { .. }) {
+        if matches!(fact.what, Observation::Ended { .. }) {
             after.push(map.ranges().map(crate::map::RangeEntry::text).collect::<Vec<_>>());
         }
     }

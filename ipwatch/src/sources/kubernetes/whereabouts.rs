@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::follow::{Change, Kind};
-use crate::fact::{PodName, Reservation, Scope, What};
+use super::reflector::{Change, Kind};
+use crate::fact::{Observation, PodName, Reservation, Scope};
 use crate::sources::json::Name;
 
 /// Name of the store, and of its source.
@@ -134,12 +134,12 @@ impl Kind for Pools {
         self.told.values().map(|told| told.wrong).sum()
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>) {
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         let scope = || Scope::Reservations { store: STORE.to_owned() };
         match change {
             Change::Began => {
                 self.listed = Some(BTreeSet::new());
-                out.push(What::Began(scope()));
+                out.push(Observation::Began(scope()));
             }
             Change::Now(pool) => self.pool(pool, out),
             Change::Gone(pool) => self.gone(&name(&pool.metadata), out),
@@ -149,7 +149,7 @@ impl Kind for Pools {
                     self.told.retain(|name, _| listed.contains(name));
                     self.followed = self.told.values().map(|told| told.offsets.len()).sum();
                 }
-                out.push(What::Ended { scope: scope(), began, complete });
+                out.push(Observation::Ended { scope: scope(), began, complete });
             }
             Change::Confirmed => {}
         }
@@ -166,7 +166,7 @@ fn key(pool: &str, offset: u128) -> String {
 }
 
 impl Pools {
-    fn pool(&mut self, pool: IpPool, out: &mut Vec<What>) {
+    fn pool(&mut self, pool: IpPool, out: &mut Vec<Observation>) {
         let named = name(&pool.metadata);
         // In a list everything is told, or it would be taken for gone.
         let all = self.listed.as_mut().is_some_and(|listed| {
@@ -186,24 +186,24 @@ impl Pools {
             let reservation = reservation(&pool.metadata, &named, offset, ip, allocation);
             let hash = self.hasher.hash_one(&reservation);
             if all || before.offsets.get(&offset) != Some(&hash) {
-                out.push(What::Reservation(reservation));
+                out.push(Observation::Reservation(reservation));
             }
             told.offsets.insert(offset, hash);
             self.followed += 1;
         }
         for offset in before.offsets.keys().filter(|offset| !told.offsets.contains_key(offset)) {
             let key = key(&named, *offset);
-            out.push(What::ReservationGone { store: STORE.to_owned(), key });
+            out.push(Observation::ReservationGone { store: STORE.to_owned(), key });
         }
         self.told.insert(named, told);
     }
 
-    fn gone(&mut self, pool: &str, out: &mut Vec<What>) {
+    fn gone(&mut self, pool: &str, out: &mut Vec<Observation>) {
         let told = self.told.remove(pool).unwrap_or_default();
         self.followed -= told.offsets.len();
         out.extend(told.offsets.keys().map(|offset| {
             let key = key(pool, *offset);
-            What::ReservationGone { store: STORE.to_owned(), key }
+            Observation::ReservationGone { store: STORE.to_owned(), key }
         }));
     }
 }
@@ -305,13 +305,13 @@ mod tests {
     fn told(pools: &mut Pools, change: Change<IpPool>) -> Vec<String> {
         let mut out = Vec::new();
         pools.tell(change, &mut out);
-        let text = |what: &What| match what {
-            What::Reservation(one) => {
+        let text = |what: &Observation| match what {
+            Observation::Reservation(one) => {
                 let pod = one.pod.as_ref().map(|pod| format!(" {}/{}", pod.namespace, pod.name));
                 let id = one.container_id.as_deref().unwrap_or("-");
                 format!("{} {} {id}{}", one.key, one.ip, pod.unwrap_or_default())
             }
-            What::ReservationGone { key, .. } => format!("gone {key}"),
+            Observation::ReservationGone { key, .. } => format!("gone {key}"),
             other => serde_json::to_value(other).unwrap()["what"].as_str().unwrap().to_owned(),
         };
         out.iter().map(text).collect()

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::fact::{Fact, Parent, What};
+use crate::fact::{Fact, Observation, Parent};
 
 /// Adds to the links of a dump the drivers of the hardware behind them.
 pub(super) fn name_all(facts: &mut [Fact]) {
     for fact in facts {
-        if let What::Link { link, .. } = &mut fact.what
+        if let Observation::Link { link, .. } = &mut fact.what
             && let Some(parent) = &mut link.parent
         {
             parent.driver = of("/sys/bus".as_ref(), parent);

@@ -16,14 +16,14 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 
-use super::door;
+use super::netns_open;
 use super::parse;
 use super::requests::request_socket;
 use super::sieve;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{BootNs, Fact, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceStatus};
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -74,7 +74,7 @@ pub struct Listener {
     lag: Lag,
     counters: Arc<Counters>,
     /// How each socket was told to stand.
-    told: Vec<What>,
+    told: Vec<Observation>,
 }
 
 impl Listener {
@@ -135,7 +135,7 @@ impl Listener {
     pub async fn run(&mut self, emit: &Emit, lost: &mpsc::Sender<Lost>) -> Result<(), Stopped> {
         let Self { links, neighbours, routes, own, lag, counters, told } = self;
         let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));
-        let news: Vec<What> = states.iter().map(|state| state.what.clone()).collect();
+        let news: Vec<Observation> = states.iter().map(|state| state.what.clone()).collect();
         // Whoever starts it again says when it works.
         if *told != news {
             emit.send(states.into()).await?;
@@ -308,7 +308,7 @@ impl Channel {
         let degraded = self.degraded.is_some();
         let status = if degraded { SourceStatus::Degraded } else { SourceStatus::Active };
         let source = Source { name: self.name.to_owned(), status, detail };
-        Fact { at: clock::now(), origin: Origin::Netlink, what: What::Source(source) }
+        Fact { at: clock::now(), origin: Origin::Netlink, what: Observation::Source(source) }
     }
 }
 
@@ -339,7 +339,7 @@ impl Reader<'_> {
         kind: Lost,
         message: parse::Message<'_>,
         from: Option<i32>,
-        put: &mut impl FnMut(What),
+        put: &mut impl FnMut(Observation),
     ) -> Result<(), netlink_packet_core::DecodeError> {
         let netns = self.own.netns(from);
         if matches!(message.kind, libc::RTM_NEWNSID | libc::RTM_DELNSID) {
@@ -361,20 +361,20 @@ impl Reader<'_> {
 
     /// An nsid was given or taken. Only the first socket tells it: another one's copy, read later, would
     /// end the next netns of that nsid.
-    fn numbered(&mut self, kind: Lost, message: u16, nsid: i32) -> Option<What> {
+    fn numbered(&mut self, kind: Lost, message: u16, nsid: i32) -> Option<Observation> {
         let dying = message == libc::RTM_DELNSID;
         if dying {
             self.lag.ended(kind, nsid);
         }
         match (kind, dying) {
             (Lost::Neighbours | Lost::Routes, _) => None,
-            (Lost::Links, true) => Some(What::NetnsDying { netns: NetnsRef::nsid(nsid) }),
+            (Lost::Links, true) => Some(Observation::NetnsDying { netns: NetnsRef::nsid(nsid) }),
             (Lost::Links, false) => {
                 let netns = match self.own.learn(nsid) {
                     true => NetnsRef { nsid: Some(nsid), ..self.own.host },
                     false => NetnsRef::nsid(nsid),
                 };
-                Some(What::Netns { netns })
+                Some(Observation::Netns { netns })
             }
         }
     }
@@ -398,7 +398,7 @@ struct Own {
 impl Own {
     fn of(host: NetnsRef) -> io::Result<Self> {
         let host = NetnsRef { nsid: None, ..host };
-        let (fd, socket) = (door::own()?, request_socket()?);
+        let (fd, socket) = (netns_open::own()?, request_socket()?);
         let mut own = Self { host, fd, socket, buffer: vec![0; 4096], sequence: 0, nsid: None };
         own.ask();
         Ok(own)

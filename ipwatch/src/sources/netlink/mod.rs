@@ -8,12 +8,12 @@
 //! one from [`Requests::adopt`], which dumps it only then, so that nothing falls in between.
 
 mod diag;
-mod door;
 mod driver;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod listen;
 mod make;
+mod netns_open;
 mod parse;
 mod requests;
 mod sieve;
@@ -25,7 +25,7 @@ pub(crate) use make::{Given, Maker, Numbers};
 pub use listen::{Counters, Listener, Lost};
 pub use requests::{AdoptError, Requests};
 
-pub(super) use door::netns_of_socket;
+pub(super) use netns_open::netns_of_socket;
 
 #[cfg(test)]
 pub(crate) mod testing;

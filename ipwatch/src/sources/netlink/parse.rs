@@ -1,4 +1,4 @@
-//! Bytes of rtnetlink to [`What`]s.
+//! Bytes of rtnetlink to [`Observation`]s.
 //!
 //! Framing and headers are netlink-packet-core's and -route's. Attributes are picked one by one,
 //! because the ready-made message types decode every attribute there is and give the whole message up
@@ -15,7 +15,7 @@ use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::AddressHeader;
 use netlink_packet_route::neighbour::NeighbourHeader;
 
-use crate::fact::{Address, AddressKey, Mac, Neighbour, NetnsRef, What};
+use crate::fact::{Address, AddressKey, Mac, Neighbour, NetnsRef, Observation};
 
 /// One netlink message within a datagram.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,7 @@ pub(super) fn tell(
     kind: u16,
     payload: &[u8],
     netns: NetnsRef,
-    put: &mut impl FnMut(What),
+    put: &mut impl FnMut(Observation),
 ) -> Result<(), DecodeError> {
     match kind {
         libc::RTM_NEWLINK => return link::tell(payload, netns, put),
@@ -71,16 +71,18 @@ pub(super) fn tell(
     one(kind, payload, netns).map(|told| told.into_iter().for_each(put))
 }
 
-fn one(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<What>, DecodeError> {
+fn one(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<Observation>, DecodeError> {
     match kind {
-        libc::RTM_NEWADDR => Ok(address(payload)?.map(|address| What::Address { netns, address })),
+        libc::RTM_NEWADDR => {
+            Ok(address(payload)?.map(|address| Observation::Address { netns, address }))
+        }
         libc::RTM_DELADDR => {
-            Ok(address(payload)?.map(|gone| What::AddressGone { netns, key: gone.key }))
+            Ok(address(payload)?.map(|gone| Observation::AddressGone { netns, key: gone.key }))
         }
         libc::RTM_NEWNEIGH => {
-            Ok(neighbour(payload)?.map(|neighbour| What::Neighbour { netns, neighbour }))
+            Ok(neighbour(payload)?.map(|neighbour| Observation::Neighbour { netns, neighbour }))
         }
-        libc::RTM_DELNEIGH => Ok(neighbour(payload)?.map(|gone| What::NeighbourGone {
+        libc::RTM_DELNEIGH => Ok(neighbour(payload)?.map(|gone| Observation::NeighbourGone {
             netns,
             ifindex: gone.ifindex,
             ip: gone.ip,

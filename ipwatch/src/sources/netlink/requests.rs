@@ -10,13 +10,13 @@ use std::time::Duration;
 use rustix::net::SocketFlags;
 use rustix::thread::ThreadNameSpaceType;
 
-use super::door::{self, Nsfs};
+use super::netns_open::{self, Nsfs};
 use super::socket::{BUFFER, Socket};
 use super::talk::{Table, Talk};
 use super::{diag, driver};
 use crate::clock;
 use crate::fact::Door;
-use crate::fact::{Fact, Holder, NetnsRef, Origin, What};
+use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin};
 
 /// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
 /// few microseconds that it takes to make a socket there: give it a thread of its own.
@@ -72,7 +72,7 @@ impl Requests {
     /// # Errors
     /// No netlink socket or no `/proc`.
     pub fn new() -> io::Result<Self> {
-        let own = door::own()?;
+        let own = netns_open::own()?;
         let nsfs = Nsfs::of(&own)?;
         let socket = request_socket()?;
         let host = NetnsRef {
@@ -117,7 +117,7 @@ impl Requests {
     /// events are heard from then on; and only then dumps what is in it.
     ///
     /// # Errors
-    /// No door opens it. A dump that fails is no error but an [`What::Ended`] that is not complete.
+    /// No door opens it. A dump that fails is no error but an [`Observation::Ended`] that is not complete.
     pub fn adopt(
         &mut self,
         netns: NetnsRef,
@@ -130,7 +130,7 @@ impl Requests {
             found.nsid = self.assign(fd.as_fd())?;
         }
         drop(fd);
-        let mut facts = vec![seen(What::Netns { netns: found })];
+        let mut facts = vec![seen(Observation::Netns { netns: found })];
         // A socket of that netns, not a dump by nsid from here: neighbours need it anyway, and a
         // dump from here would number IFLA_LINK_NETNSID as the host does, not as that netns does
         // (`rtnl_dump_ifinfo` fills it for the asking netns, `rtmsg_ifinfo` for the device's own).
@@ -188,7 +188,7 @@ impl Requests {
             }
         }
         facts.extend(known.into_iter().map(|(nsid, peer)| {
-            let what = What::PeerNetns { netns, nsid, peer };
+            let what = Observation::PeerNetns { netns, nsid, peer };
             Fact { at, origin: Origin::Netlink, what }
         }));
     }
@@ -375,12 +375,12 @@ fn dump_all(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
 }
 
 fn is_bridge(fact: &Fact) -> bool {
-    matches!(&fact.what, What::Link { link, .. } if link.kind.as_deref() == Some("bridge"))
+    matches!(&fact.what, Observation::Link { link, .. } if link.kind.as_deref() == Some("bridge"))
 }
 
 fn peer_nsid(fact: &Fact) -> Option<i32> {
     match &fact.what {
-        What::Link { link, .. } => link.peer_nsid,
+        Observation::Link { link, .. } => link.peer_nsid,
         _ => None,
     }
 }
@@ -390,7 +390,7 @@ fn peer_nsid(fact: &Fact) -> Option<i32> {
 fn renumber(talk: &mut Talk<'_>, seen_from: i32, facts: &mut [Fact]) {
     let mut known: Option<(i32, Option<i32>)> = None; // nearly always all peers are in one netns
     for fact in facts {
-        let What::Link { link, .. } = &mut fact.what else { continue };
+        let Observation::Link { link, .. } = &mut fact.what else { continue };
         let Some(here) = link.peer_nsid else { continue };
         let there = match known {
             Some((nsid, there)) if nsid == here => there,
@@ -415,7 +415,7 @@ fn agree(wanted: NetnsRef, found: NetnsRef) -> Result<(), AdoptError> {
     Ok(())
 }
 
-fn seen(what: What) -> Fact {
+fn seen(what: Observation) -> Fact {
     Fact { at: clock::now(), origin: Origin::Netlink, what }
 }
 

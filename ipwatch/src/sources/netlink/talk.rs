@@ -14,7 +14,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::parse;
 use super::socket::Socket;
 use crate::clock;
-use crate::fact::{Fact, NetnsRef, Origin, Scope, What};
+use crate::fact::{Fact, NetnsRef, Observation, Origin, Scope};
 use crate::reading;
 
 /// Facts that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
@@ -162,7 +162,7 @@ impl Talk<'_> {
             facts.truncate(start);
             began = clock::now();
             let mut put = |what| facts.push(Fact { at: began, origin: Origin::Netlink, what });
-            scope.clone().map(What::Began).into_iter().for_each(&mut put);
+            scope.clone().map(Observation::Began).into_iter().for_each(&mut put);
             outcome = self.walk(table.requests(ask_of), netns, &mut put);
             if !matches!(outcome, Ok(Walk::Interrupted)) {
                 break;
@@ -170,7 +170,7 @@ impl Talk<'_> {
         }
         let complete = matches!(outcome, Ok(Walk::Complete));
         if let Some(scope) = scope {
-            let ended = What::Ended { scope, began, complete };
+            let ended = Observation::Ended { scope, began, complete };
             facts.push(Fact { at: clock::now(), origin: Origin::Netlink, what: ended });
         }
         outcome.map(|_| ())
@@ -180,7 +180,7 @@ impl Talk<'_> {
         &mut self,
         requests: Vec<RouteNetlinkMessage>,
         netns: NetnsRef,
-        put: &mut impl FnMut(What),
+        put: &mut impl FnMut(Observation),
     ) -> io::Result<Walk> {
         let (mut interrupted, mut cut, mut count) = (false, false, 0);
         for request in requests {

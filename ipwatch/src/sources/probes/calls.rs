@@ -7,7 +7,7 @@ use ipwatch_common::{CallEndRecord, CallRecord, CallRefusedRecord, kind};
 
 use super::events::{TICK, whole};
 use super::plugin_file::{self, File};
-use crate::fact::{CniCall, Name, PodName, TaskKey, What};
+use crate::fact::{CniCall, Name, Observation, PodName, TaskKey};
 
 /// The source that refused runs are counted for.
 const SOURCE: &str = "probes";
@@ -15,7 +15,7 @@ const SOURCE: &str = "probes";
 /// What a record of a call's beginning or end says; `None` when it is neither, or not whole, or of a
 /// command that is none of CNI's.
 #[must_use]
-pub fn decode(bytes: &[u8]) -> Option<What> {
+pub fn decode(bytes: &[u8]) -> Option<Observation> {
     if let Some(record) = whole::<CallRecord>(bytes)
         && record.header.kind == kind::CALL_BEGAN
     {
@@ -31,8 +31,8 @@ pub fn decode(bytes: &[u8]) -> Option<What> {
 }
 
 /// A run that does not count.
-pub(super) fn refused(name: Name) -> What {
-    What::Refused { source: SOURCE.to_owned(), name, count: 1 }
+pub(super) fn refused(name: Name) -> Observation {
+    Observation::Refused { source: SOURCE.to_owned(), name, count: 1 }
 }
 
 /// Whether somebody else than root can change the plugin of a run: its exit status is theirs then, and what it did
@@ -50,7 +50,7 @@ pub(super) fn is_doubtful(record: &CallRecord) -> bool {
 }
 
 /// A call whose command is one of CNI's.
-pub(super) fn began(record: &CallRecord) -> Option<What> {
+pub(super) fn began(record: &CallRecord) -> Option<Observation> {
     let call = CniCall {
         task: TaskKey { pid: record.pid, tid: record.pid, start: record.start / TICK },
         parent: record.parent,
@@ -61,7 +61,7 @@ pub(super) fn began(record: &CallRecord) -> Option<What> {
         ifname: text(&record.ifname),
         pod: pod(record),
     };
-    Some(What::CniBegan(call))
+    Some(Observation::CniBegan(call))
 }
 
 fn pod(record: &CallRecord) -> Option<PodName> {
@@ -73,14 +73,14 @@ fn pod(record: &CallRecord) -> Option<PodName> {
 }
 
 /// How a call ended, from what `wait` gives.
-pub(super) fn ended(record: &CallEndRecord) -> What {
+pub(super) fn ended(record: &CallEndRecord) -> Observation {
     let signal = record.code & 0x7f;
     let (status, signal) = match signal {
         0 => (Some(record.code >> 8 & 0xff), None),
         signal => (None, Some(signal)),
     };
     let task = TaskKey { pid: record.pid, tid: record.pid, start: record.start / TICK };
-    What::CniEnded { task, status, signal }
+    Observation::CniEnded { task, status, signal }
 }
 
 /// A value that is there and whole: one that fills its field may have been longer, and a part of a name
@@ -125,7 +125,7 @@ mod tests {
 
     fn call(record: &CallRecord) -> CniCall {
         match began(record) {
-            Some(What::CniBegan(call)) => call,
+            Some(Observation::CniBegan(call)) => call,
             other => panic!("{other:?}"),
         }
     }
@@ -166,7 +166,7 @@ mod tests {
             let mut facts = vec![crate::fact::Fact { at, origin, what }];
             crate::fact::Gate::default().admit(&mut facts);
             for fact in facts {
-                let What::CniBegan(call) = fact.what else { continue };
+                let Observation::CniBegan(call) = fact.what else { continue };
                 prop_assert!(call.container_id.is_none_or(|id| Name::ContainerId.fits(&id)));
                 prop_assert!(call.ifname.is_none_or(|name| Name::Device.fits(&name)));
                 if let Some(pod) = call.pod {
@@ -214,7 +214,7 @@ mod tests {
         let end = |code| {
             let header = Header { kind: kind::CALL_ENDED, size: 32, reserved: 0, time: 1 };
             match ended(&CallEndRecord { header, pid: 9, code, start: 7 * TICK }) {
-                What::CniEnded { status, signal, .. } => (status, signal),
+                Observation::CniEnded { status, signal, .. } => (status, signal),
                 other => panic!("{other:?}"),
             }
         };

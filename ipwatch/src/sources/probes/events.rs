@@ -12,7 +12,7 @@ use ipwatch_common::{
 use super::calls;
 use crate::fact::{
     Address, AddressKey, BootNs, Claim, ClaimKind, Fact, Holder, Mac, Name, Neighbour, NetnsRef,
-    Origin, Task, TaskKey, What,
+    Observation, Origin, Task, TaskKey,
 };
 
 /// `include/linux/sched.h`: the task is in `do_exit`.
@@ -94,7 +94,7 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
             // Into the netns where it is already the kernel moves nothing, and says that all went well
             // (`__dev_change_net_namespace`, net/core/dev.c, 5.10 to 6.18): its addresses are there still.
             if netns != to {
-                say(What::LinkGone { netns, ifindex: record.from_ifindex });
+                say(Observation::LinkGone { netns, ifindex: record.from_ifindex });
             }
         }
         kind::NEIGHBOUR => {
@@ -140,19 +140,21 @@ pub(super) fn netns_ref(netns: &ipwatch_common::Netns) -> NetnsRef {
     }
 }
 
-fn netns_event(record: &NetnsRecord) -> What {
+fn netns_event(record: &NetnsRecord) -> Observation {
     let netns = netns_ref(&record.netns);
     match record.header.kind {
-        kind::NETNS_CREATED => What::NetnsCreated { netns },
-        kind::NETNS_DYING => What::NetnsDying { netns },
-        _ => What::NetnsGone { netns },
+        kind::NETNS_CREATED => Observation::NetnsCreated { netns },
+        kind::NETNS_DYING => Observation::NetnsDying { netns },
+        _ => Observation::NetnsGone { netns },
     }
 }
 
-fn task_event(record: &TaskRecord) -> What {
+fn task_event(record: &TaskRecord) -> Observation {
     match record.header.kind {
-        kind::TASK_RELEASE | kind::TASK_FREE => What::TaskReleased { task: task_key(record) },
-        _ => What::Task(task(record, None)),
+        kind::TASK_RELEASE | kind::TASK_FREE => {
+            Observation::TaskReleased { task: task_key(record) }
+        }
+        _ => Observation::Task(task(record, None)),
     }
 }
 
@@ -179,19 +181,19 @@ pub(super) fn is_shown(record: &TaskRecord) -> bool {
 }
 
 /// What the task iterator says of one task.
-pub(super) fn task_seen(record: &TaskRecord) -> What {
-    What::Task(task(record, Some(state_letter(record.state, record.exit_state))))
+pub(super) fn task_seen(record: &TaskRecord) -> Observation {
+    Observation::Task(task(record, Some(state_letter(record.state, record.exit_state))))
 }
 
 /// What the file iterator says of one file.
-pub(super) fn file_seen(record: &FileRecord) -> What {
+pub(super) fn file_seen(record: &FileRecord) -> Observation {
     let FileRecord { pid, fd, .. } = *record;
     let comm = comm(&record.comm);
     let holder = match record.socket {
         0 => Holder::Fd { pid, fd, comm },
         _ => Holder::Socket { pid, fd, comm },
     };
-    What::Holder { netns: netns_ref(&record.netns), holder }
+    Observation::Holder { netns: netns_ref(&record.netns), holder }
 }
 
 /// The letter that `/proc/PID/stat` shows: `__task_state_index` of include/linux/sched.h and
@@ -226,7 +228,7 @@ fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
     }
 }
 
-fn address_event(record: &AddressRecord) -> Option<What> {
+fn address_event(record: &AddressRecord) -> Option<Observation> {
     let netns = netns_ref(&record.netns);
     let local = ip(record.family, record.local)?;
     let peer = ip(record.family, record.peer)?;
@@ -239,10 +241,12 @@ fn address_event(record: &AddressRecord) -> Option<What> {
         peer: (peer != local && (local.is_ipv4() || !peer.is_unspecified())).then_some(peer),
     };
     Some(match record.header.kind {
-        kind::IPV4_DOWN | kind::IPV6_DOWN | kind::IPV6_REMOVED => What::AddressGone { netns, key },
+        kind::IPV4_DOWN | kind::IPV6_DOWN | kind::IPV6_REMOVED => {
+            Observation::AddressGone { netns, key }
+        }
         kind::DAD_FAILED => {
             let offender = (record.has_offender != 0).then_some(Mac(record.offender));
-            What::DadFailed { netns, ifindex, ip: local, offender }
+            Observation::DadFailed { netns, ifindex, ip: local, offender }
         }
         _ => {
             let scope = match local {
@@ -250,7 +254,7 @@ fn address_event(record: &AddressRecord) -> Option<What> {
                 IpAddr::V6(ip) => ipv6_scope(ip),
             };
             let address = Address { key, scope: Some(scope), flags: Some(record.flags) };
-            What::Address { netns, address }
+            Observation::Address { netns, address }
         }
     })
 }
@@ -270,7 +274,7 @@ fn ipv6_scope(ip: Ipv6Addr) -> u8 {
 }
 
 /// What `__neigh_update` (net/core/neighbour.c, 6.1 to 6.18) is about to make of the update.
-fn neighbour_event(record: &NeighbourRecord) -> Option<What> {
+fn neighbour_event(record: &NeighbourRecord) -> Option<Observation> {
     let admin = record.flags & NEIGH_UPDATE_F_ADMIN != 0;
     let overrides = record.flags & NEIGH_UPDATE_F_OVERRIDE != 0;
     let known = record.old_state & NUD_VALID != 0;
@@ -289,10 +293,10 @@ fn neighbour_event(record: &NeighbourRecord) -> Option<What> {
         claimed: (loses && claims).then_some(Mac(record.claim)),
         admin,
     };
-    Some(What::Neighbour { netns: netns_ref(&record.netns), neighbour })
+    Some(Observation::Neighbour { netns: netns_ref(&record.netns), neighbour })
 }
 
-fn claim_event(record: &ClaimRecord) -> What {
+fn claim_event(record: &ClaimRecord) -> Observation {
     let kind = match record.operation {
         _ if record.announces != 0 => ClaimKind::Announcement,
         ARP_REQUEST => ClaimKind::Request,
@@ -304,7 +308,7 @@ fn claim_event(record: &ClaimRecord) -> What {
         mac: Mac(record.mac),
         kind,
     };
-    What::Claimed { netns: netns_ref(&record.netns), claim }
+    Observation::Claimed { netns: netns_ref(&record.netns), claim }
 }
 
 #[cfg(test)]

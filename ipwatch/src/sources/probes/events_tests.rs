@@ -11,7 +11,7 @@ fn record(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
 }
 
 /// What one record says.
-fn say(bytes: &[u8]) -> Vec<What> {
+fn say(bytes: &[u8]) -> Vec<Observation> {
     let mut facts = Vec::new();
     decode(bytes, &mut facts).unwrap();
     for fact in &facts {
@@ -63,7 +63,7 @@ struct AddressBytes {
 }
 
 impl AddressBytes {
-    fn say(&self) -> What {
+    fn say(&self) -> Observation {
         let bytes = record(
             self.kind,
             &[
@@ -90,9 +90,12 @@ fn v4(ip: [u8; 4]) -> [u8; 16] {
 #[test]
 fn a_netns_lives_and_dies() {
     let bytes = |kind| record(kind, &[&netns_bytes(5, 6)]);
-    assert_eq!(say(&bytes(kind::NETNS_CREATED)), [What::NetnsCreated { netns: netns(5, 6) }]);
-    assert_eq!(say(&bytes(kind::NETNS_DYING)), [What::NetnsDying { netns: netns(5, 6) }]);
-    assert_eq!(say(&bytes(kind::NETNS_GONE)), [What::NetnsGone { netns: netns(5, 6) }]);
+    assert_eq!(
+        say(&bytes(kind::NETNS_CREATED)),
+        [Observation::NetnsCreated { netns: netns(5, 6) }]
+    );
+    assert_eq!(say(&bytes(kind::NETNS_DYING)), [Observation::NetnsDying { netns: netns(5, 6) }]);
+    assert_eq!(say(&bytes(kind::NETNS_GONE)), [Observation::NetnsGone { netns: netns(5, 6) }]);
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn a_kernel_without_cookies_names_a_netns_by_its_inode() {
 #[test]
 fn a_fork_names_the_task_its_parent_and_its_start_in_ticks() {
     let what = say(&task_bytes(kind::TASK_FORK, 7, 0, 0, b"sh\xff"));
-    let [What::Task(task)] = what.as_slice() else { panic!("{what:?}") };
+    let [Observation::Task(task)] = what.as_slice() else { panic!("{what:?}") };
     assert_eq!(task.key, key(7));
     assert_eq!(task.netns, netns(5, 6));
     assert_eq!(task.comm, "sh\u{fffd}");
@@ -124,7 +127,7 @@ fn a_task_that_is_not_shown_is_none() {
 fn a_release_and_a_free_both_release() {
     for kind in [kind::TASK_RELEASE, kind::TASK_FREE] {
         let what = say(&task_bytes(kind, 8, PF_EXITING, 0, b"java"));
-        assert_eq!(what, [What::TaskReleased { task: key(8) }]);
+        assert_eq!(what, [Observation::TaskReleased { task: key(8) }]);
     }
 }
 
@@ -137,7 +140,7 @@ fn a_peer_is_kept_apart_from_the_address_that_is_held() {
             local: v4([10, 0, 0, 1]),
             peer: v4(peer),
         };
-        let What::Address { address, .. } = bytes.say() else { panic!() };
+        let Observation::Address { address, .. } = bytes.say() else { panic!() };
         address
     };
     // ifa_address is the address itself where there is no peer.
@@ -157,11 +160,11 @@ fn an_address_goes_by_the_key_it_came_by() {
         local: "fe80::5".parse::<Ipv6Addr>().unwrap().octets(),
         peer: [0; 16],
     };
-    let What::Address { address, .. } = bytes.say() else { panic!() };
+    let Observation::Address { address, .. } = bytes.say() else { panic!() };
     assert_eq!(address.scope, Some(253));
     for kind in [kind::IPV6_DOWN, kind::IPV6_REMOVED] {
         bytes.kind = kind;
-        assert_eq!(bytes.say(), What::AddressGone { netns: netns(5, 6), key: address.key });
+        assert_eq!(bytes.say(), Observation::AddressGone { netns: netns(5, 6), key: address.key });
     }
 }
 
@@ -175,14 +178,17 @@ fn a_dad_failure_names_who_answered() {
     };
     let offender = Some(Mac([2, 0, 0, 0, 0, 9]));
     let ip = "fd00::1".parse().unwrap();
-    assert_eq!(bytes.say(), What::DadFailed { netns: netns(5, 6), ifindex: 4, ip, offender });
+    assert_eq!(
+        bytes.say(),
+        Observation::DadFailed { netns: netns(5, 6), ifindex: 4, ip, offender }
+    );
 }
 
 #[test]
 fn a_moved_device_leaves_the_netns_it_was_in() {
     let indices = [9u32.to_ne_bytes(), 4u32.to_ne_bytes()].concat();
     let bytes = record(kind::DEVICE_MOVED, &[&netns_bytes(1, 2), &netns_bytes(5, 6), &indices]);
-    assert_eq!(say(&bytes), [What::LinkGone { netns: netns(1, 2), ifindex: 9 }]);
+    assert_eq!(say(&bytes), [Observation::LinkGone { netns: netns(1, 2), ifindex: 9 }]);
 }
 
 #[test]
@@ -211,7 +217,7 @@ fn neighbour(old: u8, new: u8, flags: u32, claim: Option<[u8; 6]>) -> Neighbour 
             &claim.unwrap_or_default(),
         ],
     );
-    let What::Neighbour { neighbour, .. } = say(&bytes).remove(0) else { panic!() };
+    let Observation::Neighbour { neighbour, .. } = say(&bytes).remove(0) else { panic!() };
     neighbour
 }
 
@@ -254,7 +260,7 @@ fn claim(kind: u16, operation: u8, announces: u8) -> (Origin, ClaimKind) {
     );
     let mut facts = Vec::new();
     assert_eq!(decode(&bytes, &mut facts), Ok(kind));
-    let What::Claimed { netns: place, claim } = &facts[0].what else { panic!() };
+    let Observation::Claimed { netns: place, claim } = &facts[0].what else { panic!() };
     assert_eq!(*place, netns(5, 6));
     assert_eq!((claim.ifindex, claim.ip), (4, Ipv4Addr::from(ip).into()));
     assert_eq!(claim.mac, Mac(THEIRS));

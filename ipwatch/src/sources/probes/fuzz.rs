@@ -3,7 +3,7 @@
 use ipwatch_common::{CallEndRecord, CallRecord, Header, Wire, kind};
 
 use super::calls;
-use crate::fact::What;
+use crate::fact::Observation;
 
 /// Records of CNI calls: as they are, and with what follows their header.
 pub fn cni_call(bytes: &[u8]) {
@@ -18,6 +18,6 @@ pub fn cni_call(bytes: &[u8]) {
         }
         let said = calls::decode(&record);
         // An end always says something; a beginning, when its command is one.
-        assert!(kind == kind::CALL_BEGAN || matches!(said, Some(What::CniEnded { .. })));
+        assert!(kind == kind::CALL_BEGAN || matches!(said, Some(Observation::CniEnded { .. })));
     }
 }

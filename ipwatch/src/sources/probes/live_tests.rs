@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::*;
-use crate::fact::{Fact, Holder, Scope, What};
+use crate::fact::{Fact, Holder, Observation, Scope};
 use crate::reading::Readings;
 use crate::sources::Emit;
 
@@ -77,16 +77,16 @@ impl Stay {
 
 /// Whether `facts` are a whole dump of `scope`.
 fn assert_whole(facts: &[Fact], scope: Scope) {
-    assert_eq!(facts.first().map(|fact| &fact.what), Some(&What::Began(scope.clone())));
+    assert_eq!(facts.first().map(|fact| &fact.what), Some(&Observation::Began(scope.clone())));
     let began = facts[0].at;
-    let ended = What::Ended { scope, began, complete: true };
+    let ended = Observation::Ended { scope, began, complete: true };
     assert_eq!(facts.last().map(|fact| &fact.what), Some(&ended));
 }
 
-fn netns_of(what: &What) -> Option<NetnsRef> {
+fn netns_of(what: &Observation) -> Option<NetnsRef> {
     match what {
-        What::Netns { netns } | What::Holder { netns, .. } => Some(*netns),
-        What::Task(task) => Some(task.netns),
+        Observation::Netns { netns } | Observation::Holder { netns, .. } => Some(*netns),
+        Observation::Task(task) => Some(task.netns),
         _ => None,
     }
 }
@@ -103,13 +103,13 @@ fn snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone()
 
     let netns = snapshots.netns().unwrap();
     assert_whole(&netns, Scope::Netns);
-    assert!(netns.iter().any(|fact| fact.what == What::Netns { netns: host }));
+    assert!(netns.iter().any(|fact| fact.what == Observation::Netns { netns: host }));
     let found = netns.iter().find(here).expect("the new netns is on the list");
     assert!(netns_of(&found.what).unwrap().cookie.is_some());
 
     let tasks = snapshots.tasks().unwrap();
     assert_whole(&tasks, Scope::Tasks);
-    let What::Task(task) = &tasks.iter().find(here).unwrap().what else { panic!() };
+    let Observation::Task(task) = &tasks.iter().find(here).unwrap().what else { panic!() };
     assert_eq!((task.key.pid, task.key.tid), (std::process::id(), place.tid));
     assert!(!task.exiting && !task.killed);
     assert!(tasks.iter().all(|fact| netns_of(&fact.what) != Some(host)), "the host is left out");
@@ -122,11 +122,11 @@ fn snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone()
     let fds = [place.file.as_raw_fd() as u32, place.socket.as_raw_fd() as u32];
     assert!(holders.iter().any(|what| matches!(
         what,
-        What::Holder { holder: Holder::Fd { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[0])
+        Observation::Holder { holder: Holder::Fd { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[0])
     )));
     assert!(holders.iter().any(|what| matches!(
         what,
-        What::Holder { holder: Holder::Socket { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[1])
+        Observation::Holder { holder: Holder::Socket { pid: p, fd, .. }, .. } if (*p, *fd) == (pid, fds[1])
     )));
 }
 
@@ -182,7 +182,7 @@ fn a_thread_is_covered_by_its_leader_in_the_same_netns() {
     let told: Vec<u32> = facts
         .iter()
         .filter_map(|fact| match &fact.what {
-            What::Task(task) if task.key.pid == pid => Some(task.key.tid),
+            Observation::Task(task) if task.key.pid == pid => Some(task.key.tid),
             _ => None,
         })
         .collect();
@@ -205,7 +205,7 @@ fn tell_tasks(probes: &mut Probes, emit: &Emit) {
 }
 
 /// Lives through a process's life with the rungs that are left, and returns what was told of it.
-async fn life(probes: &mut Probes) -> Vec<What> {
+async fn life(probes: &mut Probes) -> Vec<Observation> {
     let events = probes.events().unwrap();
     let (emit, mut facts) = Emit::channel(64);
     tell_tasks(probes, &emit);
@@ -213,23 +213,23 @@ async fn life(probes: &mut Probes) -> Vec<What> {
     let mut sleeper = Sleeper::spawn();
     let pid = sleeper.0.id();
     let mut told = Vec::new();
-    let about = |what: &What| match what {
-        What::Task(task) => task.key.pid == pid,
-        What::TaskExiting { task } | What::TaskReleased { task } => task.pid == pid,
-        What::Signalled { pid: target, .. } => *target == pid,
+    let about = |what: &Observation| match what {
+        Observation::Task(task) => task.key.pid == pid,
+        Observation::TaskExiting { task } | Observation::TaskReleased { task } => task.pid == pid,
+        Observation::Signalled { pid: target, .. } => *target == pid,
         _ => false,
     };
-    let has = |told: &[What], wanted: &dyn Fn(&What) -> bool| told.iter().any(wanted);
+    let has = |told: &[Observation], wanted: &dyn Fn(&Observation) -> bool| told.iter().any(wanted);
     let end = async {
         // spawn() returns when the exec has closed its pipe, some way before the kernel tells of the
         // exec (`begin_new_exec`, then `exec_binprm`, fs/exec.c).
-        while !has(&told, &|what| matches!(what, What::Task(task) if task.comm == "sleep")) {
+        while !has(&told, &|what| matches!(what, Observation::Task(task) if task.comm == "sleep")) {
             let batch = facts.recv().await.unwrap();
             told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
         }
         sleeper.0.kill().unwrap();
         sleeper.0.wait().unwrap();
-        while !has(&told, &|what| matches!(what, What::TaskReleased { .. })) {
+        while !has(&told, &|what| matches!(what, Observation::TaskReleased { .. })) {
             let batch = facts.recv().await.unwrap();
             told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
         }
@@ -239,15 +239,17 @@ async fn life(probes: &mut Probes) -> Vec<What> {
     told
 }
 
-fn assert_life(told: &[What]) {
-    let at = |wanted: &dyn Fn(&What) -> bool| {
+fn assert_life(told: &[Observation]) {
+    let at = |wanted: &dyn Fn(&Observation) -> bool| {
         told.iter().position(wanted).unwrap_or_else(|| panic!("not told: {told:?}"))
     };
-    let exec = at(&|what| matches!(what, What::Task(task) if task.comm == "sleep"));
-    let released = at(&|what| matches!(what, What::TaskReleased { .. }));
+    let exec = at(&|what| matches!(what, Observation::Task(task) if task.comm == "sleep"));
+    let released = at(&|what| matches!(what, Observation::TaskReleased { .. }));
     assert!(exec < released, "{told:?}");
     // It dies as it should: of what it went through on the way nothing is told.
-    let dying = |what: &What| matches!(what, What::Signalled { .. } | What::TaskExiting { .. });
+    let dying = |what: &Observation| {
+        matches!(what, Observation::Signalled { .. } | Observation::TaskExiting { .. })
+    };
     assert!(!told.iter().any(dying), "{told:?}");
 }
 
@@ -278,8 +280,8 @@ fn what_ends_at_once_is_not_told() {
         while let Ok(batch) = facts.try_recv() {
             for fact in batch {
                 match fact.what {
-                    What::Task(task) if task.comm == "true" => told += 1,
-                    What::Task(task) if task.comm == "sleep" => ended = true,
+                    Observation::Task(task) if task.comm == "true" => told += 1,
+                    Observation::Task(task) if task.comm == "sleep" => ended = true,
                     _ => {}
                 }
             }
@@ -363,8 +365,12 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
             while ended < RUNS {
                 for fact in facts.recv().await.unwrap() {
                     match fact.what {
-                        What::CniBegan(call) if call.plugin.ends_with("/plugin") => began += 1,
-                        What::CniEnded { status, .. } => ended += usize::from(status == Some(0)),
+                        Observation::CniBegan(call) if call.plugin.ends_with("/plugin") => {
+                            began += 1
+                        }
+                        Observation::CniEnded { status, .. } => {
+                            ended += usize::from(status == Some(0))
+                        }
                         _ => {}
                     }
                 }

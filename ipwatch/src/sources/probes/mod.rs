@@ -14,7 +14,7 @@
 //!
 //! How to use it, so that there is no gap: [`Probes::load`], then the [`Snapshots`], then
 //! [`Probes::events`], which queued meanwhile. When [`Probes::losses`] or [`Probes::missed`] grows,
-//! take the snapshots again. A task is told by [`What::Task`](crate::fact::What::Task) with its new
+//! take the snapshots again. A task is told by [`Observation::Task`](crate::fact::What::Task) with its new
 //! netns when it moves, into the host's too: that is how it leaves.
 
 mod attach;

@@ -12,7 +12,7 @@ use ipwatch_common::{FileRecord, Netns, TaskRecord, WALK_CHUNK, WALK_CHUNKS, Wal
 use super::events;
 use super::log::ToTracing;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Scope, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope};
 
 /// One chunk of the walk's result, as bytes.
 type Chunk = [u8; WALK_CHUNK * <Netns as Wire>::SIZE];
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Snapshots {
 }
 
 impl Snapshots {
-    /// Every netns of `net->list`: alive, or waiting for its teardown ([`What::NetnsDying`]). One
+    /// Every netns of `net->list`: alive, or waiting for its teardown ([`Observation::NetnsDying`]). One
     /// whose teardown runs is not on the list.
     ///
     /// # Errors
@@ -186,26 +186,26 @@ impl Dump {
     fn begin(scope: Scope) -> Self {
         let at = clock::now();
         let mut dump = Self { scope: scope.clone(), at, facts: Vec::new() };
-        dump.say(What::Began(scope));
+        dump.say(Observation::Began(scope));
         dump
     }
 
     /// Says one thing; false when there is no more room.
-    fn say(&mut self, what: What) -> bool {
+    fn say(&mut self, what: Observation) -> bool {
         self.facts.push(Fact { at: self.at, origin: Origin::Snapshot, what });
         self.facts.len() < MOST
     }
 
     fn end(mut self, complete: bool) -> Vec<Fact> {
         let (scope, began) = (self.scope.clone(), self.at);
-        self.say(What::Ended { scope, began, complete });
+        self.say(Observation::Ended { scope, began, complete });
         self.facts
     }
 }
 
-fn netns_seen(record: &Netns) -> What {
+fn netns_seen(record: &Netns) -> Observation {
     let netns = events::netns_ref(record);
-    if record.refs == 0 { What::NetnsDying { netns } } else { What::Netns { netns } }
+    if record.refs == 0 { Observation::NetnsDying { netns } } else { Observation::Netns { netns } }
 }
 
 /// Feeds every record of an iterator to `each`, until that says no. True when all were read.
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn a_netns_without_references_is_dying() {
         let netns = |refs| netns_seen(&Netns { cookie: 3, inode: 4, refs });
-        assert!(matches!(netns(0), What::NetnsDying { .. }));
-        assert!(matches!(netns(1), What::Netns { .. }));
-        assert!(matches!(netns(MISSING), What::Netns { .. }), "not asked is not dead");
+        assert!(matches!(netns(0), Observation::NetnsDying { .. }));
+        assert!(matches!(netns(1), Observation::Netns { .. }));
+        assert!(matches!(netns(MISSING), Observation::Netns { .. }), "not asked is not dead");
     }
 }

@@ -27,7 +27,7 @@ use super::ring::Lost;
 use super::snapshot;
 use crate::canary::Claims;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Sender, Task, TaskKey, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Sender, Task, TaskKey};
 use crate::sources::{Closed, Emit};
 
 const MS: u64 = 1_000_000;
@@ -343,7 +343,7 @@ impl Tasks {
         let _ = self.tables.named.remove(&key);
         let task = TaskKey { pid: entry.pid, tid: entry.pid, start: entry.start / TICK };
         if entry.pid != 0 {
-            facts.push(say(now, What::TaskReleased { task }));
+            facts.push(say(now, Observation::TaskReleased { task }));
         }
     }
 }
@@ -359,10 +359,10 @@ fn decode(record: &[u8], claims: &Claims, facts: &mut Vec<Fact>) {
 }
 
 /// Whether it is about our own threads, which enter netns to read them, for a moment.
-fn is_of(what: &What, own: u32) -> bool {
+fn is_of(what: &Observation, own: u32) -> bool {
     match what {
-        What::Task(task) => task.key.pid == own,
-        What::TaskExiting { task } | What::TaskReleased { task } => task.pid == own,
+        Observation::Task(task) => task.key.pid == own,
+        Observation::TaskExiting { task } | Observation::TaskReleased { task } => task.pid == own,
         _ => false,
     }
 }
@@ -375,7 +375,7 @@ fn bounded<K: Ord>(
     keys.take(most as usize * REPEATS).filter_map(Result::ok).collect()
 }
 
-fn say(at: BootNs, what: What) -> Fact {
+fn say(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Probe, what }
 }
 
@@ -391,11 +391,11 @@ fn tell_member(member: &TaskRecord, entry: &Leaving, now: BootNs, facts: &mut Ve
     let exiting = member.flags & PF_EXITING != 0;
     let since = BootNs(entry.since.max(member.start));
     if entry.ending != 0 && exiting {
-        facts.push(say(now, What::Task(events::task(&said, None))));
-        facts.push(say(since, What::TaskExiting { task: key }));
+        facts.push(say(now, Observation::Task(events::task(&said, None))));
+        facts.push(say(since, Observation::TaskExiting { task: key }));
     }
     let task: Task = events::task(member, None);
-    facts.push(say(now, What::Task(task)));
+    facts.push(say(now, Observation::Task(task)));
 }
 
 fn signalled(entry: &Leaving) -> Fact {
@@ -404,7 +404,7 @@ fn signalled(entry: &Leaving) -> Fact {
         OUTSIDE => (0, events::comm(&entry.comm)),
         pid => (pid, events::comm(&entry.comm)),
     };
-    let what = What::Signalled {
+    let what = Observation::Signalled {
         pid: entry.pid,
         tid: entry.tid,
         signal: 9,
@@ -478,14 +478,14 @@ mod tests {
         };
         tell_member(&record, &entry(), BootNs(2_000 * MS), &mut facts);
         let exiting = facts.iter().position(|fact| {
-            matches!(fact.what, What::TaskExiting { task } if task.tid == 8 && fact.at.0 == 100 * MS)
+            matches!(fact.what, Observation::TaskExiting { task } if task.tid == 8 && fact.at.0 == 100 * MS)
         });
         assert_eq!(exiting, Some(1), "after the task itself, which nobody may know yet: {facts:?}");
         let waits = TaskRecord { flags: 0, pending: KILL_BIT, ..record };
         facts.clear();
         tell_member(&waits, &entry(), BootNs(2_000 * MS), &mut facts);
         assert!(
-            matches!(&facts[..], [Fact { what: What::Task(task), .. }] if task.killed && !task.exiting)
+            matches!(&facts[..], [Fact { what: Observation::Task(task), .. }] if task.killed && !task.exiting)
         );
     }
 
@@ -497,8 +497,11 @@ mod tests {
         let fact = signalled(&entry);
         assert_eq!(fact.at, BootNs(200 * MS));
         let by = Sender { pid: 9, comm: "runc".to_owned() };
-        assert_eq!(fact.what, What::Signalled { pid: 7, tid: 7, signal: 9, group: true, by });
+        assert_eq!(
+            fact.what,
+            Observation::Signalled { pid: 7, tid: 7, signal: 9, group: true, by }
+        );
         let by_kernel = signalled(&Leaving { sender: 0, ..entry });
-        assert!(matches!(by_kernel.what, What::Signalled { by, .. } if by.comm == "kernel"));
+        assert!(matches!(by_kernel.what, Observation::Signalled { by, .. } if by.comm == "kernel"));
     }
 }

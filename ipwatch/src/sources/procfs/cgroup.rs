@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::files::{Dir, is_gone};
 use super::{Proc, fact, mounts};
-use crate::fact::{Fact, TaskKey, What};
+use crate::fact::{Fact, Observation, TaskKey};
 
 /// Where the hierarchies that can freeze are mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,7 +48,7 @@ impl Proc {
         match dir.text("cgroup") {
             Ok(lines) => {
                 let path = naming(&lines).map(ToOwned::to_owned);
-                Ok(path.map(|path| fact(What::Cgroup { task, path })))
+                Ok(path.map(|path| fact(Observation::Cgroup { task, path })))
             }
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),

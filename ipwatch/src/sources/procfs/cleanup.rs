@@ -11,7 +11,7 @@ use super::files::{Dir, is_gone};
 use super::look::{frames, stat};
 use super::{Proc, fact};
 use crate::clock;
-use crate::fact::{Cleanup, Fact, What};
+use crate::fact::{Cleanup, Fact, Observation};
 
 /// `PF_KTHREAD`: a process may call itself anything, but this it cannot have.
 const KERNEL_THREAD: u32 = 0x0020_0000; // linux/sched.h
@@ -49,7 +49,7 @@ impl Proc {
         if let Some(asleep) = worker.as_mut().filter(|worker| worker.state != 'R') {
             asleep.message = newest_complaint(&self.kmsg);
         }
-        Ok(fact(What::Cleanup { worker }))
+        Ok(fact(Observation::Cleanup { worker }))
     }
 }
 

@@ -9,7 +9,7 @@ use super::mounts::{self, Mount};
 use super::namespaces::{self, Place};
 use super::{Proc, cgroup, fact};
 use crate::clock;
-use crate::fact::{ContainerMount, Fact, Process, What};
+use crate::fact::{ContainerMount, Fact, Observation, Process};
 
 /// Containers searched for in one pass.
 const MOST_IDS: usize = 1024;
@@ -49,10 +49,10 @@ impl Proc {
                 residents.entry(mount.mount_ns).or_insert_with(|| self.named(pids));
             mount.processes.clone_from(processes);
             mount.cgroup.clone_from(cgroup);
-            facts.push(fact(What::ContainerMount(mount)));
+            facts.push(fact(Observation::ContainerMount(mount)));
         }
         let complete = pass.complete && !cut && wanted.len() == ids.len();
-        facts.push(fact(What::ContainerMountsSearched { ids: ids.to_vec(), complete }));
+        facts.push(fact(Observation::ContainerMountsSearched { ids: ids.to_vec(), complete }));
         Ok(facts)
     }
 

@@ -14,7 +14,7 @@ use super::mounts::{self, Mount};
 use super::namespaces::{self, Place};
 use super::{Proc, cgroup, fact};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Holder, NetnsRef, Scope, What};
+use crate::fact::{BootNs, Fact, Holder, NetnsRef, Observation, Scope};
 use crate::sources::netlink::netns_of_socket;
 
 /// Inode of the first user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).
@@ -59,14 +59,14 @@ impl Proc {
         let pid = self.first_of_ours(&root, mount_ns);
         let scope = Scope::Mounts { mount_ns };
         let began = clock::now();
-        let mut facts = vec![Fact { at: began, ..fact(What::Began(scope.clone())) }];
+        let mut facts = vec![Fact { at: began, ..fact(Observation::Began(scope.clone())) }];
         let complete = mounts::lines(&self.root.join("self/mountinfo"), |line| {
             let Some(mount) = Mount::parse(line) else { return };
             let Some(inode) = mount.netns() else { return };
             let holder = mounted(Place { mount_ns, pid }, &mount, None, false);
-            facts.push(fact(What::Holder { netns: NetnsRef::inode(inode), holder }));
+            facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
         })?;
-        facts.push(fact(What::Ended { scope, began, complete }));
+        facts.push(fact(Observation::Ended { scope, began, complete }));
         Ok(facts)
     }
 
@@ -102,7 +102,7 @@ impl Proc {
         let mut facts = Vec::new();
         let mut found = |inode: u32, holder| {
             if let Some(&netns) = known.get(&inode) {
-                facts.push(fact(What::Holder { netns, holder }));
+                facts.push(fact(Observation::Holder { netns, holder }));
             }
         };
         let mut complete = self.each_mount(&known, search.until, &mut found)?;
@@ -112,7 +112,7 @@ impl Proc {
         }
         for &netns in wanted {
             let complete = complete && netns.inode.is_some();
-            facts.push(fact(What::HoldersSearched { netns, complete }));
+            facts.push(fact(Observation::HoldersSearched { netns, complete }));
         }
         Ok(facts)
     }

@@ -8,7 +8,7 @@ use procfs::process::Stat;
 
 use super::files::{Dir, is_gone};
 use super::{Proc, cgroup, fact};
-use crate::fact::{Fact, Look, NetnsRef, Presence, TaskKey, Unanswered, What};
+use crate::fact::{Fact, Look, NetnsRef, Observation, Presence, TaskKey, Unanswered};
 use crate::reading;
 
 /// Frames of a kernel stack worth keeping (`proc_pid_stack` gives 64 at most).
@@ -34,7 +34,7 @@ impl Proc {
             Err(error) if is_gone(&error) => gone(),
             Err(error) => self.blank(task, error)?,
         };
-        Ok(fact(What::Look { task, look: Box::new(look) }))
+        Ok(fact(Observation::Look { task, look: Box::new(look) }))
     }
 
     /// A look at a task whose `stat` another reader waits for: whose start it is cannot be told either. Its links wait

@@ -31,7 +31,7 @@ pub use mounts::MountWatch;
 pub use runtimes::RuntimesSeen;
 
 use crate::clock;
-use crate::fact::{Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
 use crate::sources::probes::host;
 
 /// Told where `/proc` does not show every task of the kernel.
@@ -86,7 +86,7 @@ impl Proc {
             ),
             Err(error) => (SourceStatus::Down, format!("{}: {error}", self.root.display())),
         };
-        fact(What::Source(Source { name: "procfs".to_owned(), status, detail }))
+        fact(Observation::Source(Source { name: "procfs".to_owned(), status, detail }))
     }
 }
 
@@ -96,7 +96,7 @@ impl Default for Proc {
     }
 }
 
-fn fact(what: What) -> Fact {
+fn fact(what: Observation) -> Fact {
     Fact { at: clock::now(), origin: Origin::Procfs, what }
 }
 

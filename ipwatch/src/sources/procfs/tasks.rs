@@ -6,7 +6,7 @@ use super::files::{Dir, is_gone};
 use super::look::{Signals, netns, stat};
 use super::{Proc, fact};
 use crate::clock;
-use crate::fact::{Fact, NetnsRef, Origin, Scope, Task, TaskKey, What};
+use crate::fact::{Fact, NetnsRef, Observation, Origin, Scope, Task, TaskKey};
 
 const PF_EXITING: u32 = 0x4; // linux/sched.h
 
@@ -22,7 +22,7 @@ impl Proc {
     pub fn tasks(&self, host: NetnsRef) -> io::Result<Vec<Fact>> {
         let began = clock::now();
         let mut snapshot = Snapshot { host: host.inode, facts: Vec::new(), complete: true };
-        snapshot.put(What::Began(Scope::Tasks), began);
+        snapshot.put(Observation::Began(Scope::Tasks), began);
         let root = Dir::open(&self.root)?;
         for pid in root.numbers(".")? {
             match root.dir(pid.to_string()).and_then(|dir| snapshot.process(pid, &dir)) {
@@ -32,7 +32,7 @@ impl Proc {
         }
         let complete = snapshot.complete;
         let mut facts = snapshot.facts;
-        facts.push(fact(What::Ended { scope: Scope::Tasks, began, complete }));
+        facts.push(fact(Observation::Ended { scope: Scope::Tasks, began, complete }));
         Ok(facts)
     }
 
@@ -109,7 +109,7 @@ impl Snapshot {
             state: Some(stat.state),
             idle: None,
         };
-        self.put(What::Task(task), at);
+        self.put(Observation::Task(task), at);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Snapshot {
         inode.filter(|_| inode != self.host)
     }
 
-    fn put(&mut self, what: What, at: crate::fact::BootNs) {
+    fn put(&mut self, what: Observation, at: crate::fact::BootNs) {
         self.facts.push(Fact { at, origin: Origin::Procfs, what });
     }
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::error::RuntimeError;
 use super::watch::{Client, Parts, Watch};
-use super::{Kind, Pace, Socket, cri, docker, names, running, tell};
+use super::{Kind, Pace, Socket, cri, docker, names, reporter, running};
 use crate::clock;
-use crate::fact::{SourceStatus, What};
+use crate::fact::{Observation, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::Unheard;
+use crate::sources::backoff::Pauses;
 use crate::sources::errors::within;
-use crate::sources::pause::Pauses;
 use crate::sources::socket::{Paused, Way};
 
 /// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
@@ -133,7 +133,7 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
         let detail = if candidates.is_empty() { SWITCHED_OFF } else { NOBODY };
         parts.names.none();
         let (name, status) = (names::NONE.to_owned(), SourceStatus::Disabled);
-        let told = tell::source(name, status, detail.to_owned());
+        let told = reporter::source(name, status, detail.to_owned());
         if parts.emit.send(vec![told]).await.is_err() {
             return;
         }
@@ -168,8 +168,8 @@ pub(super) async fn found(parts: &Parts) -> Result<(), crate::sources::Closed> {
     if !parts.names.found() {
         return Ok(());
     }
-    let gone = What::SourceGone { name: names::NONE.to_owned() };
-    parts.emit.send(vec![tell::fact(clock::now(), gone)]).await
+    let gone = Observation::SourceGone { name: names::NONE.to_owned() };
+    parts.emit.send(vec![reporter::fact(clock::now(), gone)]).await
 }
 
 /// Connects to whoever is behind a socket and learns who that is.

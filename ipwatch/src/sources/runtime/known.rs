@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::tell::Found;
+use super::reporter::Found;
 use crate::fact::{BootNs, Life, Sandbox};
 
 /// First and longest pause, in ns, before a sandbox is asked after again in vain.

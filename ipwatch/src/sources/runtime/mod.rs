@@ -6,7 +6,7 @@
 //! - `names`: what each is called, and who is meant by a name.
 //! - `running`: which runtimes run on the node, asked or not.
 //! - `known`: what was asked once of each sandbox.
-//! - `tell`: answers become facts.
+//! - `reporter`: answers become facts.
 //! - [`cri`], [`docker`]: the two APIs, with nothing but the fields that are needed.
 //!
 //! Every fact of a runtime has [`Origin::Runtime`](crate::fact::Origin), the states of the sources too: that is
@@ -21,8 +21,8 @@ mod find;
 pub(crate) mod fuzz;
 mod known;
 mod names;
+mod reporter;
 mod running;
-mod tell;
 #[cfg(test)]
 mod testing;
 mod watch;

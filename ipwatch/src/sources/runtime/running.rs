@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::names::Names;
 use crate::clock;
-use crate::fact::{Fact, Monitor, Origin, RuntimeProcess, Source, SourceStatus, What};
+use crate::fact::{Fact, Monitor, Observation, Origin, RuntimeProcess, Source, SourceStatus};
 use crate::reading::{self, Readings};
 use crate::sources::procfs::{Proc, RuntimesSeen};
 use crate::sources::{Closed, Emit, Unheard};
@@ -32,7 +32,7 @@ struct Told {
     source: Option<(SourceStatus, String)>,
 }
 
-/// Reads what runs, again and again, until the daemon goes down. Lets go of `first` once it was told.
+/// Reads what runs, again and again, until the daemon goes down. Lets go of `initial_sync` once it was told.
 pub(super) async fn run(
     names: Arc<Names>,
     ignore: Vec<PathBuf>,
@@ -87,12 +87,12 @@ impl Told {
         let seen = seen.unwrap_or_default();
         if self.seen.as_ref() != Some(&seen) {
             let RuntimesSeen { runtimes, monitors, complete } = seen.clone();
-            facts.push(What::RuntimeProcesses { runtimes, monitors, complete });
+            facts.push(Observation::RuntimeProcesses { runtimes, monitors, complete });
             self.seen = Some(seen);
         }
         if self.source.as_ref() != Some(&source) {
             let (status, detail) = source.clone();
-            facts.push(What::Source(Source { name: NAME.to_owned(), status, detail }));
+            facts.push(Observation::Source(Source { name: NAME.to_owned(), status, detail }));
             self.source = Some(source);
         }
         let fact = |what| Fact { at: clock::now(), origin: Origin::Procfs, what };

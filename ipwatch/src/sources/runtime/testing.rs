@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 pub(super) use super::cri::fake::{CONTAINERD_EVENTS, Cri, V1, V1ALPHA2};
 pub(super) use super::docker::fake::Docker;
 use super::{Kind, Pace, Runtimes, Settings, Socket, begin};
-use crate::fact::{Container, Sandbox, Source, SourceStatus, What};
+use crate::fact::{Container, Observation, Sandbox, Source, SourceStatus};
 use crate::sources::testing::Heard;
 pub(super) use crate::sources::testing::PATIENCE;
 use crate::sources::{Emit, First};
@@ -88,7 +88,7 @@ impl Seen {
     pub(super) async fn source(&mut self, name: &str, status: SourceStatus) -> Source {
         let what = format!("source {name} {status:?}");
         self.until(&what, |what| match what {
-            What::Source(source) if source.name == name && source.status == status => {
+            Observation::Source(source) if source.name == name && source.status == status => {
                 Some(source.clone())
             }
             _ => None,
@@ -99,7 +99,7 @@ impl Seen {
     /// A sandbox whose netns is known.
     pub(super) async fn whole(&mut self, id: &str) -> Sandbox {
         self.until(&format!("sandbox {id}, whole"), |what| match what {
-            What::Sandbox(sandbox) if sandbox.id == id && sandbox.netns_path.is_some() => {
+            Observation::Sandbox(sandbox) if sandbox.id == id && sandbox.netns_path.is_some() => {
                 Some(sandbox.clone())
             }
             _ => None,
@@ -109,14 +109,14 @@ impl Seen {
 
     pub(super) fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
         self.all.iter().filter_map(|fact| match &fact.what {
-            What::Sandbox(sandbox) => Some(sandbox),
+            Observation::Sandbox(sandbox) => Some(sandbox),
             _ => None,
         })
     }
 
     pub(super) fn containers(&self) -> impl Iterator<Item = &Container> {
         self.all.iter().filter_map(|fact| match &fact.what {
-            What::Container(container) => Some(container),
+            Observation::Container(container) => Some(container),
             _ => None,
         })
     }

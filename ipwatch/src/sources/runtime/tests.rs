@@ -9,7 +9,7 @@ use super::cri::messages::{ContainerDelete, TaskExit};
 use super::find::tests as found;
 use super::testing::{CONTAINERD_EVENTS, Cri, Docker, Place, Seen, V1, V1ALPHA2, pace, run};
 use super::*;
-use crate::fact::{Life, Origin, Scope, SourceStatus, What};
+use crate::fact::{Life, Observation, Origin, Scope, SourceStatus};
 
 const CRI: Option<Kind> = Some(Kind::Cri);
 
@@ -42,14 +42,16 @@ async fn a_list_is_told_whole_and_then_where_each_sandbox_is() {
 
     assert!(seen.all.iter().all(|fact| fact.origin == Origin::Runtime));
     let waits = &seen.all[0].what;
-    assert!(matches!(waits, What::Source(source) if source.detail == "has not answered yet"));
+    assert!(
+        matches!(waits, Observation::Source(source) if source.detail == "has not answered yet")
+    );
     let mut told = seen.all.iter();
-    let begin = told.find(|fact| matches!(fact.what, What::Began(_))).unwrap();
+    let begin = told.find(|fact| matches!(fact.what, Observation::Began(_))).unwrap();
     let scope = Scope::Runtime { runtime: "containerd".into() };
-    assert_eq!(begin.what, What::Began(scope.clone()));
-    let at = told.clone().take_while(|fact| !matches!(fact.what, What::Ended { .. }));
+    assert_eq!(begin.what, Observation::Began(scope.clone()));
+    let at = told.clone().take_while(|fact| !matches!(fact.what, Observation::Ended { .. }));
     assert!(at.clone().count() == 3 && at.clone().all(|fact| fact.at == begin.at));
-    let ended = What::Ended { scope, began: begin.at, complete: true };
+    let ended = Observation::Ended { scope, began: begin.at, complete: true };
     assert_eq!(told.nth(3).unwrap().what, ended);
 }
 
@@ -112,8 +114,8 @@ async fn an_event_of_containerd_asks_for_a_list_and_names_what_is_gone() {
 
     runtime.state().sandboxes.items[0].state = 1;
     runtime.event("/tasks/exit", TaskExit { container_id: "s1".into(), id: "s1".into() });
-    let dead = |what: &What| match what {
-        What::Sandbox(sandbox) if sandbox.life == Life::Dead => Some(sandbox.clone()),
+    let dead = |what: &Observation| match what {
+        Observation::Sandbox(sandbox) if sandbox.life == Life::Dead => Some(sandbox.clone()),
         _ => None,
     };
     let sandbox = seen.until("a dead sandbox", dead).await;
@@ -129,8 +131,8 @@ async fn an_event_of_containerd_asks_for_a_list_and_names_what_is_gone() {
 
     runtime.state().sandboxes.items.remove(0);
     runtime.event("/containers/delete", ContainerDelete { id: "s1".into() });
-    let gone = |what: &What| match what {
-        What::SandboxGone { runtime, id } => Some((runtime.clone(), id.clone())),
+    let gone = |what: &Observation| match what {
+        Observation::SandboxGone { runtime, id } => Some((runtime.clone(), id.clone())),
         _ => None,
     };
     assert_eq!(seen.until("gone", gone).await, ("containerd".into(), "s1".into()));
@@ -151,8 +153,8 @@ async fn an_event_of_the_cri_does_the_same() {
     runtime.has_listener().await;
     seen.settle().await;
     runtime.removes("c9");
-    let gone = |what: &What| match what {
-        What::ContainerGone { id, .. } => Some(id.clone()),
+    let gone = |what: &Observation| match what {
+        Observation::ContainerGone { id, .. } => Some(id.clone()),
         _ => None,
     };
     assert_eq!(seen.until("gone", gone).await, "c9");
@@ -171,8 +173,10 @@ async fn a_runtime_that_dies_is_down_until_it_is_back() {
     let down = seen.source("containerd", SourceStatus::Down).await;
     assert!(!down.detail.is_empty());
     std::fs::remove_file(&path).unwrap();
-    let missing = |what: &What| match what {
-        What::Source(source) if source.detail.starts_with("no socket at") => Some(source.status),
+    let missing = |what: &Observation| match what {
+        Observation::Source(source) if source.detail.starts_with("no socket at") => {
+            Some(source.status)
+        }
         _ => None,
     };
     assert_eq!(seen.until("no socket", missing).await, SourceStatus::Down);
@@ -214,8 +218,8 @@ async fn nobody_to_ask_is_said_until_somebody_appears() {
     assert_eq!(seen.all.len(), 1);
 
     Cri::new("cri-o").with("s1").serve(&path);
-    let gone = |what: &What| match what {
-        What::SourceGone { name } => Some(name.clone()),
+    let gone = |what: &Observation| match what {
+        Observation::SourceGone { name } => Some(name.clone()),
         _ => None,
     };
     assert_eq!(seen.until("runtime is gone", gone).await, "runtime");
@@ -231,8 +235,8 @@ async fn a_runtime_is_renamed_once_it_says_its_name() {
     let down = seen.source("containerd", SourceStatus::Down).await;
     assert!(down.detail.starts_with("no socket at /"), "{}", down.detail);
     Cri::new("cri-o").serve(&path);
-    let gone = |what: &What| match what {
-        What::SourceGone { name } => Some(name.clone()),
+    let gone = |what: &Observation| match what {
+        Observation::SourceGone { name } => Some(name.clone()),
         _ => None,
     };
     assert_eq!(seen.until("the former name", gone).await, "containerd");
@@ -303,8 +307,8 @@ async fn a_pod_in_the_hosts_netns_says_so() {
     runtime.state().host_network = true;
     runtime.serve(&path);
     let (_, _, mut seen) = run(&[(&path, CRI)], pace());
-    let host = |what: &What| match what {
-        What::Sandbox(sandbox) if sandbox.host_network => Some(sandbox.netns_path.clone()),
+    let host = |what: &Observation| match what {
+        Observation::Sandbox(sandbox) if sandbox.host_network => Some(sandbox.netns_path.clone()),
         _ => None,
     };
     assert_eq!(seen.until("a sandbox of the host's", host).await, None);

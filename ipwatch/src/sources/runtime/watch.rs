@@ -14,13 +14,13 @@ use super::error::{Ended, RuntimeError};
 use super::find::{self, Candidate};
 use super::known::{Details, Known};
 use super::names::{Names, Seat};
-use super::tell::{self, Found};
+use super::reporter::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
-use crate::fact::{Life, Sandbox, SourceStatus, What};
+use crate::fact::{Life, Observation, Sandbox, SourceStatus};
 use crate::reading::Readings;
+use crate::sources::backoff::Pauses;
 use crate::sources::errors::{Unconnected, within};
-use crate::sources::pause::Pauses;
 use crate::sources::socket::Paused;
 use crate::sources::{Closed, Emit, Unheard};
 
@@ -191,7 +191,7 @@ impl Watch {
         Self { candidate, seat, parts, known, answered: false, told: None }
     }
 
-    /// Until the daemon goes down. Lets go of `first` once the runtime has answered, or failed.
+    /// Until the daemon goes down. Lets go of `initial_sync` once the runtime has answered, or failed.
     pub(super) async fn run(mut self, mut first: Option<Unheard>) {
         let mut pauses = Pauses::new(self.parts.pace.retry);
         loop {
@@ -331,11 +331,11 @@ impl Watch {
             Event::Removed(id) => {
                 let runtime = seat.name();
                 let gone = if self.known.forget(&id) {
-                    What::SandboxGone { runtime, id }
+                    Observation::SandboxGone { runtime, id }
                 } else {
-                    What::ContainerGone { runtime, id }
+                    Observation::ContainerGone { runtime, id }
                 };
-                self.parts.emit.send(vec![tell::fact(clock::now(), gone)]).await
+                self.parts.emit.send(vec![reporter::fact(clock::now(), gone)]).await
             }
         }
     }
@@ -360,7 +360,7 @@ impl Watch {
         };
         let new: Vec<Sandbox> = found.sandboxes.iter().filter(wanted).cloned().collect();
         let dropped = found.dropped;
-        tell::list(&runtime, found, began, &self.parts.emit).await?;
+        reporter::list(&runtime, found, began, &self.parts.emit).await?;
         self.answers(seat, client, stream, dropped).await?;
         self.ask_after(client, new).await?;
         Ok(took)
@@ -391,7 +391,7 @@ impl Watch {
                 let told = details.is_ok();
                 self.known.asked(&mut sandbox, details.ok(), clock::now());
                 if told {
-                    facts.push(tell::fact(at, What::Sandbox(sandbox)));
+                    facts.push(reporter::fact(at, Observation::Sandbox(sandbox)));
                 }
             }
             self.parts.emit.send(facts).await?;
@@ -448,7 +448,7 @@ impl Watch {
             return Ok(());
         }
         self.told = Some(state);
-        self.parts.emit.send(vec![tell::source(name, status, detail)]).await
+        self.parts.emit.send(vec![reporter::source(name, status, detail)]).await
     }
 
     async fn rename(&mut self, seat: &Seat, called: &str) -> Result<(), Closed> {
@@ -456,7 +456,7 @@ impl Watch {
         if self.told.take().is_none() {
             return Ok(());
         }
-        let gone = What::SourceGone { name: before };
-        self.parts.emit.send(vec![tell::fact(clock::now(), gone)]).await
+        let gone = Observation::SourceGone { name: before };
+        self.parts.emit.send(vec![reporter::fact(clock::now(), gone)]).await
     }
 }

@@ -13,23 +13,23 @@ fn told(blocks: &mut Blocks, value: &Value) -> Vec<String> {
     texts(&out)
 }
 
-fn texts(out: &[What]) -> Vec<String> {
-    let text = |what: &What| match what {
-        What::Reservation(one) => {
+fn texts(out: &[Observation]) -> Vec<String> {
+    let text = |what: &Observation| match what {
+        Observation::Reservation(one) => {
             let pod = one.pod.as_ref().map(|pod| format!(" {}/{}", pod.namespace, pod.name));
             let id = one.container_id.as_deref().map_or("-", |id| &id[..4]);
             let at = one.key.strip_prefix(KEY).unwrap_or_default();
             format!("{at} {} {id} {}{}", one.ip, one.network, pod.unwrap_or_default())
         }
-        What::ReservationGone { key, .. } => format!("gone {key}"),
-        What::Ended { complete, .. } => format!("ended {complete}"),
+        Observation::ReservationGone { key, .. } => format!("gone {key}"),
+        Observation::Ended { complete, .. } => format!("ended {complete}"),
         other => serde_json::to_value(other).unwrap()["what"].as_str().unwrap().to_owned(),
     };
     // What is taken of a block is told too: see the test of that.
-    let counts = |what: &&What| {
+    let counts = |what: &&Observation| {
         let scope = match what {
-            What::Block(_) | What::BlockGone { .. } => return false,
-            What::Began(scope) | What::Ended { scope, .. } => scope,
+            Observation::Block(_) | Observation::BlockGone { .. } => return false,
+            Observation::Began(scope) | Observation::Ended { scope, .. } => scope,
             _ => return true,
         };
         *scope != all_blocks()
@@ -75,16 +75,16 @@ fn only_what_is_this_nodes_is_told() {
 }
 
 /// What is told of how much is taken.
-fn counted(out: &[What]) -> Vec<String> {
-    let text = |what: &What| match what {
-        What::Block(one) => {
+fn counted(out: &[Observation]) -> Vec<String> {
+    let text = |what: &Observation| match what {
+        Observation::Block(one) => {
             let first = one.first.map_or("?".to_owned(), |ip| ip.to_string());
             let taken = one.taken.map_or("?".to_owned(), |taken| taken.to_string());
             Some(format!("{} {first} {taken}", one.key))
         }
-        What::BlockGone { key, .. } => Some(format!("gone {key}")),
-        What::Began(scope) if *scope == all_blocks() => Some("began".to_owned()),
-        What::Ended { scope, complete, .. } if *scope == all_blocks() => {
+        Observation::BlockGone { key, .. } => Some(format!("gone {key}")),
+        Observation::Began(scope) if *scope == all_blocks() => Some("began".to_owned()),
+        Observation::Ended { scope, complete, .. } if *scope == all_blocks() => {
             Some(format!("ended {complete}"))
         }
         _ => None,
@@ -185,7 +185,9 @@ fn what_is_no_containers_has_none() {
         let mut blocks = Blocks::new("node-1".to_owned());
         let mut out = Vec::new();
         blocks.put(KEY, Block::read(&value), &mut out);
-        let [What::Block(_), What::Reservation(one)] = &out[..] else { panic!("{out:?}") };
+        let [Observation::Block(_), Observation::Reservation(one)] = &out[..] else {
+            panic!("{out:?}")
+        };
         (one.container_id.clone(), one.pod.as_ref().map(|pod| pod.name.clone()), one.ifname.clone())
     };
     let tunnel = json!({"node": "node-1", "type": "ipipTunnelAddress"});

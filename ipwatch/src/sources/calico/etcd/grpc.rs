@@ -10,13 +10,13 @@ use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
+use super::connection::User;
 use super::error::EtcdError;
 use super::messages::{
     AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, WatchCreateRequest,
     WatchRequest, WatchResponse,
 };
 use super::status::{MESSAGE_LIMIT, why};
-use super::way::User;
 use crate::sources::grpc;
 
 /// `MetadataRequireLeaderKey` and `MetadataHasLeader` (`api/v3rpc/rpctypes/md.go`). A watch ends with it, too, when

@@ -10,11 +10,11 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
+use super::connection::{Dial, User};
 use super::error::EtcdError;
-use super::follow::Visit;
+use super::reflector::Visit;
 use super::tree::Refusal;
-use super::way::{Dial, User};
-use crate::sources::answer;
+use crate::sources::body;
 use crate::sources::errors::{chain, cut};
 
 /// Longest answer that says why there is none.
@@ -125,7 +125,7 @@ impl Answer {
         let Some(body) = &mut self.body else { return Ok(None) };
         let broken =
             |error: hyper::Error| EtcdError::Broken { what: self.what, why: chain(&error) };
-        answer::part(body).await.map_err(broken)
+        body::part(body).await.map_err(broken)
     }
 
     /// The whole body, as far as it is no longer than that.

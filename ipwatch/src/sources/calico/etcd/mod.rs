@@ -1,32 +1,32 @@
 //! Calico's datastore in an etcd of its own: v3 by gRPC, v2 by HTTP. Read only.
 //!
 //! - `settings`: what may be configured.
-//! - `way`: endpoints, files, connections.
-//! - `follow`: one session after another, and the pauses between.
+//! - `connection`: endpoints, files, connections.
+//! - `reflector`: one session after another, and the pauses between.
 //! - `v3`: list by pages, watch, resume. `grpc`, `messages`: its calls. `status`: what its errors mean.
 //! - `v2`: list, long polls, resume. `http`: its requests. `tree`: its documents.
 //! - `pools`: the pools, of either.
-//! - `tell`: what becomes of it.
+//! - `reporter`: what becomes of it.
 
+mod connection;
 mod error;
 #[cfg(test)]
 mod fake;
-mod follow;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod grpc;
 mod http;
 mod messages;
 mod pools;
+mod reflector;
+mod reporter;
 mod settings;
 mod status;
-mod tell;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod v2;
 mod v3;
-mod way;
 
 use std::time::Duration;
 
@@ -88,15 +88,15 @@ pub(super) fn start<K: Keys>(settings: &Settings, node: &str, keys: K, emit: &Em
     if settings.etcd_endpoints.is_empty() {
         return;
     }
-    let teller = tell::Teller::new(keys, emit);
+    let reporter = reporter::Reporter::new(keys, emit);
     match settings.etcd_api {
         Version::V3 => {
-            tokio::spawn(follow::run(v3::Store, settings, Pace::default(), teller));
+            tokio::spawn(reflector::run(v3::Store, settings, Pace::default(), reporter));
         }
         Version::V2 => {
             // Its connections have no pings.
             let pace = Pace { alive: Duration::from_secs(15), ..Pace::default() };
-            tokio::spawn(follow::run(v2::Store::new(node), settings, pace, teller));
+            tokio::spawn(reflector::run(v2::Store::new(node), settings, pace, reporter));
         }
     }
 }
@@ -107,10 +107,14 @@ pub(super) fn start_pools<K: Keys>(settings: &Settings, keys: K, emit: &Emit) {
     if settings.etcd_endpoints.is_empty() {
         return;
     }
-    let teller = tell::Teller::new(keys, emit);
+    let reporter = reporter::Reporter::new(keys, emit);
     let pace = Pace { retry: pools::RETRY, ..Pace::default() };
     match settings.etcd_api {
-        Version::V3 => tokio::spawn(follow::run(pools::Pools(pools::V3), settings, pace, teller)),
-        Version::V2 => tokio::spawn(follow::run(pools::Pools(pools::V2), settings, pace, teller)),
+        Version::V3 => {
+            tokio::spawn(reflector::run(pools::Pools(pools::V3), settings, pace, reporter))
+        }
+        Version::V2 => {
+            tokio::spawn(reflector::run(pools::Pools(pools::V2), settings, pace, reporter))
+        }
     };
 }

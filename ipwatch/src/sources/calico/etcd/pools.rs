@@ -5,15 +5,15 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::error::{Ended, EtcdError};
-use super::follow::{Store, Visit};
 use super::grpc::Client;
 use super::http::Line;
 use super::messages::{ASCEND, RangeRequest};
-use super::tell::Teller;
+use super::reflector::{Store, Visit};
+use super::reporter::Reporter;
 use super::{Keys, Pace, tree, v3};
 use crate::clock;
+use crate::sources::backoff::jittered;
 use crate::sources::errors::within;
-use crate::sources::pause::jittered;
 
 /// From one list to the next.
 const EVERY: Duration = Duration::from_secs(120);
@@ -67,16 +67,16 @@ impl<L: Listed> Store for Pools<L> {
         &mut self,
         link: &mut L::Link,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Fresh, Ended> {
         let began = clock::now();
         let (entries, left) = self.0.list(link, visit.pace).await?;
-        teller.began(began).await?;
+        reporter.began(began).await?;
         for (key, value) in &entries {
-            teller.listed(key, value, began).await?;
+            reporter.listed(key, value, began).await?;
         }
-        teller.leave_out(left as u64);
-        teller.ended(began).await?;
+        reporter.leave_out(left as u64);
+        reporter.ended(began).await?;
         Ok(Fresh(true))
     }
 
@@ -85,14 +85,14 @@ impl<L: Listed> Store for Pools<L> {
         mut link: L::Link,
         told: &mut Fresh,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
         loop {
             // After a failure all is listed again, at once.
             if !std::mem::take(&mut told.0) {
-                self.list(&mut link, visit, teller).await?;
+                self.list(&mut link, visit, reporter).await?;
             }
-            teller.well(&visit.about).await?;
+            reporter.well(&visit.about).await?;
             tokio::time::sleep(jittered(EVERY)).await;
         }
     }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::connection::{Connection, Endpoint};
 use super::error::EtcdError;
-use super::way::{Endpoint, Way};
 
 /// More endpoints than any cluster has members.
 const MOST: usize = 32;
@@ -83,7 +83,7 @@ impl Settings {
     /// # Errors
     /// A file cannot be read, or is not what it should be.
     pub fn check(&self) -> Result<(), EtcdError> {
-        Way::open(self).map(drop)
+        Connection::open(self).map(drop)
     }
 
     fn files(&self) -> [Option<&Path>; 4] {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::fake::{Fake, Reply, event, list};
 use super::*;
-use crate::fact::{BootNs, Fact, What};
+use crate::fact::{BootNs, Fact, Observation};
 
 /// Bounds a wait; no test depends on how long it really takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,19 +54,19 @@ impl Written {
 }
 
 impl Keys for Written {
-    fn began(&mut self, _: &mut Vec<What>) {
+    fn began(&mut self, _: &mut Vec<Observation>) {
         self.write("began".into());
     }
-    fn put(&mut self, key: &str, value: &[u8], _: &mut Vec<What>) {
+    fn put(&mut self, key: &str, value: &[u8], _: &mut Vec<Observation>) {
         self.write(format!("{key} = {}", String::from_utf8_lossy(value)));
     }
-    fn gone(&mut self, key: &str, _: &mut Vec<What>) {
+    fn gone(&mut self, key: &str, _: &mut Vec<Observation>) {
         self.write(format!("{key} gone"));
     }
-    fn ended(&mut self, _: BootNs, complete: bool, _: &mut Vec<What>) {
+    fn ended(&mut self, _: BootNs, complete: bool, _: &mut Vec<Observation>) {
         self.write(format!("ended, complete: {complete}"));
     }
-    fn confirmed(&mut self, _: &mut Vec<What>) {
+    fn confirmed(&mut self, _: &mut Vec<Observation>) {
         self.write("confirmed".into());
     }
     fn wrong(&self) -> usize {
@@ -85,7 +85,7 @@ impl Seen {
         let next = async {
             loop {
                 for fact in self.facts.recv().await.unwrap() {
-                    if let What::Source(source) = fact.what {
+                    if let Observation::Source(source) = fact.what {
                         assert_eq!(source.name, "calico");
                         return (source.status, source.detail);
                     }
@@ -116,8 +116,8 @@ fn run(settings: Settings, pace: Pace) -> Seen {
 fn run_with(store: v2::Store, settings: Settings, pace: Pace) -> Seen {
     let (emit, facts) = Emit::channel(64);
     let written = Written::default();
-    let teller = tell::Teller::new(written.clone(), emit);
-    tokio::spawn(follow::run(store, settings, pace, teller));
+    let reporter = reporter::Reporter::new(written.clone(), emit);
+    tokio::spawn(reflector::run(store, settings, pace, reporter));
     Seen { facts, written }
 }
 
@@ -370,23 +370,23 @@ async fn neither_handles_nor_pools_are_asked_for() {
 async fn what_is_not_whole_confirms_nothing() {
     let (emit, mut facts) = Emit::channel(64);
     let written = Written::default();
-    let mut teller = tell::Teller::new(written.clone(), emit);
-    teller.began(BootNs(1)).await.unwrap();
-    teller.ended(BootNs(1)).await.unwrap();
-    teller.confirmed(BootNs(2)).await.unwrap();
-    teller.leave_out_now();
-    teller.confirmed(BootNs(3)).await.unwrap();
+    let mut reporter = reporter::Reporter::new(written.clone(), emit);
+    reporter.began(BootNs(1)).await.unwrap();
+    reporter.ended(BootNs(1)).await.unwrap();
+    reporter.confirmed(BootNs(2)).await.unwrap();
+    reporter.leave_out_now();
+    reporter.confirmed(BootNs(3)).await.unwrap();
     let so_far = ["began", "ended, complete: true", "confirmed", "ended, complete: false"];
     assert_eq!(written.all(), so_far);
     // A list makes it whole again, and a key that cannot be one of Calico's takes nothing from that.
-    teller.began(BootNs(4)).await.unwrap();
-    teller.put(&[0xff], b"{}");
-    teller.put(&[b'k'; LONGEST_KEY + 1], b"{}");
-    teller.ended(BootNs(4)).await.unwrap();
-    teller.gone(&[0xff]);
-    teller.confirmed(BootNs(5)).await.unwrap();
+    reporter.began(BootNs(4)).await.unwrap();
+    reporter.put(&[0xff], b"{}");
+    reporter.put(&[b'k'; LONGEST_KEY + 1], b"{}");
+    reporter.ended(BootNs(4)).await.unwrap();
+    reporter.gone(&[0xff]);
+    reporter.confirmed(BootNs(5)).await.unwrap();
     assert_eq!(written.all()[4..], ["began", "ended, complete: true", "confirmed"]);
-    teller.well("etcd").await.unwrap();
+    reporter.well("etcd").await.unwrap();
     let mut told = Vec::new();
     while let Ok(facts) = facts.try_recv() {
         told.extend(facts);

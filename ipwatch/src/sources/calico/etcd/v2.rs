@@ -18,15 +18,15 @@ use hyper::header::HeaderValue;
 use tokio::time::Instant;
 
 use super::error::{Ended, EtcdError};
-use super::follow::{self, Visit};
 use super::http::{Answer, Line};
-use super::tell::{self, Teller};
+use super::reflector::{self, Visit};
+use super::reporter::{self, Reporter};
 use super::tree::{self, Event};
 use super::{Keys, MOST_KEYS, Pace};
 use crate::clock;
 use crate::fact::BootNs;
+use crate::sources::backoff::jittered;
 use crate::sources::errors::within;
-use crate::sources::pause::jittered;
 use crate::sources::url::encoded;
 
 /// Trees of Calico's that are read.
@@ -118,7 +118,7 @@ impl Store {
     }
 }
 
-impl follow::Store for Store {
+impl reflector::Store for Store {
     const NAME: &'static str = "etcd v2";
     type Link = Line;
     type Told = Told;
@@ -133,12 +133,12 @@ impl follow::Store for Store {
         &mut self,
         line: &mut Line,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Told, Ended> {
         let pace = visit.pace;
         let began = clock::now();
         self.known.clear();
-        teller.began(began).await?;
+        reporter.began(began).await?;
         let mut told = Told { cluster: None, until: [0; TREES] };
         for (n, tree) in self.trees.iter().enumerate() {
             // By the leader: a member that lags behind would tell what is long over.
@@ -159,12 +159,12 @@ impl follow::Store for Store {
                 while let Some(leaves) = entries.next().await {
                     for leaf in leaves {
                         let value = leaf.value.as_bytes();
-                        match teller.listed(leaf.key.as_bytes(), value, began).await? {
-                            true if tell::text(leaf.key.as_bytes()).is_some() => {
+                        match reporter.listed(leaf.key.as_bytes(), value, began).await? {
+                            true if reporter::text(leaf.key.as_bytes()).is_some() => {
                                 known.insert(leaf.key);
                             }
                             true => {}
-                            false => teller.leave_out(1),
+                            false => reporter.leave_out(1),
                         }
                     }
                 }
@@ -175,7 +175,7 @@ impl follow::Store for Store {
             taken?;
             read?;
         }
-        teller.ended(began).await?;
+        reporter.ended(began).await?;
         Ok(told)
     }
 
@@ -184,7 +184,7 @@ impl follow::Store for Store {
         mut line: Line,
         told: &mut Told,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
         let pace = visit.pace;
         // Before anything is said to be well: that is where it says that we were away for too long.
@@ -194,7 +194,7 @@ impl follow::Store for Store {
         let mut turn = 0_u32;
         let (mut index, mut before): (Option<Index>, Option<Index>) = (None, None);
         loop {
-            teller.well(&visit.about).await?;
+            reporter.well(&visit.about).await?;
             let settled = index.as_ref().map_or(next, |index| index.settled);
             let polled = tokio::select! {
                 // An event comes before what is concluded from there being none.
@@ -203,7 +203,7 @@ impl follow::Store for Store {
                 () = tokio::time::sleep_until(settled), if index.is_some() => {
                     let Some(index) = index.take() else { continue };
                     if index.silent[ENDPOINTS] || told.until[ENDPOINTS] >= index.now {
-                        teller.confirmed(index.asked).await?;
+                        reporter.confirmed(index.asked).await?;
                     }
                     if let Some(before) = before.replace(index) {
                         told.reach(&before);
@@ -232,8 +232,8 @@ impl follow::Store for Store {
                 index.silent[n] = false;
             }
             if let Some(event) = polled.event {
-                self.hear(event, teller);
-                teller.flush(clock::now()).await?;
+                self.hear(event, reporter);
+                reporter.flush(clock::now()).await?;
                 told.until[n] = polled.until;
             } else {
                 told.until[n] = told.until[n].max(polled.until);
@@ -257,7 +257,7 @@ impl Store {
         Ok(polls)
     }
 
-    fn hear<K: Keys>(&mut self, event: Event, teller: &mut Teller<K>) {
+    fn hear<K: Keys>(&mut self, event: Event, reporter: &mut Reporter<K>) {
         let node = event.node;
         let is_gone = matches!(&*event.action.0, "delete" | "expire" | "compareAndDelete");
         // A directory that is put anew is empty; an `update` changes no more than how long it lives.
@@ -267,21 +267,21 @@ impl Store {
                 if !key.starts_with(&below) {
                     break;
                 }
-                teller.gone(key.as_bytes());
+                reporter.gone(key.as_bytes());
                 self.known.remove(&key);
             }
         }
         if is_gone && !node.dir {
-            teller.gone(node.key.as_bytes());
+            reporter.gone(node.key.as_bytes());
             self.known.remove(&node.key);
         } else if !node.dir {
             // Of a key that is not remembered nobody would be told that it went with its directory.
             let is_new =
-                tell::text(node.key.as_bytes()).is_some() && !self.known.contains(&node.key);
+                reporter::text(node.key.as_bytes()).is_some() && !self.known.contains(&node.key);
             if is_new && self.known.len() >= self.most {
-                return teller.leave_out_now();
+                return reporter.leave_out_now();
             }
-            teller.put(node.key.as_bytes(), node.value.as_bytes());
+            reporter.put(node.key.as_bytes(), node.value.as_bytes());
             if is_new {
                 self.known.insert(node.key);
             }

@@ -13,17 +13,17 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::error::{Ended, EtcdError};
-use super::follow::{self, Visit};
 use super::grpc::{Client, Watches};
 use super::messages::{
     ASCEND, RangeRequest, RangeResponse, ResponseHeader, WatchCreateRequest, WatchResponse,
 };
+use super::reflector::{self, Visit};
+use super::reporter::Reporter;
 use super::status::said;
-use super::tell::Teller;
 use super::{Keys, Pace};
 use crate::clock;
+use crate::sources::backoff::jittered;
 use crate::sources::errors::{chain, within};
-use crate::sources::pause::jittered;
 
 /// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody asks for them,
 /// and for pools `pools` does.
@@ -59,7 +59,7 @@ pub(super) struct Told {
     from: [i64; PREFIXES.len()],
 }
 
-impl follow::Store for Store {
+impl reflector::Store for Store {
     const NAME: &'static str = "etcd v3";
     type Link = Client;
     type Told = Told;
@@ -72,9 +72,9 @@ impl follow::Store for Store {
         &mut self,
         client: &mut Client,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Told, Ended> {
-        list(client, visit.pace, teller).await
+        list(client, visit.pace, reporter).await
     }
 
     async fn watch<K: Keys>(
@@ -82,9 +82,9 @@ impl follow::Store for Store {
         client: Client,
         told: &mut Told,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
-        Watch { visit, told, ids: Vec::new() }.run(&client, teller).await
+        Watch { visit, told, ids: Vec::new() }.run(&client, reporter).await
     }
 }
 
@@ -115,9 +115,13 @@ pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
 }
 
 /// Everything, page by page, as it was at one moment.
-async fn list<K: Keys>(client: &Client, pace: Pace, teller: &mut Teller<K>) -> Result<Told, Ended> {
+async fn list<K: Keys>(
+    client: &Client,
+    pace: Pace,
+    reporter: &mut Reporter<K>,
+) -> Result<Told, Ended> {
     let began = clock::now();
-    teller.began(began).await?;
+    reporter.began(began).await?;
     let mut of: Option<Told> = None;
     let mut bytes = 0usize;
     for prefix in PREFIXES {
@@ -145,7 +149,7 @@ async fn list<K: Keys>(client: &Client, pace: Pace, teller: &mut Teller<K>) -> R
             let mut taken = 0;
             for entry in &page.kvs {
                 bytes = bytes.saturating_add(entry.key.len() + entry.value.len());
-                if bytes > LIST_LIMIT || !teller.listed(&entry.key, &entry.value, began).await? {
+                if bytes > LIST_LIMIT || !reporter.listed(&entry.key, &entry.value, began).await? {
                     break;
                 }
                 taken += 1;
@@ -158,13 +162,13 @@ async fn list<K: Keys>(client: &Client, pace: Pace, teller: &mut Teller<K>) -> R
                 }
                 _ => {
                     // `count` is of all that were asked for, whatever the page's limit.
-                    teller.leave_out(all.saturating_sub(taken as u64));
+                    reporter.leave_out(all.saturating_sub(taken as u64));
                     break;
                 }
             }
         }
     }
-    teller.ended(began).await?;
+    reporter.ended(began).await?;
     let none = EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
     Ok(of.ok_or(none)?)
 }
@@ -208,7 +212,7 @@ impl Watch<'_> {
     async fn run<K: Keys>(
         &mut self,
         client: &Client,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
         let pace = self.visit.pace;
         let mut stream = within(WATCH, pace.answer, open(client, self.told)).await?;
@@ -222,10 +226,10 @@ impl Watch<'_> {
                 message = stream.message(WATCH) => message?,
                 // Nothing more has come: what there was to say against it has been said.
                 () = std::future::ready(()), if well => {
-                    teller.well(&self.visit.about).await?;
+                    reporter.well(&self.visit.about).await?;
                     well = false;
                     if let Some(then) = lived.take() {
-                        teller.confirmed(then).await?;
+                        reporter.confirmed(then).await?;
                     }
                     continue;
                 }
@@ -241,7 +245,7 @@ impl Watch<'_> {
                 }
             };
             let ended = || EtcdError::Broken { what: WATCH, why: "the server ended it".to_owned() };
-            self.hear(&message.ok_or_else(ended)?, teller).await?;
+            self.hear(&message.ok_or_else(ended)?, reporter).await?;
             match (begun, self.ids.len() == PREFIXES.len()) {
                 // Of a watch from too long ago etcd says first that it has begun, and then that it ends.
                 (false, true) => (begun, next) = (true, Instant::now() + SETTLES),
@@ -253,7 +257,7 @@ impl Watch<'_> {
     async fn hear<K: Keys>(
         &mut self,
         message: &WatchResponse,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> Result<(), Ended> {
         if message.compact_revision > 0 {
             let why = "what was told last is too long ago (compacted)";
@@ -284,8 +288,8 @@ impl Watch<'_> {
             let Some(entry) = &event.kv else { continue };
             // A deleted key has no version (`mvccpb.KeyValue`).
             match entry.version {
-                0 => teller.gone(&entry.key),
-                _ => teller.put(&entry.key, &entry.value),
+                0 => reporter.gone(&entry.key),
+                _ => reporter.put(&entry.key, &entry.value),
             }
             told.from[one] = told.from[one].max(entry.mod_revision);
         }
@@ -293,7 +297,7 @@ impl Watch<'_> {
             // All until then has been told.
             told.from[one] = told.from[one].max(revision + 1);
         }
-        teller.flush(clock::now()).await?;
+        reporter.flush(clock::now()).await?;
         Ok(())
     }
 }

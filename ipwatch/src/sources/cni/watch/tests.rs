@@ -21,13 +21,13 @@ impl Following {
     }
 
     /// The next batch.
-    async fn next(&mut self) -> Vec<What> {
+    async fn next(&mut self) -> Vec<Observation> {
         let batch = tokio::time::timeout(Duration::from_secs(20), self.facts.recv()).await;
         batch.expect("facts").expect("a watch").into_iter().map(|fact| fact.what).collect()
     }
 
     /// Reads on until a fact is as wanted; `seen` keeps all.
-    async fn until(&mut self, seen: &mut Vec<What>, wanted: impl Fn(&What) -> bool) {
+    async fn until(&mut self, seen: &mut Vec<Observation>, wanted: impl Fn(&Observation) -> bool) {
         let mut from = seen.len();
         while !seen[from..].iter().any(&wanted) {
             from = seen.len();
@@ -57,17 +57,19 @@ fn follow_by(
     });
 }
 
-fn attached(what: &What, container: &str) -> bool {
-    matches!(what, What::Attachment(attachment) if attachment.container_id == container)
+fn attached(what: &Observation, container: &str) -> bool {
+    matches!(what, Observation::Attachment(attachment) if attachment.container_id == container)
 }
 
-fn gone(what: &What, container: &str) -> bool {
-    matches!(what, What::AttachmentGone { container_id, .. } if container_id == container)
+fn gone(what: &Observation, container: &str) -> bool {
+    matches!(what, Observation::AttachmentGone { container_id, .. } if container_id == container)
 }
 
-fn status(what: &What) -> Option<(SourceStatus, &str)> {
+fn status(what: &Observation) -> Option<(SourceStatus, &str)> {
     match what {
-        What::Source(source) if source.name == "cni" => Some((source.status, &source.detail)),
+        Observation::Source(source) if source.name == "cni" => {
+            Some((source.status, &source.detail))
+        }
         _ => None,
     }
 }
@@ -83,9 +85,9 @@ fn what_is_there_comes_first_and_whole() {
     };
     follow(prepare, async |following| {
         let first = following.next().await;
-        assert_eq!(first.first(), Some(&What::Began(Scope::Cni)));
+        assert_eq!(first.first(), Some(&Observation::Began(Scope::Cni)));
         assert!(attached(&first[1], "b") && attached(&first[2], "a"), "{first:?}");
-        assert!(matches!(first[3], What::Ended { scope: Scope::Cni, complete: true, .. }));
+        assert!(matches!(first[3], Observation::Ended { scope: Scope::Cni, complete: true, .. }));
         assert_eq!(status(&first[4]), Some((SourceStatus::Active, "")));
         assert_eq!(first.len(), 5);
         let facts = serde_json::to_string(&first).unwrap();
@@ -120,7 +122,7 @@ fn directories_that_come_later_and_go_again() {
         |_| {},
         async |following| {
             let mut seen = following.next().await;
-            assert!(matches!(seen[1], What::Ended { complete: true, .. }), "{seen:?}");
+            assert!(matches!(seen[1], Observation::Ended { complete: true, .. }), "{seen:?}");
             fs::create_dir_all(following.path("cache/results")).unwrap();
             following.put("cache/results/a", &sample("a", "10.0.0.2/24"));
             following.until(&mut seen, |what| attached(what, "a")).await;
@@ -144,8 +146,8 @@ fn a_torn_file_is_reported_and_read_when_it_is_whole() {
     follow(prepare, async |following| {
         let mut seen = following.next().await;
         assert!(seen.iter().any(|what| attached(what, "good")));
-        assert!(seen.iter().any(|what| matches!(what, What::Ended { complete: false, .. })));
-        let told = |what: &What, part: &str| {
+        assert!(seen.iter().any(|what| matches!(what, Observation::Ended { complete: false, .. })));
+        let told = |what: &Observation, part: &str| {
             status(what).is_some_and(|(status, detail)| {
                 status == SourceStatus::Degraded && detail.contains(part)
             })
@@ -218,6 +220,6 @@ fn where_inotify_breaks_it_is_tried_again() {
         let down = status(&seen[0]).expect("how it stands");
         assert!(down.0 == SourceStatus::Down && down.1.contains("open files"), "{down:?}");
         following.until(&mut seen, |what| status(what) == Some((SourceStatus::Active, ""))).await;
-        assert!(seen.iter().any(|what| matches!(what, What::Attachment(_))), "{seen:?}");
+        assert!(seen.iter().any(|what| matches!(what, Observation::Attachment(_))), "{seen:?}");
     });
 }

@@ -62,15 +62,15 @@ impl Following {
         words
     }
 
-    fn word(&self, what: What) -> String {
+    fn word(&self, what: Observation) -> String {
         let root = format!("{}/", self.path("").display());
         let short = |path: &str| path.replace(root.trim_end_matches('/'), "").replacen('/', "", 1);
         match what {
-            What::Began(Scope::Reservations { .. }) => "began".to_owned(),
-            What::Ended { scope: Scope::Reservations { .. }, complete, .. } => {
+            Observation::Began(Scope::Reservations { .. }) => "began".to_owned(),
+            Observation::Ended { scope: Scope::Reservations { .. }, complete, .. } => {
                 if complete { "whole" } else { "cut" }.to_owned()
             }
-            What::Reservation(it) => {
+            Observation::Reservation(it) => {
                 let id = it.container_id.unwrap();
                 assert!(it.since.is_some());
                 assert!(
@@ -78,17 +78,21 @@ impl Following {
                 );
                 format!("{} {id}", short(&it.key))
             }
-            What::ReservationGone { key, .. } => format!("{} gone", short(&key)),
-            What::Source(it) => format!("{:?} {}", it.status, short(&it.detail)).trim().to_owned(),
-            What::SourceGone { name } => format!("no {name}"),
-            What::StoreUnreadable(it) => {
+            Observation::ReservationGone { key, .. } => format!("{} gone", short(&key)),
+            Observation::Source(it) => {
+                format!("{:?} {}", it.status, short(&it.detail)).trim().to_owned()
+            }
+            Observation::SourceGone { name } => format!("no {name}"),
+            Observation::StoreUnreadable(it) => {
                 assert!(it.effect.is_some() || it.path.ends_with("cbr0"), "{it:?}");
                 format!("{} unreadable: {}", short(&it.path), it.reason)
             }
-            What::StoreReadable { path, .. } => format!("{} readable", short(&path)),
-            What::Began(Scope::Ranges { .. }) => "ranges".to_owned(),
-            What::Ended { scope: Scope::Ranges { .. }, complete: true, .. } => "end".to_owned(),
-            What::Range(it) => {
+            Observation::StoreReadable { path, .. } => format!("{} readable", short(&path)),
+            Observation::Began(Scope::Ranges { .. }) => "ranges".to_owned(),
+            Observation::Ended { scope: Scope::Ranges { .. }, complete: true, .. } => {
+                "end".to_owned()
+            }
+            Observation::Range(it) => {
                 let usable: Vec<u64> =
                     it.sets.iter().map(|set| set.iter().map(RangePart::usable).sum()).collect();
                 format!("{} {usable:?}", it.network)
@@ -435,13 +439,16 @@ fn a_busy_store_is_tried_again_for_a_while() {
         let next = follower.turn().unwrap().expect("another try");
         pauses.push(next.since(clock::now()));
         let told = std::iter::from_fn(|| facts.try_recv().ok()).flatten();
-        let told: Vec<_> = told.filter(|it| matches!(it.what, What::StoreUnreadable(_))).collect();
+        let told: Vec<_> =
+            told.filter(|it| matches!(it.what, Observation::StoreUnreadable(_))).collect();
         if !told.is_empty() {
             break told;
         }
         std::thread::sleep(Duration::from_nanos(next.since(clock::now())));
     };
-    assert!(matches!(&told[0].what, What::StoreUnreadable(it) if it.reason.contains("locked")));
+    assert!(
+        matches!(&told[0].what, Observation::StoreUnreadable(it) if it.reason.contains("locked"))
+    );
     // A lock that is let go of is no event.
     assert!(pauses.len() >= 4 && pauses.is_sorted(), "{pauses:?}");
 }
@@ -457,12 +464,12 @@ fn it_runs_by_itself() {
         let mut first = crate::sources::ipam::start(&settings, &emit, &Readings::default());
         first.wait().await;
         let dump = facts.try_recv().expect("a dump before the first word is out");
-        assert!(matches!(dump[0].what, What::Began(_)), "{dump:?}");
+        assert!(matches!(dump[0].what, Observation::Began(_)), "{dump:?}");
         fs::write(dir.path().join("networks/cbr0/10.0.0.3"), "b").unwrap();
         let later = tokio::time::timeout(Duration::from_secs(20), facts.recv()).await;
         let later = later.expect("in time").expect("facts");
         assert!(
-            matches!(&later[0].what, What::Reservation(it) if it.ifname.is_none()),
+            matches!(&later[0].what, Observation::Reservation(it) if it.ifname.is_none()),
             "{later:?}"
         );
     });

@@ -25,9 +25,9 @@ use self::client::Client;
 use self::error::{Ended, KubeletError};
 use super::pods;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Scope, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceStatus};
+use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
-use crate::sources::pause::{Pauses, jittered};
 use crate::sources::socket::{Paused, Way};
 use crate::sources::{Closed, Emit};
 
@@ -185,14 +185,14 @@ impl Follower {
         let began = clock::now();
         let list = within(LIST, self.pace.list, client.list()).await?;
         let mut dropped = list.more;
-        self.tell(began, vec![What::Began(Scope::Pods)]).await?;
+        self.tell(began, vec![Observation::Began(Scope::Pods)]).await?;
         for batch in list.pods.chunks(BATCH) {
             let read = batch.iter().map(|bytes| pods::fact(messages::read(bytes)?));
-            let read: Vec<What> = read.flatten().map(What::Pod).collect();
+            let read: Vec<Observation> = read.flatten().map(Observation::Pod).collect();
             dropped += batch.len() - read.len();
             self.tell(began, read).await?;
         }
-        let ended = What::Ended { scope: Scope::Pods, began, complete: dropped == 0 };
+        let ended = Observation::Ended { scope: Scope::Pods, began, complete: dropped == 0 };
         self.tell(clock::now(), vec![ended]).await?;
         self.heard = true;
         let about = format!("the kubelet's pods, {}, v1alpha1", self.way.path().display());
@@ -205,7 +205,7 @@ impl Follower {
         Ok(())
     }
 
-    async fn tell(&mut self, at: BootNs, all: Vec<What>) -> Result<(), Closed> {
+    async fn tell(&mut self, at: BootNs, all: Vec<Observation>) -> Result<(), Closed> {
         let fact = |what| Fact { at, origin: Origin::Kubernetes, what };
         self.emit.send(all.into_iter().map(fact).collect()).await
     }

@@ -42,7 +42,7 @@ impl Seen {
     async fn status(&mut self, status: SourceStatus) -> String {
         self.0
             .until(&format!("{status:?}"), |what| match what {
-                What::Source(Source { status: told, detail, .. })
+                Observation::Source(Source { status: told, detail, .. })
                     if *told == status && !detail.ends_with("not known yet") =>
                 {
                     Some(detail.clone())
@@ -54,17 +54,19 @@ impl Seen {
 
     /// The next whole list: its pods, and whether it was complete.
     async fn list(&mut self) -> (Vec<Pod>, bool) {
-        self.0.until("a list", |what| matches!(what, What::Began(Scope::Pods)).then_some(())).await;
+        self.0
+            .until("a list", |what| matches!(what, Observation::Began(Scope::Pods)).then_some(()))
+            .await;
         let from = self.0.all.len();
         let complete = self
             .0
             .until("the end of a list", |what| match what {
-                What::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
+                Observation::Ended { scope: Scope::Pods, complete, .. } => Some(*complete),
                 _ => None,
             })
             .await;
         let pods = self.0.all[from..].iter().filter_map(|fact| match &fact.what {
-            What::Pod(pod) => Some(pod.clone()),
+            Observation::Pod(pod) => Some(pod.clone()),
             _ => None,
         });
         (pods.collect(), complete)
@@ -130,7 +132,7 @@ async fn one_that_has_just_started_is_not_taken_for_one_without_pods() {
     let mut seen = watch(&path, pace());
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("has just started"), "{text}");
-    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, Observation::Ended { .. })));
     kubelet.state().refuses = None;
     assert_eq!(seen.names().await, ["api-1"]);
     seen.status(SourceStatus::Active).await;
@@ -145,7 +147,7 @@ async fn one_that_hangs_is_down_and_its_list_has_no_end() {
     let mut seen = watch(&path, Pace { list: Duration::from_millis(200), ..pace() });
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("no answer to ListPods within"), "{text}");
-    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, Observation::Ended { .. })));
     kubelet.state().hangs = false;
     assert_eq!(seen.names().await, ["api-1"]);
 }
@@ -192,7 +194,7 @@ async fn one_that_is_there_is_missed_from_the_start() {
     let _running = kubelet.serve(&path);
     let mut seen = watch(&path, pace());
     let first = seen.0.until("a word", |what| match what {
-        What::Source(source) => Some((source.status, source.detail.clone())),
+        Observation::Source(source) => Some((source.status, source.detail.clone())),
         _ => None,
     });
     let first = first.await;
@@ -235,7 +237,7 @@ async fn a_list_that_is_too_large_or_too_long_sweeps_nothing() {
     let mut seen = watch(&path, pace());
     let text = seen.status(SourceStatus::Down).await;
     assert!(text.contains("more than 32 MiB"), "{text}");
-    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, What::Ended { .. })));
+    assert!(!seen.0.all.iter().any(|fact| matches!(fact.what, Observation::Ended { .. })));
     let many = (0..5000).map(|n| pod(n).encode_to_vec().into());
     kubelet.state().pods = many.collect();
     let (pods, complete) = seen.list().await;

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fact::Door;
-use crate::fact::{NetnsRef, What};
+use crate::fact::{NetnsRef, Observation};
 use crate::sources::netlink::testing::{in_new_netns, root, run};
-use crate::sources::netlink::{AdoptError, Requests, door};
+use crate::sources::netlink::{AdoptError, Requests, netns_open};
 
 /// `struct inet_diag_msg` of a connection from port 40000 to port 80.
 fn message(family: i32, state: u8, timer: u8, inode: u32) -> Vec<u8> {
@@ -97,7 +97,7 @@ impl Closing {
         // FIN_WAIT2, remembered as TIME_WAIT; the far end, in CLOSE_WAIT, has a process.
         drop(TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap());
         far.push(listeners[0].accept().unwrap().0);
-        let netns = File::from(door::own().unwrap());
+        let netns = File::from(netns_open::own().unwrap());
         Self { netns, kept: (listeners, far), orphans }
     }
 
@@ -150,7 +150,7 @@ fn orphans_that_alone_hold_a_netns_are_found_by_its_handle() {
     let mut requests = Requests::new().unwrap();
     let facts = requests.adopt(closing.names(), &closing.by_fd(), true).unwrap();
     let names = facts.iter().find_map(|fact| match fact.what {
-        What::Netns { netns } => Some(netns),
+        Observation::Netns { netns } => Some(netns),
         _ => None,
     });
     if requests.orphans(names.unwrap(), &[Door::Handle]).is_err() {

@@ -12,12 +12,12 @@ struct Heard {
     host: NetnsRef,
     facts: mpsc::Receiver<Vec<Fact>>,
     lost: mpsc::Receiver<Lost>,
-    seen: Vec<What>,
+    seen: Vec<Observation>,
 }
 
 impl Heard {
     /// Reads until a fact is as wanted, and returns it.
-    async fn until(&mut self, wanted: impl Fn(&What) -> bool) -> What {
+    async fn until(&mut self, wanted: impl Fn(&Observation) -> bool) -> Observation {
         let mut from = 0;
         loop {
             if let Some(found) = self.seen[from..].iter().find(|what| wanted(what)) {
@@ -35,16 +35,16 @@ impl Heard {
         let lost = tokio::time::timeout(Duration::from_secs(20), self.lost.recv()).await;
         let lost = lost.expect("an overrun");
         let told = self
-            .until(|what| matches!(what, What::Source(source) if !source.detail.is_empty()))
+            .until(|what| matches!(what, Observation::Source(source) if !source.detail.is_empty()))
             .await;
-        let What::Source(source) = told else { unreachable!() };
+        let Observation::Source(source) = told else { unreachable!() };
         (lost, source)
     }
 
     /// Every nsid that was told as given so far.
     fn given(&self) -> Vec<NetnsRef> {
-        let netns = |what: &What| match what {
-            What::Netns { netns } => Some(*netns),
+        let netns = |what: &Observation| match what {
+            Observation::Netns { netns } => Some(*netns),
             _ => None,
         };
         self.seen.iter().filter_map(netns).collect()
@@ -75,8 +75,8 @@ fn listening(
     });
 }
 
-fn holds(what: &What, ip: &str) -> bool {
-    matches!(what, What::Address { address, .. } if address.key.local.to_string() == ip)
+fn holds(what: &Observation, ip: &str) -> bool {
+    matches!(what, Observation::Address { address, .. } if address.key.local.to_string() == ip)
 }
 
 #[test]
@@ -87,15 +87,18 @@ fn hears_another_netns_from_birth_to_death() {
             let netns = Netns::new();
             netns.veth("ipwt-c"); // gives it an nsid
             netns.ip("addr add 192.0.2.7/24 dev eth0");
-            let given = heard.until(|what| matches!(what, What::Netns { .. })).await;
-            let What::Netns { netns: name } = given else { unreachable!() };
+            let given = heard.until(|what| matches!(what, Observation::Netns { .. })).await;
+            let Observation::Netns { netns: name } = given else { unreachable!() };
             assert_eq!(name, NetnsRef::nsid(name.nsid.unwrap()));
             let held = heard.until(|what| holds(what, "192.0.2.7")).await;
-            assert!(matches!(held, What::Address { netns, .. } if netns == name), "{held:?}");
+            assert!(
+                matches!(held, Observation::Address { netns, .. } if netns == name),
+                "{held:?}"
+            );
             let host = heard.host;
             heard
                 .until(|what| {
-                    matches!(what, What::Link { netns, link } if *netns == host && link.name == "ipwt-c")
+                    matches!(what, Observation::Link { netns, link } if *netns == host && link.name == "ipwt-c")
                 })
                 .await;
 
@@ -103,16 +106,20 @@ fn hears_another_netns_from_birth_to_death() {
             netns.ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0");
             heard
                 .until(|what| {
-                    matches!(what, What::Neighbour { netns, neighbour }
+                    matches!(what, Observation::Neighbour { netns, neighbour }
                         if *netns == name && neighbour.ip.to_string() == "192.0.2.9")
                 })
                 .await;
             netns.ip("addr del 192.0.2.7/24 dev eth0");
             heard
-                .until(|what| matches!(what, What::AddressGone { netns, .. } if *netns == name))
+                .until(
+                    |what| matches!(what, Observation::AddressGone { netns, .. } if *netns == name),
+                )
                 .await;
             drop(netns);
-            heard.until(|what| matches!(what, What::NetnsDying { netns } if *netns == name)).await;
+            heard
+                .until(|what| matches!(what, Observation::NetnsDying { netns } if *netns == name))
+                .await;
             assert_eq!(heard.given(), [name]);
         },
     );
@@ -123,7 +130,9 @@ fn what_happened_before_the_first_reading_is_not_lost() {
     listening(
         |_| ip("link add v0 type veth peer name v1"),
         async |heard| {
-            heard.until(|what| matches!(what, What::Link { link, .. } if link.name == "v0")).await;
+            heard
+                .until(|what| matches!(what, Observation::Link { link, .. } if link.name == "v0"))
+                .await;
         },
     );
 }
@@ -138,10 +147,12 @@ fn a_port_that_leaves_its_bridge_is_not_gone() {
             ip("link set v0 master br0");
             ip("link set v0 nomaster");
             ip("link del v0");
-            heard.until(|what| matches!(what, What::LinkGone { .. })).await;
-            let v0 = |what: &What| match what {
-                What::Link { link, .. } if link.name == "v0" => Some(Some(link.master.is_some())),
-                What::LinkGone { .. } => Some(None),
+            heard.until(|what| matches!(what, Observation::LinkGone { .. })).await;
+            let v0 = |what: &Observation| match what {
+                Observation::Link { link, .. } if link.name == "v0" => {
+                    Some(Some(link.master.is_some()))
+                }
+                Observation::LinkGone { .. } => Some(None),
                 _ => None,
             };
             let life: Vec<_> = heard.seen.iter().filter_map(v0).collect();
@@ -168,7 +179,7 @@ fn numbers_that_other_netns_give_are_not_ours() {
             netns.ip("addr add 192.0.2.8/24 dev eth0");
             heard.until(|what| holds(what, "192.0.2.8")).await;
             assert_eq!(heard.given().len(), 1, "{:?}", heard.given());
-            let dying = |what: &&What| matches!(what, What::NetnsDying { .. });
+            let dying = |what: &&Observation| matches!(what, Observation::NetnsDying { .. });
             assert_eq!(heard.seen.iter().find(dying), None);
         },
     );
@@ -185,7 +196,8 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
             let mut requests = Requests::new().unwrap();
             let door = [Door::Task { pid: netns.pid(), tid: netns.pid() }];
             let facts = requests.adopt(NetnsRef::default(), &door, false).unwrap();
-            let Some(What::Netns { netns: name }) = facts.first().map(|fact| &fact.what) else {
+            let Some(Observation::Netns { netns: name }) = facts.first().map(|fact| &fact.what)
+            else {
                 panic!("{facts:?}")
             };
             requests.dump(*name).unwrap();
@@ -193,7 +205,10 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
 
             let held = heard.until(|what| holds(what, "192.0.2.1")).await;
             let host = heard.host;
-            assert!(matches!(held, What::Address { netns, .. } if netns == host), "{held:?}");
+            assert!(
+                matches!(held, Observation::Address { netns, .. } if netns == host),
+                "{held:?}"
+            );
             let numbered = heard.given().into_iter().find(|netns| netns.cookie == host.cookie);
             assert!(numbered.is_some_and(|netns| netns.nsid.is_some()), "{:?}", heard.given());
         },
@@ -215,7 +230,7 @@ fn an_overrun_is_told_after_what_was_still_queued() {
             assert_eq!(lost, Some(Lost::Links));
             assert_eq!((&*source.name, source.status), ("netlink", SourceStatus::Active));
             assert!(source.detail.starts_with("overrun 1 times"), "{}", source.detail);
-            assert!(heard.seen.iter().any(|what| matches!(what, What::Link { .. })));
+            assert!(heard.seen.iter().any(|what| matches!(what, Observation::Link { .. })));
         },
     );
 }
@@ -230,7 +245,7 @@ fn new_sockets_go_on_counting_where_the_old_ones_were() {
         (listener.links.overruns, listener.links.dropped) = (2, 3);
         for _ in 0..2 {
             listener.reopen().unwrap();
-            let What::Source(source) = listener.links.state(&listener.counters).what else {
+            let Observation::Source(source) = listener.links.state(&listener.counters).what else {
                 unreachable!()
             };
             let text = "overrun 2 times since the start (3 messages), each time read again";

@@ -10,7 +10,7 @@ use netlink_packet_route::AddressFamily;
 use netlink_packet_route::link::{LinkFlags, LinkHeader};
 
 use super::{attributes, fixed, index, ip, mac, nested, number, text};
-use crate::fact::{Link, LinkDetail, NetnsRef, Parent, Vlans, What};
+use crate::fact::{Link, LinkDetail, NetnsRef, Observation, Parent, Vlans};
 
 const HEADER: usize = 16; // struct ifinfomsg
 pub(super) const IFLA_PARENT_DEV_NAME: u16 = 56;
@@ -22,13 +22,13 @@ const MAX_VLANS: usize = 4094;
 pub(super) fn tell(
     payload: &[u8],
     netns: NetnsRef,
-    put: &mut impl FnMut(What),
+    put: &mut impl FnMut(Observation),
 ) -> Result<(), DecodeError> {
     let header = LinkHeader::parse(payload)?;
     match header.interface_family {
         AddressFamily::Unspec => {
             if let Some(link) = link(&header, payload)? {
-                put(What::Link { netns, link });
+                put(Observation::Link { netns, link });
             }
         }
         // Sent too when a port's bridge settings change (`br_ifinfo_notify`, br_netlink.c).
@@ -41,14 +41,14 @@ pub(super) fn tell(
 pub(super) fn tell_gone(
     payload: &[u8],
     netns: NetnsRef,
-    put: &mut impl FnMut(What),
+    put: &mut impl FnMut(Observation),
 ) -> Result<(), DecodeError> {
     let header = LinkHeader::parse(payload)?;
     let ifindex = header.index;
     match header.interface_family {
-        AddressFamily::Unspec => put(What::LinkGone { netns, ifindex }),
+        AddressFamily::Unspec => put(Observation::LinkGone { netns, ifindex }),
         // The port left its bridge (`br_del_if`): the device lives on.
-        AddressFamily::Bridge => put(What::Vlans { netns, ifindex, vlans: Vec::new() }),
+        AddressFamily::Bridge => put(Observation::Vlans { netns, ifindex, vlans: Vec::new() }),
         _ => {}
     }
     Ok(())
@@ -167,7 +167,7 @@ fn port(
     header: &LinkHeader,
     payload: &[u8],
     netns: NetnsRef,
-    put: &mut impl FnMut(What),
+    put: &mut impl FnMut(Observation),
 ) -> Result<(), DecodeError> {
     let ifindex = header.index;
     let (mut of_bridge, mut spec) = (false, None);
@@ -178,14 +178,14 @@ fn port(
             libc::IFLA_AF_SPEC => spec = Some(vlans(attribute.value())),
             libc::IFLA_PROTINFO => {
                 if let Some(isolated) = isolated(attribute.value()) {
-                    put(What::Port { netns, ifindex, isolated });
+                    put(Observation::Port { netns, ifindex, isolated });
                 }
             }
             _ => {}
         }
     }
     if let Some(vlans) = spec.unwrap_or_else(|| of_bridge.then(Vec::new)) {
-        put(What::Vlans { netns, ifindex, vlans });
+        put(Observation::Vlans { netns, ifindex, vlans });
     }
     Ok(())
 }

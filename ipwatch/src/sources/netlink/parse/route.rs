@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use netlink_packet_core::DecodeError;
 
 use super::{attributes, fixed, index, ip, nested, number};
-use crate::fact::{Hop, NetnsRef, Route, RouteKey, What};
+use crate::fact::{Hop, NetnsRef, Observation, Route, RouteKey};
 
 const HEADER: usize = 12; // struct rtmsg
 const RTN_UNICAST: u8 = 1;
@@ -17,17 +17,17 @@ pub(super) fn what(
     kind: u16,
     payload: &[u8],
     netns: NetnsRef,
-) -> Result<Option<What>, DecodeError> {
+) -> Result<Option<Observation>, DecodeError> {
     let gone = kind == libc::RTM_DELROUTE;
     let Some(Told { route, unicast }) = route(payload, gone)? else { return Ok(None) };
     let Route { key, hops } = route;
     Ok(match (unicast, gone) {
-        (true, true) => Some(What::RouteGone { netns, key, hops }),
+        (true, true) => Some(Observation::RouteGone { netns, key, hops }),
         // Its next hops are an object's, which is not told of here (`RTA_NH_ID` alone).
         (true, false) if hops.is_empty() => None,
-        (true, false) => Some(What::Route { netns, route: Route { key, hops } }),
+        (true, false) => Some(Observation::Route { netns, route: Route { key, hops } }),
         // A black hole may have taken the place of a route.
-        (false, false) => Some(What::RouteGone { netns, key, hops: Vec::new() }),
+        (false, false) => Some(Observation::RouteGone { netns, key, hops: Vec::new() }),
         (false, true) => None,
     })
 }

@@ -16,14 +16,14 @@ fn ifinfo(family: u8) -> Vec<u8> {
 }
 
 /// All that a message says.
-fn all(kind: u16, payload: &[u8]) -> Result<Vec<What>, DecodeError> {
+fn all(kind: u16, payload: &[u8]) -> Result<Vec<Observation>, DecodeError> {
     let mut told = Vec::new();
     tell(kind, payload, NETNS, &mut |what| told.push(what))?;
     Ok(told)
 }
 
 /// The one thing that it says, if anything.
-fn what(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<What>, DecodeError> {
+fn what(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<Observation>, DecodeError> {
     assert_eq!(netns, NETNS);
     let mut told = all(kind, payload)?;
     assert!(told.len() < 2, "{told:?}");
@@ -55,7 +55,8 @@ fn a_link_with_a_name_that_is_no_text_is_still_a_link() {
     let broken = (libc::IFLA_MTU, &b"\x01"[..]);
     let mac = (libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9][..]);
     let message = with(ifinfo(0), &[broken, name, mac]);
-    let Ok(Some(What::Link { netns, link })) = what(libc::RTM_NEWLINK, &message, NETNS) else {
+    let Ok(Some(Observation::Link { netns, link })) = what(libc::RTM_NEWLINK, &message, NETNS)
+    else {
         panic!("no link")
     };
     assert_eq!((netns, link.ifindex, link.up), (NETNS, 7, true));
@@ -71,7 +72,7 @@ fn the_hardware_behind_a_link_is_known_by_bus_and_address() {
     let parent = |attributes: &[(u16, &[u8])]| {
         let message = with(ifinfo(0), attributes);
         match what(libc::RTM_NEWLINK, &message, NETNS) {
-            Ok(Some(What::Link { link, .. })) => link.parent,
+            Ok(Some(Observation::Link { link, .. })) => link.parent,
             other => panic!("{other:?}"),
         }
     };
@@ -90,9 +91,9 @@ fn what_borrows_a_link_message_is_no_link() {
         assert_eq!(what(libc::RTM_NEWLINK, message, NETNS).unwrap(), None);
     }
     let left = what(libc::RTM_DELLINK, &bridge, NETNS).unwrap();
-    assert_eq!(left, Some(What::Vlans { netns: NETNS, ifindex: 7, vlans: Vec::new() }));
+    assert_eq!(left, Some(Observation::Vlans { netns: NETNS, ifindex: 7, vlans: Vec::new() }));
     let gone = what(libc::RTM_DELLINK, &ifinfo(0), NETNS).unwrap();
-    assert_eq!(gone, Some(What::LinkGone { netns: NETNS, ifindex: 7 }));
+    assert_eq!(gone, Some(Observation::LinkGone { netns: NETNS, ifindex: 7 }));
     assert!(what(libc::RTM_NEWLINK, &ifinfo(0), NETNS).is_err(), "a link without a name");
 }
 
@@ -104,7 +105,8 @@ fn the_address_held_is_the_local_one() {
     let near = (libc::IFA_LOCAL, &[192, 0, 2, 7][..]);
     let flags = 0x8_0080_u32.to_ne_bytes();
     let message = with(header.clone(), &[far, near, (IFA_FLAGS, &flags)]);
-    let Ok(Some(What::Address { address, .. })) = what(libc::RTM_NEWADDR, &message, NETNS) else {
+    let Ok(Some(Observation::Address { address, .. })) = what(libc::RTM_NEWADDR, &message, NETNS)
+    else {
         panic!("no address")
     };
     assert_eq!(address.key.local.to_string(), "192.0.2.7");
@@ -112,7 +114,8 @@ fn the_address_held_is_the_local_one() {
     assert_eq!((address.flags, address.scope), (Some(0x8_0080), Some(0)));
 
     let same = with(header.clone(), &[(libc::IFA_ADDRESS, &[192, 0, 2, 7]), near]);
-    let Ok(Some(What::AddressGone { key, .. })) = what(libc::RTM_DELADDR, &same, NETNS) else {
+    let Ok(Some(Observation::AddressGone { key, .. })) = what(libc::RTM_DELADDR, &same, NETNS)
+    else {
         panic!("no address")
     };
     assert_eq!(key.peer, None);
@@ -129,7 +132,9 @@ fn neighbours_of_other_families_and_of_multicast_are_passed_over() {
     };
     let at = |family, ip: &[u8]| with(header(family), &[(libc::NDA_DST, ip)]);
     let failed = what(libc::RTM_NEWNEIGH, &at(libc::AF_INET, &[192, 0, 2, 9]), NETNS).unwrap();
-    assert!(matches!(failed, Some(What::Neighbour { neighbour, .. }) if neighbour.state == 0x20));
+    assert!(
+        matches!(failed, Some(Observation::Neighbour { neighbour, .. }) if neighbour.state == 0x20)
+    );
     let multicast = at(libc::AF_INET, &[224, 0, 0, 1]);
     assert_eq!(what(libc::RTM_NEWNEIGH, &multicast, NETNS).unwrap(), None);
     assert_eq!(what(libc::RTM_NEWNEIGH, &header(libc::AF_BRIDGE), NETNS).unwrap(), None);

@@ -15,7 +15,7 @@ fn door(netns: &Netns) -> Vec<Door> {
 
 fn names(facts: &[Fact]) -> NetnsRef {
     let name = facts.iter().find_map(|fact| match fact.what {
-        What::Netns { netns } => Some(netns),
+        Observation::Netns { netns } => Some(netns),
         _ => None,
     });
     name.expect("a Netns fact")
@@ -23,14 +23,14 @@ fn names(facts: &[Fact]) -> NetnsRef {
 
 fn link(facts: &[Fact], name: &str) -> Option<Link> {
     facts.iter().find_map(|fact| match &fact.what {
-        What::Link { link, .. } if link.name == name => Some(link.clone()),
+        Observation::Link { link, .. } if link.name == name => Some(link.clone()),
         _ => None,
     })
 }
 
 fn ips(facts: &[Fact]) -> BTreeSet<IpAddr> {
     let ip = |fact: &Fact| match &fact.what {
-        What::Address { address, .. } => Some(address.key.local),
+        Observation::Address { address, .. } => Some(address.key.local),
         _ => None,
     };
     facts.iter().filter_map(ip).collect()
@@ -38,14 +38,14 @@ fn ips(facts: &[Fact]) -> BTreeSet<IpAddr> {
 
 fn ended(facts: &[Fact]) -> Vec<(Scope, bool)> {
     let end = |fact: &Fact| match &fact.what {
-        What::Ended { scope, complete, .. } => Some((scope.clone(), *complete)),
+        Observation::Ended { scope, complete, .. } => Some((scope.clone(), *complete)),
         _ => None,
     };
     facts.iter().filter_map(end).collect()
 }
 
 fn own_inode() -> u64 {
-    rustix::fs::fstat(door::own().unwrap()).unwrap().st_ino
+    rustix::fs::fstat(netns_open::own().unwrap()).unwrap().st_ino
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn adopts_a_netns_with_all_its_names_and_all_that_is_in_it() {
     assert!(eth0.peer_nsid.is_some());
     assert!(ips(&facts).contains(&"192.0.2.7".parse().unwrap()));
     assert!(!ips(&facts).contains(&"198.51.100.1".parse().unwrap()), "a peer is not held here");
-    assert!(facts.iter().any(|fact| matches!(&fact.what, What::Neighbour { neighbour, .. }
+    assert!(facts.iter().any(|fact| matches!(&fact.what, Observation::Neighbour { neighbour, .. }
         if neighbour.ip.to_string() == "192.0.2.9" && neighbour.state == 0x80)));
     let scopes = [
         Scope::Links { netns: found },
@@ -131,7 +131,7 @@ fn the_host_is_dumped_under_its_own_name() {
     assert!(link(&facts, "lo").is_some_and(|lo| lo.loopback && lo.peer.is_none()));
     // A device with hardware behind it, where this machine has one: sysfs says the same.
     for fact in &facts {
-        let What::Link { link, .. } = &fact.what else { continue };
+        let Observation::Link { link, .. } = &fact.what else { continue };
         let driver = std::fs::read_link(format!("/sys/class/net/{}/device/driver", link.name)).ok();
         let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         assert_eq!(link.parent.as_ref().and_then(|parent| parent.driver.clone()), driver);
@@ -202,7 +202,7 @@ fn every_kind_of_door_opens() {
     File::create(&path).unwrap();
     // Held by an fd, a socket and a mount of this process, and by no task.
     let (fd, socket) = in_new_netns(|| {
-        (File::from(door::own().unwrap()), std::net::UdpSocket::bind("0.0.0.0:0").unwrap())
+        (File::from(netns_open::own().unwrap()), std::net::UdpSocket::bind("0.0.0.0:0").unwrap())
     });
     let pid = std::process::id();
     let number = |fd: &dyn std::os::fd::AsRawFd| fd.as_raw_fd().cast_unsigned();

@@ -100,7 +100,10 @@ fn a_cgroup_is_told_of_the_very_process_asked_for() {
     let made = Made { cgroup: "0::/kubepods/podU/ID\n", ..Made::default() };
     tree.task(&made);
     let told = tree.proc().cgroup(made.key()).unwrap().unwrap().what;
-    assert_eq!(told, What::Cgroup { task: made.key(), path: "/kubepods/podU/ID".to_owned() });
+    assert_eq!(
+        told,
+        Observation::Cgroup { task: made.key(), path: "/kubepods/podU/ID".to_owned() }
+    );
     let reused = TaskKey { start: 1, ..made.key() };
     assert_eq!(tree.proc().cgroup(reused).unwrap(), None);
     let gone = TaskKey { pid: 41, tid: 41, ..made.key() };

@@ -26,7 +26,7 @@ fn thread(tree: &Tree, pid: u32, comm: &'static str, flags: u32, state: char, st
 
 fn worker(proc: &Proc) -> Option<Cleanup> {
     match proc.cleanup_worker().unwrap().what {
-        What::Cleanup { worker } => worker,
+        Observation::Cleanup { worker } => worker,
         other => panic!("{other:?}"),
     }
 }

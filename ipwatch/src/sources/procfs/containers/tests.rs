@@ -20,10 +20,10 @@ fn process(tree: &Tree, pid: u32, mount_ns: u32, mounts: &str) {
 fn found(tree: &Tree, ids: &[String]) -> (Vec<ContainerMount>, bool) {
     let facts = tree.proc().container_mounts(ids).unwrap();
     let (ended, mounts) = facts.split_last().unwrap();
-    let What::ContainerMountsSearched { ids: of, complete } = &ended.what else { panic!() };
+    let Observation::ContainerMountsSearched { ids: of, complete } = &ended.what else { panic!() };
     assert_eq!(of, ids);
     let mount = |fact: &Fact| match &fact.what {
-        What::ContainerMount(mount) => mount.clone(),
+        Observation::ContainerMount(mount) => mount.clone(),
         other => panic!("{other:?}"),
     };
     (mounts.iter().map(mount).collect(), *complete)

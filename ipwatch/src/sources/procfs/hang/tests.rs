@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::super::testing::{Made, Tree};
 use super::*;
-use crate::fact::{Process, TaskKey, What};
+use crate::fact::{Observation, Process, TaskKey};
 use crate::sources::netlink::testing::{root, run};
 
 const FUSE_STACK: &str = "[<0>] request_wait_answer+0x1/0x2\n[<0>] fuse_flush+0x1/0x2 [fuse]\n";
@@ -23,7 +23,7 @@ fn look(tree: &Tree, task: TaskKey) -> Look {
 
 fn look_with(proc: &Proc, task: TaskKey) -> Look {
     match proc.look(task).unwrap().what {
-        What::Look { look, .. } => *look,
+        Observation::Look { look, .. } => *look,
         other => panic!("{other:?}"),
     }
 }

@@ -9,11 +9,11 @@ use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
 /// The holders of one netns, and whether the search was complete.
 fn held_by(facts: &[Fact], wanted: NetnsRef) -> (Vec<Holder>, bool) {
     let holder = |fact: &Fact| match &fact.what {
-        What::Holder { netns, holder } if *netns == wanted => Some(holder.clone()),
+        Observation::Holder { netns, holder } if *netns == wanted => Some(holder.clone()),
         _ => None,
     };
     let complete = facts.iter().any(
-        |fact| matches!(fact.what, What::HoldersSearched { netns, complete: true } if netns == wanted),
+        |fact| matches!(fact.what, Observation::HoldersSearched { netns, complete: true } if netns == wanted),
     );
     (facts.iter().filter_map(holder).collect(), complete)
 }
@@ -144,15 +144,15 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
     // Whose mount namespace it is, for people to know.
     assert!(comm.is_some() && cgroup.is_some(), "{found:?}");
     let own = own.unwrap();
-    assert!(
-        !own.iter().any(
-            |fact| matches!(&fact.what, What::Holder { holder: Holder::Mount { path, .. }, .. }
+    assert!(!own.iter().any(
+        |fact| matches!(&fact.what, Observation::Holder { holder: Holder::Mount { path, .. }, .. }
         if *path == held)
-        )
-    );
-    let What::Began(Scope::Mounts { mount_ns }) = own.first().unwrap().what else { panic!() };
+    ));
+    let Observation::Began(Scope::Mounts { mount_ns }) = own.first().unwrap().what else {
+        panic!()
+    };
     let ended = &own.last().unwrap().what;
-    assert!(matches!(ended, What::Ended { scope, complete: true, .. }
+    assert!(matches!(ended, Observation::Ended { scope, complete: true, .. }
         if *scope == Scope::Mounts { mount_ns }));
 }
 

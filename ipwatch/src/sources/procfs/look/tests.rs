@@ -6,7 +6,7 @@ use crate::sources::netlink::testing::root;
 
 fn looked(proc: &Proc, task: TaskKey) -> Look {
     match proc.look(task).unwrap().what {
-        What::Look { task: of, look } if of == task => *look,
+        Observation::Look { task: of, look } if of == task => *look,
         other => panic!("{other:?}"),
     }
 }

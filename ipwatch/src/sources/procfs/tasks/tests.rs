@@ -9,13 +9,13 @@ const OTHER: u32 = 4_026_532_300;
 fn snapshot(tree: &Tree) -> (Vec<Task>, bool) {
     let facts = tree.proc().tasks(NetnsRef::inode(HOST)).unwrap();
     let (first, last) = (facts.first().unwrap(), facts.last().unwrap());
-    assert_eq!(first.what, What::Began(Scope::Tasks));
-    let What::Ended { scope: Scope::Tasks, began, complete } = last.what else {
+    assert_eq!(first.what, Observation::Began(Scope::Tasks));
+    let Observation::Ended { scope: Scope::Tasks, began, complete } = last.what else {
         panic!("{last:?}")
     };
     assert_eq!(began, first.at);
     let task = |fact: &Fact| match &fact.what {
-        What::Task(task) => Some(task.clone()),
+        Observation::Task(task) => Some(task.clone()),
         _ => None,
     };
     let mut tasks: Vec<_> = facts.iter().filter_map(task).collect();
@@ -92,7 +92,7 @@ fn what_cannot_be_read_makes_the_snapshot_incomplete() {
 fn the_source_says_whether_it_can_see() {
     let tree = Tree::new();
     let status = |tree: &Tree| match tree.proc().state().what {
-        What::Source(source) => (source.name, source.status),
+        Observation::Source(source) => (source.name, source.status),
         other => panic!("{other:?}"),
     };
     assert_eq!(status(&tree), ("procfs".to_owned(), SourceStatus::Down));

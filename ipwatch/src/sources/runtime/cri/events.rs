@@ -5,7 +5,7 @@ use prost::Message;
 use tonic::Streaming;
 
 use super::super::error::RuntimeError;
-use super::super::tell;
+use super::super::reporter;
 use super::super::watch::{Event, Events};
 use super::messages::{All, ContainerDelete, ContainerEvent, Envelope, SubscribeRequest, TaskExit};
 use super::{Client, refusal};
@@ -65,7 +65,7 @@ async fn forward<A>(
 }
 
 fn of_cri(event: &ContainerEvent) -> Option<Event> {
-    Some(match tell::id(&event.container_id) {
+    Some(match reporter::id(&event.container_id) {
         Some(id) if event.kind == DELETED => Event::Removed(id),
         _ => Event::Changed,
     })
@@ -81,7 +81,7 @@ fn of_containerd(envelope: &Envelope) -> Option<Event> {
     }
     if envelope.topic == CONTAINER_DELETE {
         let deleted = ContainerDelete::decode(value).ok()?;
-        return Some(tell::id(&deleted.id).map_or(Event::Changed, Event::Removed));
+        return Some(reporter::id(&deleted.id).map_or(Event::Changed, Event::Removed));
     }
     Some(Event::Changed)
 }

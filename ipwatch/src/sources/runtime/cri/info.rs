@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 
-use super::super::tell;
+use super::super::reporter;
 
 /// Namespaces that are looked at. There are eight kinds.
 const MOST: usize = 32;
@@ -25,7 +25,7 @@ pub(super) fn read(json: &[u8]) -> Info {
     let network = spec.namespaces.unwrap_or_default().0;
     Info {
         pid: verbose.pid.filter(|pid| *pid > 0).and_then(|pid| u32::try_from(pid).ok()),
-        netns_path: network.and_then(|path| tell::path(&path)),
+        netns_path: network.and_then(|path| reporter::path(&path)),
     }
 }
 

@@ -12,7 +12,7 @@ use prost::bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{DecodeContext, WireType, message as codec, skip_field};
 use prost::{DecodeError, Message};
 
-use super::super::tell::MOST;
+use super::super::reporter::MOST;
 
 macro_rules! message {
     ($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $key:ident: $kind:ty,)* }) => {

@@ -25,7 +25,7 @@ use self::messages::{
 };
 use super::error::RuntimeError;
 use super::known::Details;
-use super::tell::{self, Found};
+use super::reporter::{self, Found};
 use crate::fact::{self, Life};
 use crate::sources::errors::cut;
 use crate::sources::grpc::{self, Refusal};
@@ -66,8 +66,8 @@ impl Client {
                 Self { channel: channel.clone(), api, name: String::new(), version: String::new() };
             match client.call::<_, VersionResponse>("Version", All {}, SMALL_LIMIT).await {
                 Ok(version) => {
-                    client.name = tell::name(&version.runtime_name);
-                    client.version = cut(&tell::name(&version.runtime_version));
+                    client.name = reporter::name(&version.runtime_name);
+                    client.version = cut(&reporter::name(&version.runtime_version));
                     return Ok(client);
                 }
                 Err(RuntimeError::NoCri) => {}
@@ -122,7 +122,7 @@ impl Client {
         Ok(Details {
             pid: info.pid,
             netns_path: info.netns_path,
-            ips: tell::ips(ips),
+            ips: reporter::ips(ips),
             host_network: options.map(|options| options.network == NODE),
             life: Some(sandbox_life(status.state)),
         })
@@ -194,8 +194,8 @@ fn sandbox(runtime: &str, item: &PodSandbox) -> Option<fact::Sandbox> {
     let (life, word) = sandbox_life(item.state);
     Some(fact::Sandbox {
         runtime: runtime.to_owned(),
-        id: tell::id(&item.id)?,
-        pod: tell::pod(&metadata.namespace, &metadata.name, &metadata.uid),
+        id: reporter::id(&item.id)?,
+        pod: reporter::pod(&metadata.namespace, &metadata.name, &metadata.uid),
         attempt: Some(metadata.attempt),
         name: None,
         life,
@@ -216,9 +216,9 @@ fn container(runtime: &str, item: &Container) -> Option<fact::Container> {
     let (life, word) = container_life(item.state);
     Some(fact::Container {
         runtime: runtime.to_owned(),
-        id: tell::id(&item.id)?,
-        sandbox: tell::id(&item.pod_sandbox_id),
-        name: item.metadata.as_ref().and_then(|metadata| tell::named(&metadata.name)),
+        id: reporter::id(&item.id)?,
+        sandbox: reporter::id(&item.pod_sandbox_id),
+        name: item.metadata.as_ref().and_then(|metadata| reporter::named(&metadata.name)),
         life,
         word: word.to_owned(),
     })

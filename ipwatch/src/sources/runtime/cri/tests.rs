@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::messages::*;
 use super::*;
-use crate::sources::runtime::tell::MOST;
+use crate::sources::runtime::reporter::MOST;
 
 /// `ListPodSandboxResponse` with labels and annotations, as protoc encodes it.
 fn wire() -> Vec<u8> {

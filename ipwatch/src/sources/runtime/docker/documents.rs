@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::super::error::RuntimeError;
-use super::super::tell::MOST;
+use super::super::reporter::MOST;
 
 /// Reads a document. An error says where it is wrong, but never what stands there.
 pub(super) fn read<T: DeserializeOwned>(

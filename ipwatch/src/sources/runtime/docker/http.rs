@@ -7,7 +7,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
 use super::super::error::RuntimeError;
-use crate::sources::answer;
+use crate::sources::body;
 use crate::sources::errors::{Unconnected, cut};
 use crate::sources::socket::Way;
 
@@ -78,6 +78,6 @@ impl Answer {
             what: self.what,
             why: cut(&error.to_string()),
         };
-        answer::part(self.response.body_mut()).await.map_err(broken)
+        body::part(self.response.body_mut()).await.map_err(broken)
     }
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use self::documents::{Capped, Inspected, Listed, Version};
 use super::error::RuntimeError;
 use super::known::Details;
-use super::tell::{self, Found};
+use super::reporter::{self, Found};
 use super::watch::{Event, Events};
 use crate::fact::{Container, Life, PodName, Sandbox};
 use crate::sources::errors::cut;
@@ -93,8 +93,8 @@ impl Client {
         let status = state.and_then(|state| state.status);
         Ok(Details {
             pid: pid.and_then(|pid| u32::try_from(pid).ok()),
-            netns_path: network.sandbox_key.as_deref().and_then(tell::path),
-            ips: tell::ips(ips.iter().map(String::as_bytes)),
+            netns_path: network.sandbox_key.as_deref().and_then(reporter::path),
+            ips: reporter::ips(ips.iter().map(String::as_bytes)),
             host_network: None,
             life: status.as_deref().map(life),
         })
@@ -123,7 +123,7 @@ impl Client {
 }
 
 fn event(event: documents::Event) -> Option<Event> {
-    let id = event.actor.and_then(|actor| tell::id(actor.id?.as_bytes()));
+    let id = event.actor.and_then(|actor| reporter::id(actor.id?.as_bytes()));
     Some(match (event.action?.as_str(), id) {
         ("destroy", Some(id)) => Event::Removed(id),
         ("start", Some(id)) => Event::Started(id),
@@ -154,7 +154,7 @@ fn sorted(runtime: &str, list: &Capped<Listed>) -> Found {
     let mut found = Found { dropped: list.more, ..Found::default() };
     let mut names = None;
     for listed in &list.items {
-        let Some(id) = tell::id(listed.id.as_bytes()) else {
+        let Some(id) = reporter::id(listed.id.as_bytes()) else {
             found.leave_out();
             continue;
         };
@@ -197,7 +197,7 @@ fn sandbox(
 ) -> Sandbox {
     let (life, word) = life(listed.state.as_deref().unwrap_or_default());
     let pod = kubelets.and_then(Kubelets::pod);
-    let name = name.filter(|_| pod.is_none()).and_then(|name| tell::named(name.as_bytes()));
+    let name = name.filter(|_| pod.is_none()).and_then(|name| reporter::named(name.as_bytes()));
     let networks = listed.network_settings.as_ref().and_then(|network| network.networks.as_ref());
     let ips = networks.map(|networks| networks.0.as_slice()).unwrap_or_default();
     Sandbox {
@@ -209,7 +209,7 @@ fn sandbox(
         life,
         word: word.to_owned(),
         created: listed.created.and_then(|seconds| seconds.checked_mul(1_000_000_000)),
-        ips: tell::ips(ips.iter().map(String::as_bytes)),
+        ips: reporter::ips(ips.iter().map(String::as_bytes)),
         netns_path: None,
         pid: None,
         host_network,
@@ -228,11 +228,11 @@ fn container(
     let sandbox = match network {
         Network::Of(other) => {
             let id = names.get(other).copied().unwrap_or(other);
-            tell::id(id.as_bytes())
+            reporter::id(id.as_bytes())
         }
         Network::Own | Network::Host => None,
     };
-    let name = name.and_then(|name| tell::named(name.as_bytes()));
+    let name = name.and_then(|name| reporter::named(name.as_bytes()));
     Container { runtime: runtime.to_owned(), id, sandbox, name, life, word: word.to_owned() }
 }
 
@@ -282,7 +282,7 @@ impl<'a> Kubelets<'a> {
     fn pod(&self) -> Option<PodName> {
         match self {
             Self::Sandbox { pod, namespace, uid, .. } => {
-                tell::pod(namespace.as_bytes(), pod.as_bytes(), uid.as_bytes())
+                reporter::pod(namespace.as_bytes(), pod.as_bytes(), uid.as_bytes())
             }
             Self::Container { .. } => None,
         }

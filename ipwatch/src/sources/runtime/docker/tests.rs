@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::super::testing::{Docker, Place, Seen, hurried, pace, run};
 use super::super::{Kind, Pace, Runtimes};
 use super::*;
-use crate::fact::{SourceStatus, What};
+use crate::fact::{Observation, SourceStatus};
 
 const UID: &str = "7f3a2c1e-0000-4000-8000-000000000001";
 
@@ -157,8 +157,10 @@ async fn a_new_container_is_asked_after_once_and_again_when_it_is_restarted() {
     engine.event(
         r#"{"Type":"container","Action":"start","Actor":{"ID":"a","Attributes":{}},"time":1}"#,
     );
-    let second = |what: &What| match what {
-        What::Sandbox(sandbox) => sandbox.netns_path.clone().filter(|path| path.ends_with('2')),
+    let second = |what: &Observation| match what {
+        Observation::Sandbox(sandbox) => {
+            sandbox.netns_path.clone().filter(|path| path.ends_with('2'))
+        }
         _ => None,
     };
     seen.until("its new netns", second).await;
@@ -177,9 +179,9 @@ async fn what_docker_removes_is_gone() {
     for id in ["b", "a"] {
         engine.event(&format!(r#"{{"Action":"destroy","Actor":{{"ID":"{id}"}}}}"#));
     }
-    let gone = |what: &What| match what {
-        What::ContainerGone { id, .. } => Some(format!("container {id}")),
-        What::SandboxGone { id, .. } => Some(format!("sandbox {id}")),
+    let gone = |what: &Observation| match what {
+        Observation::ContainerGone { id, .. } => Some(format!("container {id}")),
+        Observation::SandboxGone { id, .. } => Some(format!("sandbox {id}")),
         _ => None,
     };
     assert_eq!(seen.until("the container is gone", gone).await, "container b");

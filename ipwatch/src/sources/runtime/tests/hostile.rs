@@ -6,7 +6,7 @@ use super::super::cri::messages::PodSandbox;
 use super::super::testing::{Cri, Docker, PATIENCE, Place, hurried, pace, run, says};
 use super::super::{Kind, Pace};
 use super::CRI;
-use crate::fact::{Life, SourceStatus, What};
+use crate::fact::{Life, Observation, SourceStatus};
 use crate::testing::{Log, hear};
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn a_runtime_that_hangs_is_down_and_delays_nobody() {
     let down = seen.source("containerd", SourceStatus::Down).await;
     assert!(down.detail.starts_with("no answer to the version within"), "{}", down.detail);
     first.wait().await;
-    assert!(seen.all.iter().all(|fact| matches!(fact.what, What::Source(_))));
+    assert!(seen.all.iter().all(|fact| matches!(fact.what, Observation::Source(_))));
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn the_first_judgement_waits_for_nobody_for_ever() {
     // And it knows then that somebody is missing.
     seen.settle().await;
     let told = seen.all.iter().any(|fact| match &fact.what {
-        What::Source(source) => source.status == SourceStatus::Down,
+        Observation::Source(source) => source.status == SourceStatus::Down,
         _ => false,
     });
     assert!(told, "{:?}", seen.all);
@@ -97,13 +97,15 @@ async fn ten_thousand_containers_are_told_and_more_than_the_bound_are_not_forgot
     for n in 10_000..20_000 {
         runtime.state().add_container(&format!("c{n}"), "s1", "main", 1);
     }
-    let degraded = |what: &What| match what {
-        What::Source(source) if source.detail.contains("3616 entries") => Some(source.status),
+    let degraded = |what: &Observation| match what {
+        Observation::Source(source) if source.detail.contains("3616 entries") => {
+            Some(source.status)
+        }
         _ => None,
     };
     assert_eq!(seen.until("too many", degraded).await, SourceStatus::Degraded);
     let ended = seen.all.iter().rev().find_map(|fact| match fact.what {
-        What::Ended { complete, .. } => Some(complete),
+        Observation::Ended { complete, .. } => Some(complete),
         _ => None,
     });
     assert_eq!(ended, Some(false));
@@ -215,9 +217,9 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
     assert_eq!(line, None);
 }
 
-fn whole_id(what: &What) -> Option<String> {
+fn whole_id(what: &Observation) -> Option<String> {
     match what {
-        What::Sandbox(sandbox) if sandbox.netns_path.is_some() => Some(sandbox.id.clone()),
+        Observation::Sandbox(sandbox) if sandbox.netns_path.is_some() => Some(sandbox.id.clone()),
         _ => None,
     }
 }

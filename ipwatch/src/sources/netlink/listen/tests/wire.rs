@@ -10,18 +10,18 @@ fn bridge(words: &str) {
     run(Command::new("bridge").args(words.split_whitespace()));
 }
 
-fn link(what: &What, name: &str) -> Option<Link> {
+fn link(what: &Observation, name: &str) -> Option<Link> {
     match what {
-        What::Link { link, .. } if link.name == name => Some(link.clone()),
+        Observation::Link { link, .. } if link.name == name => Some(link.clone()),
         _ => None,
     }
 }
 
 /// What is told of routes, in order, without those of the kernel's own.
-fn routes(seen: &[What]) -> Vec<Result<Route, (RouteKey, Vec<Hop>)>> {
-    let told = |what: &What| match what {
-        What::Route { route, .. } => Some(Ok(route.clone())),
-        What::RouteGone { key, hops, .. } => Some(Err((*key, hops.clone()))),
+fn routes(seen: &[Observation]) -> Vec<Result<Route, (RouteKey, Vec<Hop>)>> {
+    let told = |what: &Observation| match what {
+        Observation::Route { route, .. } => Some(Ok(route.clone())),
+        Observation::RouteGone { key, hops, .. } => Some(Err((*key, hops.clone()))),
         _ => None,
     };
     seen.iter().filter_map(told).collect()
@@ -47,8 +47,7 @@ fn routes_come_change_and_go() {
             ] {
                 ip(words);
             }
-            let last =
-                |what: &What| matches!(what, What::Route { route, .. } if route.key.table == 1000);
+            let last = |what: &Observation| matches!(what, Observation::Route { route, .. } if route.key.table == 1000);
             heard.until(last).await;
             let v0 = heard.seen.iter().find_map(|what| link(what, "v0")).unwrap().ifindex;
             let key = |to: &str, prefix_len, table, priority| RouteKey {
@@ -92,7 +91,7 @@ fn a_routers_prefixes_are_not_even_queued() {
             ip("route add 198.51.100.7/32 dev lo");
         },
         async |heard| {
-            heard.until(|what| matches!(what, What::Route { .. })).await;
+            heard.until(|what| matches!(what, Observation::Route { .. })).await;
             assert_eq!(routes(&heard.seen).len(), 1);
             assert!(heard.lost.try_recv().is_err(), "the small queue held all there was");
         },
@@ -123,22 +122,24 @@ fn routes_of_another_netns_are_its_own() {
             netns.veth("ipwt-f");
             netns.ip("link set eth0 up");
             netns.ip("route add default dev eth0");
-            let given = heard.until(|what| matches!(what, What::Netns { .. })).await;
-            let What::Netns { netns: name } = given else { unreachable!() };
-            let told = heard.until(|what| matches!(what, What::Route { .. })).await;
-            assert!(matches!(told, What::Route { netns, .. } if netns == name), "{told:?}");
+            let given = heard.until(|what| matches!(what, Observation::Netns { .. })).await;
+            let Observation::Netns { netns: name } = given else { unreachable!() };
+            let told = heard.until(|what| matches!(what, Observation::Route { .. })).await;
+            assert!(matches!(told, Observation::Route { netns, .. } if netns == name), "{told:?}");
 
             // The next one gets its number, and is heard when all sockets know of the end.
             drop(netns);
-            heard.until(|what| matches!(what, What::NetnsDying { netns } if *netns == name)).await;
+            heard
+                .until(|what| matches!(what, Observation::NetnsDying { netns } if *netns == name))
+                .await;
             heard.seen.clear();
             let next = Netns::new();
             next.veth("ipwt-g");
             next.ip("link set eth0 up");
             next.ip("route add default dev eth0 metric 9");
-            let told = heard.until(|what| matches!(what, What::Route { .. })).await;
+            let told = heard.until(|what| matches!(what, Observation::Route { .. })).await;
             assert!(
-                matches!(&told, What::Route { netns, route } if *netns == name
+                matches!(&told, Observation::Route { netns, route } if *netns == name
                     && route.key.priority == 9),
                 "{told:?}"
             );
@@ -154,7 +155,7 @@ fn what_is_set_on_devices_is_heard() {
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link add m0 link v0 type macvlan mode private");
-            let mode = |what: &What| match link(what, "m0")?.detail {
+            let mode = |what: &Observation| match link(what, "m0")?.detail {
                 Some(LinkDetail::Macvlan { mode }) => Some(mode),
                 _ => None,
             };
@@ -209,8 +210,8 @@ fn a_port_is_isolated_by_either_tool() {
             ip("link add br0 type bridge");
             ip("link add v0 type veth peer name v1");
             ip("link set v0 master br0 up");
-            let port = |what: &What| match what {
-                What::Port { isolated, .. } => Some(*isolated),
+            let port = |what: &Observation| match what {
+                Observation::Port { isolated, .. } => Some(*isolated),
                 _ => None,
             };
             heard.until(|what| link(what, "v0").is_some_and(|link| link.master.is_some())).await;
@@ -235,8 +236,8 @@ fn vlans_of_a_port_come_and_go() {
                 return;
             }
             let own = |first, last, own| Vlans { first, last, pvid: own, untagged: own };
-            let told = |what: &What| match what {
-                What::Vlans { vlans, .. } => Some(vlans.clone()),
+            let told = |what: &Observation| match what {
+                Observation::Vlans { vlans, .. } => Some(vlans.clone()),
                 _ => None,
             };
             ip("link add br0 type bridge vlan_filtering 1");

@@ -98,14 +98,14 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 fn link(hex: &str) -> crate::fact::Link {
     match what(libc::RTM_NEWLINK, &bytes(hex), NETNS) {
-        Ok(Some(What::Link { link, .. })) => link,
+        Ok(Some(Observation::Link { link, .. })) => link,
         other => panic!("{other:?}"),
     }
 }
 
 fn route(hex: &str) -> Route {
     match what(libc::RTM_NEWROUTE, &bytes(hex), NETNS) {
-        Ok(Some(What::Route { route, .. })) => route,
+        Ok(Some(Observation::Route { route, .. })) => route,
         other => panic!("{other:?}"),
     }
 }
@@ -133,9 +133,9 @@ fn what_the_kind_of_a_device_adds() {
 #[test]
 fn a_port_is_told_of_by_its_bridge() {
     let told = all(libc::RTM_NEWLINK, &bytes(PORT_OF_BRIDGE)).unwrap();
-    let port = What::Port { netns: NETNS, ifindex: 4, isolated: true };
+    let port = Observation::Port { netns: NETNS, ifindex: 4, isolated: true };
     // A bridge without VLANs leaves them out.
-    assert_eq!(told, [port, What::Vlans { netns: NETNS, ifindex: 4, vlans: Vec::new() }]);
+    assert_eq!(told, [port, Observation::Vlans { netns: NETNS, ifindex: 4, vlans: Vec::new() }]);
 }
 
 #[test]
@@ -161,7 +161,10 @@ fn routes_of_every_kind() {
     assert_eq!(route(MULTIPATH6), several);
     let gone = what(libc::RTM_DELROUTE, &bytes(DEFAULT6), NETNS).unwrap();
     let hops = vec![hop("2001:db8::fe")];
-    assert_eq!(gone, Some(What::RouteGone { netns: NETNS, key: key("::", 0, 254, 1024), hops }));
+    assert_eq!(
+        gone,
+        Some(Observation::RouteGone { netns: NETNS, key: key("::", 0, 254, 1024), hops })
+    );
 }
 
 /// `DEFAULT` with one byte of its header changed.
@@ -206,12 +209,12 @@ fn a_black_hole_ends_the_route_in_whose_place_it_is() {
     let hole = changed(7, 6);
     let gone = what(libc::RTM_NEWROUTE, &hole, NETNS).unwrap();
     let key = route(DEFAULT).key;
-    assert_eq!(gone, Some(What::RouteGone { netns: NETNS, key, hops: Vec::new() }));
+    assert_eq!(gone, Some(Observation::RouteGone { netns: NETNS, key, hops: Vec::new() }));
     assert_eq!(what(libc::RTM_DELROUTE, &hole, NETNS).unwrap(), None);
 }
 
 /// A bridge's message about its port, with these in its `IFLA_AF_SPEC`.
-fn port(spec: &[(u16, &[u8])]) -> Vec<What> {
+fn port(spec: &[(u16, &[u8])]) -> Vec<Observation> {
     let (master, spec) = (2_u32.to_ne_bytes(), with(Vec::new(), spec));
     let attributes = [(libc::IFLA_MASTER, &master[..]), (libc::IFLA_AF_SPEC, &spec[..])];
     all(libc::RTM_NEWLINK, &with(ifinfo(libc::AF_BRIDGE as u8), &attributes)).unwrap()
@@ -228,13 +231,16 @@ fn ranges_of_vlans() {
     let vlans = |first, last, own| Vlans { first, last, pvid: own, untagged: own };
     // An end without a beginning and a range that runs backwards are none.
     let vlans = vec![vlans(1, 1, true), vlans(10, 20, false)];
-    assert_eq!(port(&infos), [What::Vlans { netns: NETNS, ifindex: 7, vlans }]);
+    assert_eq!(port(&infos), [Observation::Vlans { netns: NETNS, ifindex: 7, vlans }]);
 
     let hardware = 2_u16.to_ne_bytes();
     assert_eq!(port(&[(0, &hardware), infos[0]]), [], "a network card's own");
     assert_eq!(port(&[(4, &[])]), [], "MRP");
-    assert_eq!(port(&[]), [What::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]);
-    assert_eq!(port(&[(2, &[1, 2, 3])]), [What::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]);
+    assert_eq!(port(&[]), [Observation::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]);
+    assert_eq!(
+        port(&[(2, &[1, 2, 3])]),
+        [Observation::Vlans { netns: NETNS, ifindex: 7, vlans: vec![] }]
+    );
 }
 
 #[test]
@@ -242,7 +248,7 @@ fn as_many_vlans_as_there_are_and_no_more() {
     let infos: Vec<_> = (0..5_000).map(|vid| vlan(0, vid % 4096)).collect();
     let infos: Vec<_> = infos.iter().map(|info| (2, &info[..])).collect();
     let told = port(&infos);
-    assert!(matches!(&told[..], [What::Vlans { vlans, .. }] if vlans.len() == 4094));
+    assert!(matches!(&told[..], [Observation::Vlans { vlans, .. }] if vlans.len() == 4094));
 }
 
 #[test]
@@ -252,7 +258,7 @@ fn a_device_that_says_something_strange_is_still_a_device() {
         let info = with(Vec::new(), &[(1, kind), (2, data), (4, b"bridge\0"), (5, &[1])]);
         let message = with(ifinfo(0), &[name, (libc::IFLA_LINKINFO, &info)]);
         match what(libc::RTM_NEWLINK, &message, NETNS) {
-            Ok(Some(What::Link { link, .. })) => (link.detail, link.isolated),
+            Ok(Some(Observation::Link { link, .. })) => (link.detail, link.isolated),
             other => panic!("{other:?}"),
         }
     };

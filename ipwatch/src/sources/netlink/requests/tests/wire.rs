@@ -7,7 +7,7 @@ use crate::sources::netlink::testing::{has_device, ip};
 /// What a netns calls others.
 fn peers(facts: &[Fact]) -> BTreeSet<(i32, Option<u64>, Option<i32>)> {
     let peer = |fact: &Fact| match fact.what {
-        What::PeerNetns { nsid, peer, .. } => Some((nsid, peer.cookie, peer.nsid)),
+        Observation::PeerNetns { nsid, peer, .. } => Some((nsid, peer.cookie, peer.nsid)),
         _ => None,
     };
     facts.iter().filter_map(peer).collect()
@@ -15,7 +15,7 @@ fn peers(facts: &[Fact]) -> BTreeSet<(i32, Option<u64>, Option<i32>)> {
 
 fn routes(facts: &[Fact]) -> Vec<Route> {
     let route = |fact: &Fact| match &fact.what {
-        What::Route { route, .. } => Some(route.clone()),
+        Observation::Route { route, .. } => Some(route.clone()),
         _ => None,
     };
     facts.iter().filter_map(route).collect()
@@ -70,7 +70,9 @@ fn bridges_and_routes_are_dumped() {
         let mut requests = Requests::new().unwrap();
         ip("link add v0 type veth peer name v1");
         let port = |facts: &[Fact]| {
-            facts.iter().any(|fact| matches!(fact.what, What::Vlans { .. } | What::Port { .. }))
+            facts.iter().any(|fact| {
+                matches!(fact.what, Observation::Vlans { .. } | Observation::Port { .. })
+            })
         };
         assert!(!port(&requests.dump_host().unwrap()), "no bridge, no question about its ports");
         ip("link add br0 type bridge");

@@ -14,7 +14,7 @@ use super::{
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum What {
+pub enum Observation {
     /// First fact of every stream: which boot of which node this is.
     Boot(Boot),
     /// How much can be seen; changes when the attach ladder settles.
@@ -59,7 +59,7 @@ pub enum What {
         /// What was dumped.
         #[serde(flatten)]
         scope: Scope,
-        /// Time of the [`What::Began`] this closes.
+        /// Time of the [`Observation::Began`] this closes.
         began: BootNs,
         /// Every entry was read.
         complete: bool,
@@ -205,7 +205,7 @@ pub enum What {
 
     /// A task is there, in this netns.
     Task(Task),
-    /// A task has begun to exit. It keeps its netns until [`What::TaskReleased`].
+    /// A task has begun to exit. It keeps its netns until [`Observation::TaskReleased`].
     TaskExiting {
         /// Which.
         task: TaskKey,

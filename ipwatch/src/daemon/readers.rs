@@ -1,15 +1,15 @@
-//! The threads behind the [`desk`](super::desk): each takes jobs, asks its source, and hands on what
+//! The threads behind the [`dispatch`](super::dispatch): each takes jobs, asks its source, and hands on what
 //! the source saw.
 
 use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::desk::{LookJob, NetnsJob, SearchJob};
-use super::orphans;
+use super::dispatch::{LookJob, NetnsJob, SearchJob};
+use super::orphan_sockets;
 use super::workers::{Ended, Worker, doubted, still_holds};
 use crate::clock;
-use crate::fact::{Fact, Holder, NetnsRef, Origin, Source, SourceStatus, What};
+use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin, Source, SourceStatus};
 use crate::sources::netlink::{AdoptError, Requests};
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
@@ -74,8 +74,8 @@ fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
         }
         _ => None,
     };
-    let told = entered.map(|netns| What::Netns { netns }).into_iter();
-    let told = told.chain([What::NetnsClosed { netns }]);
+    let told = entered.map(|netns| Observation::Netns { netns }).into_iter();
+    let told = told.chain([Observation::NetnsClosed { netns }]);
     let at = clock::now();
     told.map(|what| Fact { at, origin: Origin::Netlink, what }).collect()
 }
@@ -84,10 +84,10 @@ fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
 fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     let own = std::process::id();
     facts.retain(|fact| match &fact.what {
-        What::Task(task) => task.key.pid != own,
-        What::Holder { holder: Holder::Fd { pid, .. } | Holder::Socket { pid, .. }, .. } => {
-            *pid != own
-        }
+        Observation::Task(task) => task.key.pid != own,
+        Observation::Holder {
+            holder: Holder::Fd { pid, .. } | Holder::Socket { pid, .. }, ..
+        } => *pid != own,
         _ => true,
     });
     facts
@@ -236,7 +236,7 @@ impl Searcher {
                 Ok(facts) => {
                     let facts = of_others(facts);
                     search = Search::mounts();
-                    let holder = |fact: &&Fact| matches!(fact.what, What::Holder { .. });
+                    let holder = |fact: &&Fact| matches!(fact.what, Observation::Holder { .. });
                     beside = facts.iter().filter(holder).cloned().collect();
                     self.out.send_blocking(facts)?;
                 }
@@ -244,7 +244,7 @@ impl Searcher {
             }
         }
         let facts = self.proc.search(netns, search).map(|mut facts| {
-            orphans::add(&self.netns, netns, &beside, &mut facts);
+            orphan_sockets::add(&self.netns, netns, &beside, &mut facts);
             of_others(stamped(facts, began))
         });
         self.tell_procfs(facts.as_ref().err())?;
@@ -285,7 +285,7 @@ impl Searcher {
             Some(error) => {
                 let detail = format!("/proc does not answer: {error}");
                 let (name, status) = ("procfs".to_owned(), SourceStatus::Down);
-                let what = What::Source(Source { name, status, detail });
+                let what = Observation::Source(Source { name, status, detail });
                 Fact { at: clock::now(), origin: Origin::Procfs, what }
             }
         };
@@ -297,7 +297,7 @@ impl Searcher {
 fn stamped(mut facts: Vec<Fact>, began: crate::fact::BootNs) -> Vec<Fact> {
     for fact in &mut facts {
         fact.at = began;
-        if let What::Ended { began: opened, .. } = &mut fact.what {
+        if let Observation::Ended { began: opened, .. } = &mut fact.what {
             *opened = began;
         }
     }
@@ -315,9 +315,9 @@ mod tests {
             let facts = refused(old, &AdoptError::Mismatch { wanted: old, found });
             facts.into_iter().map(|fact| fact.what).collect::<Vec<_>>()
         };
-        let closed = What::NetnsClosed { netns: old };
+        let closed = Observation::NetnsClosed { netns: old };
         let new = NetnsRef { cookie: Some(8), inode: Some(70), nsid: None };
-        assert_eq!(told(new), [What::Netns { netns: new }, closed.clone()]);
+        assert_eq!(told(new), [Observation::Netns { netns: new }, closed.clone()]);
         // Another inode: it was not entered, and may be a namespace of another kind.
         assert_eq!(told(NetnsRef::inode(71)), std::slice::from_ref(&closed));
         let facts = refused(old, &AdoptError::Closed("gone".to_owned()));

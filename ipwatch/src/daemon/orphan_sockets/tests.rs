@@ -4,7 +4,7 @@ use crate::fact::BootNs;
 const A: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(11), nsid: None };
 const B: NetnsRef = NetnsRef { cookie: None, inode: Some(12), nsid: None };
 
-fn fact(what: What) -> Fact {
+fn fact(what: Observation) -> Fact {
     Fact { at: BootNs(5), origin: Origin::Procfs, what }
 }
 
@@ -17,11 +17,11 @@ fn mount(netns: NetnsRef, path: &str) -> Fact {
         cgroup: None,
         foreign: false,
     };
-    fact(What::Holder { netns, holder })
+    fact(Observation::Holder { netns, holder })
 }
 
 fn ended(netns: NetnsRef) -> Fact {
-    fact(What::HoldersSearched { netns, complete: true })
+    fact(Observation::HoldersSearched { netns, complete: true })
 }
 
 fn orphan() -> Holder {
@@ -47,7 +47,7 @@ fn searched(told: impl FnOnce() -> Option<Vec<Told>> + Send + 'static) -> Vec<Fa
 
 fn complete(facts: &[Fact]) -> Vec<(NetnsRef, bool)> {
     let end = |fact: &Fact| match fact.what {
-        What::HoldersSearched { netns, complete } => Some((netns, complete)),
+        Observation::HoldersSearched { netns, complete } => Some((netns, complete)),
         _ => None,
     };
     facts.iter().filter_map(end).collect()
@@ -57,9 +57,9 @@ fn complete(facts: &[Fact]) -> Vec<(NetnsRef, bool)> {
 fn orphans_are_told_before_the_end_of_the_search() {
     let facts = searched(|| Some(vec![Told::NoWayIn, Told::These(vec![orphan()])]));
     let kinds: Vec<bool> =
-        facts.iter().map(|fact| matches!(fact.what, What::HoldersSearched { .. })).collect();
+        facts.iter().map(|fact| matches!(fact.what, Observation::HoldersSearched { .. })).collect();
     assert_eq!(kinds, [false, false, true, true]);
-    assert_eq!(facts[1].what, What::Holder { netns: B, holder: orphan() });
+    assert_eq!(facts[1].what, Observation::Holder { netns: B, holder: orphan() });
     assert_eq!(complete(&facts), [(A, true), (B, true)], "no way in is no reason to search again");
 }
 
@@ -78,7 +78,7 @@ fn what_was_not_asked_is_not_known() {
 fn the_doors_are_what_was_found_and_the_handle() {
     let fd = Holder::Fd { pid: 3, fd: 4, comm: String::new() };
     // The other pass knows a netns by its cookie.
-    let beside = fact(What::Holder { netns: NetnsRef::cookie(1), holder: fd });
+    let beside = fact(Observation::Holder { netns: NetnsRef::cookie(1), holder: fd });
     let facts = [mount(A, "/a"), mount(B, "/b")];
     let through = Door::Mount { pid: 9, path: "/a".to_owned() };
     let expected = [through, Door::Fd { pid: 3, fd: 4 }, Door::Handle];

@@ -5,13 +5,13 @@ use std::convert::Infallible;
 
 use tokio::time::Instant;
 
+use super::connection::{Connection, Dial, User};
 use super::error::{Ended, EtcdError};
+use super::reporter::Reporter;
 use super::settings::Settings;
-use super::tell::Teller;
-use super::way::{Dial, User, Way};
 use super::{Keys, Pace, SourceStatus};
+use crate::sources::backoff::{Pauses, random};
 use crate::sources::errors::within;
-use crate::sources::pause::{Pauses, random};
 
 /// One API of etcd.
 pub(super) trait Store: Send + 'static {
@@ -30,7 +30,7 @@ pub(super) trait Store: Send + 'static {
         &mut self,
         link: &mut Self::Link,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> impl Future<Output = Result<Self::Told, Ended>> + Send;
 
     /// Tells what has changed since, until it breaks.
@@ -39,7 +39,7 @@ pub(super) trait Store: Send + 'static {
         link: Self::Link,
         told: &mut Self::Told,
         visit: &Visit,
-        teller: &mut Teller<K>,
+        reporter: &mut Reporter<K>,
     ) -> impl Future<Output = Result<Infallible, Ended>> + Send;
 }
 
@@ -56,11 +56,12 @@ pub(super) async fn run<S: Store, K: Keys>(
     mut store: S,
     settings: Settings,
     pace: Pace,
-    mut teller: Teller<K>,
+    mut reporter: Reporter<K>,
 ) {
     let all = settings.etcd_endpoints.join(", ");
     let waits = format!("{} {all} is not known yet", S::NAME);
-    if teller.say(SourceStatus::Down, waits).await.is_err() || teller.will_tell().await.is_err() {
+    if reporter.say(SourceStatus::Down, waits).await.is_err() || reporter.will_tell().await.is_err()
+    {
         return;
     }
     // Not every node begins with the same member.
@@ -74,7 +75,7 @@ pub(super) async fn run<S: Store, K: Keys>(
             Ok((dial, user)) => {
                 about = format!("{} {}", S::NAME, dial.at.url());
                 let visit = Visit { dial, user, pace, about: about.clone() };
-                session(&mut store, &mut told, &visit, &mut teller).await
+                session(&mut store, &mut told, &visit, &mut reporter).await
             }
             Err(error) => Ended::Failed(error),
         };
@@ -94,7 +95,7 @@ pub(super) async fn run<S: Store, K: Keys>(
             // Going on from there would bring the same.
             told = None;
         }
-        if teller.failed(&about, &error).await.is_err() {
+        if reporter.failed(&about, &error).await.is_err() {
             return;
         }
         tokio::time::sleep(pauses.after_failure()).await;
@@ -110,15 +111,15 @@ async fn session<S: Store, K: Keys>(
     store: &mut S,
     told: &mut Option<S::Told>,
     visit: &Visit,
-    teller: &mut Teller<K>,
+    reporter: &mut Reporter<K>,
 ) -> Ended {
     let ended: Result<Infallible, Ended> = async {
         let mut link = store.open(visit).await?;
         let told = match told {
             Some(told) => told,
-            None => told.insert(store.list(&mut link, visit, teller).await?),
+            None => told.insert(store.list(&mut link, visit, reporter).await?),
         };
-        store.watch(link, told, visit, teller).await
+        store.watch(link, told, visit, reporter).await
     }
     .await;
     match ended {
@@ -135,7 +136,7 @@ async fn open(
 ) -> Result<(Dial, Option<User>), EtcdError> {
     let settings = settings.clone();
     let opened = tokio::task::spawn_blocking(move || {
-        let way = Way::open(&settings)?;
+        let way = Connection::open(&settings)?;
         Ok((way.dial(member)?, way.user))
     });
     within("the files of [calico]", pace.open, async {

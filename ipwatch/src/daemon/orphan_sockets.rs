@@ -4,9 +4,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::desk::NetnsJob;
+use super::dispatch::NetnsJob;
 use crate::clock;
-use crate::fact::{Door, Fact, Holder, NetnsRef, Origin, What};
+use crate::fact::{Door, Fact, Holder, NetnsRef, Observation, Origin};
 use crate::sources::netlink::{AdoptError, Requests};
 
 /// How long the thread `netns` may be kept from its other work, in nanoseconds.
@@ -86,7 +86,8 @@ pub(super) fn add(
     let asked = to.try_send(NetnsJob::Orphans(Ask { netns, answer })).is_ok();
     let mut told = if asked { wait(&answers) } else { Vec::new() };
     told.resize_with(wanted.len(), || Told::Unknown);
-    let ends = facts.iter().position(|fact| matches!(fact.what, What::HoldersSearched { .. }));
+    let ends =
+        facts.iter().position(|fact| matches!(fact.what, Observation::HoldersSearched { .. }));
     let mut ends = facts.split_off(ends.unwrap_or(facts.len()));
     for (netns, told) in wanted.iter().zip(told) {
         match told {
@@ -94,7 +95,7 @@ pub(super) fn add(
             Told::These(holders) => facts.extend(holders.into_iter().map(|holder| Fact {
                 at: clock::now(),
                 origin: Origin::Netlink,
-                what: What::Holder { netns: *netns, holder },
+                what: Observation::Holder { netns: *netns, holder },
             })),
             Told::Unknown => leave_open(&mut ends, netns),
         }
@@ -108,7 +109,7 @@ fn wait(answers: &Receiver<Vec<Told>>) -> Vec<Told> {
 
 fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
     for fact in ends {
-        if let What::HoldersSearched { netns, complete } = &mut fact.what
+        if let Observation::HoldersSearched { netns, complete } = &mut fact.what
             && netns == of
         {
             *complete = false;
@@ -123,7 +124,7 @@ fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<Door> {
             || (netns.inode.is_some() && netns.inode == wanted.inode)
     };
     let door = |fact: &Fact| match &fact.what {
-        What::Holder { netns, holder } if same(netns) => Door::through(holder),
+        Observation::Holder { netns, holder } if same(netns) => Door::through(holder),
         _ => None,
     };
     let found = facts.iter().chain(beside).filter_map(door);

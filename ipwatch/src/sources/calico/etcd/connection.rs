@@ -91,7 +91,7 @@ impl fmt::Debug for User {
 
 /// All that a session needs.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Connection {
     pub(super) endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientConfig>>,
     pub(super) user: Option<User>,
@@ -104,7 +104,7 @@ pub(super) struct Dial {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-impl Way {
+impl Connection {
     /// Reads files, so never on an async worker.
     pub(super) fn open(settings: &Settings) -> Result<Self, EtcdError> {
         if let Some(wrong) = settings.wrong() {

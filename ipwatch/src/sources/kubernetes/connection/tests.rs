@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::sources::kubernetes::{ApiError, Door};
+use crate::sources::kubernetes::{ApiError, Credentials};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -93,7 +93,7 @@ async fn asked(cluster: &str, user: &str) -> Result<String, ApiError> {
          clusters:\n- {{name: c, cluster: {cluster}}}\nusers:\n- {{name: u, user: {{{user}}}}}\n"
     );
     std::fs::write(&path, text).unwrap();
-    let api = Door::Person { path, context: None }.enter(PATIENCE).await?;
+    let api = Credentials::Person { path, context: None }.enter(PATIENCE).await?;
     let body = api.get("it", "/api?limit=1", PATIENCE).await?;
     Ok(String::from_utf8(body.whole(1 << 16, PATIENCE).await?).unwrap())
 }

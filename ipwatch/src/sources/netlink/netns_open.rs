@@ -40,7 +40,7 @@ impl Nsfs {
         u32::try_from(stat.stx_ino).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Opens `door`. What opens is a namespace; which one, and whether a network one, is for the
+    /// Opens `netns_open`. What opens is a namespace; which one, and whether a network one, is for the
     /// caller to see (`setns` refuses any other with EINVAL).
     pub(super) fn open(self, door: &Door, wanted: NetnsRef) -> io::Result<OwnedFd> {
         match door {

@@ -10,15 +10,15 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::Pace;
-use super::account::Door;
 use super::client::Api;
+use super::credentials::Credentials;
 use super::documents::{Line, Page, Status};
 use super::error::{ApiError, Ended};
 use super::read::{Lines, page};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, SourceStatus};
+use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
-use crate::sources::pause::{Pauses, jittered};
 use crate::sources::url::encoded;
 use crate::sources::{Closed, Emit};
 
@@ -59,12 +59,12 @@ pub(in crate::sources) trait Kind: Send + 'static {
     }
 
     /// What is said before anything is known: that this is going to be told.
-    fn will_tell(&self) -> Option<What> {
+    fn will_tell(&self) -> Option<Observation> {
         None
     }
 
     /// What of it becomes a fact.
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<What>);
+    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>);
 }
 
 /// What has come.
@@ -82,7 +82,7 @@ pub(in crate::sources) enum Change<T> {
 }
 
 /// Follows one kind of object until the daemon goes down.
-pub(super) async fn run<K: Kind>(kind: K, door: Door, pace: Pace, emit: Emit) {
+pub(super) async fn run<K: Kind>(kind: K, door: Credentials, pace: Pace, emit: Emit) {
     let follower = Follower {
         kind,
         door,
@@ -99,7 +99,7 @@ pub(super) async fn run<K: Kind>(kind: K, door: Door, pace: Pace, emit: Emit) {
 
 struct Follower<K> {
     kind: K,
-    door: Door,
+    door: Credentials,
     pace: Pace,
     emit: Emit,
     /// What was told last is of this version: nothing older is to be told.

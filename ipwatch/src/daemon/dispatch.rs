@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use super::orphans::Ask;
+use super::orphan_sockets::Ask;
+use super::readers::{self, Searcher, Visitor};
 use super::restarts::{Pace, Part, Restarts, Trouble, Troubles};
-use super::threads::{self, Searcher, Visitor};
 use super::workers::{self, Post};
-use crate::fact::{BootNs, Door, NetnsRef, TaskKey, What};
-use crate::map::want::Want;
+use crate::fact::{BootNs, Door, NetnsRef, Observation, TaskKey};
+use crate::map::request::Request;
 use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::probes::{Beside, Snapshots};
@@ -68,19 +68,19 @@ pub(super) enum SearchJob {
     ContainerMounts(Vec<String>),
 }
 
-impl Beside for Desk {
+impl Beside for Dispatch {
     fn sweep(&self) {
         self.tasks();
     }
 
     fn look(&self, pid: u32) {
-        self.want(Want::Threads { pid });
+        self.want(Request::Threads { pid });
     }
 }
 
 /// Where jobs are put.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct Dispatch {
     readings: Readings,
     troubles: Troubles,
     netns: SyncSender<NetnsJob>,
@@ -100,7 +100,7 @@ pub(super) struct Settings {
     pub(super) host: NetnsRef,
 }
 
-impl Desk {
+impl Dispatch {
     /// Starts the threads, and watches them.
     pub(super) fn start(
         settings: Settings,
@@ -121,7 +121,7 @@ impl Desk {
         })?;
         let (proc, out) = (Proc::new(), emit.clone());
         let looking = Post::start("looks", post(LOOKS), &readings, look_jobs, move |worker| {
-            threads::look(worker, &proc, host, &out)
+            readers::look(worker, &proc, host, &out)
         })?;
         let searcher = Searcher {
             out: emit.clone(),
@@ -137,39 +137,40 @@ impl Desk {
                 searcher.work(worker)
             })?;
         let polls_also = Arc::default();
-        let desk = Self { readings, troubles, netns, looks, search, runtimes, polls, polls_also };
-        let again = desk.clone();
+        let dispatch =
+            Self { readings, troubles, netns, looks, search, runtimes, polls, polls_also };
+        let again = dispatch.clone();
         let posts: Vec<Box<dyn workers::Watched>> =
             vec![Box::new(visits), Box::new(looking), Box::new(searching)];
-        let troubles = desk.troubles.clone();
+        let troubles = dispatch.troubles.clone();
         tokio::spawn(workers::watch(posts, troubles, emit.clone(), move || again.snapshot()));
-        Ok(desk)
+        Ok(dispatch)
     }
 
     /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
-    pub(super) fn want(&self, want: Want) -> Option<What> {
+    pub(super) fn want(&self, want: Request) -> Option<Observation> {
         let taken = match want {
-            Want::Adopt { netns, doors } => {
+            Request::Adopt { netns, doors } => {
                 let taken = self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok();
-                return (!taken).then_some(What::NetnsClosed { netns });
+                return (!taken).then_some(Observation::NetnsClosed { netns });
             }
-            Want::Peers { netns, doors, numbers } => {
+            Request::Peers { netns, doors, numbers } => {
                 self.netns.try_send(NetnsJob::Peers { netns, doors, numbers }).is_ok()
             }
-            Want::Host => self.netns.try_send(NetnsJob::Host).is_ok(),
-            Want::Look { task } => self.looks.try_send(LookJob::Look(task)).is_ok(),
-            Want::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
-            Want::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
-            Want::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
-            Want::Runtime { runtime } => {
+            Request::Host => self.netns.try_send(NetnsJob::Host).is_ok(),
+            Request::Look { task } => self.looks.try_send(LookJob::Look(task)).is_ok(),
+            Request::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
+            Request::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
+            Request::Holders { netns } => self.search.try_send(SearchJob::Holders(netns)).is_ok(),
+            Request::Runtime { runtime } => {
                 self.runtimes.ask(&runtime);
                 true
             }
-            Want::ContainerMounts { ids } => {
+            Request::ContainerMounts { ids } => {
                 self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
             }
-            Want::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
-            Want::Walk => {
+            Request::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
+            Request::Walk => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
                 self.search.try_send(job).is_ok()
             }

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::note::{Note, seconds};
 use super::{Job, Pace, Shared};
 use crate::escape::escape;
-use crate::sources::kubernetes::{Api, ApiError, Content, Door};
-use crate::sources::pause::{Pauses, jittered};
+use crate::sources::backoff::{Pauses, jittered};
+use crate::sources::kubernetes::{Api, ApiError, Content, Credentials};
 
 /// What is asked for, for people.
 const WHAT: &str = "an Event";
@@ -21,8 +21,8 @@ const ANSWER: usize = 64 << 10;
 /// Longest that the server may ask us to wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
-pub(super) struct Teller {
-    door: Door,
+pub(super) struct Recorder {
+    door: Credentials,
     pace: Pace,
     shared: Arc<Shared>,
     api: Option<Api>,
@@ -36,8 +36,8 @@ struct There {
     count: u32,
 }
 
-impl Teller {
-    pub(super) fn new(door: Door, pace: Pace, shared: Arc<Shared>) -> Self {
+impl Recorder {
+    pub(super) fn new(door: Credentials, pace: Pace, shared: Arc<Shared>) -> Self {
         Self { door, pace, shared, api: None, bucket: Bucket::full(pace.burst, pace.each) }
     }
 

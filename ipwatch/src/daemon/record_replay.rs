@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::canary::When;
-use super::concerns::Concerns;
 use super::core::heard;
 use super::own::Own;
+use super::span_links::SpanLinks;
 use super::start::{self, Started};
 use super::{must_be_root, on_runtime, shown};
 use crate::clock;
 use crate::config::Config;
 use crate::contract::{Body, Document, SCHEMA};
 use crate::engine::{Engine, Settings};
-use crate::fact::{BootNs, Fact, Gate, Origin, What};
+use crate::fact::{BootNs, Fact, Gate, Observation, Origin};
 use crate::finding::Change;
-use crate::map::Policy;
+use crate::map::Thresholds;
 
 /// No line is longer than this.
 const MAX_LINE: usize = 1 << 20;
@@ -60,22 +60,23 @@ enum Note {
 struct Judged {
     started: BootNs,
     provisional: bool,
-    policy: Policy,
+    #[serde(rename = "policy")]
+    thresholds: Thresholds,
     /// As people write them.
     shared: Vec<String>,
 }
 
 impl Judged {
     fn new(settings: &Settings, started: BootNs) -> Self {
-        let Settings { provisional, policy, shared } = settings;
+        let Settings { provisional, thresholds, shared } = settings;
         let shared = shared.iter().map(ToString::to_string).collect();
-        Self { started, provisional: *provisional, policy: *policy, shared }
+        Self { started, provisional: *provisional, thresholds: *thresholds, shared }
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
         let shared = self.shared.iter().map(|text| text.parse()).collect::<Result<_, _>>();
-        let (provisional, policy) = (self.provisional, self.policy);
-        Ok(Settings { provisional, policy, shared: shared? })
+        let (provisional, thresholds) = (self.provisional, self.thresholds);
+        Ok(Settings { provisional, thresholds, shared: shared? })
     }
 }
 
@@ -138,7 +139,7 @@ impl Recorder {
         if !self.engine.is_ready() {
             next = next.min(now.plus(UNTIL_READY));
         }
-        let Started { facts, first, desk, .. } = &mut self.started;
+        let Started { facts, first, dispatch, .. } = &mut self.started;
         let mut took = Vec::new();
         tokio::select! {
             Some(batch) = facts.recv() => {
@@ -154,19 +155,19 @@ impl Recorder {
                 while let Ok(batch) = facts.try_recv() {
                     took.extend(batch);
                 }
-                let (at, origin, what) = (clock::now(), Origin::Daemon, What::FirstAnswers);
+                let (at, origin, what) = (clock::now(), Origin::Daemon, Observation::FirstAnswers);
                 took.push(Fact { at, origin, what });
             }
-            () = desk.troubled() => {}
+            () = dispatch.troubled() => {}
             () = tokio::time::sleep(Duration::from_nanos(next.since(now))) => {}
         }
         self.step(took)
     }
 
     fn step(&mut self, mut facts: Vec<Fact>) -> io::Result<()> {
-        let Started { desk, eyes, calls, .. } = &self.started;
+        let Started { dispatch, eyes, calls, .. } = &self.started;
         let now = clock::now();
-        facts.extend(self.own.facts(desk, eyes, self.engine.map(), now));
+        facts.extend(self.own.facts(dispatch, eyes, self.engine.map(), now));
         for fact in &facts {
             line(&mut self.out, fact)?;
         }
@@ -175,9 +176,9 @@ impl Recorder {
         for change in effects.changes.drain(..) {
             line(&mut self.out, &Note::Told(Box::new(change)))?;
         }
-        self.own.ask(desk, &mut effects, now);
+        self.own.ask(dispatch, &mut effects, now);
         self.next = effects.next;
-        calls.tell(effects.calls, self.engine.map(), &Concerns::default());
+        calls.tell(effects.calls, self.engine.map(), &SpanLinks::default());
         Ok(())
     }
 }
@@ -252,7 +253,7 @@ impl Player {
                 let settings = judged.settings()?;
                 self.has_steps = true;
                 match &mut self.engine {
-                    Some(engine) => engine.retune(settings.policy, settings.shared),
+                    Some(engine) => engine.retune(settings.thresholds, settings.shared),
                     None => self.engine = Some(Engine::new(settings, judged.started)),
                 }
             }
@@ -271,7 +272,7 @@ impl Player {
         let engine = self.engine.get_or_insert_with(|| {
             let mut engine = Engine::new(Settings::default(), at);
             // Nothing in there says when they had answered.
-            engine.apply(&[Fact { at, origin: Origin::Daemon, what: What::FirstAnswers }]);
+            engine.apply(&[Fact { at, origin: Origin::Daemon, what: Observation::FirstAnswers }]);
             engine
         });
         engine.apply(&facts);

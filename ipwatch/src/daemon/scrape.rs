@@ -21,7 +21,7 @@ const KEPT: u64 = 1_000_000_000;
 
 /// What is counted between scrapes, and what of it a scrape may see.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct Scrape {
     settings: Settings,
     /// IPs that several may have: two nodes with one of them are no news.
     shared: Vec<Prefix>,
@@ -34,7 +34,7 @@ pub(super) struct Meter {
     pub(super) resyncs: u64,
 }
 
-impl Meter {
+impl Scrape {
     /// What the configuration says of it.
     pub(super) fn configure(&mut self, settings: &Settings, shared: &[Prefix]) {
         self.settings = settings.clone();
@@ -74,11 +74,11 @@ pub(super) fn answer(core: &mut Core, question: Question) {
         }
         Question::Read(reply) => {
             let now = clock::now();
-            let reading = core.meter.last(now).unwrap_or_else(|| {
+            let reading = core.scrape.last(now).unwrap_or_else(|| {
                 let reading = Arc::new(read(core));
                 let addresses = reading.addresses.as_ref().map_or(0, |all| all.told.len());
                 core.memory.worked(addresses, now);
-                core.meter.last = Some((now, Arc::clone(&reading)));
+                core.scrape.last = Some((now, Arc::clone(&reading)));
                 reading
             });
             let _ = reply.send(reading);
@@ -96,14 +96,14 @@ fn read(core: &Core) -> Reading {
         whole: core.is_whole(),
         opened: Code::ALL.iter().map(|code| (*code, 0)).collect(),
         ranges: ranges(core),
-        addresses: core.meter.settings.address_info.then(|| addresses(core)),
+        addresses: core.scrape.settings.address_info.then(|| addresses(core)),
         probes,
         refused: core.map().refused(),
         missed: core.missed(),
         missed_events: core.map().missed_events(),
         latency: core.latency.reading(),
-        facts: core.meter.facts,
-        resyncs: core.meter.resyncs,
+        facts: core.scrape.facts,
+        resyncs: core.scrape.resyncs,
         sources,
         ledger: core.file.backlog(),
         sizes: sizes(core.map()),
@@ -111,7 +111,7 @@ fn read(core: &Core) -> Reading {
         forgotten_claims: core.map().forgotten_claims(),
         ..Reading::default()
     };
-    reading.opened.extend(core.meter.opened.iter().map(|(code, count)| (*code, *count)));
+    reading.opened.extend(core.scrape.opened.iter().map(|(code, count)| (*code, *count)));
     findings(&mut reading, core.ledger().open_findings());
     telemetry(&mut reading, core.sinks.counters());
     reading
@@ -154,13 +154,13 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) 
 }
 
 fn ranges(core: &Core) -> Counted<crate::contract::IpamRange> {
-    Counted::first(core.map().ranges_view(clock::now(), core.policy()), RANGES)
+    Counted::first(core.map().ranges_view(clock::now(), core.thresholds()), RANGES)
 }
 
 /// IPs of pods, in the order of the IPs: where there are too many, the same ones are left out each time. The
 /// node's own are not told, nor those that several may have on purpose.
 fn addresses(core: &Core) -> Counted<AddressInfo> {
-    let Meter { settings, shared, .. } = &core.meter;
+    let Scrape { settings, shared, .. } = &core.scrape;
     let within = |ip: IpAddr, prefixes: &[Prefix]| prefixes.iter().any(|one| one.contains(ip));
     let mut found: Vec<(IpAddr, &Netns)> = Vec::new();
     for netns in core.map().all_netns().filter(|netns| !netns.host) {
@@ -217,12 +217,14 @@ mod tests {
 
     #[test]
     fn a_reading_serves_for_a_second_and_not_beyond_a_change() {
-        let kept =
-            || Meter { last: Some((BootNs(5), Arc::new(Reading::default()))), ..Meter::default() };
+        let kept = || Scrape {
+            last: Some((BootNs(5), Arc::new(Reading::default()))),
+            ..Scrape::default()
+        };
         assert!(kept().last(BootNs(5 + KEPT - 1)).is_some());
         assert!(kept().last(BootNs(5 + KEPT)).is_none());
-        let mut meter = kept();
-        meter.tell(&crate::sinks::tests::opened("a"));
-        assert!(meter.last(BootNs(6)).is_none(), "whoever is told of a finding finds it");
+        let mut scrape = kept();
+        scrape.tell(&crate::sinks::tests::opened("a"));
+        assert!(scrape.last(BootNs(6)).is_none(), "whoever is told of a finding finds it");
     }
 }

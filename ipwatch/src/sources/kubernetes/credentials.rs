@@ -16,10 +16,10 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use super::client::Api;
+use super::connection::Way;
 use super::error::ApiError;
 use super::kubeconfig::{self, Cluster, Secret, User};
 use super::program::Program;
-use super::way::Way;
 use crate::sources::errors::within;
 use crate::{bounded, tls};
 
@@ -35,7 +35,7 @@ const NO_AUTHORITY: &str = "TLS: the certificate authority is no PEM";
 
 /// The way in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Credentials {
     /// A kubeconfig. A program that it names is not run.
     Kubeconfig(PathBuf),
     /// A person's own: by this of its contexts, or the current one, and with its program run, as clouds have it.
@@ -87,7 +87,7 @@ impl Token {
     }
 }
 
-impl Door {
+impl Credentials {
     /// The way in that there is for a pod, if this is one.
     pub(crate) fn of_a_pod(account: Option<&Path>) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -320,10 +320,10 @@ mod tests {
     use super::*;
 
     fn opened(text: &str) -> Result<Api, String> {
-        opened_by(text, Door::Kubeconfig)
+        opened_by(text, Credentials::Kubeconfig)
     }
 
-    fn opened_by(text: &str, door: impl Fn(PathBuf) -> Door) -> Result<Api, String> {
+    fn opened_by(text: &str, door: impl Fn(PathBuf) -> Credentials) -> Result<Api, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config");
         std::fs::write(&path, text).unwrap();
@@ -395,8 +395,8 @@ mod tests {
         for (user, person) in [(EXEC, true), (EXEC, false), (PROVIDER, true), (PROVIDER, false)] {
             let (dir, user) = program(user);
             let door = |path| match person {
-                true => Door::Person { path, context: None },
-                false => Door::Kubeconfig(path),
+                true => Credentials::Person { path, context: None },
+                false => Credentials::Kubeconfig(path),
             };
             let api = opened_by(&config("http://127.0.0.1:1", "", &user), door);
             let may = person && user.starts_with("exec");
@@ -472,7 +472,8 @@ mod tests {
     #[test]
     fn a_service_account_without_a_token_names_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let door = Door::Pod { url: "https://127.0.0.1:1".into(), account: dir.path().to_owned() };
+        let door =
+            Credentials::Pod { url: "https://127.0.0.1:1".into(), account: dir.path().to_owned() };
         let text = door.open().err().unwrap().to_string();
         assert!(text.contains("/token: No such file"), "{text}");
     }

@@ -23,7 +23,7 @@ const MOST_LINKS: usize = 16;
 
 /// The links of the findings that are open.
 #[derive(Debug, Default)]
-pub(super) struct Concerns {
+pub(super) struct SpanLinks {
     of: BTreeMap<String, Vec<Link>>,
     /// Tenures whose beginning was sent, by its span.
     tenures: BTreeSet<[u8; 8]>,
@@ -31,7 +31,7 @@ pub(super) struct Concerns {
     runs: BTreeSet<TaskKey>,
 }
 
-impl Concerns {
+impl SpanLinks {
     /// What this change's span points at. What was found once stays: the tenure may be over when the
     /// finding is.
     pub(super) fn links(

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use crate::clock;
 use crate::fact::{
-    BootNs, Container, Fact, Name, Origin, PodName, Sandbox, Scope, Source, SourceStatus, What,
+    BootNs, Container, Fact, Name, Observation, Origin, PodName, Sandbox, Scope, Source,
+    SourceStatus,
 };
 use crate::sources::{Closed, Emit};
 
@@ -57,11 +58,11 @@ pub(super) async fn list(
     let complete = found.dropped == 0;
     if found.nameless > 0 {
         let (source, name, count) = (runtime.to_owned(), Name::ContainerId, found.nameless);
-        emit.send(vec![fact(began, What::Refused { source, name, count })]).await?;
+        emit.send(vec![fact(began, Observation::Refused { source, name, count })]).await?;
     }
-    let sandboxes = found.sandboxes.into_iter().map(What::Sandbox);
-    let containers = found.containers.into_iter().map(What::Container);
-    let mut all = std::iter::once(What::Began(scope()))
+    let sandboxes = found.sandboxes.into_iter().map(Observation::Sandbox);
+    let containers = found.containers.into_iter().map(Observation::Container);
+    let mut all = std::iter::once(Observation::Began(scope()))
         .chain(sandboxes)
         .chain(containers)
         .map(|what| fact(began, what))
@@ -69,16 +70,16 @@ pub(super) async fn list(
     while all.peek().is_some() {
         emit.send(all.by_ref().take(BATCH).collect()).await?;
     }
-    let ended = What::Ended { scope: scope(), began, complete };
+    let ended = Observation::Ended { scope: scope(), began, complete };
     emit.send(vec![fact(clock::now(), ended)]).await
 }
 
-pub(super) fn fact(at: BootNs, what: What) -> Fact {
+pub(super) fn fact(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Runtime, what }
 }
 
 pub(super) fn source(name: String, status: SourceStatus, detail: String) -> Fact {
-    fact(clock::now(), What::Source(Source { name, status, detail }))
+    fact(clock::now(), Observation::Source(Source { name, status, detail }))
 }
 
 /// An id, if it may be one: it goes into paths and into requests.

@@ -7,7 +7,7 @@ use crate::fact::{Door, NetnsRef, TaskKey};
 
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Want {
+pub enum Request {
     /// Read the list of netns and the tasks in them: something is heard of a netns that nobody has
     /// seen yet.
     Walk,
@@ -21,7 +21,7 @@ pub enum Want {
     },
     /// Open this netns and learn which netns it calls by these numbers.
     Peers {
-        /// The names known so far, as for [`Want::Adopt`].
+        /// The names known so far, as for [`Request::Adopt`].
         netns: NetnsRef,
         /// Ways in, the cheapest first.
         doors: Vec<Door>,

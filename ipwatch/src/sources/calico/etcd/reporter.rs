@@ -3,7 +3,7 @@
 use super::error::EtcdError;
 use super::{LONGEST_KEY, MOST_KEYS, VALUE_LIMIT};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Origin, Source, SourceStatus, What};
+use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
 use crate::sources::calico::keys::Keys;
 use crate::sources::{Closed, Emit};
 
@@ -11,11 +11,11 @@ use crate::sources::{Closed, Emit};
 const BATCH: usize = 256;
 
 /// What is told, and what has been.
-pub(super) struct Teller<K> {
+pub(super) struct Reporter<K> {
     keys: K,
     emit: Emit,
     told: Option<(SourceStatus, String)>,
-    out: Vec<What>,
+    out: Vec<Observation>,
     /// Keys of the last list.
     listed: usize,
     /// Those of them, and of what a watch told since, that are beyond what is followed.
@@ -24,7 +24,7 @@ pub(super) struct Teller<K> {
     dropped: usize,
 }
 
-impl<K: Keys> Teller<K> {
+impl<K: Keys> Reporter<K> {
     pub(super) fn new(keys: K, emit: Emit) -> Self {
         Self { keys, emit, told: None, out: Vec::new(), listed: 0, beyond: 0, dropped: 0 }
     }
@@ -156,5 +156,5 @@ pub(super) fn text(key: &[u8]) -> Option<&str> {
 
 pub(super) fn source(name: &str, status: SourceStatus, detail: String) -> Fact {
     let source = Source { name: name.to_owned(), status, detail };
-    Fact { at: clock::now(), origin: Origin::Ipam, what: What::Source(source) }
+    Fact { at: clock::now(), origin: Origin::Ipam, what: Observation::Source(source) }
 }

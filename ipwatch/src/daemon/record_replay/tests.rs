@@ -22,7 +22,7 @@ fn record(settings: &Settings) -> (Vec<u8>, Vec<Change>) {
         }
     };
     step(3, &snapshot());
-    step(4, &[fact(4, What::FirstAnswers)]);
+    step(4, &[fact(4, Observation::FirstAnswers)]);
     step(1_000, &[exiting(1_000)]);
     for ms in [3_100, 3_700, 6_100, 6_777] {
         step(ms, &[look(ms)]);
@@ -51,8 +51,8 @@ fn a_replay_finds_the_same_at_the_same_time() {
 #[test]
 fn the_thresholds_of_a_recording_are_its_own() {
     let with = |grace: u64| {
-        let policy = Policy { grace: grace * MS, ..Policy::default() };
-        let (record, told) = record(&Settings { policy, ..Settings::default() });
+        let thresholds = Thresholds { grace: grace * MS, ..Thresholds::default() };
+        let (record, told) = record(&Settings { thresholds, ..Settings::default() });
         let found = replayed(&record);
         assert_eq!(found.len(), usize::from(!told.is_empty()), "{grace}");
         found.into_iter().next().and_then(|finding| finding.firing_at)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::account::Door;
 use super::client::Api;
+use super::credentials::Credentials;
 use super::documents::{self, Page};
 use super::error::ApiError;
 use super::read::{LIST_LIMIT, page_within};
@@ -65,8 +65,8 @@ impl Server {
         context: Option<String>,
     ) -> Result<Self, String> {
         let door = match kubeconfig {
-            Some(path) => Some(Door::Person { path, context }),
-            None => Door::of_a_pod(None),
+            Some(path) => Some(Credentials::Person { path, context }),
+            None => Credentials::of_a_pod(None),
         };
         let none = "there is no kubeconfig, and this is no pod with a service account: name one with --kubeconfig";
         let door = door.ok_or(none)?;
