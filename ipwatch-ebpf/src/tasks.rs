@@ -311,6 +311,13 @@ fn zap(task: Addr) {
     }
 }
 
+/// `do_coredump`: the running task waits for all others of its group before it dumps. Mostly a signal has told of it. A
+/// filter of system calls that ends a process sends none before 5.16 (`__seccomp_filter`, kernel/seccomp.c).
+#[inline(always)]
+fn dump() {
+    zap(read::current());
+}
+
 macro_rules! tracepoint {
     ($tp:ident, $raw:ident, |$ctx:ident| $call:expr) => {
         #[btf_tracepoint]
@@ -372,5 +379,17 @@ pub fn kp_zap(ctx: ProbeContext) -> u32 {
     if let Some(task) = ctx.arg(0) {
         zap(task);
     }
+    0
+}
+
+#[fentry]
+pub fn fe_dump(_: FEntryContext) -> u32 {
+    dump();
+    0
+}
+
+#[kprobe]
+pub fn kp_dump(_: ProbeContext) -> u32 {
+    dump();
     0
 }

@@ -132,6 +132,17 @@ impl Case {
         let fired = finding["firing_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
         fired.duration_since(end).as_secs_f64()
     }
+
+    /// Waits for the finding; how long it took, if that was too long or too short.
+    fn is_late(&self, daemon: &Daemon, end: Timestamp, in_time: u32) -> Option<(Way, f64)> {
+        let took = self.is_found(daemon, end, in_time);
+        println!("{:?}: {took:.2} s after its end began; its grace is {GRACE} s", self.way);
+        // Until its memory is used up, and the kernel has tried to find some, it lives.
+        let lives = if self.way == Way::Oom { IN_TIME } else { 0 };
+        let limit = GRACE + (in_time + lives) * patience();
+        let in_time = f64::from(GRACE)..=f64::from(limit);
+        (!in_time.contains(&took)).then_some((self.way, took))
+    }
 }
 
 /// All at once, and each is found within its grace and `IN_TIME`.
@@ -148,46 +159,52 @@ fn each_is_found_by(
     wanted: impl Fn(&Daemon, Way) -> bool,
 ) {
     let memory = cgroup::with_little_memory(lab);
-    let none = Path::new("-");
-    let ways: Vec<Way> = Way::ALL
+    let memory = memory.as_deref();
+    let mut cases: Vec<Case> = ways(memory, |way| wanted(daemon, way))
         .into_iter()
-        .filter(|way| wanted(daemon, *way) && (*way != Way::Oom || memory.is_some()))
-        .collect();
-    assert!(ways.len() >= 8, "{ways:?}");
-    let mut cases: Vec<Case> = ways
-        .into_iter()
-        .map(|way| Case::new(lab, way, memory.as_deref().unwrap_or(none)))
+        .map(|way| Case::new(lab, way, memory.unwrap_or(Path::new(NO_MEMORY))))
         .collect();
     // What is known of them by their start lies behind.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let ends: Vec<Timestamp> = cases.iter_mut().map(Case::end).collect();
-    let mut late = Vec::new();
-    for (case, end) in cases.iter().zip(ends) {
-        let took = case.is_found(daemon, end, in_time);
-        println!("{:?}: {took:.2} s after its end began; its grace is {GRACE} s", case.way);
-        // Until its memory is used up, and the kernel has tried to find some, it lives.
-        let lives = if case.way == Way::Oom { IN_TIME } else { 0 };
-        if took < f64::from(GRACE) || took > f64::from(GRACE + (in_time + lives) * patience()) {
-            late.push((case.way, took));
-        }
-    }
+    let judged = cases.iter().zip(ends);
+    let late: Vec<_> =
+        judged.filter_map(|(case, end)| case.is_late(daemon, end, in_time)).collect();
     assert!(late.is_empty(), "not in time: {late:?}");
 }
 
-/// Nothing looks at all tasks: what is found is told by the probes.
+/// Says that there is no cgroup for a process that is to run out of memory.
+const NO_MEMORY: &str = "-";
+
+/// The ways that can be tried here.
+fn ways(memory: Option<&Path>, wanted: impl Fn(Way) -> bool) -> Vec<Way> {
+    let can = |way: &Way| wanted(*way) && (*way != Way::Oom || memory.is_some());
+    let ways: Vec<Way> = Way::ALL.into_iter().filter(can).collect();
+    assert!(ways.len() >= 8, "{ways:?}");
+    ways
+}
+
+/// Nothing looks at all tasks: what is found is told by the probes. One after the other: what is told of one may have
+/// others looked at.
 fn each_is_found_without_a_sweep(lab: &Lab) {
     if support::daemon::probes() == "off" {
         return;
     }
     let config = Config::default().probes_line("sweep = \"0s\"");
+    let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
+    let probes = daemon.list("probes", &["doctor"]);
+    let group_exit = probes.iter().find(|probe| probe["event"] == "group-exit").expect("listed");
+    let memory = cgroup::with_little_memory(lab);
+    let memory = memory.as_deref();
     // A thread that waits for its leader in an exec has sent no signal and not exited: it is seen where a probe can be
     // put on a function, and nowhere else.
-    each_is_found(lab, config, |daemon, way| {
-        let probes = daemon.list("probes", &["doctor"]);
-        let group_exit =
-            probes.iter().find(|probe| probe["event"] == "group-exit").expect("listed");
-        way != Way::Exec || group_exit["rung"] != "snapshot"
-    });
+    let wanted = |way| way != Way::Exec || group_exit["rung"] != "snapshot";
+    for way in ways(memory, wanted) {
+        let mut case = Case::new(lab, way, memory.unwrap_or(Path::new(NO_MEMORY)));
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let end = case.end();
+        assert_eq!(case.is_late(&daemon, end, IN_TIME), None, "not in time");
+    }
 }
 
 /// The probes stand, and nothing that they say of tasks is heard: the thread that reads it is held. What is found was

@@ -124,7 +124,25 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "group-exit",
         needs: &[need::TASK],
-        rungs: function!("fe_zap", "kp_zap", "zap_other_threads"),
+        // Without the function that dumps core, which is another one from 6.16 on, where nothing has to be told of it.
+        rungs: &[
+            way(
+                Rung::Fentry,
+                &[
+                    ("fe_zap", Attach::Fentry("zap_other_threads")),
+                    ("fe_dump", Attach::Fentry("do_coredump")),
+                ],
+            ),
+            way(Rung::Fentry, &[("fe_zap", Attach::Fentry("zap_other_threads"))]),
+            way(
+                Rung::Kprobe,
+                &[
+                    ("kp_zap", Attach::Kprobe("zap_other_threads")),
+                    ("kp_dump", Attach::Kprobe("do_coredump")),
+                ],
+            ),
+            way(Rung::Kprobe, &[("kp_zap", Attach::Kprobe("zap_other_threads"))]),
+        ],
         fallback: ("snapshot", "iter/task"),
         kinds: &[kind::GROUP_EXIT],
     },
