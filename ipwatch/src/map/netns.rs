@@ -2,7 +2,7 @@
 //! events and dumps.
 //!
 //! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
-//! a deletion leaves a grave for a while, so that a dump which read the entry before the deletion
+//! a deletion leaves a tombstone for a while, so that a dump which read the entry before the deletion
 //! cannot bring it back. A finished dump sweeps what was last touched before it began.
 
 use std::collections::{BTreeMap, BTreeSet};
