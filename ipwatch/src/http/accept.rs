@@ -1,5 +1,5 @@
-//! Who comes: each connection a task in a place of its own, and a second row for those that are only told that
-//! all places are taken.
+//! Accept loop with a connection limit. Each connection is a task; the overflow has a few tasks of its own, which
+//! answer 503.
 
 use std::future::Future;
 use std::io;

@@ -124,7 +124,7 @@ impl NodeMap {
         self.hasten_searches(thresholds);
     }
 
-    /// What is surely one netns's was guessed wrongly of any other.
+    /// A confirmed owner invalidates guesses elsewhere.
     fn withdraw_guesses(&mut self) {
         for id in std::mem::take(&mut self.owners.some) {
             let Some(entry) = self.netns.get(&id) else { continue };

@@ -28,8 +28,8 @@ pub(crate) enum ApiError {
     /// It refuses.
     #[error("{what}: {code} {why}")]
     Refused { what: &'static str, code: u16, why: String },
-    /// It has too much to do, and says when to come again.
-    #[error("{what}: it has too much to do (429)")]
+    /// 429, with the `Retry-After` of the server.
+    #[error("{what}: rate limited (429)")]
     Busy { what: &'static str, after: Option<Duration> },
     /// What was to be resumed is too long ago (410): everything must be listed again.
     #[error("{what}: what was told last is too long ago (410)")]

@@ -21,7 +21,7 @@ const MOST: usize = 200_000;
 const ANSWER: Duration = Duration::from_secs(30);
 /// For one page. Asked of its memory, the server answers with everything at once.
 const WHOLE: Duration = Duration::from_secs(120);
-/// A page that it has too much to do for is asked for so often again.
+/// How often a page is requested again after 429.
 const TRIES: u32 = 4;
 /// Longest that it may ask us to wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -291,7 +291,7 @@ mod tests {
         let (server, _) = answering(vec![same(), same()]).await;
         let (listed, _) = things(&server, Age::Now).await;
         assert_eq!(listed, Err(Refusal::Failed("a list without an end".into())));
-        // One that always has too much to do.
+        // A server that always answers 429.
         let (server, asked) = answering(vec![Answer::Status(429)]).await;
         assert!(matches!(things(&server, Age::Now).await.0, Err(Refusal::Failed(_))));
         assert_eq!(asked().len(), 4);

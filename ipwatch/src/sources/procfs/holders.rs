@@ -52,7 +52,7 @@ impl Proc {
     /// somebody wants to know who holds a netns.
     ///
     /// # Errors
-    /// `/proc` does not let itself be read.
+    /// `/proc` is unreadable.
     pub fn mounts(&self) -> io::Result<Vec<Fact>> {
         let root = Dir::open(&self.root)?;
         let mount_ns = root.dir("self")?.namespace("ns/mnt", "mnt")?;

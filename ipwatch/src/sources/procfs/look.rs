@@ -22,7 +22,7 @@ impl Proc {
     /// [`Presence::Gone`].
     ///
     /// # Errors
-    /// `/proc` does not let itself be read: nothing is known.
+    /// `/proc` is unreadable: nothing is known.
     pub fn look(&self, task: TaskKey) -> io::Result<Fact> {
         let gone = || Look { netns: Some(Presence::Gone), ..Look::default() };
         let look = match self

@@ -40,7 +40,7 @@ impl Proc {
     /// the same; its leader too, if it is still there.
     ///
     /// # Errors
-    /// `/proc` does not let itself be read. A process that has gone is none.
+    /// `/proc` is unreadable. A process that has ended is no error.
     pub fn threads(&self, pid: u32, host: NetnsRef) -> io::Result<Vec<Fact>> {
         let mut snapshot = Snapshot { host: host.inode, facts: Vec::new(), complete: true };
         match Dir::open(&self.root.join(pid.to_string()))

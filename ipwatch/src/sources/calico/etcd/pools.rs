@@ -25,7 +25,7 @@ const LIST: &str = "a list of the pools";
 const OF_V3: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 const OF_V2: &str = "/v2/keys/calico/v1/ipam?recursive=true&quorum=true";
 
-/// Who may not read them, as a rule, goes on not to be allowed to: he asks seldom.
+/// First and longest pause after an error. Permission errors rarely clear, hence ten minutes.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(600));
 
 /// A key and its value.
