@@ -17,10 +17,10 @@ use crate::tally::Tally;
 use crate::{package, place, setup};
 
 /// What the disk of the tests holds beside the binaries: the script, and the service that runs it.
-const SCRIPT: &str = include_str!("run.sh");
-const UNIT: &str = include_str!("ipwatch-test.service");
+const SCRIPT: &str = include_str!("systemd/run.sh");
+const UNIT: &str = include_str!("systemd/ipwatch-test.service");
 /// What stands before systemd.
-const INIT: &str = include_str!("init.sh");
+const INIT: &str = include_str!("systemd/init.sh");
 
 /// Room for two packages and the test binary.
 const SIZE: &str = "256M";
