@@ -298,9 +298,15 @@ fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
 /// The second chance of what failed: each alone. A machine that is held up fails several at once. Where more failed,
 /// there is nothing unsteady about it.
 fn try_again(count: &mut Count, shared: &Shared) {
+    const SETTLED: Duration = Duration::from_secs(30);
     const MOST: usize = 12;
     if count.failed.len() > MOST {
         return;
+    }
+    if !count.failed.is_empty() {
+        // The last tests leave a thousand netns behind, which the kernel takes down one after the other (`cleanup_net`):
+        // until then no other one ends.
+        std::thread::sleep(SETTLED);
     }
     for test in std::mem::take(&mut count.failed) {
         match run(&test, shared) {
