@@ -4,122 +4,63 @@
 //! fact's time, or the time a question brings, is now), does no I/O and takes no lock. The same facts
 //! in the same order give the same map, which is what makes a recording a test.
 //!
-//! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: what a dump may and may not overwrite. `tombstones`: what it must not bring back. `addresses`: what the
-//!   kernel takes for one; `shares`: how many are kept, and whose. `links`: devices, and what goes with them.
-//!   `netlink_reconcile`: what netlink says and no probe has told.
-//! - `neighbours`: ARP and NDP entries; `unanswered`: those without an answer; `news`: what of them changed.
-//! - `topology`: what else of a netns says who can reach whom; `reach`: who that is, and which IPs two have who
-//!   meet; `ways`: which device leads to a pod; `orphan_routes`: routes that lead to nobody; `unresolved_peers`: links to
-//!   netns that nobody has named yet.
-//! - `claims`: who was heard to claim an IP; `conflict`: which claims cannot both be right.
-//! - `holder`: what else holds a netns.
-//! - `task`: who is in a netns, who is leaving it and who was killed.
-//! - `missed`: what of all that no event had told.
-//! - `sandbox`: which container and pod that is. `owner`: which sandbox a netns was made for.
-//! - `runtime`: what the container runtimes say, and since when; `crash_loop`: sandboxes that come and go. `unasked`:
-//!   whether a container may belong to a runtime that nobody asks.
-//! - `pods`: what the API server says of this node's pods.
-//! - `container_mounts`: mounts of dead containers. `teardown`: whether the kernel gets on with its work.
-//! - `ipam`: what the stores reserve and let go of; `ranges`: out of what, and `blocks`: how much of that is taken
-//!   where the reservations of other nodes are not told. `ipam_mismatch`: the stores against the
-//!   kernel. `leaks`: reservations for containers that are gone.
-//! - `endpoints`: what Calico's datastore has wired, and which living pods it does not have.
-//! - `calls`: runs of CNI plugins; `late_del`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
-//! - `refused`: names and runs that were not taken, by source.
+//! What is known lies in four aggregates. Each is a folder, and nothing outside the folder can touch its fields; its
+//! module documentation says what always holds there:
+//!
+//! - [`kernel`]: netns, what is in them, and tasks.
+//! - [`workload`]: containers, pods and runs of CNI plugins: whose a netns is.
+//! - [`ipam`]: what the stores reserve, out of what, and what of that is leaked.
+//! - [`conflict`]: who can reach whom, and what cannot both be right.
+//!
+//! Methods of `NodeMap` stand in the folder whose fields they change. What else changes with it is told to the other
+//! aggregates by their own methods. Beside them:
+//!
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
-//! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
-//! - `view`, `ipam_view`, `neighbour_view`: answers in the words of the JSON contract.
+//! - `refused`: names and runs that were not taken, by source.
+//! - `view`: answers in the words of the JSON contract.
 
-mod addresses;
-mod blocks;
-mod calls;
 pub(crate) mod changes;
-mod claims;
 mod conflict;
-mod container_mounts;
-mod crash_loop;
-mod endpoints;
-mod holder;
-mod identity;
 mod ipam;
-mod ipam_mismatch;
-mod ipam_view;
-mod late_del;
-mod leaks;
-mod links;
-mod missed;
-mod neighbour_view;
-mod neighbours;
-mod netlink_reconcile;
-mod netns;
-mod news;
-mod orphan_routes;
-mod owner;
-mod pods;
-mod ranges;
-mod reach;
+mod kernel;
 mod refused;
 pub mod request;
-mod runtime;
-mod sandbox;
 mod scheduler;
-mod shares;
-mod task;
-mod teardown;
-mod tenure;
-mod tombstones;
-mod topology;
-mod unanswered;
-mod unasked;
-mod unresolved_peers;
-mod verdict;
 mod view;
-mod ways;
-mod witness;
+mod workload;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 
-pub use addresses::{AddressEntry, AddressId};
-pub use calls::{CallEnd, CallEntry, CallHistory, CommandStats};
 pub use changes::{Kinds, Tick};
-pub use claims::Side;
-pub use conflict::{Conflict, Grounds as ConflictGrounds, Party};
-pub use container_mounts::Leftover;
-pub use crash_loop::{Attempt, Loop, WINDOW as LOOP_WINDOW};
-pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
-pub use identity::{Identity, NetnsId};
-pub use ipam::{Release, ReservationEntry, UnreadableEntry, WRITING};
-pub use ipam_mismatch::{Grounds, IpamMismatch, Match};
-pub use late_del::{LateDel, Lost, LostWhat};
-pub use leaks::{Leak, LeakCause, Leaked};
-pub use neighbours::NeighbourEntry;
-pub use netns::{LinkEntry, Netns};
-pub use news::NeighbourNews;
-pub use orphan_routes::{OrphanRoute, is_pods};
-pub use owner::{Owner, Told};
-pub use pods::{DeletedPod, PodEntry};
-pub use ranges::{Level, RangeEntry, Usage};
-pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
-pub use runtime::{ContainerEntry, SandboxEntry, Word};
-pub(crate) use sandbox::strip_var;
+pub use conflict::{
+    Conflict, ConflictGrounds, Duplicate, Endpoint, Fixed, Holding, Meeting, OrphanRoute, Party,
+    Reach, Side, Unanswered, is_pods,
+};
+pub use ipam::{
+    Grounds, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
+    ReservationEntry, UnreadableEntry, Usage, WRITING,
+};
+pub use kernel::{
+    AddressEntry, AddressId, Ending, Identity, Kill, LinkEntry, LookEntry, NeighbourEntry,
+    NeighbourNews, Netns, NetnsId, TaskEntry, Teardown, TenureEvent, WorkerLook,
+};
 pub use scheduler::{Agenda, Thresholds};
-pub use task::{Kill, LookEntry, TaskEntry};
-pub use teardown::{Ending, Teardown, WorkerLook};
-pub use tenure::TenureEvent;
-pub use unanswered::{Fixed, Unanswered};
-pub use unasked::Why;
 pub use view::{scope_name, state_name};
+pub(crate) use workload::strip_var;
+pub use workload::{
+    Attempt, CallEnd, CallEntry, CallHistory, CommandStats, ContainerEntry, DeletedPod,
+    EndpointEntry, LOOP_WINDOW, LateDel, Leftover, Loop, Lost, LostWhat, MissingEndpoint, Owner,
+    PodEntry, SandboxEntry, StaleEndpoint, Told, Why, Word,
+};
 
 use crate::clock::Calendar;
 use crate::contract::SourceState;
 use crate::fact::{
-    Attachment, Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceStatus,
+    Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceStatus,
 };
 
 /// A hash table with a fast hasher: keys are the kernel's numbers, and its seed is random, for some of
@@ -139,45 +80,16 @@ pub struct NodeMap {
     /// When events were last lost: what was not told since may be gone.
     lost_last: BootNs,
 
-    changes: changes::Changes,
-    names: identity::Names,
-    netns: Table<NetnsId, Netns>,
-    /// Every address of every netns, in IP order.
-    by_ip: BTreeSet<(IpAddr, NetnsId)>,
-    reach: reach::Reachability,
-    tombstones: tombstones::Tombstones,
-    shares: shares::Shares,
-    netlink_reconcile: netlink_reconcile::Unconfirmed,
-
-    tasks: task::Tasks,
-    missed: missed::Missed,
-    attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
-
-    runtimes: runtime::Runtimes,
-    processes: unasked::Processes,
-    pods: pods::Pods,
-    owners: owner::Owners,
-    container_mounts: container_mounts::ContainerMounts,
-    teardowns: teardown::Teardowns,
+    kernel: kernel::Kernel,
+    workload: workload::Workload,
     ipam: ipam::Ipam,
-    endpoints: endpoints::Endpoints,
-    calls: calls::Calls,
-    refused: refused::Refused,
-    late_dels: late_del::LateDels,
-    claims: claims::Claims,
-    unanswered: unanswered::UnansweredEntries,
-    news: news::News,
-    orphan_routes: orphan_routes::OrphanRoutes,
+    conflict: conflict::Conflicts,
 
+    changes: changes::Changes,
     scheduler: scheduler::Pending,
-    unresolved_peers: unresolved_peers::UnresolvedPeers,
+    refused: refused::Refused,
     /// As of the newest agenda.
     thresholds: Thresholds,
-    tenures: tenure::Outbox,
-    /// Snapshots of [`Scope::Tasks`] that ended: what the first one showed stood before ipwatch.
-    task_snapshots: u32,
-    /// The mount table was read at least once.
-    mounts_read: bool,
 }
 
 impl NodeMap {
@@ -185,7 +97,7 @@ impl NodeMap {
     /// that older kernels have: the nsid and the nsfs inode.
     #[must_use]
     pub fn new(provisional: bool) -> Self {
-        Self { names: identity::Names::new(provisional), ..Self::default() }
+        Self { kernel: kernel::Kernel::new(provisional), ..Self::default() }
     }
 
     /// Applies one fact.
@@ -229,7 +141,7 @@ impl NodeMap {
             Observation::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;
-                self.reach.readdressed();
+                self.conflict.readdressed();
                 if *calls {
                     self.calls_lost(at);
                 }
@@ -302,8 +214,7 @@ impl NodeMap {
             Observation::Task(task) => self.set_task(task, at, fact.origin),
             Observation::TaskExiting { task } => self.task_exiting(*task, at),
             Observation::TaskReleased { task } => {
-                self.missed.told(task);
-                self.task_released(*task, at);
+                self.task_release_told(*task, at);
             }
             Observation::Signalled { pid, tid, signal, group, by } => {
                 self.signalled(*pid, *tid, *signal, *group, by, at);
@@ -317,7 +228,7 @@ impl NodeMap {
 
             Observation::Attachment(attachment) => self.set_attachment(attachment, at),
             Observation::AttachmentGone { container_id, ifname } => {
-                self.attachments.remove(&(container_id.clone(), ifname.clone()));
+                self.drop_attachment(container_id, ifname);
             }
 
             Observation::Sandbox(sandbox) => self.set_sandbox(sandbox, at),
@@ -332,7 +243,7 @@ impl NodeMap {
             Observation::PodGone { uid } => self.pod_gone(uid, at),
             Observation::PodsConfirmed => {
                 self.pods_confirmed(at);
-                self.endpoints_confirmed(endpoints::PODS, at);
+                self.endpoints_confirmed(workload::PODS, at);
             }
 
             Observation::ContainerMount(mount) => self.set_container_mount(mount, at),
@@ -366,9 +277,7 @@ impl NodeMap {
     fn begin(&mut self, boot: Boot, at: BootNs) {
         let host = boot.host;
         self.boot = Some(boot);
-        self.names.set_host(host);
-        self.reach.rewired();
-        self.resolve(&host, at);
+        self.set_host(host, at);
     }
 
     /// A dump of `scope` that began at `began` has ended. What it did not name and nothing touched
@@ -377,11 +286,7 @@ impl NodeMap {
         if let Scope::Addresses { netns } = scope {
             self.dump_ended(netns, began, complete);
         }
-        match scope {
-            Scope::Tasks => self.task_snapshots = self.task_snapshots.saturating_add(1),
-            Scope::Mounts { .. } => self.mounts_read = true,
-            _ => {}
-        }
+        self.kernel.read(scope);
         if !complete {
             if *scope == Scope::Tasks {
                 self.doubt_tasks(began);
@@ -408,20 +313,7 @@ impl NodeMap {
             Scope::Ranges { store } => self.sweep_ranges(store, began),
             // What was cut short tells something too: see `apply`.
             Scope::Endpoints { .. } | Scope::Blocks { .. } => {}
-            Scope::Cni => self.attachments.retain(|_, (_, touched)| *touched >= began),
-        }
-    }
-
-    fn set_attachment(&mut self, attachment: &Attachment, at: BootNs) {
-        let key = (attachment.container_id.clone(), attachment.ifname.clone());
-        let renamed = self.attachments.get(&key).is_none_or(|(old, _)| old != attachment);
-        self.attachments.insert(key, (attachment.clone(), at));
-        if renamed {
-            self.name_tenures(attachment);
-            self.owners.ask_all();
-            for (ip, _) in &attachment.ips {
-                self.ipam.touch(*ip);
-            }
+            Scope::Cni => self.sweep_attachments(began),
         }
     }
 
@@ -470,8 +362,8 @@ impl NodeMap {
     /// Whether netns, tasks, mounts and the host have been read at least once.
     #[must_use]
     pub fn has_first_snapshot(&self) -> bool {
-        let host = self.host().and_then(|id| self.netns.get(&id));
-        self.task_snapshots > 0 && self.mounts_read && host.is_some_and(|host| host.dumped)
+        let host = self.host().and_then(|id| self.netns(id));
+        self.kernel.has_first_tasks_and_mounts() && host.is_some_and(|host| host.dumped)
     }
 
     /// Whether this source has said how it stands.
@@ -488,66 +380,16 @@ impl NodeMap {
         })
     }
 
-    /// One netns.
-    #[must_use]
-    pub fn netns(&self, id: NetnsId) -> Option<&Netns> {
-        self.netns.get(&id)
-    }
-
-    /// Every netns, in no order.
-    pub fn all_netns(&self) -> impl Iterator<Item = &Netns> {
-        self.netns.values()
-    }
-
     /// The host's netns.
     #[must_use]
     pub fn host(&self) -> Option<NetnsId> {
-        self.boot.as_ref().and_then(|boot| self.names.find(&boot.host))
-    }
-
-    /// The netns of a source's name for it, when it is known.
-    #[must_use]
-    pub fn find(&self, netns: &crate::fact::NetnsRef) -> Option<NetnsId> {
-        self.names.find(netns)
-    }
-
-    /// One task.
-    #[must_use]
-    pub fn task(&self, key: &crate::fact::TaskKey) -> Option<&TaskEntry> {
-        self.tasks.get(key)
-    }
-
-    /// Every known task of a process, threads included.
-    pub fn tasks_of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
-        self.tasks.of(pid)
-    }
-
-    /// Tasks that are exiting or killed and still hold a netns.
-    pub fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
-        self.tasks.leaving()
-    }
-
-    /// Those of them that a look was taken at.
-    pub fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
-        self.tasks.seen_leaving()
-    }
-
-    /// Those of them that were so when ipwatch first looked.
-    pub fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
-        self.tasks.left_before()
-    }
-
-    /// When and by whom a task's process was killed, if it was seen.
-    #[must_use]
-    pub fn kill_of(&self, task: &crate::fact::TaskKey) -> Option<&Kill> {
-        self.tasks.kill(task)
+        self.boot.as_ref().and_then(|boot| self.kernel.find(&boot.host))
     }
 
     /// Links, addresses and routes that were beyond the bounds of their netns, or of all, and are not kept.
     #[must_use]
     pub fn beyond_bounds(&self) -> u64 {
-        let beyond = |entry: &Netns| entry.more + entry.unkept() + entry.wiring.beyond;
-        self.netns.values().map(beyond).sum()
+        self.kernel.beyond_bounds()
     }
 
     /// One source's state.
@@ -559,7 +401,7 @@ impl NodeMap {
     /// Number of netns, addresses and tasks.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize, usize) {
-        (self.netns.len(), self.by_ip.len(), self.tasks.len())
+        self.kernel.sizes()
     }
 
     /// Whether this origin only repeats what probes tell first-hand and in the kernel's order.

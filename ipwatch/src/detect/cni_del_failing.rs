@@ -1,7 +1,7 @@
 //! `cni-del-failing`: DEL of one sandbox fails again and again, or never came though its sandbox is dead.
 //! Until it works, its IP stays reserved.
 //!
-//! One of two DELs at once that fails because the other was quicker is none (`map/calls.rs` counts them as
+//! One of two DELs at once that fails because the other was quicker is none (`map/workload/calls.rs` counts them as
 //! one), nor is one whose network is gone all the same.
 
 use super::evidence::{self, Proof};

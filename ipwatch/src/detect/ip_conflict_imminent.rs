@@ -2,7 +2,7 @@
 //! The earliest warning there is: the store writes before the address is configured.
 //!
 //! Not while the holder's own DEL runs, nor just after it; not between networks that cannot reach each
-//! other (`map/ipam_mismatch.rs`).
+//! other (`map/ipam/mismatch.rs`).
 
 use super::evidence::{self, Proof};
 use crate::fact::BootNs;

@@ -1,11 +1,11 @@
 //! `ip-duplicate`: two netns that can reach each other have one IP: on one link, or each at its own link to one
 //! router.
 //!
-//! It wakes somebody only with a witness on either side (`map/witness.rs`): anybody can make two netns of their own
+//! It wakes somebody only with a witness on either side (`map/conflict/witness.rs`): anybody can make two netns of their own
 //! and give both one IP. An overlap of a moment, as of an address that moves, is not told at all.
 //!
 //! Not of addresses that nobody gets an answer from, nor of those that several have on purpose; who meets whom
-//! is `map/reach.rs`'s to say, and what is not known there meets nobody.
+//! is `map/conflict/reach.rs`'s to say, and what is not known there meets nobody.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

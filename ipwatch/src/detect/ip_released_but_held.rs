@@ -1,7 +1,7 @@
 //! `ip-released-but-held`: a store no longer reserves an IP, or reserves it for another, that a live netns
 //! still has. The next pod that is given it shares it. The early one: it is raised when the store lets go.
 //!
-//! Not while the holder's own ADD or DEL runs, nor just after it (`map/ipam_mismatch.rs`).
+//! Not while the holder's own ADD or DEL runs, nor just after it (`map/ipam/mismatch.rs`).
 
 use super::evidence::{self, Proof};
 use crate::fact::BootNs;

@@ -1,7 +1,7 @@
 //! `ipam-reservation-leaked`: an IP is reserved for a container that every runtime denies and whose netns is
 //! gone. Each is one pod less that the network has room for, for ever: host-local clears nothing up.
 //!
-//! Which reservations these are is worked out in `map/leaks.rs`. Those of one network that leaked for the
+//! Which reservations these are is worked out in `map/ipam/leaks.rs`. Those of one network that leaked for the
 //! same reason are one cause: the oldest stands for them.
 
 use std::collections::BTreeMap;

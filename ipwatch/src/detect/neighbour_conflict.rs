@@ -1,5 +1,5 @@
 //! `neighbour-conflict`: two MACs answer for one IP on a link. What is a conflict and what only looks like one
-//! is decided in `map/conflict.rs`; here every device that heard it becomes one finding.
+//! is decided in `map/conflict/neighbour_conflict.rs`; here every device that heard it becomes one finding.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

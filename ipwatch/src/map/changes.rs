@@ -215,13 +215,13 @@ impl NodeMap {
             },
             Reach::Task(task) => {
                 self.changes.mark_within(kinds);
-                if let Some(id) = self.tasks.get(task).map(|entry| entry.netns) {
+                if let Some(id) = self.task(task).map(|entry| entry.netns) {
                     self.mark_in(id, kinds);
                 }
             }
             Reach::Process(pid) => {
                 self.changes.mark_within(kinds);
-                let ids: Vec<NetnsId> = self.tasks.of(pid).map(|entry| entry.netns).collect();
+                let ids: Vec<NetnsId> = self.tasks_of(pid).map(|entry| entry.netns).collect();
                 ids.into_iter().for_each(|id| self.mark_in(id, kinds));
             }
         }
@@ -229,16 +229,14 @@ impl NodeMap {
 
     /// These have changed within a netns.
     pub(super) fn mark_in(&mut self, id: NetnsId, kinds: Kinds) {
-        match self.netns.get_mut(&id) {
-            Some(entry) if !entry.host => {
-                #[cfg(test)]
-                if unmarked::is_within() {
-                    return self.changes.mark_within(kinds);
-                }
-                entry.changed = self.changes.now;
-                self.changes.mark_within(kinds);
-            }
-            _ => self.changes.mark(kinds),
+        #[cfg(test)]
+        if unmarked::is_within() && self.netns(id).is_some_and(|entry| !entry.host) {
+            return self.changes.mark_within(kinds);
+        }
+        if self.kernel.mark_changed(id, self.changes.now) {
+            self.changes.mark_within(kinds);
+        } else {
+            self.changes.mark(kinds);
         }
     }
 
@@ -263,7 +261,7 @@ impl NodeMap {
     /// Whether an address, a link or a task of this netns has changed since.
     #[must_use]
     pub fn changed_in(&self, id: NetnsId, since: Tick) -> bool {
-        self.netns.get(&id).is_none_or(|entry| entry.changed > since)
+        self.netns(id).is_none_or(|entry| entry.changed_since(since))
     }
 }
 

@@ -1,366 +1,96 @@
-//! Which claims of one IP cannot both be right, and which only look like it.
+//! What cannot both be right: one IP twice where the two can meet, several claims to one IP, neighbours that do not
+//! answer, and routes that lead to nobody.
 //!
-//! Two MACs that both answer are a conflict. One that takes over from another is not: a pod that was given
-//! the IP of one that is gone, a fail-over that was announced. Nor are a router that answers for others
-//! (proxy ARP), a device and those made of it, two devices of one netns, and the MACs of VRRP.
+//! - `reach`: who can reach whom, and which IPs two have who meet. `witness`: who else says that such an IP matters.
+//! - `claims`: who was heard to claim an IP; `neighbour_conflict`: which claims cannot both be right. `unanswered`:
+//!   neighbours without an answer.
+//! - `ways`: which device leads to a pod; `orphan_routes`: routes that lead to nobody.
+//!
+//! What always holds: a plan of who reaches whom is of the links that stand now, or is not there; a claim is somebody's
+//! only as long as the MAC that made it may have it.
+
+mod claims;
+mod neighbour_conflict;
+mod orphan_routes;
+mod reach;
+mod unanswered;
+mod ways;
+mod witness;
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, Link, LinkDetail, Mac};
+pub(super) use claims::How;
+pub use claims::Side;
+pub use neighbour_conflict::{Conflict, Grounds as ConflictGrounds, Party};
+pub(super) use orphan_routes::hash_of;
+pub use orphan_routes::{OrphanRoute, is_pods};
+pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
+pub use unanswered::{Fixed, Unanswered};
+pub(super) use unanswered::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
 
-use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, OUT_OF_STEP, Side, Turn};
-use super::{Endpoint, Netns, NetnsId, NodeMap};
+use super::NetnsId;
+use crate::fact::{BootNs, Neighbour};
 
-const SEC: u64 = 1_000_000_000;
-/// The kernel takes no other MAC's word for so long after an entry changed (`locktime`, one second), so
-/// who answers later loses.
-const ONE_ANSWER: u64 = 2 * SEC;
-/// Two answers to one question.
-const AT_ONCE: u64 = SEC;
-/// Whoever answers for so many IPs, and asks for none itself, answers for others.
-const PROXY: usize = 3;
-/// Conflicts told of at a time. More are one cause's, or made up.
-const MOST: usize = 512;
-/// Devices that are followed from one to the next.
-const DEPTH: usize = 8;
-
-/// How it is known that two MACs have one IP, the surest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Grounds {
-    /// Duplicate address detection gave the address up.
-    Dad,
-    /// One claims an IP that another one has on that very link, on this node.
-    Held,
-    /// The neighbour table had one answer and refused another.
-    Lost,
-    /// Both answered within a second.
-    BothAnswered,
-    /// One, the other, and the first one again.
-    InTurns,
+/// See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    reach: reach::Reachability,
+    claims: claims::Claims,
+    unanswered: unanswered::UnansweredEntries,
+    orphan_routes: orphan_routes::OrphanRoutes,
 }
 
-/// One of those that have the IP.
-#[derive(Debug, Clone)]
-pub struct Party {
-    /// Its MAC; of one that only duplicate address detection heard it may be unknown.
-    pub mac: Option<Mac>,
-    /// The device of this node that has the MAC.
-    pub home: Option<Home>,
-    /// What was heard of it. Absent: it has the IP on this node and was not heard.
-    pub heard: Option<Side>,
-}
-
-/// One IP and those that claim it, as one device of one netns heard it.
-#[derive(Debug, Clone)]
-pub struct Conflict {
-    pub ip: IpAddr,
-    /// Where it was heard.
-    pub netns: NetnsId,
-    /// On which device.
-    pub ifindex: u32,
-    /// Two or more.
-    pub parties: Vec<Party>,
-    /// How it is known.
-    pub grounds: Grounds,
-    /// Since both are known.
-    pub since: BootNs,
-    /// When the last of them was heard.
-    pub heard: BootNs,
-    /// What is known stands for itself: an address that was given up, or one that all of them have on this
-    /// node now.
-    pub stands: bool,
-}
-
-impl NodeMap {
-    /// Every conflict at `now`, as each device heard it.
-    #[must_use]
-    pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
-        let mut found: Vec<Conflict> = self.heard_conflicts(now).take(MOST).collect();
-        let failed = self.claims.dad().filter(|(ip, ..)| !self.is_shared_ip(*ip));
-        found.extend(failed.filter_map(|key| self.failed(key)));
-        found
+impl Conflicts {
+    /// A link, a name or a VLAN has changed.
+    pub(super) fn rewired(&mut self) {
+        self.reach.rewired();
     }
 
-    /// Whether there are not more than are told of.
-    #[must_use]
-    pub fn has_all_conflicts(&self, now: BootNs) -> bool {
-        let few = self.claims.contested().nth(MOST).is_none();
-        few || self.heard_conflicts(now).nth(MOST).is_none()
+    /// An address or a route has changed, or what tells who came first: whose a netns is, and when that was made.
+    pub(super) fn readdressed(&mut self) {
+        self.reach.readdressed();
     }
 
-    fn heard_conflicts(&self, now: BootNs) -> impl Iterator<Item = Conflict> {
-        // Some may be several's on purpose.
-        let contested = self.claims.contested().filter(|((ip, ..), _)| !self.is_shared_ip(*ip));
-        contested.filter_map(move |(key, contest)| self.conflict(key, contest, now))
+    /// Who has this IP has changed.
+    pub(super) fn ip_moved(&mut self, ip: IpAddr) {
+        self.claims.touch(ip);
     }
 
-    fn conflict(&self, key: &Key, contest: &Contest, now: BootNs) -> Option<Conflict> {
-        let (ip, netns, ifindex) = *key;
-        let sides: Vec<&Side> =
-            contest.sides.iter().filter(|side| self.may_claim(key, side, now)).collect();
-        let mut parties: Vec<Party> = Vec::new();
-        let mut grounds = None;
-        for (place, one) in sides.iter().enumerate() {
-            for other in &sides[place + 1..] {
-                if let Some(why) = self.between(ip, contest, one, other) {
-                    grounds = grounds.or(Some(why));
-                    add(&mut parties, Party::heard(one));
-                    add(&mut parties, Party::heard(other));
-                }
-            }
-        }
-        for (holder, claimant) in self.held(key, &sides, now) {
-            grounds = Some(Grounds::Held);
-            add(&mut parties, Party::heard(claimant));
-            add(&mut parties, holder);
-        }
-        let firsts = parties.iter().filter_map(|party| Some(party.heard.as_ref()?.first));
-        let mut firsts: Vec<BootNs> = firsts.collect();
-        firsts.sort_unstable();
-        let lasts = parties.iter().filter_map(|party| Some(party.heard.as_ref()?.last));
-        // A third one came to a conflict that was there.
-        let (since, heard) = (*firsts.get(1).or(firsts.first())?, lasts.max()?);
-        parties.sort_by_key(|party| party.mac);
-        let stands = parties.iter().all(|party| party.home.is_some_and(|home| home.holds));
-        Some(Conflict { ip, netns, ifindex, parties, grounds: grounds?, since, heard, stands })
+    /// The kernel found that somebody else on the link has this IP.
+    pub(super) fn address_refused(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
+        self.claims.dad_failed(id, ifindex, ip);
     }
 
-    /// Whether what was heard of a MAC can be a claim at all.
-    fn may_claim(&self, key: &Key, side: &Side, now: BootNs) -> bool {
-        let (_, netns, ifindex) = *key;
-        let at = side.home.and_then(|home| self.netns.get(&home.netns).map(|entry| (home, entry)));
-        // Its own router: the node, or the one who heard it.
-        let router =
-            at.is_some_and(|(home, entry)| !home.holds && (entry.host || entry.id == netns));
-        let proxy = || {
-            !side.speaks_for_itself()
-                && side.home.is_none_or(|home| !home.holds)
-                && self.claims.answered_by(netns, ifindex, side.mac) >= PROXY
-        };
-        side.is_live(now) && !is_virtual(side.mac) && !router && !proxy()
+    /// A neighbour entry is as this says.
+    pub(super) fn neighbour_told(
+        &mut self,
+        id: NetnsId,
+        new: &Neighbour,
+        place: Place,
+        at: BootNs,
+    ) {
+        self.unanswered.told(id, new, place, at);
     }
 
-    /// Whether two MACs that were heard cannot both be right.
-    fn between(&self, ip: IpAddr, contest: &Contest, one: &Side, other: &Side) -> Option<Grounds> {
-        if self.are_one(one.home, other.home) {
-            return None;
-        }
-        let refused = |winner: &Side, loser: &Side| {
-            let answers = [winner.taken, winner.replied, winner.requested];
-            let near = |answer: BootNs, lost: BootNs| answer.plus(ONE_ANSWER) >= lost;
-            // It announced that it takes over, too soon for the entry, was taken later, and the other is silent.
-            let moved = |lost: BootNs| {
-                let taken = loser.taken.filter(|taken| *taken > lost);
-                loser.announced.is_some() && taken.is_some_and(|taken| winner.last <= taken)
-            };
-            loser.lost.is_some_and(|lost| {
-                answers.into_iter().flatten().any(|at| near(at, lost)) && !moved(lost)
-            })
-        };
-        // An IPv6 answer that may be refused is a proxy's, or of an anycast address (RFC 4861, 7.2.4).
-        if ip.is_ipv4() && (refused(one, other) || refused(other, one)) {
-            return Some(Grounds::Lost);
-        }
-        let at_once = |a: BootNs, b: BootNs| a.0.abs_diff(b.0) <= AT_ONCE;
-        if one.replied.zip(other.replied).is_some_and(|(one, other)| at_once(one, other)) {
-            return Some(Grounds::BothAnswered);
-        }
-        in_turns(contest, one.mac, other.mac).then_some(Grounds::InTurns)
+    /// A neighbour entry is gone.
+    pub(super) fn neighbour_gone(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
+        self.unanswered.gone(id, ifindex, ip, at);
     }
 
-    /// Those of this node that have the IP on the link where it was heard, each with the MAC that claims it
-    /// too.
-    fn held<'a>(&self, key: &Key, sides: &[&'a Side], now: BootNs) -> Vec<(Party, &'a Side)> {
-        let (ip, netns, ifindex) = *key;
-        let mut found = Vec::new();
-        let here = self.segment(netns, ifindex);
-        for (id, on, mac) in self.devices_with(ip) {
-            let (Some(mac), Some(entry)) = (mac, self.netns.get(&id)) else { continue };
-            let there = Endpoint { netns: id, ifindex: on };
-            if entry.dying.is_some() || !self.meets(here, key, there) {
-                continue;
-            }
-            let own = entry.on_device(on, ip).next();
-            let Some((_, address)) = own.filter(|(_, known)| known.is_used()) else { continue };
-            let home = Home { netns: id, ifindex: on, holds: true };
-            let claims = sides.iter().filter(|side| {
-                let handed_over = side.only_announced()
-                    && side.announced.is_some_and(|at| at.plus(HANDED_OVER) > now);
-                // Its MAC may have changed just now: netlink tells of that, a moment later.
-                side.mac != mac
-                    && now >= side.first.plus(OUT_OF_STEP)
-                    && side.last >= address.since.plus(OUT_OF_STEP)
-                    && !handed_over
-                    && !self.are_one(Some(home), side.home)
-            });
-            for side in claims {
-                let heard = None;
-                found.push((Party { mac: Some(mac), home: Some(home), heard }, *side));
-            }
-        }
-        found
+    /// A device is gone, and with it what its neighbour entries said.
+    pub(super) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
+        self.unanswered.forget_device(id, ifindex);
+        self.claims.forget_device(id, ifindex);
     }
 
-    /// An address that duplicate address detection gave up, and who has it.
-    fn failed(&self, key: &Key) -> Option<Conflict> {
-        let (ip, netns, ifindex) = *key;
-        if !self.has_failed(key) {
-            return None;
-        }
-        let entry = self.netns.get(&netns).filter(|entry| entry.dying.is_none())?;
-        let own = entry.link(ifindex)?.mac;
-        let (_, address) = entry.on_device(ifindex, ip).next()?;
-        let heard = self.claims.contest(key).into_iter().flat_map(|contest| &contest.sides);
-        let offenders: Vec<&Side> = heard.filter(|side| side.dad.is_some()).collect();
-        // Its own question came back: a loop on the link, or a bond.
-        if !offenders.is_empty() && offenders.iter().all(|side| Some(side.mac) == own) {
-            return None;
-        }
-        let home = Some(Home { netns, ifindex, holds: true });
-        let mut parties = vec![Party { mac: own, home, heard: None }];
-        for side in offenders.iter().filter(|side| Some(side.mac) != own) {
-            add(&mut parties, Party::heard(side));
-        }
-        let here = self.segment(netns, ifindex);
-        for (id, on, mac) in self.devices_with(ip) {
-            if id != netns && mac.is_some() && self.segment(id, on) == here {
-                let home = Some(Home { netns: id, ifindex: on, holds: true });
-                add(&mut parties, Party { mac, home, heard: None });
-            }
-        }
-        if parties.len() == 1 {
-            parties.push(Party { mac: None, home: None, heard: None });
-        }
-        parties.sort_by_key(|party| party.mac);
-        let (since, heard) = (address.since, address.touched);
-        let grounds = Grounds::Dad;
-        Some(Conflict { ip, netns, ifindex, parties, grounds, since, heard, stands: true })
+    /// The same of a whole netns.
+    pub(super) fn forget_netns(&mut self, id: NetnsId) {
+        self.unanswered.forget_netns(id);
+        self.claims.forget_netns(id);
     }
 
-    /// Two MACs of one netns, or of a device and one that is made of it.
-    fn are_one(&self, one: Option<Home>, other: Option<Home>) -> bool {
-        let (Some(one), Some(other)) = (one, other) else { return false };
-        one.netns == other.netns || self.is_made_of(one, other) || self.is_made_of(other, one)
+    /// Forgets which neighbours' silence says nothing any more. Returns when that is next to be done.
+    pub(super) fn settle_unanswered(&mut self, now: BootNs) -> Option<BootNs> {
+        self.unanswered.settle(now)
     }
-
-    fn is_made_of(&self, child: Home, parent: Home) -> bool {
-        let entry = self.netns.get(&child.netns);
-        let Some((entry, link)) = entry.and_then(|e| Some((e, e.link(child.ifindex)?))) else {
-            return false;
-        };
-        is_upper(link)
-            && link.peer == Some(parent.ifindex)
-            && self.far_netns(entry, link).is_none_or(|netns| netns == parent.netns)
-    }
-
-    /// The netns that the other end of a device is in, or its parent, as far as it is known.
-    pub(super) fn far_netns(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
-        let Some(nsid) = link.peer_nsid else { return Some(entry.id) };
-        if let Some(known) = self.peer_netns(entry.id, nsid) {
-            return Some(known);
-        }
-        // Indexes are small numbers, the same ones in every netns: the host's end says of whom it is.
-        let host = self.netns.get(&self.host()?)?;
-        let end = host.link(link.peer?)?;
-        let back = end.peer == Some(link.ifindex) && end.peer_nsid.is_some();
-        (back && end.peer_nsid == entry.names.nsid).then_some(host.id)
-    }
-
-    /// Whether what a device hears comes from this other one's link. Where a bridge keeps VLANs apart, those who
-    /// share it need not.
-    fn meets(&self, here: (NetnsId, u32), (_, netns, ifindex): &Key, there: Endpoint) -> bool {
-        let link = self.netns.get(&here.0).and_then(|entry| entry.link(here.1));
-        let detail = link.and_then(|link| link.detail.as_ref());
-        let apart = matches!(detail, Some(LinkDetail::Bridge { vlan_filtering: true }));
-        let heard = || {
-            let reach = self.reach(Endpoint { netns: *netns, ifindex: *ifindex });
-            reach.endpoints.iter().any(|(other, _)| *other == there)
-        };
-        self.segment(there.netns, there.ifindex) == here && (!apart || heard())
-    }
-
-    /// The device that stands for a link: the bridge, what a macvlan is made of, one end of a lone pair.
-    #[must_use]
-    pub fn segment(&self, netns: NetnsId, ifindex: u32) -> (NetnsId, u32) {
-        let mut at = (netns, ifindex);
-        for _ in 0..DEPTH {
-            let Some(entry) = self.netns.get(&at.0) else { return at };
-            let Some(link) = entry.link(at.1) else { return at };
-            let master = link.master.and_then(|master| entry.link(master));
-            if let Some(master) =
-                master.filter(|master| is_kind(master, &["bridge", "bond", "team"]))
-            {
-                at = (at.0, master.ifindex);
-                continue;
-            }
-            let Some(other) = link.peer.filter(|_| is_upper(link) || link.is_pair()) else {
-                return at;
-            };
-            let Some(there) = self.far_netns(entry, link) else { return at };
-            if is_upper(link) {
-                at = (there, other);
-                continue;
-            }
-            let end = self.netns.get(&there).and_then(|entry| entry.link(other));
-            if end.is_some_and(|end| end.master.is_some()) {
-                at = (there, other);
-                continue;
-            }
-            return at.min((there, other));
-        }
-        at
-    }
-}
-
-impl Party {
-    fn heard(side: &Side) -> Self {
-        Self { mac: Some(side.mac), home: side.home, heard: Some(side.clone()) }
-    }
-}
-
-/// Once each.
-fn add(parties: &mut Vec<Party>, party: Party) {
-    match parties.iter_mut().find(|known| known.mac == party.mac) {
-        Some(known) => known.heard = known.heard.take().or(party.heard),
-        None => parties.push(party),
-    }
-}
-
-fn is_kind(link: &Link, kinds: &[&str]) -> bool {
-    link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
-}
-
-fn is_upper(link: &Link) -> bool {
-    is_kind(link, &["macvlan", "macvtap", "ipvlan", "ipvtap"])
-}
-
-/// A virtual router's: VRRP's (RFC 9568) and HSRP's (RFC 2281 and version 2) move with the mastership; of GLBP each
-/// router has one, and each who asks is told one of them.
-fn is_virtual(mac: Mac) -> bool {
-    matches!(
-        mac.0,
-        [0, 0, 0x5e, 0, 1 | 2, _]
-            | [0, 0, 0x0c, 7, 0xac, _]
-            | [0, 0, 0x0c, 0x9f, 0xf0..=0xff, _]
-            | [0, 5, 0x73, 0xa0, 0..=0x0f, _]
-            | [0, 7, 0xb4, 0..=3, _, _]
-    )
-}
-
-/// One MAC, the other, and the first one again, within a minute. Whoever announces takes over: that the other
-/// one goes on for a moment is no turn, and if it announces in turn, that is a fail-over and one back.
-fn in_turns(contest: &Contest, one: Mac, other: Mac) -> bool {
-    let mut turns: Vec<Turn> = Vec::new();
-    for turn in contest.turns.iter().filter(|turn| turn.mac == one || turn.mac == other) {
-        match turns.last_mut() {
-            Some(last) if last.mac == turn.mac => last.until = turn.until,
-            Some(last) if last.announced && turn.until.since(last.from) < SEC => {}
-            _ => turns.push(*turn),
-        }
-    }
-    turns.windows(3).any(|three| {
-        let [first, between, again] = three else { return false };
-        let back = between.announced && again.announced;
-        again.from.since(first.until) < FORGOTTEN && !back
-    })
 }

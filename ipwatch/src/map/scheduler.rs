@@ -352,61 +352,101 @@ impl Pending {
     }
 }
 
+/// One agenda in the making.
+struct Turn<'a> {
+    now: BootNs,
+    thresholds: &'a Thresholds,
+    wants: Vec<Request>,
+}
+
+/// A step of an agenda: works out what follows from what has changed, adds what is to be found out, and returns when it
+/// is to be done again at the latest.
+type Step = fn(&mut NodeMap, &mut Turn<'_>) -> Option<BootNs>;
+
+/// The steps of an agenda in their order, for each reads what those before it have worked out.
+const STEPS: &[Step] = &[
+    // Whose a netns is comes first: what a runtime, a store or a neighbour says of a sandbox is applied to its netns.
+    |map, turn| {
+        map.settle_owners(turn.thresholds);
+        None
+    },
+    |map, turn| {
+        map.plan_looks(turn.thresholds);
+        None
+    },
+    // Both may want netns to be opened again: before those are asked for.
+    |map, turn| map.reread_short(turn.now),
+    |map, turn| map.settle_doubts(turn.now),
+    // Requests, in the order in which they are made.
+    |map, turn| {
+        let host = map.scheduler.host.take_if(|due| *due <= turn.now);
+        turn.wants.extend(host.map(|_| Request::Host));
+        None
+    },
+    |map, turn| {
+        map.want_strangers(turn.now, &mut turn.wants);
+        None
+    },
+    |map, turn| {
+        map.want_adoptions(turn.now, &mut turn.wants);
+        None
+    },
+    |map, turn| {
+        map.want_searches(turn.now, &mut turn.wants);
+        None
+    },
+    |map, turn| {
+        map.want_looks(turn.now, &mut turn.wants);
+        None
+    },
+    |map, turn| map.want_runtimes(turn.now, turn.thresholds, &mut turn.wants),
+    |map, turn| map.want_container_mounts(turn.now, turn.thresholds, &mut turn.wants),
+    |map, turn| {
+        map.want_cleanup(turn.now, &mut turn.wants);
+        map.kernel.teardown_due()
+    },
+    // A run of a plugin that is forgotten excuses no reservation: before the stores are compared.
+    |map, turn| map.tidy_calls(turn.now),
+    |map, turn| map.settle_ipam(turn.now, turn.thresholds),
+    |map, turn| map.settle_claims(turn.now),
+    |map, turn| map.conflict.settle_unanswered(turn.now),
+    |map, turn| map.settle_orphans(turn.now, turn.thresholds),
+    // Reads what has changed in links, addresses and owners, all of it above.
+    |map, turn| map.next_overlap(turn.now),
+];
+
+impl Pending {
+    /// When the next thing of these queues falls due.
+    fn next(&self) -> Option<BootNs> {
+        let queues = [
+            self.adopt.next(),
+            self.host,
+            self.search.next(),
+            self.looks.next(),
+            self.threads.next(),
+            self.walk,
+            self.unnamed.next(),
+            self.unresolved_peers.next(),
+        ];
+        queues.into_iter().flatten().min()
+    }
+}
+
 impl NodeMap {
     /// What to find out at `now`. Whatever is returned is taken off the list; it comes back later if no
     /// fact answers it.
     pub fn agenda(&mut self, now: BootNs, thresholds: &Thresholds) -> Agenda {
-        let mut wants = Vec::new();
         self.changes.begin();
         self.thresholds = *thresholds;
-        self.settle_owners(thresholds);
-        self.plan_looks(thresholds);
-        let short = self.reread_short(now);
-        let doubts = self.settle_doubts(now);
-        if self.scheduler.host.take_if(|due| *due <= now).is_some() {
-            wants.push(Request::Host);
-        }
-        self.want_strangers(now, &mut wants);
-        self.want_adoptions(now, &mut wants);
-        self.want_searches(now, &mut wants);
-        self.want_looks(now, &mut wants);
-        let runtimes = self.want_runtimes(now, thresholds, &mut wants);
-        let mounts = self.want_container_mounts(now, thresholds, &mut wants);
-        self.want_cleanup(now, &mut wants);
-        let calls = self.tidy_calls(now);
-        let ipam = self.settle_ipam(now, thresholds);
-        let claims = self.settle_claims(now);
-        let silence = self.unanswered.settle(now);
-        let orphans = self.settle_orphans(now, thresholds);
-        let overlap = self.next_overlap(now);
-        let pending = &self.scheduler;
-        let next = [
-            pending.adopt.next(),
-            pending.host,
-            pending.search.next(),
-            pending.looks.next(),
-            pending.threads.next(),
-            pending.walk,
-            pending.unnamed.next(),
-            pending.unresolved_peers.next(),
-            runtimes,
-            mounts,
-            self.teardowns.due(),
-            calls,
-            ipam,
-            short,
-            doubts,
-            claims,
-            silence,
-            orphans,
-            overlap,
-        ];
-        Agenda { wants, next: next.into_iter().flatten().min() }
+        let mut turn = Turn { now, thresholds, wants: Vec::new() };
+        let due = STEPS.iter().filter_map(|step| step(self, &mut turn)).min();
+        let next = [due, self.scheduler.next()].into_iter().flatten().min();
+        Agenda { wants: turn.wants, next }
     }
 
     /// Opens and dumps every netns once more: events were lost.
     pub fn reopen_all(&mut self, now: BootNs) {
-        for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
+        for entry in self.kernel.all().filter(|entry| !entry.host && entry.dying.is_none()) {
             self.scheduler.adopt_tries.remove(&entry.id);
             self.scheduler.adopt.set(entry.id, now);
         }
@@ -415,7 +455,7 @@ impl NodeMap {
     /// Opens every netns once more that has a name by which it can be opened: an inode may have moved on to one that has
     /// none. It is done once for each of those.
     fn reopen_named(&mut self, now: BootNs) {
-        for entry in self.netns.values().filter(|entry| !entry.host && entry.dying.is_none()) {
+        for entry in self.kernel.all().filter(|entry| !entry.host && entry.dying.is_none()) {
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
                 self.scheduler.adopt_tries.remove(&entry.id);
                 self.scheduler.adopt.set(entry.id, now);
@@ -436,7 +476,7 @@ impl NodeMap {
     pub fn has_unopened(&self) -> bool {
         self.scheduler.adopt.due.keys().any(|id| {
             self.scheduler.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
-                && self.netns.get(id).is_some_and(|entry| !entry.dumped)
+                && self.netns(*id).is_some_and(|entry| !entry.dumped)
         })
     }
 
@@ -454,7 +494,7 @@ impl NodeMap {
     fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut doubt = false;
         while let Some(id) = self.scheduler.adopt.pop(now) {
-            let Some(entry) = self.netns.get(&id) else { continue };
+            let Some(entry) = self.kernel.get(id) else { continue };
             let tries = self.scheduler.adopt_tries.entry(id).or_default();
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
                 doubt |= tries.failed >= TRIES_BEFORE_DOUBT && !tries.doubted;
@@ -482,7 +522,7 @@ impl NodeMap {
             wants.push(Request::Walk);
             let pause = WALK_PAUSES[self.scheduler.walk_tries.min(WALK_PAUSES.len() - 1)];
             self.scheduler.walk_tries += 1;
-            let nameless = self.netns.values().any(|entry| {
+            let nameless = self.all_netns().any(|entry| {
                 entry.names.cookie.is_none() && entry.names.inode.is_none() && !entry.dumped
             });
             self.scheduler.walk = nameless.then(|| now.plus(pause));
@@ -495,9 +535,9 @@ impl NodeMap {
     /// Ways into a netns, the cheapest first.
     pub(super) fn doors(&self, id: NetnsId) -> Vec<Door> {
         const MAX_DOORS: usize = 8;
-        let Some(entry) = self.netns.get(&id) else { return Vec::new() };
-        let tasks = entry.tasks.iter().map(|task| Door::Task { pid: task.pid, tid: task.tid });
-        let holders = entry.holders.keys().filter_map(Door::through);
+        let Some(entry) = self.netns(id) else { return Vec::new() };
+        let tasks = entry.tasks().map(|task| Door::Task { pid: task.pid, tid: task.tid });
+        let holders = entry.holders().filter_map(Door::through);
         tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
     }
 
@@ -506,8 +546,8 @@ impl NodeMap {
         while let Some(id) = self.scheduler.search.pop(now) {
             // What is not searched for any more is not without tasks.
             self.changes.mark(Kinds::NETNS);
-            let Some(entry) = self.netns.get(&id) else { continue };
-            let needless = !entry.tasks.is_empty() && !entry.has_hidden_holder();
+            let Some(entry) = self.kernel.get(id) else { continue };
+            let needless = entry.tasks().len() > 0 && !entry.has_hidden_holder();
             if needless || entry.dying.is_some() {
                 continue;
             }

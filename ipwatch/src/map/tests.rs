@@ -24,7 +24,8 @@ use super::*;
 use crate::contract::{HolderKind, Prefix, Selector};
 use crate::fact::Door;
 use crate::fact::{
-    Address, AddressKey, Holder, Link, Look, NetnsRef, PodName, Presence, Sender, Task, TaskKey,
+    Address, AddressKey, Attachment, Holder, Link, Look, NetnsRef, PodName, Presence, Sender, Task,
+    TaskKey,
 };
 
 const MS: u64 = 1_000_000;

@@ -19,7 +19,7 @@ fn the_driver_of_a_device_outlives_word_that_does_not_tell_it() {
     };
     let driver = |feed: &Feed| {
         let id = feed.map.find(&netns).unwrap();
-        let link = feed.map.netns.get(&id).unwrap().link(2).unwrap();
+        let link = feed.map.netns(id).unwrap().link(2).unwrap();
         link.parent.as_ref().unwrap().driver.clone()
     };
     tell(&mut feed, "0000:00:05.0", Some("ena"));
@@ -41,7 +41,7 @@ fn a_pass_over_files_says_nothing_of_orphans() {
     }
     let holders = |feed: &Feed| {
         let id = feed.map.find(&netns).unwrap();
-        feed.map.netns.get(&id).unwrap().holders().cloned().collect::<Vec<_>>()
+        feed.map.netns(id).unwrap().holders().cloned().collect::<Vec<_>>()
     };
     feed.tell(Observation::Began(Scope::Files));
     let began = feed.at;

@@ -171,14 +171,14 @@ fn where_its_own_reservation_is_nothing_is_doubtful() {
     };
     feed.tell(Observation::Reservation(isolated));
     feed.wants(1);
-    assert!(feed.map.ipam.doubtful.is_empty(), "two networks with one range");
+    assert!(!feed.map.has_doubtful_ips(), "two networks with one range");
     feed.tell(gone(5));
     feed.wants(1);
-    assert!(!feed.map.ipam.doubtful.is_empty());
+    assert!(feed.map.has_doubtful_ips());
     let named = Reservation { container_id: None, pod: pod(None), ..reservation(5, 1) };
     feed.tell(Observation::Reservation(named));
     feed.wants(1);
-    assert!(feed.map.ipam.doubtful.is_empty(), "by its pod");
+    assert!(!feed.map.has_doubtful_ips(), "by its pod");
 }
 
 #[test]

@@ -44,13 +44,13 @@ fn a_path_that_is_used_again_is_the_newest_ones() {
     feed.tell(Observation::Holder { netns: POD, holder });
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"));
     feed.tell(began(502, CniCommand::Del, "z-old"));
-    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
+    assert_eq!(feed.map.workload.container_at(PATH), Some("a-new"));
     feed.tell(ended(502));
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "a late DEL");
     feed.tell(began(503, CniCommand::Del, "a-new"));
-    assert_eq!(feed.map.calls.container_at(PATH), Some("a-new"));
+    assert_eq!(feed.map.workload.container_at(PATH), Some("a-new"));
     feed.tell(ended(503));
-    assert_eq!(feed.map.calls.container_at(PATH), None, "given up");
+    assert_eq!(feed.map.workload.container_at(PATH), None, "given up");
     assert_eq!(owner(&mut feed).as_deref(), Some("a-new"), "what was once sure");
 }
 
@@ -60,9 +60,9 @@ fn a_path_is_forgotten_in_time() {
     feed.tell(began(500, CniCommand::Add, "one"));
     feed.tell(ended(500));
     feed.wants(500_000);
-    assert_eq!(feed.map.calls.container_at(PATH), Some("one"));
+    assert_eq!(feed.map.workload.container_at(PATH), Some("one"));
     feed.wants(200_000);
-    assert_eq!(feed.map.calls.container_at(PATH), None);
+    assert_eq!(feed.map.workload.container_at(PATH), None);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn link(ifindex: u32) -> Link {
 
 fn hops(feed: &Feed) -> Vec<Hop> {
     let entry = feed.map.netns(feed.map.find(&A).unwrap()).unwrap();
-    entry.wiring.routes().flat_map(|(_, hops, _)| hops.to_vec()).collect()
+    entry.routes().flat_map(|(_, hops, _)| hops.to_vec()).collect()
 }
 
 #[test]

@@ -1,0 +1,563 @@
+//! Who was heard to claim an IP on a link, and when. What of it is a conflict is in `neighbour_conflict`.
+//!
+//! What the kernel takes for its neighbour entries is a claim (`neighbours`), and so is an ARP packet that
+//! was seen itself. Of each IP on each device the last few MACs are kept; where there is no room the oldest
+//! word goes first, and is counted.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Claim, ClaimKind, Mac, Neighbour, NetnsRef};
+
+use crate::map::kernel::{heard, is_routable};
+use crate::map::{NetnsId, NodeMap, Table};
+
+const SEC: u64 = 1_000_000_000;
+/// A MAC that was not heard for so long claims nothing any more.
+pub(in crate::map) const FORGOTTEN: u64 = 60 * SEC;
+/// An announcement of an IP that another one has is no conflict if that one gives it up meanwhile.
+pub(in crate::map) const HANDED_OVER: u64 = 2 * SEC;
+/// An address, its device and a packet are told of by different sources.
+pub(in crate::map) const OUT_OF_STEP: u64 = SEC / 10;
+/// Between two looks at whose a MAC is.
+const LOOK_AGAIN: u64 = SEC / 2;
+/// A packet and the entry that it changes are told of apart.
+const SAME_PACKET: u64 = SEC;
+/// A hand sets an entry, and netlink repeats it.
+const SAME_HAND: u64 = 2 * SEC;
+/// MACs kept for one IP on one device.
+const MAX_SIDES: usize = 4;
+/// Changes between them that are kept.
+const MAX_TURNS: usize = 8;
+/// IPs kept per netns, on all of its devices, and in all.
+const MAX_PER_NETNS: usize = 4096;
+const MAX_CLAIMS: usize = 16_384;
+
+/// An IP on a device of a netns.
+pub(in crate::map) type Key = (IpAddr, NetnsId, u32);
+
+/// How a claim was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::map) enum How {
+    /// By its own packet.
+    Packet(ClaimKind),
+    /// An update that the neighbour entry took.
+    Taken,
+    /// One that it did not take.
+    Lost,
+    /// It answered where an address was tried out (IPv6).
+    Dad,
+}
+
+/// One MAC that claims an IP, and when it did so by what.
+#[derive(Debug, Clone)]
+pub struct Side {
+    pub mac: Mac,
+    /// First heard.
+    pub first: BootNs,
+    /// Last heard.
+    pub last: BootNs,
+    /// By an announcement.
+    pub announced: Option<BootNs>,
+    /// By an answer.
+    pub replied: Option<BootNs>,
+    /// By a request of its own.
+    pub requested: Option<BootNs>,
+    /// By an update that became the neighbour entry, or confirmed it.
+    pub taken: Option<BootNs>,
+    /// By an update that did not.
+    pub lost: Option<BootNs>,
+    /// By its answer to duplicate address detection.
+    pub dad: Option<BootNs>,
+    /// Where on this node the MAC is, if it is.
+    pub home: Option<Home>,
+    /// Somebody set an entry with it by hand.
+    hand: Option<BootNs>,
+    /// Its device, or the IP on it, is gone from this node.
+    left: bool,
+    /// When its home was last looked for.
+    looked: Option<BootNs>,
+}
+
+/// A device of this node that has the MAC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    pub netns: NetnsId,
+    /// Its index there.
+    pub ifindex: u32,
+    /// The netns has the IP that is claimed.
+    pub holds: bool,
+}
+
+/// For how long one MAC was the last to be heard.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::map) struct Turn {
+    pub(super) mac: Mac,
+    pub(super) from: BootNs,
+    pub(super) until: BootNs,
+    /// It began with an announcement.
+    pub(super) announced: bool,
+}
+
+/// Who claims one IP on one device.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Contest {
+    pub(super) sides: Vec<Side>,
+    /// Only where there are several.
+    pub(super) turns: VecDeque<Turn>,
+    touched: BootNs,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::map) struct Claims {
+    entries: BTreeMap<Key, Contest>,
+    /// By age, for each netns.
+    order: BTreeMap<NetnsId, BTreeSet<(BootNs, IpAddr, u32)>>,
+    /// Those worth a look: several MACs, or another one than that of who has the IP here.
+    contested: BTreeSet<Key>,
+    /// Addresses that duplicate address detection gave up.
+    dad: BTreeSet<Key>,
+    /// For how many IPs a MAC only ever answered on a device: who asks whether it answers for others asks often.
+    answering: Table<(NetnsId, u32, Mac), usize>,
+    /// Keys thrown out for want of room.
+    forgotten: u64,
+    /// A probe tells of neighbour updates.
+    by_probe: bool,
+}
+
+impl Side {
+    fn new(mac: Mac, at: BootNs) -> Self {
+        Self {
+            mac,
+            first: at,
+            last: at,
+            announced: None,
+            replied: None,
+            requested: None,
+            taken: None,
+            lost: None,
+            dad: None,
+            home: None,
+            hand: None,
+            left: false,
+            looked: None,
+        }
+    }
+
+    fn heard(&mut self, how: How, at: BootNs) {
+        let when = match how {
+            How::Packet(ClaimKind::Announcement) => &mut self.announced,
+            How::Packet(ClaimKind::Reply) => &mut self.replied,
+            How::Packet(ClaimKind::Request) => &mut self.requested,
+            How::Taken => &mut self.taken,
+            How::Lost => &mut self.lost,
+            How::Dad => &mut self.dad,
+        };
+        *when = (*when).max(Some(at));
+        self.last = self.last.max(at);
+        self.left = false;
+    }
+
+    /// It asks for the IP itself, or announces it: not in another's place.
+    pub(in crate::map) fn speaks_for_itself(&self) -> bool {
+        self.requested.is_some() || self.announced.is_some()
+    }
+
+    /// It was heard by a packet, lately, and may still be there.
+    pub(in crate::map) fn is_live(&self, now: BootNs) -> bool {
+        !self.left && self.hand.is_none() && now.since(self.last) < FORGOTTEN
+    }
+
+    /// It was heard to announce the IP and in no other way that counts as use.
+    pub(in crate::map) fn only_announced(&self) -> bool {
+        self.announced.is_some_and(|at| {
+            let apart =
+                |other: &Option<BootNs>| other.is_some_and(|o| o.0.abs_diff(at.0) > SAME_PACKET);
+            self.replied.is_none() && self.requested.is_none() && !apart(&self.taken)
+        })
+    }
+}
+
+impl Contest {
+    /// MACs that did nothing but answer.
+    fn answering(&self) -> Vec<Mac> {
+        let answer = self.sides.iter().filter(|side| !side.speaks_for_itself());
+        answer.map(|side| side.mac).collect()
+    }
+
+    fn hear(&mut self, mac: Mac, how: How, at: BootNs) {
+        let place = self.sides.iter().position(|side| side.mac == mac).unwrap_or_else(|| {
+            if self.sides.len() >= MAX_SIDES {
+                let oldest = self.sides.iter().enumerate().min_by_key(|(_, side)| side.last);
+                if let Some(oldest) = oldest.map(|(place, _)| place) {
+                    self.sides.remove(oldest);
+                }
+            }
+            self.sides.push(Side::new(mac, at));
+            self.sides.len() - 1
+        });
+        let side = &mut self.sides[place];
+        if let Some(hand) = side.hand {
+            if how == How::Taken && at.since(hand) < SAME_HAND {
+                return;
+            }
+            side.hand = None;
+        }
+        side.heard(how, at);
+        if self.sides.len() > 1 {
+            self.take_turn(mac, how, at);
+        }
+    }
+
+    fn take_turn(&mut self, mac: Mac, how: How, at: BootNs) {
+        let announced = how == How::Packet(ClaimKind::Announcement);
+        if self.turns.is_empty()
+            && let Some(first) =
+                self.sides.iter().find(|side| side.mac != mac && side.hand.is_none())
+        {
+            let announced = first.only_announced();
+            let turn = Turn { mac: first.mac, from: first.first, until: first.last, announced };
+            self.turns.push_back(turn);
+        }
+        match self.turns.back_mut() {
+            Some(turn) if turn.mac == mac => {
+                turn.announced |= announced && at.since(turn.from) <= SAME_PACKET;
+                turn.until = turn.until.max(at);
+            }
+            last => {
+                // Sources are not in step; turns are.
+                let at = last.map_or(at, |last| at.max(last.until));
+                if self.turns.len() >= MAX_TURNS {
+                    self.turns.pop_front();
+                }
+                self.turns.push_back(Turn { mac, from: at, until: at, announced });
+            }
+        }
+    }
+}
+
+impl Claims {
+    fn forget(&mut self, key: &Key) {
+        let Some(contest) = self.entries.remove(key) else { return };
+        let (ip, id, ifindex) = *key;
+        self.count_answers(id, ifindex, &contest.answering(), &[]);
+        if let Some(order) = self.order.get_mut(&id) {
+            order.remove(&(contest.touched, ip, ifindex));
+            if order.is_empty() {
+                self.order.remove(&id);
+            }
+        }
+        self.contested.remove(key);
+    }
+
+    pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
+        let order = self.order.get(&id).into_iter().flatten();
+        let keys: Vec<Key> =
+            order.filter(|(_, _, on)| *on == ifindex).map(|(_, ip, on)| (*ip, id, *on)).collect();
+        keys.iter().for_each(|key| self.forget(key));
+        self.dad.retain(|(_, netns, on)| (*netns, *on) != (id, ifindex));
+    }
+
+    pub(in crate::map) fn forget_netns(&mut self, id: NetnsId) {
+        let order = self.order.get(&id).into_iter().flatten();
+        let keys: Vec<Key> = order.map(|(_, ip, on)| (*ip, id, *on)).collect();
+        keys.iter().for_each(|key| self.forget(key));
+        self.dad.retain(|(_, netns, _)| *netns != id);
+    }
+
+    /// Somebody set an entry by hand: that is no claim, unless its MAC is heard later.
+    pub(in crate::map) fn set_by_hand(
+        &mut self,
+        id: NetnsId,
+        ifindex: u32,
+        ip: IpAddr,
+        mac: Mac,
+        at: BootNs,
+    ) {
+        if let Some(contest) = self.entries.get_mut(&(ip, id, ifindex))
+            && let Some(side) = contest.sides.iter_mut().find(|side| side.mac == mac)
+            && at.since(side.last) < SAME_HAND
+        {
+            side.hand = Some(at);
+        }
+    }
+
+    pub(in crate::map) fn dad_failed(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
+        if is_routable(ip) {
+            self.dad.insert((ip, id, ifindex));
+        }
+    }
+
+    /// Who has this IP has changed.
+    pub(in crate::map) fn touch(&mut self, ip: IpAddr) {
+        if self.entries.is_empty() {
+            return;
+        }
+        let all = (ip, NetnsId::MIN, 0)..=(ip, NetnsId::MAX, u32::MAX);
+        self.contested.extend(self.entries.range(all).map(|(key, _)| *key));
+    }
+
+    pub(in crate::map) fn contest(&self, key: &Key) -> Option<&Contest> {
+        self.entries.get(key)
+    }
+
+    /// What may be a conflict.
+    pub(in crate::map) fn contested(&self) -> impl Iterator<Item = (&Key, &Contest)> {
+        self.contested.iter().filter_map(|key| Some((key, self.entries.get(key)?)))
+    }
+
+    pub(in crate::map) fn dad(&self) -> impl Iterator<Item = &Key> {
+        self.dad.iter()
+    }
+
+    /// For how many IPs a MAC answers on a device, and does nothing else.
+    pub(in crate::map) fn answered_by(&self, id: NetnsId, ifindex: u32, mac: Mac) -> usize {
+        self.answering.get(&(id, ifindex, mac)).copied().unwrap_or_default()
+    }
+
+    /// These MACs only answered for an IP, and now those do.
+    fn count_answers(&mut self, id: NetnsId, ifindex: u32, before: &[Mac], now: &[Mac]) {
+        for mac in now {
+            *self.answering.entry((id, ifindex, *mac)).or_default() += 1;
+        }
+        for mac in before {
+            let key = (id, ifindex, *mac);
+            let Some(count) = self.answering.get_mut(&key) else { continue };
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.answering.remove(&key);
+            }
+        }
+    }
+
+    fn make_room(&mut self, id: NetnsId) {
+        let full = self.order.get(&id).is_some_and(|order| order.len() >= MAX_PER_NETNS);
+        let oldest = |id: NetnsId, order: &BTreeSet<(BootNs, IpAddr, u32)>| {
+            order.first().map(|(at, ip, ifindex)| (*at, (*ip, id, *ifindex)))
+        };
+        let victim = if full {
+            self.order.get(&id).and_then(|order| oldest(id, order))
+        } else if self.entries.len() >= MAX_CLAIMS {
+            self.order.iter().filter_map(|(id, order)| oldest(*id, order)).min()
+        } else {
+            None
+        };
+        if let Some((_, key)) = victim {
+            self.forget(&key);
+            self.forgotten += 1;
+        }
+    }
+}
+
+impl NodeMap {
+    /// What an entry's change says of who claims the IP.
+    pub(in crate::map) fn hear_neighbour(
+        &mut self,
+        id: NetnsId,
+        new: &Neighbour,
+        before: Option<&Neighbour>,
+        at: BootNs,
+        (first_hand, dumped): (bool, bool),
+    ) {
+        self.conflict.claims.by_probe |= first_hand;
+        if let Some(mac) = new.mac.filter(|_| new.admin) {
+            self.conflict.claims.set_by_hand(id, new.ifindex, new.ip, mac, at);
+        }
+        // Beside the probe netlink is late: what it repeats of another MAC may be older than what is known.
+        let same = |before: &Neighbour| before.mac == new.mac;
+        let late = self.conflict.claims.by_probe && !first_hand && !before.is_some_and(same);
+        if let Some(mac) = heard(before, new, dumped).filter(|_| !late) {
+            self.hear(id, new.ifindex, new.ip, mac, How::Taken, at);
+        }
+        if let Some(mac) = new.claimed {
+            self.hear(id, new.ifindex, new.ip, mac, How::Lost, at);
+        }
+    }
+
+    pub(in crate::map) fn set_claim(&mut self, netns: &NetnsRef, claim: &Claim, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Claim { ifindex, ip, mac, kind } = *claim;
+        self.hear(id, ifindex, ip, mac, How::Packet(kind), at);
+    }
+
+    /// A MAC claims an IP on a device.
+    pub(in crate::map) fn hear(
+        &mut self,
+        id: NetnsId,
+        ifindex: u32,
+        ip: IpAddr,
+        mac: Mac,
+        how: How,
+        at: BootNs,
+    ) {
+        // Groups and nobody claim nothing. (Servers that share one MAC answer with a group's.)
+        if !is_routable(ip) || mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
+            return;
+        }
+        let key = (ip, id, ifindex);
+        if !self.conflict.claims.entries.contains_key(&key) {
+            self.conflict.claims.make_room(id);
+        }
+        let contest = self.conflict.claims.entries.entry(key).or_default();
+        let order = self.conflict.claims.order.entry(id).or_default();
+        order.remove(&(contest.touched, ip, ifindex));
+        contest.touched = contest.touched.max(at);
+        order.insert((contest.touched, ip, ifindex));
+        let (known, before) = (contest.sides.len(), contest.answering());
+        contest.hear(mac, how, at);
+        let several = contest.sides.len() > 1;
+        if known != contest.sides.len() && several {
+            self.kernel.neighbour_changed(id, ifindex, ip);
+        }
+        let now = contest.answering();
+        self.conflict.claims.count_answers(id, ifindex, &before, &now);
+        let holders = self.devices_with(ip);
+        let own = holders.iter().find(|(_, _, own)| *own == Some(mac));
+        if let Some((netns, ifindex, _)) = own
+            && let Some(contest) = self.conflict.claims.entries.get_mut(&key)
+            && let Some(side) = contest.sides.iter_mut().find(|side| side.mac == mac)
+        {
+            side.home = Some(Home { netns: *netns, ifindex: *ifindex, holds: true });
+        }
+        if several || own.is_none() && !holders.is_empty() || holders.len() > 1 {
+            self.conflict.claims.contested.insert(key);
+        }
+    }
+
+    /// The devices of this node that have an IP, each with its netns and its MAC.
+    pub(in crate::map) fn devices_with(&self, ip: IpAddr) -> Vec<(NetnsId, u32, Option<Mac>)> {
+        let mut found = Vec::new();
+        for entry in self.with_ip(ip).filter_map(|id| self.netns(id)) {
+            for (key, _) in entry.with_ip(ip) {
+                let mac = entry.link(key.ifindex).and_then(|link| link.mac);
+                found.push((entry.id, key.ifindex, mac));
+            }
+        }
+        found
+    }
+
+    /// Every MAC of this node's devices, and where it is: in the host's netns last.
+    #[must_use]
+    pub fn macs(&self) -> BTreeMap<Mac, Vec<(NetnsId, u32)>> {
+        let mut macs: BTreeMap<Mac, Vec<(bool, NetnsId, u32)>> = BTreeMap::new();
+        for entry in self.all_netns() {
+            for link in entry.links().map(|known| &known.link) {
+                if let Some(mac) = link.mac.filter(|mac| mac.0 != [0; 6]) {
+                    macs.entry(mac).or_default().push((entry.host, entry.id, link.ifindex));
+                }
+            }
+        }
+        let places = |mut places: Vec<(bool, NetnsId, u32)>| {
+            places.sort_unstable();
+            places.into_iter().map(|(_, id, ifindex)| (id, ifindex)).collect()
+        };
+        macs.into_iter().map(|(mac, found)| (mac, places(found))).collect()
+    }
+
+    /// Finds out where on this node the MACs are that are in conflict, and forgets what is over. Says when
+    /// the next claim begins to count, or is too old to.
+    pub(in crate::map) fn settle_claims(&mut self, now: BootNs) -> Option<BootNs> {
+        let mut next: Option<BootNs> = None;
+        let mut due = |at: BootNs| {
+            if at > now {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        };
+        let keys: Vec<Key> = self.conflict.claims.contested.iter().copied().collect();
+        let mut macs = None;
+        for key in keys {
+            let Some(contest) = self.conflict.claims.entries.get(&key) else {
+                self.conflict.claims.contested.remove(&key);
+                continue;
+            };
+            let sides: Vec<Side> = contest
+                .sides
+                .iter()
+                .map(|side| self.at_home(side, key.0, now, &mut macs))
+                .collect();
+            let live = sides.iter().filter(|side| side.is_live(now)).count();
+            let holders = self.devices_with(key.0);
+            for side in sides.iter().filter(|side| side.is_live(now)) {
+                due(side.last.plus(FORGOTTEN));
+                due(side.last.plus(HANDED_OVER));
+                due(side.first.plus(OUT_OF_STEP));
+            }
+            let foreign = sides.iter().any(|side| {
+                side.is_live(now) && holders.iter().any(|(_, _, mac)| *mac != Some(side.mac))
+            });
+            if live < 2 && !foreign {
+                self.conflict.claims.contested.remove(&key);
+            }
+            if let Some(contest) = self.conflict.claims.entries.get_mut(&key) {
+                contest.sides = sides;
+            }
+        }
+        let gone: Vec<Key> =
+            self.conflict.claims.dad.iter().filter(|key| !self.has_failed(key)).copied().collect();
+        gone.iter().for_each(|key| {
+            self.conflict.claims.dad.remove(key);
+        });
+        next
+    }
+
+    /// Whether duplicate address detection has given an address up.
+    pub(in crate::map) fn has_failed(&self, (ip, id, ifindex): &Key) -> bool {
+        let entry = self.netns(*id);
+        let mut own = entry.into_iter().flat_map(|entry| entry.on_device(*ifindex, *ip));
+        own.any(|(_, known)| known.dad_failed())
+    }
+
+    /// A side, and where on this node it is now.
+    fn at_home(
+        &self,
+        side: &Side,
+        ip: IpAddr,
+        now: BootNs,
+        macs: &mut Option<BTreeMap<Mac, Vec<(NetnsId, u32)>>>,
+    ) -> Side {
+        let mut side = side.clone();
+        if side.left || now.since(side.last) >= FORGOTTEN {
+            return side;
+        }
+        let stands = |home: &Home| {
+            let entry = self.netns(home.netns).filter(|entry| entry.dying.is_none());
+            let link = entry.and_then(|entry| entry.link(home.ifindex));
+            link.is_some_and(|link| link.mac == Some(side.mac))
+                && entry.is_some_and(|entry| home.holds == holds(entry, ip))
+        };
+        if side.home.as_ref().is_some_and(stands) {
+            return side;
+        }
+        if side.looked.is_some_and(|looked| now.since(looked) < LOOK_AGAIN) && side.home.is_none() {
+            return side;
+        }
+        side.looked = Some(now);
+        let places = macs.get_or_insert_with(|| self.macs()).get(&side.mac);
+        let homes = places.into_iter().flatten().filter_map(|(netns, ifindex)| {
+            let entry = self.netns(*netns).filter(|entry| entry.dying.is_none())?;
+            Some(Home { netns: *netns, ifindex: *ifindex, holds: holds(entry, ip) })
+        });
+        let found = homes.max_by_key(|home| home.holds);
+        let held = side.home.is_some_and(|home| home.holds);
+        side.left =
+            side.home.is_some() && found.is_none() || held && found.is_some_and(|home| !home.holds);
+        side.home = found;
+        side
+    }
+
+    /// Whether any claim may be in conflict with another.
+    #[must_use]
+    pub fn has_contested_claims(&self) -> bool {
+        !self.conflict.claims.contested.is_empty() || !self.conflict.claims.dad.is_empty()
+    }
+
+    /// Claims that were forgotten for want of room.
+    #[must_use]
+    pub fn forgotten_claims(&self) -> u64 {
+        self.conflict.claims.forgotten
+    }
+}
+
+fn holds(entry: &crate::map::Netns, ip: IpAddr) -> bool {
+    entry.with_ip(ip).any(|(_, known)| known.is_used())
+}

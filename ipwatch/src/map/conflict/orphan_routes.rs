@@ -1,0 +1,174 @@
+//! The node's routes to IPs that the pod behind their device does not have, and which pod a device was named
+//! after.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use sha1::{Digest as _, Sha1};
+
+use crate::fact::{BootNs, Link, RouteKey};
+
+use crate::map::{Kinds, NetnsId, NodeMap, Thresholds};
+
+/// Looks within the age that counts.
+const LOOKS: u64 = 10;
+/// Calico and the VPC CNI put so much of a hash into a device's name.
+const HASHED: usize = 11;
+
+/// A route by a pod's device to an IP that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrphanRoute {
+    pub to: RouteKey,
+    /// The device of the host.
+    pub ifindex: u32,
+    /// The netns that the device leads to.
+    pub netns: NetnsId,
+    /// Since when it was seen to be so.
+    pub since: BootNs,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::map) struct OrphanRoutes {
+    routes: BTreeMap<RouteKey, OrphanRoute>,
+    looked: BootNs,
+}
+
+impl NodeMap {
+    /// Looks for routes without their IP, now and then. Says when to look next; never where there is none to
+    /// look at.
+    pub(in crate::map) fn settle_orphans(
+        &mut self,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> Option<BootNs> {
+        let host = self.netns(self.host()?)?;
+        if !host.routes().any(|(key, ..)| key.prefix_len > 0) {
+            // The last one may have been one of these.
+            if !self.conflict.orphan_routes.routes.is_empty() {
+                self.conflict.orphan_routes.routes.clear();
+                self.changes.mark(Kinds::ROUTES);
+            }
+            return None;
+        }
+        let pause = thresholds.leak_age / LOOKS;
+        if now.since(self.conflict.orphan_routes.looked) >= pause {
+            let mut routes: BTreeMap<RouteKey, OrphanRoute> =
+                self.find_orphans(now).into_iter().map(|one| (one.to, one)).collect();
+            for (key, one) in &mut routes {
+                if let Some(known) = self.conflict.orphan_routes.routes.get(key)
+                    && (known.ifindex, known.netns) == (one.ifindex, one.netns)
+                {
+                    one.since = known.since;
+                }
+            }
+            if self.conflict.orphan_routes.routes != routes {
+                self.changes.mark(Kinds::ROUTES);
+            }
+            self.conflict.orphan_routes = OrphanRoutes { routes, looked: now };
+        }
+        Some(self.conflict.orphan_routes.looked.plus(pause))
+    }
+
+    fn find_orphans(&self, now: BootNs) -> Vec<OrphanRoute> {
+        let Some(host) = self.host().and_then(|id| self.netns(id)) else {
+            return Vec::new();
+        };
+        let mut by_device: BTreeMap<u32, Vec<RouteKey>> = BTreeMap::new();
+        for (key, hops, _) in host.routes().filter(|(key, ..)| key.prefix_len > 0) {
+            if let [hop] = hops
+                && hop.gateway.is_none()
+            {
+                by_device.entry(hop.ifindex).or_default().push(*key);
+            }
+        }
+        let mut found = Vec::new();
+        for (ifindex, routes) in by_device {
+            let Some(netns) = host.link(ifindex).and_then(|link| self.behind(link)) else {
+                continue;
+            };
+            let has = |ip: IpAddr| self.with_ip(ip).any(|id| id == netns);
+            // One that has any of them is there: the others may be translated to it (floating IPs).
+            if routes.iter().any(|key| has(key.to)) {
+                continue;
+            }
+            let orphan = |to| OrphanRoute { to, ifindex, netns, since: now };
+            found.extend(routes.into_iter().map(orphan));
+        }
+        found
+    }
+
+    /// The netns behind a pod's device of the host, if all of its addresses are known.
+    fn behind(&self, link: &Link) -> Option<NetnsId> {
+        let host = self.netns(self.host()?)?;
+        if !is_pods(link) || link.peer_nsid.is_none() {
+            return None;
+        }
+        let entry = self.netns(self.far_netns(host, link)?)?;
+        // gVisor takes the address off the device and answers itself: without any, nothing is known.
+        let told = entry.tasks().len() == 0 || entry.routable().next().is_some();
+        let whole = entry.dumped
+            && entry.beyond_bounds() == 0
+            && entry.dying.is_none()
+            && !entry.host
+            && told;
+        whole.then_some(entry.id)
+    }
+
+    /// Routes that have been without their IP since this long.
+    pub fn orphan_routes(&self, now: BootNs, age: u64) -> impl Iterator<Item = &OrphanRoute> {
+        self.conflict.orphan_routes.routes.values().filter(move |one| now.since(one.since) >= age)
+    }
+
+    /// When the next of them will have been without it for this long.
+    #[must_use]
+    pub fn next_orphan_route(&self, now: BootNs, age: u64) -> Option<BootNs> {
+        let due = self.conflict.orphan_routes.routes.values().map(|one| one.since.plus(age));
+        due.filter(|due| *due > now).min()
+    }
+
+    /// The pod that a device is named after, of those that are known or were: `namespace/name`.
+    #[must_use]
+    pub fn named_after(&self, device: &str) -> Option<String> {
+        let split = device.len().checked_sub(HASHED)?;
+        let hash = device.get(split..).filter(|_| split > 0)?;
+        let mut pods = self.workload.pods_known();
+        let pod = pods.find(|pod| hash_of(&pod.namespace, &pod.name) == hash)?;
+        Some(format!("{}/{}", pod.namespace, pod.name))
+    }
+}
+
+/// What Calico and the VPC CNI make of a pod's name.
+pub(in crate::map) fn hash_of(namespace: &str, name: &str) -> String {
+    let digest = Sha1::digest(format!("{namespace}.{name}"));
+    let mut text = String::new();
+    for byte in digest.iter().take(HASHED.div_ceil(2)) {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.truncate(HASHED);
+    text
+}
+
+/// Whether a CNI plugin gave a device its name: bridge and ptp, Calico, Cilium, Terway and the VPC CNI.
+#[must_use]
+pub fn is_pods(link: &Link) -> bool {
+    let made = |prefix: &str, len: usize| {
+        link.name.strip_prefix(prefix).is_some_and(|rest| {
+            rest.len() == len && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    link.kind.as_deref() == Some("veth")
+        && (made("veth", 8) || made("cali", 11) || made("eni", 11) || made("lxc", 12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hash_of;
+
+    #[test]
+    fn a_pods_device_carries_the_beginning_of_the_names_hash() {
+        // printf shop.api-0 | sha1sum
+        assert_eq!(hash_of("shop", "api-0"), "eb97322ec89");
+    }
+}

@@ -1,0 +1,371 @@
+//! A broadcast frame on its way: the devices it passes, as the kernel passes it on.
+//!
+//! A walk over states (device, direction, VLAN tags), each visited once. A frame that two bridges send round
+//! in circles is one frame here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::plan::{DevId, Kind, Mode, Plan};
+use super::{Endpoint, Reach};
+use crate::map::Table;
+
+/// How many steps may be taken for one question. A link with 250 pods takes some 1,250; whoever owns a netns
+/// can wire it so that it takes any number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget(pub(super) usize);
+
+impl Budget {
+    fn spend(&mut self, steps: usize) -> bool {
+        let enough = self.0 >= steps;
+        self.0 = self.0.saturating_sub(steps);
+        enough
+    }
+}
+
+/// Tags of a frame, the outermost last; 0 is none. A third is beyond what is known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Tags([u16; 2]);
+
+impl Tags {
+    fn top(self) -> Option<u16> {
+        self.0.into_iter().rev().find(|tag| *tag != 0)
+    }
+
+    fn pop(self) -> Self {
+        match self.0 {
+            [first, second] if second != 0 => Self([first, 0]),
+            _ => Self::default(),
+        }
+    }
+
+    fn push(self, tag: u16) -> Option<Self> {
+        match self.0 {
+            [0, _] => Some(Self([tag, 0])),
+            [first, 0] => Some(Self([first, tag])),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    /// It was received by the device.
+    In,
+    /// It is sent by the device.
+    Out,
+}
+
+type State = (DevId, Way, Tags);
+
+/// Where something that floods was entered: what it floods to the first time, it need not a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entered {
+    By(DevId),
+    Often,
+}
+
+struct Flood<'a> {
+    plan: &'a Plan,
+    origin: DevId,
+    /// What the sender is made of, and what of that: a frame that comes back there is known by its MAC.
+    own: Vec<(DevId, Kind)>,
+    seen: Table<State, ()>,
+    queue: VecDeque<(State, Option<DevId>)>,
+    entered: Table<(DevId, u16, Tags, bool), Entered>,
+    found: BTreeMap<DevId, Option<DevId>>,
+    /// It took a step that has no way back.
+    skewed: bool,
+    complete: bool,
+    budget: &'a mut Budget,
+}
+
+/// What hears a device and is heard by it.
+pub(super) fn reach(plan: &Plan, from: DevId, budget: &mut Budget) -> Reach {
+    let (mut found, skewed, mut complete) = Flood::run(plan, from, budget);
+    if skewed {
+        found.retain(|to, _| {
+            let (back, _, whole) = Flood::run(plan, *to, budget);
+            complete &= whole;
+            back.contains_key(&from)
+        });
+    }
+    let bottom = plan.devs[bottom(plan, from)].at;
+    let at = |dev: Option<DevId>| dev.map_or(bottom, |dev| plan.devs[dev].at);
+    let mut endpoints: Vec<(Endpoint, Endpoint)> =
+        found.into_iter().map(|(to, by)| (plan.devs[to].at, at(by))).collect();
+    endpoints.sort_unstable();
+    Reach { endpoints, complete }
+}
+
+/// The device that a device is made of in the end.
+fn bottom(plan: &Plan, mut dev: DevId) -> DevId {
+    for _ in 0..8 {
+        match (plan.devs[dev].kind, plan.devs[dev].lower) {
+            (Kind::Vlan(_) | Kind::Macvlan(_) | Kind::Ipvlan { .. }, Some(lower)) => dev = lower,
+            _ => break,
+        }
+    }
+    dev
+}
+
+/// Whether what a device receives is for its own netns's IP stack.
+fn is_endpoint(plan: &Plan, dev: DevId) -> bool {
+    let one = &plan.devs[dev];
+    let enslaved = one.enslaved && one.master.is_none_or(|of| plan.devs[of].kind != Kind::Vrf);
+    let taken = || {
+        let passthru = Kind::Macvlan(Mode::Passthru);
+        one.uppers.iter().any(|upper| plan.devs[*upper].kind == passthru)
+    };
+    !enslaved && !matches!(one.kind, Kind::Vrf | Kind::Loopback) && !taken()
+}
+
+/// Whether what is made of a device hears what comes in there, from elsewhere or from one of `own` kind that
+/// is made of it too (`macvlan_process_broadcast`, `ipvlan_external_frame`). VLANs have had their turn.
+fn hears(kind: Kind, own: Option<Kind>) -> bool {
+    match (kind, own) {
+        (Kind::Vlan(_) | Kind::Ipvlan { l2: false, .. }, _) => false,
+        (_, None | Some(Kind::Vlan(_))) => true,
+        (Kind::Macvlan(mode), Some(Kind::Macvlan(Mode::Vepa))) => {
+            matches!(mode, Mode::Vepa | Mode::Bridge)
+        }
+        (Kind::Macvlan(mode), Some(Kind::Macvlan(Mode::Bridge))) => mode == Mode::Vepa,
+        _ => false,
+    }
+}
+
+impl<'a> Flood<'a> {
+    /// Who hears it and by what, whether there may be no way back, and whether it was followed to the end.
+    fn run(
+        plan: &'a Plan,
+        origin: DevId,
+        budget: &'a mut Budget,
+    ) -> (BTreeMap<DevId, Option<DevId>>, bool, bool) {
+        let mut flood = Self {
+            plan,
+            origin,
+            own: Vec::new(),
+            seen: Table::default(),
+            queue: VecDeque::new(),
+            entered: Table::default(),
+            found: BTreeMap::new(),
+            skewed: false,
+            complete: true,
+            budget,
+        };
+        if !is_endpoint(plan, origin) {
+            return (flood.found, false, true);
+        }
+        let mut dev = origin;
+        while let (Kind::Vlan(_) | Kind::Macvlan(_) | Kind::Ipvlan { .. }, Some(lower)) =
+            (plan.devs[dev].kind, plan.devs[dev].lower)
+            && flood.own.len() < 8
+        {
+            flood.own.push((lower, plan.devs[dev].kind));
+            dev = lower;
+        }
+        flood.go((origin, Way::Out, Tags::default()), None);
+        while let Some(((dev, way, tags), by)) = flood.queue.pop_front() {
+            match way {
+                Way::In => flood.received(dev, tags, by),
+                Way::Out => flood.sent(dev, tags, by),
+            }
+        }
+        (flood.found, flood.skewed, flood.complete)
+    }
+
+    fn go(&mut self, state: State, by: Option<DevId>) {
+        if !self.plan.devs[state.0].carries || self.seen.contains_key(&state) {
+            return;
+        }
+        if !self.budget.spend(1) {
+            self.complete = false;
+            return;
+        }
+        self.seen.insert(state, ());
+        self.queue.push_back((state, by));
+    }
+
+    /// Sent by a device on behalf of another one. What comes in there with this tag goes elsewhere, if the
+    /// device has a VLAN of that number.
+    fn pass(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
+        self.skewed |= self.vlan_of(dev, tags).is_some();
+        self.go((dev, Way::Out, tags), by);
+    }
+
+    /// The VLAN that is made of a device for the outermost tag.
+    fn vlan_of(&self, dev: DevId, tags: Tags) -> Option<DevId> {
+        let kind = Kind::Vlan(tags.top()?);
+        let devs = &self.plan.devs;
+        devs[dev].uppers.iter().copied().find(|upper| devs[*upper].kind == kind)
+    }
+
+    fn sent(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
+        let one = &self.plan.devs[dev];
+        match one.kind {
+            Kind::Veth => {
+                if let Some(end) = one.lower {
+                    self.go((end, Way::In, tags), by);
+                }
+            }
+            Kind::Bridge(filtering) => self.bridge(dev, filtering, dev, tags, by),
+            Kind::Vlan(id) => {
+                if let (Some(lower), Some(tags)) = (one.lower, tags.push(id)) {
+                    self.go((lower, Way::Out, tags), by);
+                }
+            }
+            Kind::Macvlan(_) | Kind::Ipvlan { .. } => self.child_sent(dev, tags, by),
+            Kind::Vxlan => {
+                for end in &one.tunnel {
+                    self.go((*end, Way::In, tags), by.or(Some(dev)));
+                }
+            }
+            Kind::Bond => {
+                if let Some(slave) = self.only_slave(dev) {
+                    self.pass(slave, tags, by);
+                }
+            }
+            Kind::Vrf | Kind::Loopback | Kind::Other => {}
+        }
+    }
+
+    /// `macvlan_queue_xmit`, `ipvlan_process_multicast`: to those of the same parent that it meets, and out.
+    fn child_sent(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
+        let plan = self.plan;
+        let kind = plan.devs[dev].kind;
+        let Some(parent) = plan.devs[dev].lower else { return };
+        let meets = matches!(kind, Kind::Macvlan(Mode::Bridge) | Kind::Ipvlan { bridge: true, .. });
+        if meets {
+            let all = plan.devs[parent].uppers.iter().copied();
+            let same = all.filter(|other| plan.devs[*other].kind == kind);
+            for other in self.flood_from(dev, (parent, u16::MAX, tags, false), same) {
+                self.go((other, Way::In, tags), by.or(Some(parent)));
+            }
+        }
+        if !matches!(kind, Kind::Ipvlan { l2: false, .. }) {
+            self.pass(parent, tags, by);
+        }
+    }
+
+    /// `__netif_receive_skb_core`: VLANs come before the bridge, that before what is made of the device, and
+    /// after all of them its own netns.
+    fn received(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
+        let plan = self.plan;
+        let one = &plan.devs[dev];
+        if let Some(vlan) = self.vlan_of(dev, tags) {
+            self.go((vlan, Way::In, tags.pop()), by);
+            return;
+        }
+        match one.master.map(|master| (master, plan.devs[master].kind)) {
+            Some((master, Kind::Bridge(filtering))) => {
+                self.bridge(master, filtering, dev, tags, by);
+                return;
+            }
+            Some((master, Kind::Bond)) => {
+                if self.only_slave(master) == Some(dev) {
+                    self.go((master, Way::In, tags), by);
+                }
+                return;
+            }
+            Some((_, Kind::Vrf)) => {}
+            Some(_) => return,
+            None if one.enslaved => return,
+            None => {}
+        }
+        let own = self.own.iter().find(|(lower, _)| *lower == dev).map(|(_, kind)| *kind);
+        for upper in &one.uppers {
+            if hears(plan.devs[*upper].kind, own) {
+                self.go((*upper, Way::In, tags), by.or(Some(dev)));
+            }
+        }
+        if tags == Tags::default() && dev != self.origin && is_endpoint(plan, dev) {
+            self.found.entry(dev).or_insert(by);
+        }
+    }
+
+    /// `br_handle_frame_finish`, `br_dev_xmit`: in by one port or from the bridge itself, out by the others.
+    fn bridge(
+        &mut self,
+        bridge: DevId,
+        filtering: Option<bool>,
+        from: DevId,
+        tags: Tags,
+        by: Option<DevId>,
+    ) {
+        let plan = self.plan;
+        let (Some(filtering), true) = (filtering, plan.devs[bridge].carries) else { return };
+        let vlan = if filtering { self.admitted(from, tags) } else { Some((0, tags)) };
+        let Some((vlan, inner)) = vlan else { return };
+        let isolated = from != bridge && plan.devs[from].isolated;
+        let by = by.or(Some(bridge));
+        let all = plan.devs[bridge].ports.iter().copied().chain([bridge]);
+        let targets = self.flood_from(from, (bridge, vlan, inner, isolated), all);
+        if !self.budget.spend(targets.len()) {
+            self.complete = false;
+            return;
+        }
+        for to in targets {
+            if isolated && to != bridge && plan.devs[to].isolated {
+                continue;
+            }
+            let leaves = if filtering { self.let_out(to, vlan, inner) } else { Some(inner) };
+            let Some(leaves) = leaves else { continue };
+            if filtering {
+                let back = self.admitted(to, leaves) == Some((vlan, inner))
+                    && self.let_out(from, vlan, inner) == Some(tags);
+                self.skewed |= !back;
+            }
+            if to == bridge {
+                self.go((bridge, Way::In, leaves), by);
+            } else {
+                self.pass(to, leaves, by);
+            }
+        }
+    }
+
+    /// `br_allowed_ingress`: the VLAN of a frame that comes in, and the tags below that.
+    fn admitted(&self, port: DevId, tags: Tags) -> Option<(u16, Tags)> {
+        let port = &self.plan.devs[port];
+        match tags.top() {
+            None => port.pvid().map(|vlan| (vlan, tags)),
+            Some(vlan) => port.passes(vlan).map(|_| (vlan, tags.pop())),
+        }
+    }
+
+    /// `br_handle_vlan`: with which tags a frame of a VLAN goes out.
+    fn let_out(&self, port: DevId, vlan: u16, inner: Tags) -> Option<Tags> {
+        match self.plan.devs[port].passes(vlan)? {
+            true => Some(inner),
+            false => inner.push(vlan),
+        }
+    }
+
+    /// Whom something floods to that was entered here: all others; the second time only him by whom it was
+    /// entered the first time, and then nobody.
+    fn flood_from(
+        &mut self,
+        from: DevId,
+        key: (DevId, u16, Tags, bool),
+        all: impl Iterator<Item = DevId>,
+    ) -> Vec<DevId> {
+        match self.entered.get(&key) {
+            None => {
+                self.entered.insert(key, Entered::By(from));
+                all.filter(|to| *to != from).collect()
+            }
+            Some(Entered::By(first)) if *first != from => {
+                let first = *first;
+                self.entered.insert(key, Entered::Often);
+                vec![first]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The slave of a bond that has one: which of several is used is not known.
+    fn only_slave(&self, bond: DevId) -> Option<DevId> {
+        match *self.plan.devs[bond].ports {
+            [slave] => Some(slave),
+            _ => None,
+        }
+    }
+}

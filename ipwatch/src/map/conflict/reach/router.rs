@@ -1,0 +1,80 @@
+//! IPs behind links of their own, one pair each, that the same router sends packets to (Calico, ptp, the VPC
+//! CNI): no broadcast gets from one to the other, and still only one of them can have the IP.
+
+use std::net::IpAddr;
+
+use super::plan::{DevId, Kind, Plan};
+use super::{Endpoint, Meeting};
+use crate::fact::LinkDetail;
+use crate::map::{NetnsId, NodeMap};
+
+/// `RT_TABLE_MAIN`.
+const MAIN: u32 = 254;
+
+/// The router's end of a pair.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Port {
+    /// The router.
+    pub(super) netns: NetnsId,
+    /// The table that it looks up for this device.
+    pub(super) table: u32,
+    ifindex: u32,
+}
+
+/// The router at the other end of a device, if that end is nothing but a router's.
+pub(super) fn port(map: &NodeMap, plan: &Plan, dev: DevId) -> Option<Port> {
+    let own = &plan.devs[dev];
+    let end = plan.devs.get(own.lower.filter(|_| own.kind == Kind::Veth && own.carries)?)?;
+    let Endpoint { netns, ifindex } = end.at;
+    if netns == own.at.netns || !end.uppers.is_empty() || own.enslaved {
+        return None;
+    }
+    let table = if end.enslaved {
+        let vrf = map.netns(netns)?.link(plan.devs[end.master?].at.ifindex)?;
+        let Some(LinkDetail::Vrf { table }) = vrf.detail else { return None };
+        table
+    } else {
+        MAIN
+    };
+    Some(Port { netns, table, ifindex })
+}
+
+/// Whether two IPs, each behind a port of its own, are one to a router.
+pub(super) fn meet(
+    map: &NodeMap,
+    (a, of_a, ip): (Endpoint, Port, IpAddr),
+    (b, of_b, other): (Endpoint, Port, IpAddr),
+) -> bool {
+    let apart = of_a.ifindex != of_b.ifindex;
+    if ip != other || !apart || (of_a.netns, of_a.table) != (of_b.netns, of_b.table) {
+        return false;
+    }
+    let single = |at: Endpoint| {
+        map.netns(at.netns).is_some_and(|netns| {
+            netns.on_device(at.ifindex, ip).any(|(_, known)| known.prefix_len == len(ip))
+        })
+    };
+    let routed = || {
+        let mut hops =
+            map.netns(of_a.netns).into_iter().flat_map(|router| router.hops_to(ip, of_a.table));
+        hops.any(|hop| [of_a.ifindex, of_b.ifindex].contains(&hop.ifindex))
+    };
+    (single(a) && single(b)) || routed()
+}
+
+/// By which router two addresses meet.
+pub(super) fn meeting(
+    map: &NodeMap,
+    plan: &Plan,
+    a: (Endpoint, IpAddr),
+    b: (Endpoint, IpAddr),
+) -> Option<Meeting> {
+    let of_a = port(map, plan, plan.find(a.0)?)?;
+    let of_b = port(map, plan, plan.find(b.0)?)?;
+    meet(map, (a.0, of_a, a.1), (b.0, of_b, b.1)).then_some(Meeting::Router(of_a.netns))
+}
+
+/// Length of a prefix that is one IP.
+fn len(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}

@@ -1,0 +1,71 @@
+//! Which device of the node leads to a pod, and what a pod's default routes go through.
+
+use std::net::IpAddr;
+
+use crate::fact::{Link, RouteKey};
+use crate::remedy::said;
+
+use crate::map::{Endpoint, Netns, NetnsId, NodeMap};
+
+impl Netns {
+    /// The next hops of its default routes, each with its device.
+    pub fn gateways(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        let default = self.routes().filter(|(key, ..)| key.prefix_len == 0);
+        let hops = default.flat_map(|(_, hops, _)| hops);
+        hops.filter_map(|hop| Some((hop.gateway?, hop.ifindex)))
+    }
+
+    /// Its routes to one single IP, each with its devices.
+    pub(in crate::map) fn routes_for(
+        &self,
+        ip: IpAddr,
+    ) -> impl Iterator<Item = (&RouteKey, Vec<u32>)> {
+        let to = self.routes().filter(move |(key, ..)| key.prefix_len > 0 && key.to == ip);
+        to.map(|(key, hops, _)| (key, hops.iter().map(|hop| hop.ifindex).collect()))
+    }
+}
+
+impl NodeMap {
+    /// Whether a device of the host leads to an IP on a device of a netns: they share a link, or the host has a
+    /// route to the IP by it.
+    #[must_use]
+    pub fn leads_to(&self, ifindex: u32, ip: IpAddr, netns: NetnsId, on: u32) -> bool {
+        let Some(host) = self.host().and_then(|id| self.netns(id)) else {
+            return false;
+        };
+        let there = Endpoint { netns, ifindex: on };
+        // A VM behind a pod's device has the IP that a dummy in the pod's netns shows.
+        let ends_there = || {
+            let link = host.link(ifindex).filter(|link| link.peer == Some(on));
+            link.and_then(|link| self.far_netns(host, link)) == Some(netns)
+        };
+        let routed = host.routes_for(ip).any(|(_, devices)| devices.contains(&ifindex));
+        // Not a macvlan or ipvlan and what it is made of: the kernel keeps these two apart.
+        let reach = || self.reach(Endpoint { netns: host.id, ifindex });
+        routed && ends_there() || reach().endpoints.iter().any(|(other, _)| *other == there)
+    }
+
+    /// The host's routes to one IP, in words.
+    #[must_use]
+    pub fn routes_to(&self, ip: IpAddr) -> Vec<String> {
+        let host = self.host().and_then(|id| self.netns(id));
+        let Some(host) = host else { return Vec::new() };
+        let name = |ifindex: &u32| {
+            host.link(*ifindex).map_or_else(|| ifindex.to_string(), |link| said(&link.name))
+        };
+        let text = |(key, devices): (&RouteKey, Vec<u32>)| {
+            let devices: Vec<String> = devices.iter().map(name).collect();
+            format!("the node's route to {ip}/{} is by {}", key.prefix_len, devices.join(", "))
+        };
+        host.routes_for(ip).map(text).collect()
+    }
+
+    /// The other end of a pair, wherever it is.
+    #[must_use]
+    pub fn other_end(&self, netns: NetnsId, ifindex: u32) -> Option<&Link> {
+        let entry = self.netns(netns)?;
+        let link = entry.link(ifindex).filter(|link| link.is_pair())?;
+        let other = self.netns(self.far_netns(entry, link)?)?.link(link.peer?)?;
+        (other.peer == Some(ifindex)).then_some(other)
+    }
+}

@@ -1,0 +1,108 @@
+//! Who else says that an IP in a netns matters: the node, a runtime or a store. Anybody can make netns in a user
+//! namespace of their own and give them any IP; what happens there wakes nobody.
+
+use std::net::IpAddr;
+
+use crate::fact::cgroup::{attribution, session_user};
+use crate::fact::{BootNs, TaskKey};
+
+use crate::map::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry, Told};
+
+/// The store whose networks are those of the CNI configurations.
+const CONFIGURED: &str = "host-local";
+/// Tasks of a netns that are asked.
+const ASKED: usize = 64;
+/// An overlap that is over sooner hurts nobody: an address that moves is added before it is deleted, and a fail-over
+/// takes up to 200 ms.
+const HURTS: u64 = 300_000_000;
+
+impl NodeMap {
+    /// Whether a netns is the node's own, or a runtime made it for a container.
+    #[must_use]
+    pub fn has_witness(&self, netns: &Netns) -> bool {
+        netns.host || self.is_a_containers(netns)
+    }
+
+    /// Whether a netns has a witness, or a store reserves this IP for what may be that netns.
+    #[must_use]
+    pub fn has_witness_of(&self, netns: &Netns, ip: IpAddr) -> bool {
+        self.has_witness(netns)
+            || self.reservations_of(ip).any(|entry| {
+                let elsewhere = |id: &str| self.has_other_netns(id, netns.id, Told::ByCgroup);
+                self.store_counts(&entry.store)
+                    && self.belongs(netns, entry) != Match::Other
+                    && !entry.container_id.as_deref().is_some_and(elsewhere)
+            })
+    }
+
+    /// Whether a store that answers, or keeps its word while it does not, has reserved an IP.
+    #[must_use]
+    pub fn is_reserved(&self, ip: IpAddr) -> bool {
+        self.reservations_of(ip).any(|entry| self.store_counts(&entry.store))
+    }
+
+    /// By a runtime's word, the CNI result cache, the place where root mounted it, or the cgroup of those in it:
+    /// a user can name cgroups at will, but only within the user's own session.
+    fn is_a_containers(&self, netns: &Netns) -> bool {
+        let Some(owner) = netns.owner().filter(|owner| owner.told != Told::ByIp) else {
+            return false;
+        };
+        let id = &owner.sandbox;
+        let known = owner.told == Told::Surely
+            || self.sandbox(id).is_some()
+            || self.container(id).is_some()
+            || self.attachment_of(id).is_some();
+        let contained = |task: &TaskKey| {
+            let cgroup = self.task(task).and_then(|task| task.cgroup.as_deref());
+            cgroup.is_some_and(|path| session_user(path).is_none() && attribution(path).is_some())
+        };
+        known || netns.tasks().take(ASKED).any(contained)
+    }
+
+    /// Whether nobody hands out IPs of the network of this reservation any more: all configurations are read, none of
+    /// them names it, and everything reserved in it has leaked.
+    #[must_use]
+    pub fn is_nobodys_network(&self, entry: &ReservationEntry) -> bool {
+        let same = |other: &ReservationEntry| {
+            (&other.store, &other.network) == (&entry.store, &entry.network)
+        };
+        let named =
+            |range: &RangeEntry| range.is_of(entry) || range.range.network == *entry.network;
+        *entry.store == *CONFIGURED
+            && self.answers(CONFIGURED)
+            && self.unreadable().next().is_none()
+            && !self.ranges().any(named)
+            && self
+                .reservations()
+                .filter(|other| same(other))
+                .all(|other| self.is_leaked(&other.store, &other.key))
+    }
+
+    /// Whether all that is known of those in a netns is that they are in a session of a user who is not root, and
+    /// nobody witnesses the netns.
+    #[must_use]
+    pub fn is_a_users_own(&self, netns: &Netns) -> bool {
+        let user = |task: &TaskKey| {
+            let path = self.task(task).and_then(|task| task.cgroup.as_deref())?;
+            session_user(path)
+        };
+        let mut tasks = netns.tasks().take(ASKED).peekable();
+        tasks.peek().is_some()
+            && tasks.all(|task| user(task).is_some_and(|uid| uid != 0))
+            && !netns.routable().any(|(key, _)| self.has_witness_of(netns, key.local))
+            && !self.has_witness(netns)
+    }
+
+    /// The moment from which an overlap is told.
+    #[must_use]
+    pub fn hurts_from(&self, one: &Duplicate) -> BootNs {
+        one.first.since.max(one.second.since).plus(HURTS)
+    }
+
+    /// When the next overlap that is too young to be told begins to count.
+    #[must_use]
+    pub fn next_overlap(&self, now: BootNs) -> Option<BootNs> {
+        let from = self.duplicates().iter().map(|one| self.hurts_from(one));
+        from.filter(|from| *from > now).min()
+    }
+}

@@ -1,0 +1,463 @@
+//! The stores against the kernel: who has an IP, and for whom it is reserved.
+//!
+//! Nothing is concluded from what is not known. A netns counts against a reservation only if its own
+//! sandbox is known and is another one, and only within one network: two networks that cannot reach each
+//! other may well use the same IPs. While the holder's own ADD or DEL runs the two may differ.
+
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, CniCommand, Link, SourceStatus};
+
+use crate::fact::cgroup::attribution;
+use crate::map::workload::HUNG;
+use crate::map::workload::mounts_of;
+use crate::map::workload::strip_var;
+use crate::map::{CallEntry, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
+
+/// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
+const SETTLE: u64 = 300_000_000;
+/// After the end of a DEL its netns is taken away.
+const AFTER_CALL: u64 = 2_000_000_000;
+/// Where nobody sees the DEL.
+const UNSEEN_CALL: u64 = 5_000_000_000;
+/// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
+const UNSEEN_RELEASE: u64 = 30_000_000_000;
+/// A release that is older than this was no part of what goes on now.
+const SEPARATE: u64 = 1_000_000_000;
+/// Stores whose IPs are not freed by a CNI plugin.
+const WITHOUT_CNI: [&str; 2] = ["libnetwork", "netavark"];
+/// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
+const NAMED_BY_CNI: &str = "host-local";
+/// Disputes told of at a time. More are one cause's, or made up.
+const MOST: usize = 512;
+/// Tasks of a netns that are asked for their container.
+const ASKED: usize = 64;
+
+/// An IP that is up in one place and reserved for another, or for nobody.
+#[derive(Debug)]
+pub struct IpamMismatch<'a> {
+    pub ip: IpAddr,
+    /// Who has it.
+    pub holder: &'a Netns,
+    /// What the store says.
+    pub grounds: Grounds<'a>,
+    /// When it came to be so, as far as that was seen.
+    pub since: BootNs,
+    /// The moment from which it counts.
+    pub from: BootNs,
+}
+
+/// What a store says of an IP that a netns has.
+#[derive(Debug)]
+pub enum Grounds<'a> {
+    /// It was reserved for the holder, and let go of.
+    Released(&'a Release),
+    /// It comes out of this network's range, as the CNI result cache or the holder's past say, and the store does not
+    /// have it.
+    Unreserved { store: &'a str, network: &'a str },
+    /// It is reserved for another one.
+    Handed(&'a ReservationEntry),
+}
+
+/// Whose a netns is, measured by a container's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Match {
+    /// That container's.
+    Same,
+    /// Another's.
+    Other,
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl NodeMap {
+    /// Netns that have this IP on a device of their own, the host's and those that are being torn down left out.
+    pub fn holders_of(&self, ip: IpAddr) -> impl Iterator<Item = &Netns> {
+        self.with_ip(ip)
+            .filter_map(|id| self.netns(id))
+            .filter(move |netns| !netns.host && netns.dying.is_none() && has(netns, ip))
+    }
+
+    /// Whether a netns was made for what a reservation names.
+    #[must_use]
+    pub fn belongs(&self, netns: &Netns, entry: &ReservationEntry) -> Match {
+        match (&entry.container_id, &entry.pod) {
+            (Some(id), _) => self.is_of_container(netns, id),
+            (None, Some(pod)) => match self.sandbox_of(netns.id).1 {
+                Some(own) => {
+                    let same = own.namespace.as_deref() == Some(&*pod.namespace)
+                        && own.name.as_deref() == Some(&*pod.name);
+                    match (same, own.name.is_some(), &own.uid, &pod.uid) {
+                        (true, _, Some(own), Some(uid)) if own != uid => Match::Other,
+                        (true, ..) => Match::Same,
+                        (false, true, ..) => Match::Other,
+                        _ => Match::Unknown,
+                    }
+                }
+                None => Match::Unknown,
+            },
+            (None, None) => Match::Unknown,
+        }
+    }
+
+    fn is_of_container(&self, netns: &Netns, id: &str) -> Match {
+        let owner = netns.owner();
+        let sandbox = |id: &str| self.workload.sandbox_of_container(id).map(str::to_owned);
+        if owner.is_some_and(|owner| {
+            owner.sandbox == id
+                || sandbox(id).as_deref() == Some(&owner.sandbox)
+                || sandbox(&owner.sandbox).as_deref() == Some(id)
+        }) {
+            return Match::Same;
+        }
+        let by_cgroup = netns.tasks().take(ASKED).any(|task| {
+            let cgroup = self.task(task).and_then(|task| task.cgroup.as_deref());
+            cgroup
+                .and_then(attribution)
+                .is_some_and(|found| found.container_id.as_deref() == Some(id))
+        });
+        if by_cgroup || self.is_mounted_for(netns, id) {
+            return Match::Same;
+        }
+        // A guess by its IP is a name, and an id that is nobody's sandbox may be one of its containers.
+        let known = owner.filter(|owner| owner.told != Told::ByIp);
+        match known.filter(|owner| self.is_sandbox(&owner.sandbox)) {
+            Some(_) => Match::Other,
+            None => Match::Unknown,
+        }
+    }
+
+    /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
+    pub(in crate::map) fn is_mounted_for(&self, netns: &Netns, id: &str) -> bool {
+        self.paths_of(id).any(|path| is_mounted_at(netns, path))
+    }
+
+    /// Whether this is the id of a sandbox, as far as anybody has said.
+    fn is_sandbox(&self, id: &str) -> bool {
+        self.sandbox(id).is_some()
+            || self.attachment_of(id).is_some()
+            || self.call_history(id).is_some_and(|history| history.add.first.is_some())
+            || self.reservations_for(id).next().is_some()
+    }
+
+    /// A first look at an IP: whether a netns has it for which no store has it reserved.
+    pub(in crate::map) fn is_doubtful(&self, ip: IpAddr) -> bool {
+        if !crate::map::kernel::is_routable(ip) {
+            return false;
+        }
+        self.holders_of(ip).any(|netns| {
+            let owner = netns.owner().map(|owner| &*owner.sandbox);
+            let mut reserved = false;
+            for (_, entry) in self.ipam.of_ip(ip) {
+                let named = entry.container_id.is_some() && entry.container_id.as_deref() == owner;
+                // Its own is there: whatever else is said of the IP is said of another network's.
+                if named || self.belongs(netns, entry) == Match::Same {
+                    return false;
+                }
+                reserved = true;
+            }
+            let own = |release: &Release| {
+                release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
+            };
+            // Whether it is that range's own may change with every link.
+            let ranged = || self.ranges().any(|range| !range.is_by_blocks() && range.contains(ip));
+            reserved || self.ipam.releases_of(ip).any(own) || ranged()
+        })
+    }
+
+    /// The network, of a store that hands it out, that a netns has an IP of: as the cached result of its
+    /// sandbox says. A DEL takes that away: then the network that its link is part of.
+    fn home_of(&self, netns: &Netns, ip: IpAddr) -> Option<(&str, &str)> {
+        // What a whole list did not have is not there because a file cannot be read now.
+        let known = |store| self.is_whole(store) || self.ipam.unreserved.contains(&(ip, netns.id));
+        let ranges = self.ranges().filter(|entry| entry.contains(ip) && known(&entry.range.store));
+        // What another node has reserved is not known to be reserved.
+        let ranges = ranges.filter(|entry| !entry.is_by_blocks());
+        let mut networks = ranges.map(|entry| (&*entry.range.store, &*entry.range.network));
+        if let Some(name) = self.network_of(netns, ip) {
+            return networks.find(|(_, network)| *network == name);
+        }
+        netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let link = self.link_below(netns, ip)?;
+        networks.find(|(store, network)| {
+            self.has_member(store, network, netns.id, |other, ip| {
+                self.link_below(other, ip) == Some(link)
+            })
+        })
+    }
+
+    /// Whether another netns, of which this is so, has an IP that is reserved for it in a network.
+    fn has_member(
+        &self,
+        store: &str,
+        network: &str,
+        except: NetnsId,
+        so: impl Fn(&Netns, IpAddr) -> bool,
+    ) -> bool {
+        let own = |netns: &Netns, ip| {
+            self.reservations_of(ip).any(|entry| {
+                *entry.store == *store
+                    && *entry.network == *network
+                    && self.belongs(netns, entry) == Match::Same
+            })
+        };
+        let all = self.all_netns();
+        let mut others =
+            all.filter(|netns| !netns.host && netns.dying.is_none() && netns.id != except);
+        others.any(|netns| {
+            netns.routable().any(|(key, _)| so(netns, key.local) && own(netns, key.local))
+        })
+    }
+
+    /// The network by which a netns has this IP, as its sandbox's cached result says.
+    fn network_of(&self, netns: &Netns, ip: IpAddr) -> Option<&str> {
+        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let own = self.workload.attachments_of(&owner.sandbox);
+        let mut with_ip = own.filter(|known| known.ips.iter().any(|(own, _)| *own == ip));
+        with_ip.next().map(|known| &*known.network)
+    }
+
+    /// Whether a store has told all it has, and answers wholly.
+    #[must_use]
+    pub fn is_whole(&self, store: &str) -> bool {
+        self.store_listed(store).is_some()
+            && self.source(store).is_some_and(|source| source.status == SourceStatus::Active)
+    }
+
+    /// Everything that is in dispute, whether or not it counts yet, and whether that is all.
+    fn all_disputes(&self, now: BootNs) -> (Vec<IpamMismatch<'_>>, bool) {
+        let mut found = Vec::new();
+        for ip in &self.ipam.doubtful {
+            for holder in self.holders_of(*ip) {
+                self.disputes_of(*ip, holder, now, &mut found);
+                if found.len() > MOST {
+                    found.truncate(MOST);
+                    return (found, false);
+                }
+            }
+        }
+        (found, true)
+    }
+
+    /// Whether anything may be in dispute, at a first look.
+    #[must_use]
+    pub fn has_doubtful_ips(&self) -> bool {
+        !self.ipam.doubtful.is_empty()
+    }
+
+    /// Whether everything that is in dispute is told of.
+    #[must_use]
+    pub fn has_all_disputes(&self) -> bool {
+        !self.ipam.more_disputes
+    }
+
+    fn disputes_of<'a>(
+        &'a self,
+        ip: IpAddr,
+        holder: &'a Netns,
+        now: BootNs,
+        found: &mut Vec<IpamMismatch<'a>>,
+    ) {
+        let reserved: Vec<&ReservationEntry> = self.reservations_of(ip).collect();
+        // Its own is there: whoever else reserves the IP does so in another network.
+        if reserved.iter().any(|entry| self.belongs(holder, entry) == Match::Same) {
+            return;
+        }
+        let own: Option<&Release> = self
+            .releases_of(ip)
+            .filter(|release| self.belongs(holder, &release.was) == Match::Same)
+            .max_by_key(|release| release.at);
+        let address = address_since(holder, ip);
+        // The IP came back after its release: that is another life of it, of which nothing is known.
+        let freed = own.filter(|release| address <= release.at);
+        let mut tell = |grounds, store: &str, since: BootNs, pause: u64| {
+            let from = self.counts_from(holder, freed, store, since, pause, now);
+            found.push(IpamMismatch { ip, holder, grounds, since, from });
+        };
+        if let Some(release) = freed {
+            tell(Grounds::Released(release), &release.was.store, release.at, SETTLE);
+        } else if reserved.is_empty()
+            && let Some((store, network)) = self.home_of(holder, ip)
+        {
+            let listed = self.store_listed(store).unwrap_or_default();
+            let grounds = Grounds::Unreserved { store, network };
+            tell(grounds, store, address.max(listed), UNSEEN_RELEASE);
+        }
+        for entry in reserved {
+            if self.belongs(holder, entry) == Match::Other
+                && self.is_one_network(holder, entry, own)
+            {
+                let apart = own.is_none_or(|own| entry.first_seen.since(own.at) > SEPARATE);
+                let pause = match (own.is_none() && entry.preexisting, apart) {
+                    (true, _) => UNSEEN_RELEASE,
+                    (false, true) => 0,
+                    (false, false) => SETTLE,
+                };
+                tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), pause);
+            }
+        }
+    }
+
+    /// Whether a holder's IP is of the network that a reservation is of. Where names do not say it: whether
+    /// another netns of that network has the same in the CNI result cache, or hangs on the same link.
+    fn is_one_network(
+        &self,
+        holder: &Netns,
+        entry: &ReservationEntry,
+        own: Option<&Release>,
+    ) -> bool {
+        if let Some(own) = own {
+            return own.was.store == entry.store && own.was.network == entry.network;
+        }
+        let name = self.network_of(holder, entry.ip);
+        match name {
+            Some(name) if *name == *entry.network => return true,
+            Some(_) if *entry.store == *NAMED_BY_CNI => return false,
+            _ => {}
+        }
+        let link = self.link_below(holder, entry.ip);
+        if name.is_none() && link.is_none() {
+            return false;
+        }
+        self.has_member(&entry.store, &entry.network, holder.id, |other, ip| {
+            name.is_some() && self.network_of(other, ip) == name
+                || link.is_some() && self.link_below(other, ip) == link
+        })
+    }
+
+    /// The bridge of the host that the device with an IP hangs on, or the host's device that it is made of.
+    fn link_below(&self, netns: &Netns, ip: IpAddr) -> Option<u32> {
+        let host = self.netns(self.host()?)?;
+        let (key, _) = netns.with_ip(ip).next()?;
+        let link = netns.link(key.ifindex)?;
+        match link.kind.as_deref() {
+            _ if link.is_pair() => host_end(host, netns, link)?.master,
+            Some("macvlan" | "ipvlan") => {
+                // By what number the host goes there only a pair with it tells.
+                let mut pairs = netns.links().map(|entry| &entry.link);
+                let pair = pairs.find(|link| host_end(host, netns, link).is_some())?;
+                let hosts = pair.peer_nsid?;
+                let parent = link.peer.filter(|_| link.peer_nsid == Some(hosts))?;
+                Some(host.link(parent)?.ifindex)
+            }
+            _ => None,
+        }
+    }
+
+    /// The moment from which a difference counts: `pause` after it came to be, and not while it may be
+    /// part of a call.
+    fn counts_from(
+        &self,
+        holder: &Netns,
+        freed: Option<&Release>,
+        store: &str,
+        since: BootNs,
+        pause: u64,
+        now: BootNs,
+    ) -> BootNs {
+        let mut from = since.plus(pause);
+        if WITHOUT_CNI.contains(&store) || !self.sees_calls(now) {
+            from = from.max(since.plus(UNSEEN_CALL));
+        }
+        // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
+        let event = freed.map_or(since, |freed| freed.at);
+        let released = freed.and_then(|freed| freed.was.container_id.as_deref());
+        from.max(self.excused_until(holder, released, event, now))
+    }
+
+    /// Until when calls that were under way at `event` may be why. What is heard of a store may be late: also a
+    /// DEL that had just ended, or an ADD that had failed. One that gave an IP lets go of none.
+    fn excused_until(
+        &self,
+        holder: &Netns,
+        released: Option<&str>,
+        event: BootNs,
+        now: BootNs,
+    ) -> BootNs {
+        let longest = event.plus(HUNG);
+        let sandbox = holder.owner().map(|owner| owner.sandbox.as_str());
+        let called = |id: &&str| self.call_history(id).is_some();
+        let ids: Vec<&str> = [sandbox, released].into_iter().flatten().filter(called).collect();
+        if ids.is_empty() || now >= longest {
+            return event;
+        }
+        let until = |entry: &CallEntry| match entry.ended {
+            None => entry.began.plus(HUNG),
+            // Its runtime did not find the netns any more: neither of them takes it away.
+            Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
+            Some(end) => end.at.plus(AFTER_CALL),
+        };
+        let under_way = |entry: &CallEntry| match entry.ended {
+            None => true,
+            Some(end) if end.at >= event => true,
+            Some(end) => {
+                end.at.plus(SETTLE) > event
+                    && (entry.call.command == CniCommand::Del || end.failed())
+            }
+        };
+        let meant = self.calls().filter(|entry| {
+            entry.began <= event.plus(SETTLE)
+                && under_way(entry)
+                && until(entry) > event
+                && matches!(entry.call.command, CniCommand::Add | CniCommand::Del)
+                && entry.call.container_id.as_deref().is_some_and(|id| ids.contains(&id))
+        });
+        meant.map(until).max().unwrap_or(event).min(longest)
+    }
+
+    /// What is in dispute at `now`.
+    #[must_use]
+    pub fn disputes(&self, now: BootNs) -> Vec<IpamMismatch<'_>> {
+        let (mut found, _) = self.all_disputes(now);
+        found.retain(|dispute| dispute.from <= now);
+        found
+    }
+
+    /// Remembers which IPs are known to be reserved for nobody. Says when the next dispute begins to count.
+    pub(in crate::map) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
+        let (all, complete) = self.all_disputes(now);
+        let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
+        let free = all.iter().filter(|dispute| {
+            dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
+        });
+        let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
+        if self.ipam.unreserved != free || self.ipam.more_disputes == complete {
+            self.ipam.unreserved = free;
+            self.ipam.more_disputes = !complete;
+            self.changes.mark(Kinds::IPAM);
+        }
+        next
+    }
+
+    /// Whether a netns has an IP that is in dispute at `now`.
+    pub(in crate::map) fn is_disputed(&self, ip: IpAddr, holder: &Netns, now: BootNs) -> bool {
+        let mut found = Vec::new();
+        self.disputes_of(ip, holder, now, &mut found);
+        found.iter().any(|dispute| dispute.from <= now)
+    }
+}
+
+/// Whether a netns answers for an IP: not where it is on a dummy alone.
+pub(in crate::map) fn has(netns: &Netns, ip: IpAddr) -> bool {
+    netns.with_ip(ip).filter(|(key, _)| netns.is_routable(key)).any(|(key, _)| {
+        let link = netns.link(key.ifindex);
+        link.is_none_or(|link| link.kind.as_deref() != Some("dummy"))
+    })
+}
+
+fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
+    netns.with_ip(ip).map(|(_, known)| known.since).min().unwrap_or_default()
+}
+
+/// The host's end of a netns's pair. Indexes are small numbers, the same ones in every netns: it is the host's
+/// end that says of which netns the other one is.
+fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link> {
+    let end = host.link(link.peer?)?;
+    let back = end.is_pair() && link.is_pair() && end.peer == Some(link.ifindex);
+    let there = end.peer_nsid.is_some() && end.peer_nsid == netns.names.nsid;
+    (back && there).then_some(end)
+}
+
+pub(in crate::map) fn is_mounted_at(netns: &Netns, path: &str) -> bool {
+    mounts_of(netns).any(|own| strip_var(own) == strip_var(path))
+}

@@ -1,0 +1,398 @@
+//! Which netns a fact speaks of.
+//!
+//! Only the cookie identifies a netns for as long as the node runs. The nsfs inode is handed out
+//! again at once (`ns_free_inum`), the nsid likewise (`net->netns_ids`), so each name leads to the
+//! netns that had it **last**, and a name that turns up beside a contradicting one has moved on to
+//! another netns. A netns without a cookie has a provisional identity with a generation, which is
+//! bumped whenever the former owner of the name is seen to die.
+
+use std::fmt;
+
+use crate::fact::{BootNs, NetnsRef};
+
+use crate::map::{Kinds, Netns, NodeMap, Table, Told};
+
+/// A netns within one run of the map. Never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetnsId(u64);
+
+impl NetnsId {
+    pub(in crate::map) const MIN: Self = Self(0);
+    pub(in crate::map) const MAX: Self = Self(u64::MAX);
+}
+
+/// What identifies a netns within a boot, for ids and for the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Identity {
+    Cookie(u64),
+    /// By its inode, the how-many-eth owner of it.
+    Inode(u32, u32),
+    /// By its nsid, the how-many-eth owner of it.
+    Nsid(i32, u32),
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Cookie(cookie) => write!(f, "cookie:{cookie}"),
+            Identity::Inode(inode, generation) => write!(f, "inode:{inode}#{generation}"),
+            Identity::Nsid(nsid, generation) => write!(f, "nsid:{nsid}#{generation}"),
+        }
+    }
+}
+
+/// Names to netns, each to its latest owner.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Names {
+    provisional: bool,
+    host: NetnsRef,
+    next: u64,
+    cookies: Table<u64, NetnsId>,
+    inodes: Table<u32, NetnsId>,
+    nsids: Table<i32, NetnsId>,
+    inode_generations: Table<u32, u32>,
+    nsid_generations: Table<i32, u32>,
+}
+
+impl Names {
+    pub(in crate::map) fn new(provisional: bool) -> Self {
+        Self { provisional, ..Self::default() }
+    }
+
+    pub(in crate::map) fn set_host(&mut self, host: NetnsRef) {
+        self.host = self.usable(&host);
+    }
+
+    /// Without what this mode must not use.
+    fn usable(&self, netns: &NetnsRef) -> NetnsRef {
+        let mut usable = *netns;
+        if self.provisional {
+            usable.cookie = None;
+        }
+        usable
+    }
+
+    /// The owner of these names, looked up by the strongest one that leads anywhere.
+    pub(in crate::map) fn find(&self, netns: &NetnsRef) -> Option<NetnsId> {
+        let netns = self.usable(netns);
+        if let Some(cookie) = netns.cookie {
+            return self.cookies.get(&cookie).copied();
+        }
+        let by_inode = netns.inode.and_then(|inode| self.inodes.get(&inode));
+        by_inode.or_else(|| netns.nsid.and_then(|nsid| self.nsids.get(&nsid))).copied()
+    }
+
+    fn fresh(&mut self, names: &NetnsRef) -> (NetnsId, Identity) {
+        self.next += 1;
+        (NetnsId(self.next), self.identity(names))
+    }
+
+    fn identity(&self, names: &NetnsRef) -> Identity {
+        if let Some(cookie) = names.cookie {
+            return Identity::Cookie(cookie);
+        }
+        if let Some(inode) = names.inode {
+            let generation = self.inode_generations.get(&inode).copied().unwrap_or(0);
+            return Identity::Inode(inode, generation);
+        }
+        let nsid = names.nsid.unwrap_or(-1);
+        Identity::Nsid(nsid, self.nsid_generations.get(&nsid).copied().unwrap_or(0))
+    }
+
+    fn bind(&mut self, id: NetnsId, names: &NetnsRef) {
+        if let Some(cookie) = names.cookie {
+            self.cookies.insert(cookie, id);
+        }
+        if let Some(inode) = names.inode {
+            self.inodes.insert(inode, id);
+        }
+        if let Some(nsid) = names.nsid {
+            self.nsids.insert(nsid, id);
+        }
+    }
+
+    /// Takes a dead netns's names away, where it still owns them.
+    fn unbind(&mut self, id: NetnsId, names: &NetnsRef) {
+        if let Some(cookie) = names.cookie
+            && self.cookies.get(&cookie) == Some(&id)
+        {
+            self.cookies.remove(&cookie);
+        }
+        if let Some(inode) = names.inode {
+            if self.inodes.get(&inode) == Some(&id) {
+                self.inodes.remove(&inode);
+            }
+            *self.inode_generations.entry(inode).or_default() += 1;
+        }
+        if let Some(nsid) = names.nsid {
+            self.free_nsid(id, nsid);
+        }
+    }
+
+    fn free_nsid(&mut self, id: NetnsId, nsid: i32) {
+        if self.nsids.get(&nsid) == Some(&id) {
+            self.nsids.remove(&nsid);
+        }
+        *self.nsid_generations.entry(nsid).or_default() += 1;
+    }
+}
+
+impl NodeMap {
+    /// The netns that these names belong to; a new one when they are new. Names that were known apart
+    /// become one netns, and a name whose owner contradicts another name here changes its owner.
+    /// `None` for a reference without a usable name.
+    pub(in crate::map) fn resolve(&mut self, netns: &NetnsRef, at: BootNs) -> Option<NetnsId> {
+        let names = self.kernel.names.usable(netns);
+        // The usual case: one known name, or several that agree.
+        if let Some(id) = self.kernel.names.find(&names)
+            && let Some(entry) = self.kernel.netns.get(&id)
+            && agree(&entry.names, &names) == Agreement::Same
+            && (entry.dying.is_none() || names.cookie.is_some())
+        {
+            return Some(id);
+        }
+        if names == NetnsRef::default() || self.kernel.tombstones.buried(&names, at) {
+            return None;
+        }
+        // Late word about a dying netns: its nsid may be somebody else's by now.
+        if let Some(id) =
+            names.cookie.and_then(|cookie| self.kernel.names.cookies.get(&cookie)).copied()
+            && self.kernel.netns.get(&id).is_some_and(|entry| entry.dying.is_some())
+        {
+            return Some(id);
+        }
+        let mut owner = None;
+        for id in self.owners(&names) {
+            let Some(entry) = self.kernel.netns.get(&id) else { continue };
+            // Nothing new comes into a netns that is being torn down, so an inode or nsid heard of
+            // after that is another's already.
+            let moved_on = names.cookie.is_none() && entry.dying.is_some_and(|since| since < at);
+            if moved_on || agree(&entry.names, &names) == Agreement::Contradiction {
+                // A walk that began before this one was made speaks of who had the name until then.
+                if at < entry.first_seen {
+                    return None;
+                }
+                self.take_names(id, &names, at);
+            } else if let Some(first) = owner {
+                self.merge(first, id);
+            } else {
+                owner = Some(id);
+            }
+        }
+        Some(match owner {
+            Some(id) => {
+                self.learn(id, &names);
+                id
+            }
+            None => self.insert_netns(&names, at),
+        })
+    }
+
+    /// Whose death is told by these names: every entry that goes by one of them, for an end may be told
+    /// before its names were learned to belong together. Not one that came later and has the inode or
+    /// nsid of the dead.
+    pub(in crate::map) fn meant_by_death(&self, netns: &NetnsRef, at: BootNs) -> Vec<NetnsId> {
+        let names = self.kernel.names.usable(netns);
+        let mut ids = self.owners(&names);
+        ids.retain(|id| {
+            self.kernel.netns.get(id).is_some_and(|entry| {
+                let by_cookie = names.cookie.is_some() && entry.names.cookie == names.cookie;
+                !entry.host
+                    && agree(&entry.names, &names) != Agreement::Contradiction
+                    && (by_cookie || entry.first_seen <= at)
+            })
+        });
+        ids
+    }
+
+    /// Whoever is known by any of these names, the cookie's owner first.
+    pub(in crate::map) fn owners(&self, names: &NetnsRef) -> Vec<NetnsId> {
+        let mut owners = Vec::with_capacity(3);
+        let by_cookie = names.cookie.and_then(|cookie| self.kernel.names.cookies.get(&cookie));
+        let by_inode = names.inode.and_then(|inode| self.kernel.names.inodes.get(&inode));
+        let by_nsid = names.nsid.and_then(|nsid| self.kernel.names.nsids.get(&nsid));
+        for id in [by_cookie, by_inode, by_nsid].into_iter().flatten() {
+            if !owners.contains(id) {
+                owners.push(*id);
+            }
+        }
+        owners
+    }
+
+    fn insert_netns(&mut self, names: &NetnsRef, at: BootNs) -> NetnsId {
+        self.changes.mark(Kinds::NETNS);
+        let (id, identity) = self.kernel.names.fresh(names);
+        let host = is_host(&self.kernel.names.host, names);
+        let mut entry = Netns::new(id, identity, *names, host, at);
+        if host {
+            entry.learn_names(&self.kernel.names.host.clone());
+        }
+        self.kernel.names.bind(id, &entry.names);
+        self.kernel.netns.insert(id, entry);
+        if !host {
+            self.scheduler.netns_appeared(id, at);
+            self.announce(id);
+        }
+        id
+    }
+
+    /// `id` is also known by these names.
+    fn learn(&mut self, id: NetnsId, names: &NetnsRef) {
+        self.add_names(id, names);
+        self.announce(id);
+    }
+
+    fn add_names(&mut self, id: NetnsId, names: &NetnsRef) {
+        self.changes.mark(Kinds::NETNS);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.learn_names(names);
+        self.conflict.rewired();
+        let identity = self.kernel.names.identity(&entry.names);
+        // The cookie is stronger than any provisional identity; a provisional one is kept as it was
+        // when it was made, for it must not change with the names learned later. Nor with a cookie once
+        // tenures were told by it: from 5.7 to 5.11 a netns has none until somebody asks for it (`net_gen_cookie`).
+        if matches!(identity, Identity::Cookie(_)) && !entry.announced {
+            entry.identity = identity;
+        }
+        self.kernel.names.bind(id, &entry.names);
+    }
+
+    /// These names of `id` belong to somebody else now: the kernel gives a name out again only when its
+    /// owner is being destroyed.
+    fn take_names(&mut self, id: NetnsId, names: &NetnsRef, at: BootNs) {
+        self.changes.mark(Kinds::NETNS);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let host = entry.host;
+        if entry.names.inode.is_some() && entry.names.inode == names.inode {
+            // An inode is freed at the very end (`net_free`, or `ns_free_inum` in `cleanup_net`
+            // after the devices are gone).
+            if !host {
+                self.remove_netns(id, at, "netns-gone");
+            }
+        } else if let Some(nsid) = entry.names.nsid
+            && entry.names.nsid == names.nsid
+        {
+            entry.names.nsid = None;
+            self.conflict.rewired();
+            self.kernel.names.free_nsid(id, nsid);
+            if !host {
+                self.mark_dying(id, at);
+            }
+        }
+    }
+
+    /// Two entries turn out to be one netns: `other` goes into `id`.
+    fn merge(&mut self, id: NetnsId, other: NetnsId) {
+        self.changes.mark(Kinds::ALL);
+        let Some(mut gone) = self.kernel.netns.remove(&other) else { return };
+        self.scheduler.forget_netns(other);
+        self.kernel.unresolved_peers.forget(other);
+        self.rename_peer(other, id);
+        self.workload.forget_owner(other, gone.owner.as_ref());
+        self.forget_netns_neighbours(other);
+        self.recount(other);
+        gone.owner = None;
+        self.kernel.teardowns.revived(other);
+        self.workload.ask_owner(id);
+        self.conflict.rewired();
+        for key in gone.addresses.keys() {
+            self.kernel.by_ip.remove(&(key.local, other));
+        }
+        self.kernel.tasks.rehome(&gone.tasks, id);
+        self.kernel.tombstones.rehome(other, id);
+        let told = Self::told_tenures(&gone);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let names = gone.names;
+        entry.absorb(&mut gone);
+        self.recount(id);
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let ips: Vec<_> = entry.addresses.keys().map(|key| key.local).collect();
+        for ip in ips {
+            self.kernel.by_ip.insert((ip, id));
+            self.count_holders(ip);
+        }
+        self.add_names(id, &names);
+        self.kernel.tenures.forget(other);
+        self.move_tenures(id, told, self.now());
+        self.announce(id);
+        self.announce_rest(id);
+    }
+
+    pub(in crate::map) fn unbind_nsid(&mut self, id: NetnsId, nsid: i32) {
+        self.changes.mark(Kinds::NETNS);
+        self.conflict.rewired();
+        self.kernel.names.free_nsid(id, nsid);
+    }
+
+    /// Forgets a netns: its names are free, its addresses ended.
+    pub(in crate::map) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
+        self.changes.mark(Kinds::ALL);
+        self.end_all_tenures(id, at, ended_by);
+        self.kernel.teardowns.finished(id, at);
+        let Some(entry) = self.kernel.netns.remove(&id) else { return };
+        self.recount(id);
+        self.conflict.rewired();
+        self.kernel.names.unbind(id, &entry.names);
+        for key in entry.addresses.keys() {
+            self.kernel.by_ip.remove(&(key.local, id));
+            self.count_holders(key.local);
+            self.ipam.touch(key.local);
+        }
+        // A guess by the IP may be its next holder.
+        if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp) {
+            self.bereave(&owner.sandbox, at);
+        }
+        for task in &entry.tasks {
+            self.drop_task(task);
+        }
+        self.scheduler.forget_netns(id);
+        self.forget_netns_neighbours(id);
+        self.kernel.unresolved_peers.forget(id);
+        self.workload.forget_owner(id, entry.owner.as_ref());
+        self.kernel.tombstones.netns_removed(&entry.names, at);
+    }
+}
+
+fn is_host(host: &NetnsRef, names: &NetnsRef) -> bool {
+    match (host.cookie, names.cookie) {
+        (Some(host), Some(cookie)) => host == cookie,
+        _ => host.inode.is_some() && host.inode == names.inode,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Agreement {
+    /// Every name given is already this entry's.
+    Same,
+    /// None is another's, some are new to this entry.
+    Compatible,
+    /// At least one cannot be this entry's.
+    Contradiction,
+}
+
+fn agree(entry: &NetnsRef, names: &NetnsRef) -> Agreement {
+    fn one<T: PartialEq>(known: Option<T>, given: Option<T>) -> Agreement {
+        match (known, given) {
+            (_, None) => Agreement::Same,
+            (None, Some(_)) => Agreement::Compatible,
+            (Some(known), Some(given)) if known == given => Agreement::Same,
+            _ => Agreement::Contradiction,
+        }
+    }
+    let all = [
+        one(entry.cookie, names.cookie),
+        one(entry.inode, names.inode),
+        one(entry.nsid, names.nsid),
+    ];
+    if all.contains(&Agreement::Contradiction) {
+        // With one cookie it is one netns: an nsid or inode that differs is stale knowledge of ours.
+        if entry.cookie.is_some() && entry.cookie == names.cookie {
+            return Agreement::Compatible;
+        }
+        Agreement::Contradiction
+    } else if all.contains(&Agreement::Compatible) {
+        Agreement::Compatible
+    } else {
+        Agreement::Same
+    }
+}

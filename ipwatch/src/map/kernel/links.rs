@@ -1,0 +1,108 @@
+//! Devices come, change and go, and with them what stands on them: addresses, routes, neighbours.
+
+use crate::fact::{BootNs, Link, NetnsRef, Origin};
+
+use super::netns::LinkEntry;
+use super::tombstones::Tombstone;
+use crate::map::{AddressEntry, AddressId, NodeMap};
+
+/// Links kept per netns. The host has one for each pod.
+const MAX_LINKS: usize = 8_192;
+
+impl NodeMap {
+    pub(in crate::map) fn set_link(&mut self, netns: &NetnsRef, link: &Link, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.kernel.tombstones.covers(Tombstone::Link(id, link.ifindex), at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let full = entry.links.len() >= MAX_LINKS;
+        let mut went_down = false;
+        match entry.links.get_mut(&link.ifindex) {
+            Some(known) if known.touched > at => {}
+            Some(known) => {
+                let driver = same_driver(&known.link, link);
+                let was = std::mem::replace(&mut known.link, link.clone());
+                went_down = was.up && !link.up;
+                known.touched = at;
+                if let Some(parent) = &mut known.link.parent {
+                    parent.driver = parent.driver.take().or(driver);
+                }
+                if was != known.link {
+                    self.conflict.rewired();
+                }
+            }
+            None if full => entry.more += 1,
+            None => {
+                let new = LinkEntry { link: link.clone(), since: at, touched: at };
+                entry.links.insert(link.ifindex, new);
+                self.conflict.rewired();
+            }
+        }
+        entry.pair_up(link.ifindex);
+        // Not of one that never was up: its first route may be told before its birth, by another socket.
+        if went_down {
+            entry.wiring.forget_routes(link.ifindex, at);
+            self.conflict.readdressed();
+        }
+        self.met(id, link, at);
+        self.want_vlans(id, link, at);
+    }
+
+    pub(in crate::map) fn drop_link(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        at: BootNs,
+        origin: Origin,
+    ) {
+        let hearsay = self.hearsay(origin);
+        let Some(id) = self.find(netns) else { return };
+        self.kernel.tombstones.dig(Tombstone::Link(id, ifindex), at);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        if entry.links.get(&ifindex).is_some_and(|known| known.touched > at) {
+            return;
+        }
+        entry.links.remove(&ifindex);
+        entry.pair_up(ifindex);
+        entry.wiring.forget_device(ifindex, at);
+        self.conflict.rewired();
+        self.forget_device_neighbours(id, ifindex);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        // Where probes tell of addresses they tell of these too, and in order.
+        if hearsay {
+            return;
+        }
+        let on_it = |(key, known): &(&AddressId, &AddressEntry)| {
+            key.ifindex == ifindex && known.touched <= at
+        };
+        let addresses: Vec<AddressId> =
+            entry.addresses.iter().filter(on_it).map(|(key, _)| *key).collect();
+        for key in addresses {
+            self.end_address(id, &key, at, "device-gone");
+        }
+    }
+
+    pub(in crate::map) fn sweep_links(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(entry) = self.find(netns).and_then(|id| self.kernel.netns.get(&id)) else {
+            return;
+        };
+        let stale: Vec<u32> = entry
+            .links
+            .values()
+            .filter(|known| known.touched < began)
+            .map(|known| known.link.ifindex)
+            .collect();
+        for ifindex in stale {
+            self.drop_link(netns, ifindex, began, Origin::Netlink);
+        }
+    }
+}
+
+/// The driver that is known of the device behind a link, if that is the same device still. Only a dump
+/// tells it.
+fn same_driver(known: &Link, new: &Link) -> Option<String> {
+    let (known, new) = (known.parent.as_ref()?, new.parent.as_ref()?);
+    let same = known.bus == new.bus && known.address == new.address;
+    known.driver.clone().filter(|_| same)
+}

@@ -1,0 +1,159 @@
+//! Neighbour entries: what netlink and the probe say of them, and what of it is a claim.
+
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Mac, Neighbour, NetnsRef, Origin};
+
+use super::tombstones::Tombstone;
+use crate::map::conflict::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
+use crate::map::{NetnsId, NodeMap};
+
+/// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
+/// (`gc_thresh3`) is 1024.
+const MAX_NEIGHBOURS: usize = 4096;
+
+/// `NUD_*`, `include/uapi/linux/neighbour.h` and `include/net/neighbour.h`.
+const NUD_REACHABLE: u16 = 0x02;
+const NUD_NOARP: u16 = 0x40;
+const NUD_VALID: u16 = 0xde;
+
+/// A neighbour entry and when it last changed.
+#[derive(Debug, Clone)]
+pub struct NeighbourEntry {
+    /// The entry.
+    pub neighbour: Neighbour,
+    /// Last change of MAC or state.
+    pub changed: BootNs,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+    /// When it last became reachable.
+    pub confirmed: Option<BootNs>,
+}
+
+impl NeighbourEntry {
+    fn new(neighbour: &Neighbour, at: BootNs) -> Self {
+        let confirmed = is_reachable(neighbour).then_some(at);
+        Self { neighbour: neighbour.clone(), changed: at, touched: at, confirmed }
+    }
+}
+
+fn is_reachable(neighbour: &Neighbour) -> bool {
+    neighbour.state & NUD_REACHABLE != 0
+}
+
+/// Set by hand, or one that no packet changes.
+fn is_fixed(neighbour: &Neighbour) -> bool {
+    neighbour.admin || neighbour.state & (PERMANENT | NUD_NOARP) != 0
+}
+
+/// The MAC of which this word says that it was just heard for the IP. A dump tells of entries that were
+/// there, and not when: one that is confirmed may be so by who had the IP before.
+pub(in crate::map) fn heard(
+    known: Option<&Neighbour>,
+    new: &Neighbour,
+    dumped: bool,
+) -> Option<Mac> {
+    let mac = new.mac.filter(|_| !dumped && new.state & NUD_VALID != 0 && !is_fixed(new))?;
+    let other = known.is_none_or(|known| known.mac != Some(mac));
+    let confirmed = is_reachable(new) && known.is_none_or(|known| !is_reachable(known));
+    (confirmed || other).then_some(mac)
+}
+
+impl NodeMap {
+    pub(in crate::map) fn set_neighbour(
+        &mut self,
+        netns: &NetnsRef,
+        new: &Neighbour,
+        at: BootNs,
+        origin: Origin,
+    ) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.kernel.tombstones.covers(Tombstone::Neighbour(id, new.ifindex, new.ip), at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let (host, dumped) = (entry.host, entry.dumping_neighbours == Some(at));
+        let key = (new.ifindex, new.ip);
+        let known = entry.neighbours.get(&key);
+        if known.is_some_and(|known| known.touched > at) {
+            // Netlink was read sooner and tells how the entry is since then. Whom the kernel heard before
+            // that is told by the probe alone.
+            if origin == Origin::Probe {
+                self.hear_neighbour(id, new, None, at, (true, false));
+            }
+            return;
+        }
+        let before = known.map(|known| known.neighbour.clone());
+        match entry.neighbours.get_mut(&key) {
+            Some(known) => {
+                if known.neighbour.mac != new.mac || known.neighbour.state != new.state {
+                    known.changed = at;
+                    known.confirmed = Some(at).filter(|_| is_reachable(new)).or(known.confirmed);
+                }
+                known.neighbour = new.clone();
+                known.touched = at;
+            }
+            None => {
+                if entry.neighbours.len() >= MAX_NEIGHBOURS {
+                    let oldest = entry.neighbours.iter().min_by_key(|(_, known)| known.touched);
+                    if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                        entry.neighbours.remove(&oldest);
+                    }
+                }
+                entry.neighbours.insert(key, NeighbourEntry::new(new, at));
+            }
+        }
+        let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
+        self.conflict.neighbour_told(id, new, Place { confirmed, host, dumped }, at);
+        self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
+        if before.is_none_or(|before| (before.mac, before.state) != (new.mac, new.state)) {
+            self.kernel.news.changed(id, new.ifindex, new.ip);
+        }
+    }
+
+    pub(in crate::map) fn drop_neighbour(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        ip: IpAddr,
+        at: BootNs,
+    ) {
+        let Some(id) = self.find(netns) else { return };
+        self.kernel.tombstones.dig(Tombstone::Neighbour(id, ifindex, ip), at);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
+            entry.neighbours.remove(&(ifindex, ip));
+            self.conflict.neighbour_gone(id, ifindex, ip, at);
+            self.kernel.news.changed(id, ifindex, ip);
+        }
+    }
+
+    pub(in crate::map) fn sweep_neighbours(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let stale = entry.neighbours.extract_if(.., |_, known| known.touched < began);
+        let stale: Vec<(u32, IpAddr)> = stale.map(|(key, _)| key).collect();
+        for (ifindex, ip) in stale {
+            self.conflict.neighbour_gone(id, ifindex, ip, began);
+            self.kernel.news.changed(id, ifindex, ip);
+        }
+    }
+
+    /// A device is gone, and with it what its entries said.
+    pub(in crate::map) fn forget_device_neighbours(&mut self, id: NetnsId, ifindex: u32) {
+        if let Some(entry) = self.kernel.netns.get_mut(&id) {
+            entry.neighbours.retain(|(on, _), _| *on != ifindex);
+        }
+        self.conflict.forget_device(id, ifindex);
+    }
+
+    /// The same of a whole netns.
+    pub(in crate::map) fn forget_netns_neighbours(&mut self, id: NetnsId) {
+        self.conflict.forget_netns(id);
+    }
+}
+
+/// Whether an entry of this state has no answer.
+pub(in crate::map) fn is_silent(state: u16) -> bool {
+    state & NUD_VALID == 0 && state & INCOMPLETE_OR_FAILED != 0
+}

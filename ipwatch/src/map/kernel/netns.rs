@@ -1,0 +1,401 @@
+//! What is in a netns, its devices (`links`) and addresses (`addresses`) apart, and the rules of order between
+//! events and dumps.
+//!
+//! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
+//! a deletion leaves a tombstone for a while, so that a dump which read the entry before the deletion
+//! cannot bring it back. A finished dump sweeps what was last touched before it began.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Holder, Hop, Link, NetnsRef, RouteKey, Scope, TaskKey, Vlans};
+
+use super::addresses::{AddressEntry, AddressId};
+use super::neighbours::NeighbourEntry;
+use super::shares::Unkept;
+use super::topology::Topology;
+use crate::map::conflict::is_pods;
+use crate::map::{Identity, Kinds, NetnsId, NodeMap, Owner, Tick};
+
+/// One network namespace.
+#[derive(Debug)]
+pub struct Netns {
+    /// Its id in this map.
+    pub id: NetnsId,
+    /// What identifies it within the boot.
+    pub identity: Identity,
+    /// Every name known of it.
+    pub names: NetnsRef,
+    /// It is the host's own.
+    pub host: bool,
+    /// When it was first heard of.
+    pub first_seen: BootNs,
+    /// When its teardown was seen to begin, or its nsid was taken away.
+    pub dying: Option<BootNs>,
+    /// Its addresses were dumped whole at least once.
+    pub dumped: bool,
+    /// When the dump of its addresses began that is being applied.
+    pub(super) dumping: Option<BootNs>,
+    /// The same of its neighbours.
+    pub(super) dumping_neighbours: Option<BootNs>,
+    /// Links that were beyond the bounds.
+    pub(super) more: u64,
+    pub(super) unkept: Unkept,
+    /// Its addresses have been told as tenures.
+    pub(super) announced: bool,
+    pub(super) touched: BootNs,
+    /// When something within it last changed: see `changes`.
+    pub(super) changed: Tick,
+    pub(super) links: BTreeMap<u32, LinkEntry>,
+    /// Of these, those that have a pod's name and their other end in this netns too.
+    pairs: BTreeSet<u32>,
+    pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
+    pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
+    pub(super) wiring: Topology,
+    pub(super) tasks: BTreeSet<TaskKey>,
+    pub(super) holders: BTreeMap<Holder, BootNs>,
+    /// When a search for holders last ended, and whether it was complete.
+    pub(super) searched: Option<(BootNs, bool)>,
+    /// The newest searches, so many, found nothing that holds it.
+    pub(super) bare_searches: u32,
+    /// Whose it is.
+    pub(super) owner: Option<Owner>,
+    /// No task has been in it since.
+    pub(super) idle_since: Option<BootNs>,
+}
+
+/// A link and when it was last told of.
+#[derive(Debug, Clone)]
+pub struct LinkEntry {
+    pub link: Link,
+    /// First seen.
+    pub since: BootNs,
+    /// Time of the newest fact.
+    pub touched: BootNs,
+}
+
+impl Netns {
+    pub(in crate::map) fn new(
+        id: NetnsId,
+        identity: Identity,
+        names: NetnsRef,
+        host: bool,
+        at: BootNs,
+    ) -> Self {
+        Self {
+            id,
+            identity,
+            names,
+            host,
+            first_seen: at,
+            dying: None,
+            dumped: false,
+            dumping: None,
+            dumping_neighbours: None,
+            more: 0,
+            unkept: Unkept::default(),
+            announced: false,
+            touched: at,
+            changed: Tick::default(),
+            links: BTreeMap::new(),
+            pairs: BTreeSet::new(),
+            addresses: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            wiring: Topology::default(),
+            tasks: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            searched: None,
+            bare_searches: 0,
+            owner: None,
+            idle_since: Some(at),
+        }
+    }
+
+    pub(in crate::map) fn learn_names(&mut self, names: &NetnsRef) {
+        self.names.cookie = names.cookie.or(self.names.cookie);
+        self.names.inode = names.inode.or(self.names.inode);
+        if self.dying.is_none() {
+            self.names.nsid = names.nsid.or(self.names.nsid);
+        }
+    }
+
+    /// Takes over what an entry held that turned out to be this same netns: the newer word wins.
+    pub(in crate::map) fn absorb(&mut self, other: &mut Netns) {
+        self.first_seen = self.first_seen.min(other.first_seen);
+        self.touched = self.touched.max(other.touched);
+        self.dying = self.dying.or(other.dying);
+        self.dumped |= other.dumped;
+        self.unkept.addresses += other.unkept.addresses;
+        absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
+        self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
+        absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
+        absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
+        absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
+        self.wiring.absorb(std::mem::take(&mut other.wiring));
+        self.tasks.append(&mut other.tasks);
+        self.owner = self.owner.take().or(other.owner.take());
+        self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
+    }
+
+    /// Its links, by index.
+    pub fn links(&self) -> impl Iterator<Item = &LinkEntry> {
+        self.links.values()
+    }
+
+    /// Those of them that have a pod's name and their other end in this netns too, by index.
+    pub fn pairs(&self) -> impl Iterator<Item = &LinkEntry> {
+        self.pairs.iter().filter_map(|ifindex| self.links.get(ifindex))
+    }
+
+    /// A link has come, changed or gone.
+    pub(in crate::map) fn pair_up(&mut self, ifindex: u32) {
+        let is_pair = self.links.get(&ifindex).is_some_and(|known| {
+            let link = &known.link;
+            link.peer.is_some() && link.peer_nsid.is_none() && is_pods(link)
+        });
+        if is_pair {
+            self.pairs.insert(ifindex);
+        } else {
+            self.pairs.remove(&ifindex);
+        }
+    }
+
+    /// One link.
+    #[must_use]
+    pub fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex).map(|entry| &entry.link)
+    }
+
+    pub fn neighbours(&self) -> impl ExactSizeIterator<Item = &NeighbourEntry> {
+        self.neighbours.values()
+    }
+
+    pub(in crate::map) fn neighbour(&self, ifindex: u32, ip: IpAddr) -> Option<&NeighbourEntry> {
+        self.neighbours.get(&(ifindex, ip))
+    }
+
+    /// Its routes: see [`Topology::routes`].
+    pub(in crate::map) fn routes(&self) -> impl Iterator<Item = (&RouteKey, &[Hop], BootNs)> {
+        self.wiring.routes()
+    }
+
+    /// The VLANs of a port, once they are known.
+    pub(in crate::map) fn vlans(&self, ifindex: u32) -> Option<&[Vlans]> {
+        self.wiring.vlans(ifindex)
+    }
+
+    /// Where a table's most exact route leads to an IP.
+    pub(in crate::map) fn hops_to(&self, ip: IpAddr, table: u32) -> impl Iterator<Item = &Hop> {
+        self.wiring.hops_to(ip, table)
+    }
+
+    /// Whether something within it has changed since.
+    pub(in crate::map) fn changed_since(&self, since: Tick) -> bool {
+        self.changed > since
+    }
+
+    /// Its links and addresses that were beyond the bounds and are not kept.
+    pub(in crate::map) fn beyond_bounds(&self) -> u64 {
+        self.more + self.unkept()
+    }
+
+    /// The tasks known in it: processes, and threads whose process is not.
+    pub fn tasks(&self) -> impl ExactSizeIterator<Item = &TaskKey> {
+        self.tasks.iter()
+    }
+
+    /// An fd or a socket holds it, which only another search can tell the end of.
+    pub(in crate::map) fn has_hidden_holder(&self) -> bool {
+        self.holders.keys().any(|holder| !matches!(holder, Holder::Mount { .. }))
+    }
+
+    /// What else holds it.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.keys()
+    }
+
+    /// When a search for holders last ended, and whether everything answered.
+    #[must_use]
+    pub fn searched(&self) -> Option<(BootNs, bool)> {
+        self.searched
+    }
+
+    /// More than one complete search found nothing that holds it: what does is within the kernel. One may
+    /// have fallen between the last holder's end and the netns's own.
+    #[must_use]
+    pub fn held_by_kernel(&self) -> bool {
+        self.bare_searches > 1 && self.holders.is_empty()
+    }
+
+    /// The sandbox it was made for, as far as was ever known.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// Since when no task has been in it.
+    #[must_use]
+    pub fn idle_since(&self) -> Option<BootNs> {
+        self.idle_since
+    }
+}
+
+/// Whether an IP can be handed out at all: not loopback, link-local, multicast or unspecified.
+pub(in crate::map) fn is_routable(ip: IpAddr) -> bool {
+    if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
+        return false;
+    }
+    match ip {
+        IpAddr::V4(ip) => !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+fn absorb_map<K: Ord, V>(
+    into: &mut BTreeMap<K, V>,
+    from: &mut BTreeMap<K, V>,
+    touched: impl Fn(&V) -> BootNs,
+) {
+    for (key, value) in std::mem::take(from) {
+        match into.get(&key) {
+            Some(own) if touched(own) >= touched(&value) => {}
+            _ => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+impl NodeMap {
+    pub(in crate::map) fn touch_netns(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.touched = entry.touched.max(at);
+        // On `net->list` after all: it was called dying by a torn walk.
+        if entry.dying.is_some_and(|since| since < at) {
+            entry.dying = None;
+            self.changes.mark(Kinds::ALL);
+            self.kernel.teardowns.revived(id);
+            self.conflict.rewired();
+            self.scheduler.netns_appeared(id, at);
+        }
+    }
+
+    /// The teardown has begun. Without sight of its end this is the last that is ever heard.
+    pub(in crate::map) fn netns_dying(&mut self, netns: &NetnsRef, at: BootNs) {
+        let ids = self.meant_by_death(netns, at);
+        if ids.is_empty() {
+            self.graves_for_unknown(netns, at);
+        }
+        for id in ids {
+            self.mark_dying(id, at);
+        }
+    }
+
+    /// A netns that nobody has told of yet dies: what is still queued about it must not bring it to life.
+    fn graves_for_unknown(&mut self, netns: &NetnsRef, at: BootNs) {
+        if let Some(nsid) = netns.nsid {
+            self.kernel.tombstones.netns(&NetnsRef::nsid(nsid), at);
+        }
+    }
+
+    pub(in crate::map) fn mark_dying(&mut self, id: NetnsId, at: BootNs) {
+        let seen_to_end = self.sight.teardown_end;
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        if entry.host {
+            return;
+        }
+        // The end of a teardown is told by cookie and inode: of a netns that is known by its nsid alone
+        // nothing more would ever be heard.
+        let nameable = entry.names.cookie.is_some() || entry.names.inode.is_some();
+        if !seen_to_end || !nameable {
+            self.remove_netns(id, at, "netns-gone");
+            return;
+        }
+        let asked = entry.dying.replace(entry.dying.unwrap_or(at)).is_none();
+        self.changes.mark(Kinds::NETNS);
+        self.conflict.rewired();
+        for key in entry.addresses.keys() {
+            self.ipam.touch(key.local);
+        }
+        // The nsid is free from the moment RTM_DELNSID is sent (`unhash_nsid`, before pre_exit).
+        if let Some(nsid) = entry.names.nsid.take() {
+            let names = NetnsRef::nsid(nsid);
+            self.unbind_nsid(id, nsid);
+            self.kernel.tombstones.netns(&names, at);
+        }
+        self.scheduler.forget_netns(id);
+        if asked {
+            self.teardown_asked(id, at);
+        }
+    }
+
+    pub(in crate::map) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
+        for id in self.meant_by_death(netns, at) {
+            self.remove_netns(id, at, "netns-gone");
+        }
+        self.kernel.tombstones.netns(netns, at);
+    }
+
+    /// A whole walk of `net->list` did not meet these: they are being torn down, or gone.
+    pub(in crate::map) fn sweep_netns(&mut self, began: BootNs) {
+        // A walk that began before the loss cannot make up for it.
+        if self.lost.take_if(|lost| *lost < began).is_some() {
+            let ended = |entry: &&Netns| entry.dying.is_some_and(|since| since < began);
+            let ids: Vec<_> =
+                self.kernel.netns.values().filter(ended).map(|entry| entry.id).collect();
+            for id in ids {
+                self.remove_netns(id, began, "netns-gone");
+            }
+        }
+        let missed: Vec<NetnsId> = self
+            .kernel
+            .netns
+            .values()
+            .filter(|entry| !entry.host && entry.dying.is_none())
+            .filter(|entry| entry.touched < began && entry.first_seen < began)
+            // A netns known by its nsid alone cannot be met by a walk, which does not read nsids.
+            .filter(|entry| entry.names.inode.is_some() || entry.names.cookie.is_some())
+            .map(|entry| entry.id)
+            .collect();
+        if !missed.is_empty() {
+            self.teardown_progress(began);
+        }
+        for id in missed {
+            self.mark_dying(id, began);
+        }
+    }
+
+    /// What is told with the time `at` from now on is this dump's.
+    pub(in crate::map) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
+        let (Scope::Addresses { netns } | Scope::Neighbours { netns }) = scope else { return };
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        match scope {
+            Scope::Addresses { .. } => entry.dumping = Some(at),
+            _ => entry.dumping_neighbours = Some(at),
+        }
+        if matches!(scope, Scope::Addresses { .. }) {
+            self.unkept_of_dump(id, false);
+        }
+    }
+
+    pub(in crate::map) fn dump_ended(&mut self, netns: &NetnsRef, began: BootNs, complete: bool) {
+        let Some(id) = self.resolve(netns, began) else {
+            // A name of it was another's, who has died since: nothing of the dump was taken.
+            for id in self.owners(netns) {
+                self.scheduler.not_adopted(id, self.now);
+            }
+            return;
+        };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.dumping = None;
+        if complete {
+            entry.dumped = true;
+            self.unkept_of_dump(id, true);
+            self.scheduler.adopted(id);
+            self.announce(id);
+        } else {
+            self.scheduler.not_adopted(id, self.now);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! How many addresses are kept, and whose.
+//!
+//! Whoever can make one netns can make many and fill each, and no container may use up what others need. So the room is
+//! shared: when it is full, a netns that has few addresses takes room from the one that has most. What is not kept is
+//! unknown, not gone: it is counted, and the netns is read anew once there is room. The host's netns is one, and root
+//! fills it: its addresses have room of their own.
+
+use std::collections::BTreeSet;
+
+use crate::fact::BootNs;
+
+use crate::map::{AddressId, Netns, NetnsId, NodeMap, Table};
+
+/// Addresses kept per netns. A node with IPVS has one for each service.
+const MAX_ADDRESSES: usize = 16_384;
+/// Addresses kept of all netns together, but the host's.
+const MAX_IN_ALL: usize = 262_144;
+/// What is cut off a netns at one time, as a part of what it has: to find the newest costs a walk over all of them.
+const CUT: usize = 16;
+/// So much must be free, as a part, before what was not kept is read anew.
+const ROOM: usize = 8;
+/// How often, and how many at a time.
+const REREAD: u64 = 30_000_000_000;
+const AT_A_TIME: usize = 8;
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    of_one: usize,
+    in_all: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { of_one: MAX_ADDRESSES, in_all: MAX_IN_ALL }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(in crate::map) struct Shares {
+    bounds: Bounds,
+    /// How many are kept of each netns but the host's.
+    of: Table<NetnsId, usize>,
+    /// The same in order.
+    sizes: BTreeSet<(usize, NetnsId)>,
+    kept: usize,
+    /// Netns of which some are not kept.
+    short: BTreeSet<NetnsId>,
+    /// When they were last read anew, and the last of them.
+    reread: (BootNs, Option<NetnsId>),
+}
+
+impl Shares {
+    fn set(&mut self, id: NetnsId, count: usize) {
+        let was = if count == 0 { self.of.remove(&id) } else { self.of.insert(id, count) };
+        let was = was.unwrap_or(0);
+        self.sizes.remove(&(was, id));
+        if count > 0 {
+            self.sizes.insert((count, id));
+        }
+        self.kept = self.kept + count - was;
+    }
+}
+
+/// What of a netns is not kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::map) struct Unkept {
+    /// Addresses, roughly.
+    pub(super) addresses: u64,
+    /// The same of the dump that is being applied.
+    in_dump: u64,
+}
+
+impl Netns {
+    /// How many addresses it has beside those that are kept, roughly: what is told twice is counted twice until the next
+    /// dump. Whether an IP is among them nobody knows.
+    #[must_use]
+    pub fn unkept(&self) -> u64 {
+        self.unkept.addresses
+    }
+}
+
+impl NodeMap {
+    /// Other bounds, so that a test need not tell of a quarter of a million addresses.
+    #[cfg(test)]
+    pub(in crate::map) fn bound_addresses(&mut self, of_one: usize, in_all: usize) {
+        self.kernel.shares.bounds = Bounds { of_one, in_all };
+    }
+
+    /// Makes sure that one more address of a netns can be kept, at the cost of another one that has more.
+    pub(in crate::map) fn make_room(&mut self, id: NetnsId, at: BootNs) -> bool {
+        let Some(entry) = self.kernel.netns.get(&id) else { return false };
+        let (own, host) = (entry.addresses.len(), entry.host);
+        if own >= self.kernel.shares.bounds.of_one {
+            return false;
+        }
+        if host || self.kernel.shares.kept < self.kernel.shares.bounds.in_all {
+            return true;
+        }
+        let Some((most, largest)) = self.kernel.shares.sizes.last().copied() else { return true };
+        // Among equals nobody takes anything.
+        if most <= own + 1 {
+            return false;
+        }
+        self.cut(largest, (most / CUT).clamp(1, most - own - 1), at);
+        true
+    }
+
+    /// Keeps so many addresses less of a netns: the newest go, for what stood first is what it was made for.
+    fn cut(&mut self, id: NetnsId, count: usize, at: BootNs) {
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let mut all: Vec<(BootNs, AddressId)> =
+            entry.addresses().map(|(key, known)| (known.since, *key)).collect();
+        let keep = all.len().saturating_sub(count);
+        if keep > 0 && keep < all.len() {
+            all.select_nth_unstable(keep);
+        }
+        for (_, key) in all.split_off(keep) {
+            self.end_tenure(id, &key, at, "not-kept");
+            self.take_out(id, &key);
+            self.not_kept(id);
+        }
+    }
+
+    /// One address more of it is not kept.
+    pub(in crate::map) fn not_kept(&mut self, id: NetnsId) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.unkept.addresses += 1;
+        entry.unkept.in_dump += 1;
+        self.kernel.shares.short.insert(id);
+    }
+
+    /// A dump of its addresses has begun, or has told them all.
+    pub(in crate::map) fn unkept_of_dump(&mut self, id: NetnsId, ended: bool) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let found = std::mem::take(&mut entry.unkept.in_dump);
+        if !ended {
+            return;
+        }
+        entry.unkept.addresses = found;
+        if found == 0 {
+            self.kernel.shares.short.remove(&id);
+        }
+    }
+
+    /// Something came to or went from its addresses.
+    pub(in crate::map) fn recount(&mut self, id: NetnsId) {
+        let entry = self.kernel.netns.get(&id);
+        if entry.is_none_or(|entry| entry.unkept.addresses == 0) {
+            self.kernel.shares.short.remove(&id);
+        } else {
+            self.kernel.shares.short.insert(id);
+        }
+        let counts = entry.filter(|entry| !entry.host);
+        self.kernel.shares.set(id, counts.map_or(0, |entry| entry.addresses.len()));
+    }
+
+    /// Netns of which not all addresses are kept.
+    pub fn short(&self) -> impl Iterator<Item = &Netns> {
+        self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id))
+    }
+
+    /// The same for people, after what else is beyond the bounds; those that lack most come first.
+    #[must_use]
+    pub fn said_of_short(&self) -> Option<String> {
+        const LISTED: usize = 3;
+        let mut all: Vec<&Netns> = self.short().collect();
+        all.sort_by_key(|netns| std::cmp::Reverse(netns.unkept()));
+        let of = |netns: &&Netns| {
+            let name = match (netns.host, netns.names.inode) {
+                (true, _) => "the host's".to_owned(),
+                (false, Some(inode)) => format!("net:[{inode}]"),
+                (false, None) => netns.identity.to_string(),
+            };
+            format!("{name} {} of more than {}", netns.addresses.len(), netns.addresses.len())
+        };
+        let listed: Vec<String> = all.iter().take(LISTED).map(of).collect();
+        let more = all.len().checked_sub(LISTED + 1).map(|more| format!(" and {} more", more + 1));
+        (!all.is_empty()).then(|| {
+            format!("; addresses kept by netns: {}{}", listed.join(", "), more.unwrap_or_default())
+        })
+    }
+
+    /// Has what was not kept read anew, where there is room again. When to look again.
+    pub(in crate::map) fn reread_short(&mut self, now: BootNs) -> Option<BootNs> {
+        if self.kernel.shares.short.is_empty() {
+            return None;
+        }
+        let (last, from) = self.kernel.shares.reread;
+        let due = last.plus(REREAD);
+        if now < due {
+            return Some(due);
+        }
+        let short = &self.kernel.shares.short;
+        let after = short.iter().filter(|id| Some(**id) > from);
+        let next: Vec<NetnsId> =
+            after.chain(short).copied().take(AT_A_TIME.min(short.len())).collect();
+        self.kernel.shares.reread = (now, next.last().copied());
+        let Bounds { of_one, in_all } = self.kernel.shares.bounds;
+        let room = self.kernel.shares.kept < in_all - in_all / ROOM;
+        for id in next {
+            let Some(entry) = self.kernel.netns.get(&id).filter(|entry| entry.dying.is_none())
+            else {
+                continue;
+            };
+            let fits = entry.addresses.len() < of_one;
+            if fits && (room || entry.host) {
+                self.scheduler.doubted(id, entry.host, now);
+            }
+        }
+        Some(now.plus(REREAD))
+    }
+}

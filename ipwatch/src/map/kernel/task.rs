@@ -1,0 +1,483 @@
+//! Who is in a netns, who is leaving it, and who was killed.
+//!
+//! A task keeps its netns until its `nsproxy` is gone (`exit_task_namespaces`, after `exit_files`):
+//! an exiting one is still a holder. Threads share their process's netns nearly always and are kept
+//! only when they are known to outlive their leader or to stand apart.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Task, TaskKey};
+
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
+
+/// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
+const MAX_KILLS: usize = 4096;
+const SIGKILL: u32 = 9;
+/// A task that a snapshot told is taken for one that events tell of after so long.
+const KNOWN: u64 = 5_000_000_000;
+/// Nanoseconds of a tick (USER_HZ), in which start times are told.
+const TICK: u64 = 10_000_000;
+
+/// A task in a netns other than the host's.
+#[derive(Debug)]
+pub struct TaskEntry {
+    pub key: TaskKey,
+    /// Its name. Hostile text.
+    pub comm: String,
+    pub netns: NetnsId,
+    /// Its cgroup, once read.
+    pub cgroup: Option<Rc<str>>,
+    /// First seen here.
+    pub since: BootNs,
+    /// It is exiting, as far as is known since this moment.
+    pub exiting: Option<BootNs>,
+    /// SIGKILL is pending for it, as far as is known since this moment.
+    pub killed: Option<BootNs>,
+    /// It was exiting or killed when ipwatch first looked: since when is known at best from when it last
+    /// ran.
+    pub preexisting: bool,
+    /// State letter, when it was told.
+    pub state: Option<char>,
+    /// The last careful look at it.
+    pub look: Option<LookEntry>,
+    /// None of its files answers, since then.
+    pub silent: Option<BootNs>,
+    /// The last look that showed it getting somewhere, and by what.
+    pub progress: Option<(BootNs, Progress)>,
+    touched: BootNs,
+}
+
+/// A careful look and its time.
+#[derive(Debug, Clone)]
+pub struct LookEntry {
+    pub at: BootNs,
+    /// What it showed.
+    pub look: Look,
+    /// How many looks there have been.
+    pub count: u32,
+}
+
+/// A SIGKILL that was seen to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    pub at: BootNs,
+    /// By whom.
+    pub by: Sender,
+    /// To the whole process.
+    pub group: bool,
+    /// The thread it was directed at.
+    pub tid: u32,
+}
+
+impl TaskEntry {
+    /// Since when it has been on its way out, or cannot be asked whether it is.
+    #[must_use]
+    pub fn leaving_since(&self) -> Option<BootNs> {
+        [self.exiting, self.killed, self.silent].into_iter().flatten().min()
+    }
+
+    /// A task that exits is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind
+    /// `proc_cgroup_show`, 6.18): what was known before says more.
+    fn learn_cgroup(&mut self, path: Rc<str>) {
+        if self.exiting.is_none() || self.cgroup.is_none() {
+            self.cgroup = Some(path);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(in crate::map) struct Tasks {
+    entries: Table<TaskKey, TaskEntry>,
+    /// `(pid, tid)` to the one task that has it now.
+    by_tid: BTreeMap<(u32, u32), TaskKey>,
+    leaving: BTreeSet<TaskKey>,
+    /// Those that were on their way out when ipwatch first looked.
+    preexisting: BTreeSet<TaskKey>,
+    /// Those that a look was taken at.
+    looked: BTreeSet<TaskKey>,
+    kills: Table<u32, Kill>,
+    kill_order: VecDeque<(u32, BootNs)>,
+}
+
+impl Tasks {
+    pub(in crate::map) fn get(&self, key: &TaskKey) -> Option<&TaskEntry> {
+        self.entries.get(key)
+    }
+
+    pub(in crate::map) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(in crate::map) fn of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
+        self.by_tid.range((pid, 0)..=(pid, u32::MAX)).filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    pub(in crate::map) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        self.leaving.iter().filter_map(|key| self.entries.get(key))
+    }
+
+    /// Those of them that were taken a look at.
+    pub(in crate::map) fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
+        let seen = self.looked.iter().filter(|key| self.leaving.contains(key));
+        seen.filter_map(|key| self.entries.get(key))
+    }
+
+    /// Those of them that were so when ipwatch first looked.
+    pub(in crate::map) fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
+        let before = self.preexisting.iter().filter(|key| self.leaving.contains(key));
+        before.filter_map(|key| self.entries.get(key))
+    }
+
+    /// The kill of this task's process. One that is older than the task was another's, who had its pid.
+    pub(in crate::map) fn kill(&self, task: &TaskKey) -> Option<&Kill> {
+        self.kills.get(&task.pid).filter(|kill| kill.at.0 / TICK >= task.start)
+    }
+
+    pub(in crate::map) fn rehome(&mut self, tasks: &BTreeSet<TaskKey>, netns: NetnsId) {
+        for key in tasks {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.netns = netns;
+            }
+        }
+    }
+
+    /// Whether that of another process was forgotten for it.
+    fn remember_kill(&mut self, pid: u32, kill: Kill) -> bool {
+        let mut forgot = false;
+        self.kill_order.push_back((pid, kill.at));
+        // The first kill is the story, later ones are people trying again; unless the first was of
+        // another process, which had this pid.
+        let known = self.of(pid).any(|task| self.kill(&task.key).is_some());
+        if !known {
+            self.kills.insert(pid, kill);
+        }
+        while self.kill_order.len() > MAX_KILLS {
+            let Some((pid, at)) = self.kill_order.pop_front() else { break };
+            if self.kills.get(&pid).is_some_and(|kill| kill.at == at) {
+                self.kills.remove(&pid);
+                forgot = true;
+            }
+        }
+        forgot
+    }
+}
+
+impl NodeMap {
+    pub(in crate::map) fn set_task(&mut self, task: &Task, at: BootNs, origin: Origin) {
+        if origin == Origin::Probe {
+            self.kernel.missed.told(&task.key);
+        } else if !self.kernel.tasks.entries.contains_key(&task.key) && self.is_told_soon(task, at)
+        {
+            return;
+        }
+        if self.kernel.tombstones.task_buried(task.key, at) {
+            return;
+        }
+        if self.is_host(&task.netns) {
+            // It moved to the host's netns, where nobody's IP is at stake.
+            self.leave(task.key, at);
+            return;
+        }
+        let Some(netns) = self.resolve(&task.netns, at) else { return };
+        self.evict_predecessor(task.key, at);
+        let first_snapshot = self.kernel.task_snapshots == 0 && origin != Origin::Probe;
+        let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
+
+        let fresh = !self.kernel.tasks.entries.contains_key(&task.key);
+        let compares = origin != Origin::Probe && self.compares();
+        let entry = self.kernel.tasks.entries.entry(task.key).or_insert_with(|| TaskEntry {
+            key: task.key,
+            comm: task.comm.clone(),
+            netns,
+            cgroup: None,
+            since: at,
+            exiting: None,
+            killed: None,
+            preexisting: first_snapshot && (task.exiting || task.killed),
+            state: None,
+            look: None,
+            silent: None,
+            progress: None,
+            touched: at,
+        });
+        if entry.preexisting {
+            self.kernel.tasks.preexisting.insert(task.key);
+        }
+        if entry.touched > at {
+            return;
+        }
+        entry.touched = at;
+        let became_another = entry.comm != task.comm;
+        if became_another {
+            entry.comm.clone_from(&task.comm);
+        }
+        entry.state = task.state.or(entry.state);
+        let moved_from = (entry.netns != netns).then_some(entry.netns);
+        entry.netns = netns;
+        // What was on its way out before ipwatch looked has been so at least since it last ran.
+        let before = task.idle.filter(|_| entry.preexisting).unwrap_or(0);
+        let since = BootNs(at.0.saturating_sub(before));
+        if compares {
+            let leaves = (task.exiting || task.killed) && entry.leaving_since().is_none();
+            match () {
+                () if fresh => self.kernel.missed.appeared(task, at),
+                () if moved_from.is_some() => self.kernel.missed.moved(task.key, at),
+                () if leaves => self.kernel.missed.exits(task.key, at),
+                () => {}
+            }
+        }
+        if task.exiting {
+            entry.exiting.get_or_insert(since);
+        }
+        if task.killed {
+            entry.killed.get_or_insert(since);
+        }
+        if entry.cgroup.is_none() && inherited.is_some() && origin == Origin::Probe {
+            entry.cgroup = inherited;
+        }
+        // A runtime puts its process into a cgroup before it becomes the container's by an exec.
+        let unnamed = (entry.cgroup.is_none() || became_another) && task.key.is_leader();
+        if let Some(old) = moved_from {
+            self.leave_netns(old, &task.key, at);
+        }
+        if let Some(netns) = self.kernel.netns.get_mut(&netns) {
+            netns.tasks.insert(task.key);
+            netns.idle_since = None;
+        }
+        if fresh || moved_from.is_some() {
+            self.kernel.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
+            let searching = self.kernel.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
+            self.scheduler.task_entered(netns, at, searching);
+        }
+        if unnamed {
+            self.scheduler.unnamed(task.key, at);
+        }
+        self.consider_leaving(task.key);
+    }
+
+    fn is_host(&self, netns: &NetnsRef) -> bool {
+        self.host().is_some() && self.kernel.names.find(netns) == self.host()
+    }
+
+    fn cgroup_of(&self, pid: u32) -> Option<Rc<str>> {
+        let key = self.kernel.tasks.by_tid.get(&(pid, pid))?;
+        self.kernel.tasks.entries.get(key)?.cgroup.clone()
+    }
+
+    /// Another task had this pid and tid: it must be gone.
+    fn evict_predecessor(&mut self, key: TaskKey, at: BootNs) {
+        if let Some(old) = self.kernel.tasks.by_tid.get(&(key.pid, key.tid)).copied()
+            && old != key
+        {
+            self.leave(old, at);
+        }
+    }
+
+    pub(in crate::map) fn task_exiting(&mut self, key: TaskKey, at: BootNs) {
+        if let Some(entry) = self.kernel.tasks.entries.get_mut(&key) {
+            entry.exiting.get_or_insert(at);
+            entry.touched = entry.touched.max(at);
+            self.consider_leaving(key);
+        }
+    }
+
+    /// It has no netns any more. If it led its process, its threads may still have.
+    pub(in crate::map) fn task_released(&mut self, key: TaskKey, at: BootNs) {
+        let known = self.kernel.tasks.entries.contains_key(&key);
+        self.leave(key, at);
+        if known && key.is_leader() {
+            self.scheduler.leader_left(key, at);
+        }
+    }
+
+    /// The same, told by an event.
+    pub(in crate::map) fn task_release_told(&mut self, key: TaskKey, at: BootNs) {
+        self.kernel.missed.told(&key);
+        self.task_released(key, at);
+    }
+
+    /// Removes a task and remembers that it is gone.
+    fn leave(&mut self, key: TaskKey, at: BootNs) {
+        self.kernel.tombstones.task(key, at);
+        let Some(netns) = self.kernel.tasks.entries.get(&key).map(|entry| entry.netns) else {
+            return;
+        };
+        self.drop_task(&key);
+        self.leave_netns(netns, &key, at);
+    }
+
+    fn leave_netns(&mut self, netns: NetnsId, key: &TaskKey, at: BootNs) {
+        self.mark_in(netns, Kinds::TASKS);
+        if let Some(entry) = self.kernel.netns.get_mut(&netns)
+            && entry.tasks.remove(key)
+            && entry.tasks.is_empty()
+        {
+            entry.idle_since = Some(at);
+            if entry.dying.is_none() {
+                self.scheduler.emptied(netns, at);
+            }
+            self.workload.ask_owner(netns);
+        }
+    }
+
+    /// Removes a task from every index but its netns's.
+    pub(in crate::map) fn drop_task(&mut self, key: &TaskKey) {
+        self.kernel.tasks.entries.remove(key);
+        self.kernel.tasks.leaving.remove(key);
+        self.kernel.tasks.preexisting.remove(key);
+        self.kernel.tasks.looked.remove(key);
+        self.scheduler.forget_task(key);
+        if self.kernel.tasks.by_tid.get(&(key.pid, key.tid)) == Some(key) {
+            self.kernel.tasks.by_tid.remove(&(key.pid, key.tid));
+        }
+    }
+
+    pub(in crate::map) fn signalled(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        signal: u32,
+        group: bool,
+        by: &Sender,
+        at: BootNs,
+    ) {
+        if signal != SIGKILL {
+            return;
+        }
+        if self.kernel.tasks.remember_kill(pid, Kill { at, by: by.clone(), group, tid }) {
+            self.changes.mark(Kinds::TASKS);
+        }
+        // SIGKILL ends the whole process, to whichever thread it is directed (`complete_signal`).
+        let keys: Vec<TaskKey> = self.kernel.tasks.of(pid).map(|entry| entry.key).collect();
+        for key in keys {
+            if let Some(entry) = self.kernel.tasks.entries.get_mut(&key) {
+                entry.killed.get_or_insert(at);
+                self.consider_leaving(key);
+            }
+        }
+    }
+
+    /// Sets a task on the agenda when it is on its way out.
+    fn consider_leaving(&mut self, key: TaskKey) {
+        let Some(entry) = self.kernel.tasks.entries.get(&key) else { return };
+        if let Some(since) = entry.leaving_since()
+            && self.kernel.tasks.leaving.insert(key)
+        {
+            self.scheduler.leaving(key, since);
+        }
+    }
+
+    pub(in crate::map) fn looked(&mut self, key: TaskKey, look: &Look, at: BootNs) {
+        match &look.netns {
+            Some(Presence::Gone) => return self.leave(key, at),
+            Some(Presence::Released) => return self.task_released(key, at),
+            Some(Presence::In(_)) | None => {}
+        }
+        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        if entry.look.as_ref().is_some_and(|last| last.at > at) {
+            return;
+        }
+        if let Some(unanswered) = look.unanswered.as_ref().filter(|_| look.is_blank()) {
+            let since = unanswered.since;
+            return self.fell_silent(key, look, since, at);
+        }
+        // It answers again, and may not be on its way out at all.
+        if entry.silent.take().is_some() && entry.leaving_since().is_none() {
+            self.kernel.tasks.leaving.remove(&key);
+            self.scheduler.stays(&key);
+        }
+        // One that could not tell does not outrank one that could.
+        if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
+            self.scheduler.looked(key, at);
+            return;
+        }
+        let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
+        entry.state = Some(look.state);
+        if !look.comm.is_empty() && entry.comm != look.comm {
+            entry.comm.clone_from(&look.comm);
+        }
+        if let Some(cgroup) = &look.cgroup {
+            entry.learn_cgroup(Rc::from(cgroup.as_str()));
+        }
+        let before = entry.look.as_ref().map(|last| &last.look);
+        if let Some(progress) = look.progress(before) {
+            entry.progress = Some((at, progress));
+        }
+        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.touched = entry.touched.max(at);
+        self.kernel.tasks.looked.insert(key);
+        self.scheduler.looked(key, at);
+    }
+
+    /// A look at a task of which nothing can be read: it outranks earlier ones, which are no longer how it is.
+    fn fell_silent(&mut self, key: TaskKey, look: &Look, since: BootNs, at: BootNs) {
+        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        entry.silent.get_or_insert(since);
+        entry.state = None;
+        let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
+        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.touched = entry.touched.max(at);
+        self.kernel.tasks.looked.insert(key);
+        self.consider_leaving(key);
+        self.scheduler.looked(key, at);
+    }
+
+    /// A file of a process does not answer, or does again.
+    pub(in crate::map) fn process_doubted(&mut self, pid: u32, at: BootNs) {
+        let keys: Vec<TaskKey> = self.kernel.tasks.of(pid).map(|entry| entry.key).collect();
+        for key in keys {
+            self.scheduler.doubt(key, at);
+        }
+    }
+
+    pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
+        self.scheduler.named(&key);
+        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        let path: Rc<str> = Rc::from(path);
+        entry.learn_cgroup(path.clone());
+        let netns = entry.netns;
+        // Share one copy among the tasks of one container.
+        if let Some(same) = self.shared_cgroup(netns, &path)
+            && let Some(entry) = self.kernel.tasks.entries.get_mut(&key)
+            && entry.cgroup.as_ref() == Some(&same)
+        {
+            entry.cgroup = Some(same);
+        }
+        self.netns_named(netns);
+        self.workload.ask_owner(netns);
+    }
+
+    fn shared_cgroup(&self, netns: NetnsId, path: &str) -> Option<Rc<str>> {
+        let tasks = &self.kernel.netns.get(&netns)?.tasks;
+        tasks
+            .iter()
+            .filter_map(|task| self.kernel.tasks.entries.get(task)?.cgroup.clone())
+            .find(|cgroup| cgroup.as_ref() == path)
+    }
+
+    pub(in crate::map) fn sweep_tasks(&mut self, began: BootNs) {
+        let compares = self.compares() && self.sight.release;
+        for key in self.untouched_since(began) {
+            // A thread that was told by a snapshot alone goes without an event.
+            let known = self.kernel.tasks.entries.get(&key).map(|entry| entry.since);
+            if compares && key.is_leader() && known.is_some_and(|since| began > since.plus(KNOWN)) {
+                self.kernel.missed.vanished(key, began);
+            }
+            self.task_released(key, began);
+        }
+        self.confirm_missed(began);
+    }
+
+    /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.
+    pub(in crate::map) fn doubt_tasks(&mut self, began: BootNs) {
+        for key in self.untouched_since(began) {
+            self.scheduler.doubt(key, began);
+        }
+    }
+
+    fn untouched_since(&self, began: BootNs) -> Vec<TaskKey> {
+        let untouched = self.kernel.tasks.entries.values().filter(|entry| entry.touched < began);
+        untouched.map(|entry| entry.key).collect()
+    }
+}

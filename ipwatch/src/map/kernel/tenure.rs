@@ -1,0 +1,287 @@
+//! Who had an IP from when to when, told as events: for the ledger's history and for `watch`.
+//!
+//! A netns is announced once its lasting identity is known, so that the key of a tenure stays the
+//! same until its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::contract::{self, Container, Pod, Tenure};
+use crate::fact::{Attachment, BootNs, NetnsRef};
+
+use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
+
+/// Events kept until the daemon takes them. A replay that never does must not grow without end.
+const MAX_EVENTS: usize = 65_536;
+
+/// One change in who has an IP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenureEvent {
+    /// An address came, or was there at the start.
+    Held {
+        /// Netns identity, device, IP and prefix: the same until the tenure ends.
+        key: String,
+        /// What is known of it.
+        tenure: Tenure,
+    },
+    /// Its container or pod became known.
+    Named {
+        /// As in `Held`.
+        key: String,
+        container: Option<Container>,
+        pod: Option<Pod>,
+    },
+    /// Two netns turned out to be one: the tenure goes on under another key.
+    Moved {
+        /// The key it was told with.
+        from: String,
+        /// As in `Held`, from now on.
+        to: String,
+        /// The netns, with all its names.
+        netns: contract::Netns,
+    },
+    /// It went.
+    Released {
+        /// As in `Held`.
+        key: String,
+        at: BootNs,
+        /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
+        ended_by: &'static str,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(in crate::map) struct Outbox {
+    events: Vec<TenureEvent>,
+    /// Netns whose container or pod is to be told, once for all that happens until the next take.
+    unnamed: BTreeMap<NetnsId, Unnamed>,
+}
+
+/// Which tenures of a netns have a name to be told.
+#[derive(Debug)]
+enum Unnamed {
+    /// All: the name is new.
+    All,
+    /// These, which are new. The others have been named.
+    These(BTreeSet<AddressId>),
+}
+
+impl Outbox {
+    /// A netns is no more: another one has what is to be named.
+    pub(in crate::map) fn forget(&mut self, id: NetnsId) {
+        self.unnamed.remove(&id);
+    }
+
+    fn push(&mut self, event: TenureEvent) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(event);
+        }
+    }
+}
+
+impl NodeMap {
+    /// What came and went since the last call.
+    pub fn take_tenures(&mut self) -> Vec<TenureEvent> {
+        for (id, which) in std::mem::take(&mut self.kernel.tenures.unnamed) {
+            self.name_tenures_of(id, which);
+        }
+        std::mem::take(&mut self.kernel.tenures.events)
+    }
+
+    /// Keys of every tenure that lasts.
+    #[must_use]
+    pub fn tenure_keys(&self) -> std::collections::HashSet<String> {
+        let mut keys = std::collections::HashSet::new();
+        for entry in self.kernel.netns.values().filter(|entry| entry.announced && !entry.host) {
+            keys.extend(entry.routable().filter_map(|(key, _)| self.tenure_key(entry.id, key)));
+        }
+        keys
+    }
+
+    /// Keys of the tenures that an IP has in a netns, told or not: what a finding that names both is about.
+    #[must_use]
+    pub fn tenures_of(&self, ip: IpAddr, netns: &contract::Netns) -> Vec<String> {
+        let contract::Netns { cookie, inode, nsid, .. } = netns;
+        let names = NetnsRef { cookie: *cookie, inode: *inode, nsid: *nsid };
+        let Some(id) = self.find(&names) else { return Vec::new() };
+        let Some(entry) = self.kernel.netns.get(&id) else { return Vec::new() };
+        let keys = entry.addresses.keys().filter(|key| key.local == ip);
+        keys.filter_map(|key| self.tenure_key(id, key)).collect()
+    }
+
+    /// The key of an address's tenure; none for addresses nobody else could get.
+    fn tenure_key(&self, id: NetnsId, key: &AddressId) -> Option<String> {
+        let entry = self.kernel.netns.get(&id)?;
+        let known = entry.addresses.get(key)?;
+        (!entry.host && entry.is_routable(key)).then(|| tenure_name(entry, key, known.prefix_len))
+    }
+
+    fn tenure(&self, id: NetnsId, key: &AddressId) -> Option<Tenure> {
+        let entry = self.kernel.netns.get(&id)?;
+        let since = entry.addresses.get(key)?.since;
+        Some(Tenure {
+            ip: key.local,
+            netns: self.netns_view(entry),
+            container: None,
+            pod: None,
+            from: self.calendar().date(since),
+            to: None,
+            ended_by: None,
+        })
+    }
+
+    /// Tells of a netns's addresses, once its identity will not change any more.
+    pub(in crate::map) fn announce(&mut self, id: NetnsId) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let lasting = entry.names.cookie.is_some() || entry.dumped;
+        if entry.announced || entry.host || !lasting {
+            return;
+        }
+        entry.announced = true;
+        let keys: Vec<AddressId> = entry.addresses.keys().copied().collect();
+        for key in keys {
+            self.announce_address(id, &key);
+        }
+    }
+
+    /// Tells of those addresses that have not been told: they came with another entry of the same netns.
+    pub(in crate::map) fn announce_rest(&mut self, id: NetnsId) {
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let untold = entry.addresses.iter().filter(|(_, known)| !known.told);
+        for key in untold.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.announce_address(id, &key);
+        }
+    }
+
+    pub(in crate::map) fn announce_address(&mut self, id: NetnsId, key: &AddressId) {
+        if !self.kernel.netns.get(&id).is_some_and(|entry| entry.announced) {
+            return;
+        }
+        let (name, tenure) = (self.tenure_key(id, key), self.tenure(id, key));
+        let entry = self.kernel.netns.get_mut(&id).and_then(|entry| entry.addresses.get_mut(key));
+        if let (Some(name), Some(tenure), Some(entry)) = (name, tenure, entry) {
+            entry.told = true;
+            self.kernel.tenures.push(TenureEvent::Held { key: name, tenure });
+            let none = || Unnamed::These(BTreeSet::new());
+            if let Unnamed::These(new) = self.kernel.tenures.unnamed.entry(id).or_insert_with(none)
+            {
+                new.insert(*key);
+            }
+        }
+    }
+
+    pub(in crate::map) fn end_tenure(
+        &mut self,
+        id: NetnsId,
+        key: &AddressId,
+        at: BootNs,
+        ended_by: &'static str,
+    ) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let Some(known) = entry.addresses.get_mut(key) else { return };
+        let (told, prefix_len) = (std::mem::take(&mut known.told), known.prefix_len);
+        // What was told is ended, even if it has turned out since to be nobody's concern.
+        if !told && (entry.host || !entry.is_routable(key)) {
+            return;
+        }
+        // A key has no peer: several addresses of IPv4 may share one.
+        let shares = |other: &AddressEntry| other.told && other.prefix_len == prefix_len;
+        if told && entry.on_device(key.ifindex, key.local).any(|(_, other)| shares(other)) {
+            return;
+        }
+        let name = tenure_name(entry, key, prefix_len);
+        if !told && let Some(tenure) = self.tenure(id, key) {
+            self.kernel.tenures.push(TenureEvent::Held { key: name.clone(), tenure });
+        }
+        self.kernel.tenures.push(TenureEvent::Released { key: name, at, ended_by });
+    }
+
+    pub(in crate::map) fn end_all_tenures(
+        &mut self,
+        id: NetnsId,
+        at: BootNs,
+        ended_by: &'static str,
+    ) {
+        if let Some(which) = self.kernel.tenures.unnamed.remove(&id) {
+            self.name_tenures_of(id, which);
+        }
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let keys: Vec<AddressId> = entry.addresses.keys().copied().collect();
+        for key in keys {
+            self.end_tenure(id, &key, at, ended_by);
+        }
+    }
+
+    /// A netns's container or pod became known.
+    pub(in crate::map) fn netns_named(&mut self, id: NetnsId) {
+        if self.kernel.netns.get(&id).is_some_and(|entry| entry.announced) {
+            self.kernel.tenures.unnamed.insert(id, Unnamed::All);
+        }
+    }
+
+    /// The names under which tenures of a netns were told, before it goes into another.
+    pub(in crate::map) fn told_tenures(entry: &Netns) -> Vec<(AddressId, String)> {
+        let told = entry.addresses.iter().filter(|(_, known)| known.told);
+        told.map(|(key, known)| (*key, tenure_name(entry, key, known.prefix_len))).collect()
+    }
+
+    /// Tenures that were told of a netns go on in `id`, which it turned out to be. What cannot go on there has ended.
+    pub(in crate::map) fn move_tenures(
+        &mut self,
+        id: NetnsId,
+        told: Vec<(AddressId, String)>,
+        at: BootNs,
+    ) {
+        let moved = !told.is_empty();
+        for (key, from) in told {
+            let Some(entry) = self.kernel.netns.get(&id) else { return };
+            match self.tenure_key(id, &key) {
+                Some(to) if to == from => {}
+                Some(to) => {
+                    let netns = self.netns_view(entry);
+                    self.kernel.tenures.push(TenureEvent::Moved { from, to, netns });
+                }
+                None => {
+                    let ended_by = "address-deleted";
+                    self.kernel.tenures.push(TenureEvent::Released { key: from, at, ended_by });
+                }
+            }
+        }
+        if moved {
+            self.netns_named(id);
+        }
+    }
+
+    fn name_tenures_of(&mut self, id: NetnsId, which: Unnamed) {
+        let (container, pod) = self.sandbox_of(id);
+        if container.is_none() && pod.is_none() {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let addresses = match which {
+            Unnamed::All => entry.routable().map(|(key, _)| *key).collect(),
+            Unnamed::These(new) => new,
+        };
+        for address in addresses {
+            if let Some(key) = self.tenure_key(id, &address) {
+                let (container, pod) = (container.clone(), pod.clone());
+                self.kernel.tenures.push(TenureEvent::Named { key, container, pod });
+            }
+        }
+    }
+
+    /// A CNI result came: whoever has its IPs has a name now.
+    pub(in crate::map) fn name_tenures(&mut self, attachment: &Attachment) {
+        let mut ids: Vec<NetnsId> =
+            attachment.ips.iter().flat_map(|(ip, _)| self.with_ip(*ip)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            self.netns_named(id);
+        }
+    }
+}
+
+fn tenure_name(entry: &Netns, key: &AddressId, prefix_len: u8) -> String {
+    format!("{}/{}/{}/{prefix_len}", entry.identity, key.ifindex, key.local)
+}

@@ -1,0 +1,237 @@
+//! What of a netns says who can reach whom, beside its links: what it calls other netns, the VLANs of its
+//! bridges' ports, its default routes and those to single IPs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::fact::{BootNs, Hop, Link, LinkDetail, NetnsRef, Route, RouteKey, Vlans};
+
+use super::tombstones::Tombstone;
+use crate::map::{NetnsId, NodeMap};
+
+/// VLAN ranges kept per device: every other one of the 4,094.
+const MAX_VLANS: usize = 2048;
+/// Routes kept per netns: one for each pod, and the default ones of a node with many uplinks.
+const MAX_ROUTES: usize = 8_192;
+/// Netns that a netns has a name for. The host has one for each pod.
+const MAX_PEERS: usize = 8_192;
+/// Bridges whose VLANs are asked for, in a netns's whole life: indexes are not used again soon, and each costs
+/// a dump.
+const MAX_ASKED: usize = 1_024;
+/// Next hops kept per route.
+const MAX_HOPS: usize = 16;
+
+/// The wiring of one netns.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Topology {
+    /// What it calls other netns.
+    peers: BTreeMap<i32, NetnsId>,
+    vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
+    /// Routes that were beyond the bounds.
+    pub(super) beyond: u64,
+    /// Bridges whose VLANs were asked for.
+    asked: BTreeSet<u32>,
+    routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
+}
+
+impl Topology {
+    /// The netns that it calls `nsid`, as far as it was told.
+    pub(in crate::map) fn peer(&self, nsid: i32) -> Option<NetnsId> {
+        self.peers.get(&nsid).copied()
+    }
+
+    /// The VLANs of a device; `None` when they were never told of.
+    pub(in crate::map) fn vlans(&self, ifindex: u32) -> Option<&[Vlans]> {
+        self.vlans.get(&ifindex).map(|(vlans, _)| vlans.as_slice())
+    }
+
+    /// Where packets for one IP go by a route of its own in this table.
+    pub(in crate::map) fn hops_to(&self, ip: IpAddr, table: u32) -> impl Iterator<Item = &Hop> {
+        let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
+        let first = RouteKey { to: ip, prefix_len, table, priority: 0 };
+        let last = RouteKey { priority: u32::MAX, ..first };
+        self.routes.range(first..=last).flat_map(|(_, (hops, _))| hops)
+    }
+
+    /// Its routes, each with its next hops and the time of the newest word on it.
+    pub(in crate::map) fn routes(&self) -> impl Iterator<Item = (&RouteKey, &[Hop], BootNs)> {
+        self.routes.iter().map(|(key, (hops, at))| (key, hops.as_slice(), *at))
+    }
+
+    /// Takes over what turned out to be the same netns's: the newer word wins.
+    pub(in crate::map) fn absorb(&mut self, other: Topology) {
+        self.peers.extend(other.peers);
+        for (ifindex, vlans) in other.vlans {
+            let own = self.vlans.entry(ifindex).or_default();
+            if own.1 <= vlans.1 {
+                *own = vlans;
+            }
+        }
+        for (key, route) in other.routes {
+            let own = self.routes.entry(key).or_default();
+            if own.1 <= route.1 {
+                *own = route;
+            }
+        }
+    }
+
+    /// A device is gone, or down: the kernel drops its routes and tells of none (`fib_sync_down_dev`).
+    pub(in crate::map) fn forget_routes(&mut self, ifindex: u32, at: BootNs) {
+        self.routes.retain(|_, (hops, told)| {
+            if *told <= at {
+                hops.retain(|hop| hop.ifindex != ifindex);
+            }
+            !hops.is_empty()
+        });
+    }
+
+    /// A device is gone.
+    pub(in crate::map) fn forget_device(&mut self, ifindex: u32, at: BootNs) {
+        self.vlans.remove(&ifindex);
+        self.forget_routes(ifindex, at);
+    }
+}
+
+impl NodeMap {
+    pub(in crate::map) fn set_peer_netns(
+        &mut self,
+        netns: &NetnsRef,
+        nsid: i32,
+        peer: &NetnsRef,
+        at: BootNs,
+    ) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(peer) = self.resolve(peer, at) else { return };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let peers = &mut entry.wiring.peers;
+        if peers.get(&nsid) != Some(&peer) && (peers.len() < MAX_PEERS || peers.contains_key(&nsid))
+        {
+            peers.insert(nsid, peer);
+            self.conflict.rewired();
+            self.kernel.unresolved_peers.named(id, nsid);
+        }
+    }
+
+    /// Two entries turned out to be one netns.
+    pub(in crate::map) fn rename_peer(&mut self, from: NetnsId, to: NetnsId) {
+        let peers =
+            self.kernel.netns.values_mut().flat_map(|entry| entry.wiring.peers.values_mut());
+        peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+        self.conflict.rewired();
+    }
+
+    /// A bridge's port is kept from the other isolated ones, or no longer.
+    pub(in crate::map) fn set_isolated(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        isolated: bool,
+        at: BootNs,
+    ) {
+        let Some(entry) = self.find(netns).and_then(|id| self.kernel.netns.get_mut(&id)) else {
+            return;
+        };
+        if let Some(known) = entry.links.get_mut(&ifindex).filter(|known| known.touched <= at)
+            && std::mem::replace(&mut known.link.isolated, isolated) != isolated
+        {
+            self.conflict.rewired();
+        }
+    }
+
+    /// A bridge has VLANs from its birth, and tells of its own only when they change (`br_vlan_init`,
+    /// 6.1 to 6.18): of one that came after the netns was read they are asked for, once.
+    pub(in crate::map) fn want_vlans(&mut self, id: NetnsId, link: &Link, at: BootNs) {
+        /// What is being made is made whole first.
+        const SOON: u64 = 100_000_000;
+        let filters = Some(LinkDetail::Bridge { vlan_filtering: true });
+        let Some(entry) = self.kernel.netns.get_mut(&id).filter(|entry| entry.dumped) else {
+            return;
+        };
+        let wiring = &mut entry.wiring;
+        if link.detail == filters
+            && !wiring.vlans.contains_key(&link.ifindex)
+            && wiring.asked.len() < MAX_ASKED
+            && wiring.asked.insert(link.ifindex)
+        {
+            self.scheduler.doubted(id, entry.host, at.plus(SOON));
+        }
+    }
+
+    pub(in crate::map) fn set_vlans(
+        &mut self,
+        netns: &NetnsRef,
+        ifindex: u32,
+        vlans: &[Vlans],
+        at: BootNs,
+    ) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.kernel.tombstones.covers(Tombstone::Link(id, ifindex), at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let known = entry.wiring.vlans.entry(ifindex).or_default();
+        if known.1 <= at {
+            let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
+            if known.0 != new || known.1 == BootNs::default() {
+                self.conflict.rewired();
+            }
+            *known = (new, at);
+        }
+    }
+
+    pub(in crate::map) fn set_route(&mut self, netns: &NetnsRef, route: &Route, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        if self.kernel.tombstones.covers(Tombstone::Route(id, route.key), at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let routes = &mut entry.wiring.routes;
+        if routes.len() >= MAX_ROUTES && !routes.contains_key(&route.key) {
+            entry.wiring.beyond += 1;
+            return;
+        }
+        let known = routes.entry(route.key).or_default();
+        if known.1 < at {
+            *known = (Vec::new(), at);
+        }
+        // Of the same moment: a dump tells one by one of routes that have the same key.
+        if known.1 == at {
+            self.conflict.readdressed();
+            for hop in route.hops.iter().take(MAX_HOPS) {
+                if known.0.len() < MAX_HOPS && !known.0.contains(hop) {
+                    known.0.push(*hop);
+                }
+            }
+        }
+    }
+
+    /// Gone with these next hops, or with all.
+    pub(in crate::map) fn drop_route(
+        &mut self,
+        netns: &NetnsRef,
+        key: &RouteKey,
+        hops: &[Hop],
+        at: BootNs,
+    ) {
+        let Some(id) = self.find(netns) else { return };
+        self.kernel.tombstones.dig(Tombstone::Route(id, *key), at);
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let Some((known, told)) = entry.wiring.routes.get_mut(key) else { return };
+        if *told > at {
+            return;
+        }
+        known.retain(|hop| !hops.is_empty() && !hops.contains(hop));
+        self.conflict.readdressed();
+        if known.is_empty() {
+            entry.wiring.routes.remove(key);
+        }
+    }
+
+    pub(in crate::map) fn sweep_routes(&mut self, netns: &NetnsRef, began: BootNs) {
+        let Some(id) = self.find(netns) else { return };
+        if let Some(entry) = self.kernel.netns.get_mut(&id) {
+            entry.wiring.routes.retain(|_, (_, told)| *told >= began);
+            self.conflict.readdressed();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What the stores say, beside the kernel and the runtimes, in the words of the JSON contract.
+
+use std::net::IpAddr;
+
+use crate::clock::Calendar;
+use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
+use crate::fact::{BootNs, PodName};
+
+use super::netns::{interface_view, prefix_range};
+use crate::map::{Grounds, Match};
+use crate::map::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
+
+/// Holders of one IP that are listed.
+pub(in crate::map) const LISTED: usize = 16;
+
+impl NodeMap {
+    /// Every range of which is known how much of it is taken, and that.
+    #[must_use]
+    pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
+        let view = |entry: &crate::map::RangeEntry| {
+            let usage = entry.usage();
+            IpamRange {
+                store: entry.range.store.clone(),
+                network: entry.range.network.clone(),
+                range: entry.text(),
+                usable: usage.usable,
+                used: usage.used,
+                leaked: self.leaked_in(entry, now, thresholds).len() as u64,
+                free: usage.free,
+                path: Some(entry.range.path.clone()),
+                time_left: entry.time_left(now).map(|left| left / 1_000_000_000),
+            }
+        };
+        self.ranges().filter(|entry| self.is_counted(entry)).map(view).collect()
+    }
+
+    /// Reservations, of all IPs or of those within a prefix, of all networks or of one; in IP order, at
+    /// most so many.
+    #[must_use]
+    pub fn reservations_view(
+        &self,
+        prefix: Option<&Prefix>,
+        network: Option<&str>,
+        most: usize,
+    ) -> Vec<IpamEntry> {
+        let pools = self.ranges().filter(|range| range.is_by_blocks());
+        let pool = network.and_then(|name| pools.into_iter().find(|one| one.range.network == name));
+        let of_network = |entry: &&ReservationEntry| {
+            network.is_none_or(|name| *entry.network == *name)
+                || pool.is_some_and(|pool| pool.is_of(entry))
+        };
+        match prefix.map(prefix_range) {
+            Some((first, last)) => {
+                let within = self.ipam.within(first, last).map(|(_, entry)| entry);
+                within.filter(of_network).take(most).map(|entry| self.entry_view(entry)).collect()
+            }
+            None => {
+                let all = self.reservations().filter(of_network).take(most);
+                all.map(|entry| self.entry_view(entry)).collect()
+            }
+        }
+    }
+
+    /// Store and name of the pools that reservations within a prefix are of, where these do not name them.
+    pub fn pools_of(&self, prefix: &Prefix) -> impl Iterator<Item = (&str, &str)> {
+        let (first, last) = prefix_range(prefix);
+        let pools = self.ranges().filter(move |range| {
+            range.is_by_blocks() && self.ipam.within(first, last).any(|(_, one)| range.is_of(one))
+        });
+        pools.map(|pool| (&*pool.range.store, &*pool.range.network))
+    }
+
+    /// Reservations that are leaked, or whose IP somebody else has; in no order, at most so many.
+    #[must_use]
+    pub fn disagreements(&self, most: usize) -> Vec<IpamEntry> {
+        let disputes = self.disputes(self.now());
+        let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
+            Grounds::Handed(entry) => Some(entry),
+            _ => None,
+        });
+        let leaked = self.leaks().map(|leak| leak.entry);
+        handed.chain(leaked).take(most).map(|entry| self.entry_view(entry)).collect()
+    }
+
+    fn entry_view(&self, entry: &ReservationEntry) -> IpamEntry {
+        let id = entry.container_id.as_deref();
+        let pod = entry.pod.as_deref().cloned().or_else(|| self.pod_of(id?));
+        let since = entry.since.and_then(|since| u64::try_from(since).ok());
+        let told = id.and_then(|id| self.sandbox_told(id)?.1);
+        let runtime = id.and_then(|id| word(self.word_on(id)));
+        IpamEntry {
+            ip: entry.ip,
+            store: entry.store.to_string(),
+            network: entry.network.to_string(),
+            key: entry.key.to_string(),
+            container_id: id.map(str::to_owned),
+            ifname: entry.ifname.as_deref().map(str::to_owned),
+            pod: told.or_else(|| pod.map(pod_view)),
+            since: since.map(|since| Calendar::default().date(BootNs(since))),
+            kernel: self.ip_holders(entry.ip),
+            runtime: runtime.map(str::to_owned),
+            agree: self.agreement(entry).map(str::to_owned),
+        }
+    }
+
+    /// Whether store, kernel and runtime agree on a reservation.
+    fn agreement(&self, entry: &ReservationEntry) -> Option<&'static str> {
+        let mut unknown = false;
+        let mut other = false;
+        for holder in self.holders_of(entry.ip) {
+            match self.belongs(holder, entry) {
+                Match::Same => {
+                    let id = entry.container_id.as_deref();
+                    let dead = id.is_some_and(|id| {
+                        matches!(self.word_on(id), Word::Dead(_) | Word::Gone(_))
+                    });
+                    return Some(if dead { "leaked" } else { "yes" });
+                }
+                Match::Other => other |= self.is_disputed(entry.ip, holder, self.now()),
+                Match::Unknown => unknown = true,
+            }
+        }
+        if self.is_leaked(&entry.store, &entry.key) {
+            return Some("leaked");
+        }
+        match (other, unknown) {
+            (true, _) => Some("held-by-another"),
+            (false, true) => None,
+            (false, false) => Some("idle"),
+        }
+    }
+
+    /// Everybody on this node who has an IP, the node itself included.
+    pub(in crate::map) fn ip_holders(&self, ip: IpAddr) -> Vec<IpamHolder> {
+        let all = self.with_ip(ip).filter_map(|id| self.netns(id)).take(LISTED);
+        let view = |netns: &Netns| {
+            let (container, pod) = self.sandbox_of(netns.id);
+            let on = netns.with_ip(ip).next();
+            IpamHolder {
+                netns: self.netns_view(netns),
+                interface: on.map(|(key, _)| interface_view(netns, key.ifindex)),
+                container,
+                pod,
+            }
+        };
+        all.map(view).collect()
+    }
+
+    /// What a store says of an address that a netns has: its own reservation before another's.
+    pub(in crate::map) fn reservation_at(
+        &self,
+        netns: &Netns,
+        ip: IpAddr,
+    ) -> Option<contract::Reservation> {
+        if netns.host {
+            return None;
+        }
+        let own = |entry: &&ReservationEntry| self.belongs(netns, entry) == Match::Same;
+        let found = self.reservations_of(ip).find(own).or_else(|| self.reservations_of(ip).next());
+        found.map(reservation_view)
+    }
+}
+
+pub(in crate::map) fn reservation_view(entry: &ReservationEntry) -> contract::Reservation {
+    contract::Reservation {
+        store: entry.store.to_string(),
+        network: Some(entry.network.to_string()),
+        key: Some(entry.key.to_string()),
+        container_id: entry.container_id.as_deref().map(str::to_owned),
+        pod: entry.pod.as_deref().cloned().map(pod_view),
+    }
+}
+
+fn pod_view(pod: PodName) -> contract::Pod {
+    contract::Pod {
+        namespace: Some(pod.namespace),
+        name: Some(pod.name),
+        uid: pod.uid,
+        ..contract::Pod::default()
+    }
+}
+
+fn word(word: Word<'_>) -> Option<&'static str> {
+    match word {
+        Word::Lives => Some("alive"),
+        Word::Dead(_) => Some("dead"),
+        Word::Gone(_) => Some("gone"),
+        Word::Denied(_) => Some("denied"),
+        Word::NobodyToAsk => Some("nobody"),
+        Word::Unknown(_) => None,
+    }
+}

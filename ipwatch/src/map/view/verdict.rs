@@ -1,0 +1,137 @@
+//! `ipwatch check`: whether an IP can be given to a new container on this node, and why not.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::contract::{Reservation, Verdict};
+use crate::remedy::said;
+
+use super::ipam::{LISTED, reservation_view};
+use crate::map::{Netns, NodeMap};
+
+/// The shortest beginning of a container's id that means the container. Runtimes print 12 or 13 characters.
+const SHORT_ID: usize = 12;
+
+impl NodeMap {
+    /// Whether an IP can be given to a new container on this node. With `container`, an id or the beginning of one,
+    /// what is reserved for that container and up in its netns does not count. Ids of findings are not filled in.
+    #[must_use]
+    pub fn verdict(&self, ip: IpAddr, container: Option<&str>) -> Verdict {
+        let pools = self.networks_with(ip);
+        let mut reasons = Vec::new();
+        reasons.extend(self.no_hosts_address(ip, !pools.is_empty()));
+        let own = |id: Option<&str>| is_own(container, id);
+        for netns in self.with_ip(ip).filter_map(|id| self.netns(id)).take(LISTED) {
+            let sandbox = netns.owner().map(|owner| &*owner.sandbox);
+            if !own(sandbox) {
+                reasons.push(self.holding(netns, ip));
+            }
+        }
+        for entry in self.reservations_of(ip).take(LISTED) {
+            if own(entry.container_id.as_deref()) {
+                continue;
+            }
+            let whose = entry.container_id.as_deref().unwrap_or("a pod");
+            let leaked =
+                if self.is_leaked(&entry.store, &entry.key) { ", which is gone" } else { "" };
+            reasons.push(format!(
+                "{} has it reserved in network {} for {whose}{leaked}: {}",
+                entry.store,
+                said(&entry.network),
+                said(&entry.key)
+            ));
+        }
+        // What is not seen may be there.
+        for name in ["netlink", "procfs"].into_iter().chain(self.stores()) {
+            if !self.answers(name) {
+                reasons.push(format!("{name} does not answer: nobody knows"));
+            }
+        }
+        let short = self.short().filter(|netns| netns.with_ip(ip).next().is_none());
+        reasons.extend(short.take(LISTED).map(|netns| {
+            let kept = netns.addresses().len();
+            format!(
+                "{} has more addresses than the {kept} that are kept: nobody knows",
+                name(netns)
+            )
+        }));
+        let reservations: Vec<Reservation> =
+            self.reservations_of(ip).take(LISTED).map(reservation_view).collect();
+        Verdict {
+            ip,
+            free: reasons.is_empty(),
+            reasons,
+            in_pool: Some(!pools.is_empty() || !reservations.is_empty()),
+            pools,
+            holders: self.ip_holders(ip),
+            reservations,
+            findings: Vec::new(),
+        }
+    }
+
+    /// The networks of this node that can hand out the IP.
+    fn networks_with(&self, ip: IpAddr) -> Vec<String> {
+        let with = self.ranges().filter(|range| range.contains(ip));
+        let mut names: Vec<String> = with.map(|range| range.range.network.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(LISTED);
+        names
+    }
+
+    /// Why no host can have this address, if none can. What a pool hands out is an address of a host: a pool may
+    /// use the first and the last one of a network. The networks are those of the host's own devices; in any other
+    /// netns whoever is root in there would decide.
+    fn no_hosts_address(&self, ip: IpAddr, in_pool: bool) -> Option<String> {
+        let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
+            return Some("no container can have this address".to_owned());
+        }
+        let IpAddr::V4(v4) = ip else { return None };
+        if in_pool {
+            return None;
+        }
+        let host = self.netns(self.host()?)?;
+        host.addresses().find_map(|(key, entry)| {
+            let IpAddr::V4(local) = key.local else { return None };
+            // With 31 bits there is neither (RFC 3021).
+            if !(1..=30).contains(&entry.prefix_len) {
+                return None;
+            }
+            let rest = u32::MAX >> entry.prefix_len;
+            let network = local.to_bits() & !rest;
+            let what = match v4.to_bits() {
+                bits if bits == network => "network",
+                bits if bits == network | rest => "broadcast",
+                _ => return None,
+            };
+            let network = Ipv4Addr::from_bits(network);
+            Some(format!("it is the {what} address of {network}/{}", entry.prefix_len))
+        })
+    }
+
+    fn holding(&self, netns: &Netns, ip: IpAddr) -> String {
+        let on = netns.with_ip(ip).next();
+        let device = on.and_then(|(key, _)| Some(netns.link(key.ifindex)?.name.clone()));
+        let device = device.map(|name| format!(" on {name}")).unwrap_or_default();
+        if netns.host {
+            return format!("the node itself has it{device}");
+        }
+        let pod = self.sandbox_of(netns.id).1;
+        let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
+        let name = name(netns);
+        let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
+        let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
+        format!("{name}{whose} has it{device}{dying}")
+    }
+}
+
+/// Whether `id` is the container that was asked for, by its whole id or by a beginning that is long enough.
+fn is_own(container: Option<&str>, id: Option<&str>) -> bool {
+    let (Some(asked), Some(id)) = (container, id) else { return false };
+    id == asked || (asked.len() >= SHORT_ID && id.starts_with(asked))
+}
+
+fn name(netns: &Netns) -> String {
+    let inode = netns.names.inode;
+    inode.map_or_else(|| netns.identity.to_string(), |inode| format!("net:[{inode}]"))
+}

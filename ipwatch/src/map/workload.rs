@@ -1,0 +1,124 @@
+//! What runs on the node: sandboxes, containers, pods and runs of CNI plugins, as runtimes, the API server, the CNI cache
+//! and Calico's datastore report them, and whose netns is whose.
+//!
+//! - `sandbox`: which container and pod a netns or an IP is of. `owner`: which sandbox a netns was made for.
+//! - `runtime`: what the container runtimes say, and since when; `crash_loop`: sandboxes that come and go. `unasked`:
+//!   whether a container may belong to a runtime that nobody asks. `container_mounts`: mounts of dead containers.
+//! - `pods`: what the API server says of this node's pods. `endpoints`: what Calico's datastore has wired, and which
+//!   living pods it does not have.
+//! - `calls`: runs of CNI plugins; `late_del`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
+//!
+//! What always holds: only the owner of a container says that it is dead, and what nobody who could own it denies is
+//! not gone; a netns has at most one owner, and a guess gives way to what is certain.
+
+mod calls;
+mod container_mounts;
+mod crash_loop;
+mod endpoints;
+mod late_del;
+mod owner;
+mod pods;
+mod runtime;
+mod sandbox;
+mod unasked;
+
+use std::collections::BTreeMap;
+
+pub(super) use calls::HUNG;
+pub use calls::{CallEnd, CallEntry, CallHistory, CommandStats};
+pub use container_mounts::Leftover;
+pub use crash_loop::{Attempt, Loop, WINDOW as LOOP_WINDOW};
+pub(super) use endpoints::PODS;
+pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
+pub use late_del::{LateDel, Lost, LostWhat};
+pub(super) use owner::mounts_of;
+pub use owner::{Owner, Told};
+pub use pods::{DeletedPod, PodEntry};
+pub use runtime::{ContainerEntry, SandboxEntry, Word};
+pub(crate) use sandbox::strip_var;
+pub use unasked::Why;
+
+use crate::fact::{Attachment, BootNs, PodName};
+
+use super::{NetnsId, NodeMap};
+
+/// See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Workload {
+    /// Results of CNI plugins, by container and interface.
+    attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
+    runtimes: runtime::Runtimes,
+    processes: unasked::Processes,
+    pods: pods::Pods,
+    owners: owner::Owners,
+    container_mounts: container_mounts::ContainerMounts,
+    calls: calls::Calls,
+    late_dels: late_del::LateDels,
+    endpoints: endpoints::Endpoints,
+}
+
+impl Workload {
+    /// Something was told of a netns: whose it is is to be found out anew.
+    pub(super) fn ask_owner(&mut self, id: NetnsId) {
+        self.owners.ask(id);
+    }
+
+    /// A netns is gone.
+    pub(super) fn forget_owner(&mut self, id: NetnsId, owner: Option<&Owner>) {
+        self.owners.forget(id, owner);
+    }
+
+    /// Every netns that this sandbox is known to have.
+    pub(super) fn netns_of(&self, sandbox: &str) -> impl Iterator<Item = NetnsId> {
+        self.owners.netns_of(sandbox)
+    }
+
+    /// The sandbox that a runtime says this container is in.
+    pub(super) fn sandbox_of_container(&self, id: &str) -> Option<&str> {
+        self.runtimes.sandbox_of_container(id)
+    }
+
+    /// The container whose netns a plugin was told to be at this path.
+    #[cfg(test)]
+    pub(super) fn container_at(&self, path: &str) -> Option<&str> {
+        self.calls.container_at(path)
+    }
+
+    /// The pods of every sandbox that a runtime or the CNI cache knows.
+    pub(super) fn pods_known(&self) -> impl Iterator<Item = &PodName> {
+        let sandboxes = self.runtimes.sandboxes().filter_map(|entry| entry.sandbox.pod.as_ref());
+        let cached = self.attachments.values().filter_map(|(known, _)| known.pod.as_ref());
+        sandboxes.chain(cached)
+    }
+
+    /// Results of plugins for this container.
+    pub(super) fn attachments_of(&self, id: &str) -> impl Iterator<Item = &Attachment> {
+        let from = (id.to_owned(), String::new());
+        let own = self.attachments.range(from..).take_while(move |((of, _), _)| of == id);
+        own.map(|(_, (attachment, _))| attachment)
+    }
+}
+
+impl NodeMap {
+    pub(super) fn set_attachment(&mut self, attachment: &Attachment, at: BootNs) {
+        let key = (attachment.container_id.clone(), attachment.ifname.clone());
+        let renamed = self.workload.attachments.get(&key).is_none_or(|(old, _)| old != attachment);
+        self.workload.attachments.insert(key, (attachment.clone(), at));
+        if renamed {
+            self.name_tenures(attachment);
+            self.workload.owners.ask_all();
+            for (ip, _) in &attachment.ips {
+                self.ipam.touch(*ip);
+            }
+        }
+    }
+
+    pub(super) fn drop_attachment(&mut self, container_id: &str, ifname: &str) {
+        self.workload.attachments.remove(&(container_id.to_owned(), ifname.to_owned()));
+    }
+
+    /// A whole list of the CNI cache that began then has ended.
+    pub(super) fn sweep_attachments(&mut self, began: BootNs) {
+        self.workload.attachments.retain(|_, (_, touched)| *touched >= began);
+    }
+}

@@ -1,0 +1,453 @@
+//! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
+//!
+//! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
+//! it, the path it is mounted at, by the runtime's word, an ADD's or the cache's) holds for as long as the
+//! netns lives; the cgroups of those in it tell less, for others may visit; an IP alone only gives it a
+//! name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Holder, Life, TaskKey};
+
+use super::calls::HUNG;
+use super::runtime::Word;
+use super::sandbox::strip_var;
+use crate::fact::cgroup::{attribution, is_nested};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
+
+/// Whose a netns is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The sandbox's container id.
+    pub sandbox: String,
+    /// By what it is known.
+    pub told: Told,
+    /// A kubelet on this node had it made: its runtime must know it. Of another's (a build, a cluster in
+    /// a container) nobody here can tell.
+    pub kubelet: bool,
+}
+
+/// What tells whose a netns is, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// A cached result has its IP: good for a name, no proof of anything.
+    ByIp,
+    /// Processes of the sandbox's containers are in it.
+    ByCgroup,
+    /// The sandbox's first process is in it, or it is mounted at the sandbox's path.
+    Surely,
+}
+
+/// Netns whose owner is to be found out.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Owners {
+    all: bool,
+    some: BTreeSet<NetnsId>,
+    /// Owned by a sandbox of kubelet's that no runtime has told of.
+    unresolved_peers: BTreeSet<NetnsId>,
+    /// Sandbox and netns.
+    claims: BTreeSet<(String, NetnsId)>,
+}
+
+impl Owners {
+    /// Something was told that may name any netns.
+    pub(in crate::map) fn ask_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Something was told of one netns.
+    pub(in crate::map) fn ask(&mut self, id: NetnsId) {
+        self.some.insert(id);
+    }
+
+    pub(in crate::map) fn forget(&mut self, id: NetnsId, owner: Option<&Owner>) {
+        self.some.remove(&id);
+        self.unresolved_peers.remove(&id);
+        if let Some(owner) = owner {
+            self.claims.remove(&(owner.sandbox.clone(), id));
+        }
+    }
+
+    /// Every sandbox that a netns is known to have been made for, and that netns.
+    pub(in crate::map) fn claims(&self) -> impl Iterator<Item = &(String, NetnsId)> {
+        self.claims.iter()
+    }
+
+    /// The netns of a sandbox.
+    pub(in crate::map) fn netns_of(&self, sandbox: &str) -> impl Iterator<Item = NetnsId> {
+        let from = (sandbox.to_owned(), NetnsId::MIN);
+        let to = (sandbox.to_owned(), NetnsId::MAX);
+        self.claims.range(from..=to).map(|(_, id)| *id)
+    }
+}
+
+/// What names a netns's sandbox without looking into it.
+struct Signs<'a> {
+    /// By the runtimes' word.
+    paths: BTreeMap<&'a str, &'a str>,
+    pids: BTreeMap<u32, &'a str>,
+    /// By the result cache, or of sandboxes that are gone: the path may be another's by now.
+    past: BTreeMap<&'a str, &'a str>,
+}
+
+impl NodeMap {
+    /// Finds out whose the netns are about which something was told.
+    pub(in crate::map) fn settle_owners(&mut self, thresholds: &Thresholds) {
+        let all = std::mem::take(&mut self.workload.owners.all);
+        let some = std::mem::take(&mut self.workload.owners.some);
+        if !all && some.is_empty() {
+            return;
+        }
+        if all {
+            self.ipam.ask_all_leaks();
+        }
+        let signs = self.signs();
+        let open = |entry: &&Netns| {
+            !entry.host
+                && !entry.owner().is_some_and(|owner| owner.told == Told::Surely && owner.kubelet)
+        };
+        let found: Vec<(NetnsId, Option<Owner>)> = if all {
+            let entries = self.all_netns().filter(open);
+            entries.map(|entry| (entry.id, self.find_owner(entry, &signs))).collect()
+        } else {
+            let entries = some.iter().filter_map(|id| self.netns(*id)).filter(open);
+            entries.map(|entry| (entry.id, self.find_owner(entry, &signs))).collect()
+        };
+        for (id, owner) in found {
+            self.set_owner(id, owner);
+        }
+        self.withdraw_guesses();
+        self.find_strangers();
+        self.hasten_searches(thresholds);
+    }
+
+    /// A confirmed owner invalidates guesses elsewhere.
+    fn withdraw_guesses(&mut self) {
+        for id in std::mem::take(&mut self.workload.owners.some) {
+            let Some(entry) = self.netns(id) else { continue };
+            let owner = self.guess_owner(entry);
+            self.set_owner(id, owner);
+        }
+    }
+
+    fn signs(&self) -> Signs<'_> {
+        let mut signs =
+            Signs { paths: BTreeMap::new(), pids: BTreeMap::new(), past: BTreeMap::new() };
+        for ((id, _), (attachment, _)) in &self.workload.attachments {
+            let path = attachment.netns_path.as_deref();
+            signs.past.extend(path.map(|path| (strip_var(path), &**id)));
+        }
+        for entry in self.workload.runtimes.sandboxes().filter(|entry| !entry.sandbox.host_network)
+        {
+            let sandbox = &entry.sandbox;
+            let path = sandbox.netns_path.as_deref();
+            let paths = if entry.gone.is_none() { &mut signs.paths } else { &mut signs.past };
+            paths.extend(path.map(|path| (strip_var(path), sandbox.id.as_str())));
+            // The pid of one that has ended may be another's by now.
+            let pid = sandbox.pid.filter(|_| entry.gone.is_none() && sandbox.life == Life::Alive);
+            signs.pids.extend(pid.map(|pid| (pid, sandbox.id.as_str())));
+        }
+        signs
+    }
+
+    fn find_owner(&self, entry: &Netns, signs: &Signs<'_>) -> Option<Owner> {
+        let pids = entry.tasks().filter_map(|task| signs.pids.get(&task.pid));
+        let elsewhere =
+            |id: &str| self.is_mounted_elsewhere(entry, id) || self.is_another_mounted(entry, id);
+        let pid = pids.into_iter().find(|id| !elsewhere(id));
+        let at = |path: &str| {
+            let path = strip_var(path);
+            let told =
+                signs.paths.get(path).copied().or_else(|| self.workload.calls.container_at(path));
+            told.or_else(|| signs.past.get(path).copied())
+        };
+        let path = || mounts_of(entry).find_map(at);
+        match pid.copied().or_else(path) {
+            Some(id) => Some(self.owned(id, Told::Surely, false)),
+            None => self.guess_owner(entry),
+        }
+    }
+
+    fn owned(&self, sandbox: &str, told: Told, kubelet: bool) -> Owner {
+        Owner { kubelet: kubelet || self.is_kubelets(sandbox), sandbox: sandbox.to_owned(), told }
+    }
+
+    /// What was known once is better than a guess, and that better than none.
+    fn guess_owner(&self, entry: &Netns) -> Option<Owner> {
+        let sure = |known: &&Owner| {
+            known.told == Told::Surely && !self.is_another_mounted(entry, &known.sandbox)
+        };
+        if let Some(known) = entry.owner().filter(sure) {
+            return Some(self.owned(&known.sandbox, known.told, known.kubelet));
+        }
+        let before = entry.owner().filter(|known| !self.is_anothers(entry, &known.sandbox));
+        self.owner_by_cgroup(entry)
+            .map(|(id, kubelet)| self.owned(&id, Told::ByCgroup, kubelet))
+            .or_else(|| before.filter(|known| known.told == Told::ByCgroup).cloned())
+            .or_else(|| {
+                let attachment = self.attachment_by_place(entry.id, None)?;
+                let told = Told::ByIp;
+                Some(self.owned(&attachment.container_id, told, attachment.pod.is_some()))
+            })
+            .or_else(|| before.cloned())
+    }
+
+    /// Whether a sandbox is surely not this netns's: a runtime makes one netns for each.
+    fn is_anothers(&self, entry: &Netns, sandbox: &str) -> bool {
+        self.has_other_netns(sandbox, entry.id, Told::Surely)
+            || self.is_mounted_elsewhere(entry, sandbox)
+    }
+
+    /// Whether a sandbox's netns is known to be another one, by no less than this.
+    pub(in crate::map) fn has_other_netns(&self, sandbox: &str, id: NetnsId, by: Told) -> bool {
+        let mut others = self.workload.owners.netns_of(sandbox).filter(|other| *other != id);
+        others.any(|other| {
+            let owner = self.netns(other).and_then(Netns::owner);
+            owner.is_some_and(|owner| owner.told >= by)
+        })
+    }
+
+    /// Whether it is not this netns that is mounted where the sandbox's is, but one that is known to be its own:
+    /// its pid is a guess beside that, for whoever has it may have been on his way.
+    fn is_another_mounted(&self, entry: &Netns, sandbox: &str) -> bool {
+        let mut others = self.workload.owners.netns_of(sandbox).filter(|id| *id != entry.id);
+        let mounted = |id| self.netns(id).is_some_and(|it| self.is_mounted_for(it, sandbox));
+        others.any(mounted) && !self.is_mounted_for(entry, sandbox)
+    }
+
+    /// Whether a netns is mounted, but not where this sandbox's is. While it is made, a sandbox's first
+    /// process is still in its runtime's netns.
+    fn is_mounted_elsewhere(&self, entry: &Netns, sandbox: &str) -> bool {
+        // A path by a process (cri-dockerd gives such to an ADD) tells no mount.
+        let mounts = self.paths_of(sandbox).filter(|path| !path.starts_with("/proc/"));
+        let mut known = mounts.peekable();
+        known.peek().is_some() && known.all(|path| is_mounted_only_elsewhere(entry, path))
+    }
+
+    /// The sandbox that most of the tasks of a netns are of. A few may be others': agents and CNI daemons
+    /// of other pods enter it, and those of the host's network have no netns of their own.
+    fn owner_by_cgroup(&self, entry: &Netns) -> Option<(String, bool)> {
+        let mut votes: BTreeMap<String, (usize, bool)> = BTreeMap::new();
+        for task in entry.tasks() {
+            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+            let Some((path, found)) = cgroup.and_then(|path| Some((path, attribution(path)?)))
+            else {
+                continue;
+            };
+            let Some(id) = found.container_id else { continue };
+            let known = self.workload.runtimes.sandbox_of_container(&id).map(str::to_owned);
+            let by_uid = || {
+                let attachment = self.attachment_by_uid(found.pod_uid.as_deref()?)?;
+                Some(attachment.container_id.clone())
+            };
+            let cached = self.attachment_of(&id).is_some().then(|| id.clone());
+            let sandbox = known.or(cached).or_else(by_uid).unwrap_or(id);
+            let elsewhere = self.workload.owners.netns_of(&sandbox).any(|other| other != entry.id);
+            let host =
+                self.workload.runtimes.sandbox(&sandbox).is_some_and(|s| s.sandbox.host_network);
+            if !host && !elsewhere && !self.is_mounted_elsewhere(entry, &sandbox) {
+                let vote = votes.entry(sandbox).or_default();
+                vote.0 += 1;
+                vote.1 |= is_kubelets_own(path);
+            }
+        }
+        let most = votes.into_iter().max_by_key(|(_, (votes, _))| *votes)?;
+        Some((most.0, most.1.1))
+    }
+
+    /// Whether a kubelet had this sandbox made.
+    fn is_kubelets(&self, sandbox: &str) -> bool {
+        self.workload.runtimes.sandbox(sandbox).is_some_and(|entry| entry.sandbox.pod.is_some())
+            || self.attachment_of(sandbox).is_some_and(|attachment| attachment.pod.is_some())
+            || self.call_history(sandbox).is_some_and(|history| history.pod.is_some())
+    }
+
+    fn set_owner(&mut self, id: NetnsId, owner: Option<Owner>) {
+        let Some(before) = self.kernel.set_owner(id, owner.as_ref()) else { return };
+        self.changes.mark(Kinds::NETNS);
+        if let Some(before) = before {
+            self.workload.owners.claims.remove(&(before.sandbox, id));
+        }
+        for (key, _) in self.kernel.get(id).into_iter().flat_map(Netns::addresses) {
+            self.ipam.touch(key.local);
+        }
+        self.conflict.readdressed();
+        if let Some(owner) = owner {
+            if owner.told == Told::Surely {
+                let others: Vec<NetnsId> = self.workload.owners.netns_of(&owner.sandbox).collect();
+                self.workload.owners.some.extend(others);
+            }
+            self.workload.owners.claims.insert((owner.sandbox, id));
+        }
+        self.netns_named(id);
+    }
+
+    fn find_strangers(&mut self) {
+        let runtimes = &self.workload.runtimes;
+        let strange = |owner: &Owner| {
+            owner.kubelet && owner.told != Told::ByIp && runtimes.sandbox(&owner.sandbox).is_none()
+        };
+        let strangers = self
+            .kernel
+            .all()
+            .filter(|entry| entry.owner().is_some_and(strange))
+            .map(|entry| entry.id)
+            .collect();
+        if self.workload.owners.unresolved_peers != strangers {
+            self.workload.owners.unresolved_peers = strangers;
+            self.changes.mark(Kinds::NETNS);
+        }
+    }
+
+    /// Netns of a kubelet's sandbox that every runtime denies, and the moment from which that counts.
+    pub(in crate::map) fn denied(&self, thresholds: &Thresholds) -> Vec<(NetnsId, BootNs)> {
+        let since = |id: &NetnsId| {
+            let entry = self.netns(*id)?;
+            match self.word_on(&entry.owner()?.sandbox) {
+                Word::Denied(first) => Some((*id, self.denied_from(entry, first, thresholds))),
+                _ => None,
+            }
+        };
+        self.workload.owners.unresolved_peers.iter().filter_map(since).collect()
+    }
+
+    /// Netns that a sandbox owns which no runtime has told of.
+    pub fn strangers(&self) -> impl Iterator<Item = &Netns> {
+        self.workload.owners.unresolved_peers.iter().filter_map(|id| self.netns(*id))
+    }
+
+    /// Netns without any task.
+    pub fn taskless(&self) -> impl Iterator<Item = &Netns> {
+        self.scheduler.taskless().filter_map(|id| self.netns(*id))
+    }
+
+    /// The moment from which a netns without tasks is a leak, if its sandbox is what it takes: gone, or
+    /// denied by every runtime, or old where there is none to ask.
+    #[must_use]
+    pub fn leaked_from(&self, entry: &Netns, thresholds: &Thresholds) -> Option<BootNs> {
+        let owner = entry.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let idle = entry.idle_since()?;
+        match self.word_on(&owner.sandbox) {
+            Word::Gone(sandbox) => {
+                Some(idle.max(sandbox.gone.unwrap_or_default()).plus(thresholds.sandbox_grace))
+            }
+            Word::Denied(first) if owner.kubelet => {
+                Some(self.denied_from(entry, first, thresholds).max(idle))
+            }
+            Word::NobodyToAsk if owner.kubelet => {
+                Some(self.ready(entry).plus(thresholds.leak_age).max(idle))
+            }
+            _ => None,
+        }
+    }
+
+    /// The moment from which the denial of a sandbox that no runtime ever told of counts. While it is made
+    /// (its network, its image, its first process) none tells of it, and that may take minutes.
+    pub(crate) fn denied_from(
+        &self,
+        entry: &Netns,
+        first: BootNs,
+        thresholds: &Thresholds,
+    ) -> BootNs {
+        self.ready(entry).plus(thresholds.leak_age).max(first)
+    }
+
+    /// When its sandbox could begin to use it: it is old enough, and no ADD for it runs or has just ended. Its
+    /// first process comes after that.
+    fn ready(&self, entry: &Netns) -> BootNs {
+        let history = entry.owner().and_then(|owner| self.call_history(&owner.sandbox));
+        let add = history.map(|history| history.add);
+        let running = add.filter(|add| add.running > 0).and_then(|add| add.last);
+        let ended = add.and_then(|add| add.ended);
+        let busy = running.map(|began| began.plus(HUNG)).max(ended);
+        busy.unwrap_or_default().max(self.born(entry))
+    }
+
+    /// When a netns was made, as far as is known: it was there when its ADD ended and when the oldest task
+    /// in it was started.
+    fn born(&self, entry: &Netns) -> BootNs {
+        const TICK: u64 = 10_000_000;
+        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
+        let cached = entry.owner().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
+        let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
+        // Whoever came from elsewhere may be older than the netns; a container's own process is not.
+        let own = |task: &&TaskKey| {
+            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+            cgroup.is_some_and(|path| is_kubelets_own(path) && attribution(path).is_some())
+        };
+        let tasks = entry.tasks().filter(own).map(|task| task.start.saturating_mul(TICK)).min();
+        let known = [cached, tasks];
+        known.into_iter().flatten().map(BootNs).fold(entry.first_seen, BootNs::min)
+    }
+
+    /// Whether another look would decide about something that looks wrong.
+    #[must_use]
+    pub fn has_open_suspicion(&self, thresholds: &Thresholds) -> bool {
+        let unsearched = |netns: &Netns| {
+            let from = self.leaked_from(netns, thresholds);
+            let sure = from.map(|from| from.plus(thresholds.second_look));
+            // Age is not waited for.
+            let soon = sure.filter(|sure| sure.since(self.now) < thresholds.leak_age);
+            soon.is_some_and(|sure| netns.searched().is_none_or(|(at, _)| at < sure))
+        };
+        self.awaits_runtimes(thresholds)
+            || self.workload.container_mounts.is_searching()
+            || self.taskless().any(unsearched)
+    }
+
+    /// A netns has become suspicious: it is to be searched for holders as soon as that counts.
+    fn hasten_searches(&mut self, thresholds: &Thresholds) {
+        let due: Vec<(NetnsId, BootNs)> = self
+            .taskless()
+            .filter_map(|entry| Some((entry, self.leaked_from(entry, thresholds)?)))
+            .filter(|(entry, from)| entry.searched().is_none_or(|(at, _)| at < *from))
+            .map(|(entry, from)| (entry.id, from))
+            .collect();
+        for (id, from) in due {
+            self.scheduler.hasten_search(id, from);
+        }
+    }
+
+    /// When to search again for the holders of a netns that was just searched: once more for certainty
+    /// when it looks leaked.
+    pub(in crate::map) fn next_search(
+        &self,
+        id: NetnsId,
+        at: BootNs,
+        thresholds: &Thresholds,
+    ) -> Option<BootNs> {
+        let entry = self.netns(id)?;
+        let from = self.leaked_from(entry, thresholds)?;
+        if at < from {
+            return Some(from);
+        }
+        let sure = from.plus(thresholds.second_look);
+        (at < sure).then(|| at.plus(thresholds.second_look).max(sure))
+    }
+}
+
+/// Where a netns is mounted, by whoever mounts netns for containers. Another mount namespace tells nothing of a
+/// netns but that it is held: a container with CAP_SYS_ADMIN in its own, or anybody in a user namespace of theirs,
+/// may mount a netns there under the path of another's sandbox.
+pub(in crate::map) fn mounts_of(entry: &Netns) -> impl Iterator<Item = &str> {
+    entry.holders().filter_map(|holder| match holder {
+        Holder::Mount { path, foreign: false, .. } => Some(path.as_str()),
+        _ => None,
+    })
+}
+
+/// Whether a netns is mounted under some name and never under that of this path: agents see the same file
+/// below another directory.
+fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
+    let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
+    let mut mounts = mounts_of(entry);
+    let first = mounts.next();
+    first.is_some_and(|first| name(first) != name(path))
+        && mounts.all(|other| name(other) != name(path))
+}
+
+/// In a container that this node's own kubelet had made: not of a cluster within a container, and not one that
+/// a pod made within its own.
+fn is_kubelets_own(path: &str) -> bool {
+    path.trim_start_matches('/').starts_with("kubepods") && !is_nested(path)
+}

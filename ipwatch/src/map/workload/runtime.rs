@@ -1,0 +1,581 @@
+//! What the container runtimes say, and since when: which sandboxes live, which are dead, and which
+//! they do not have any more.
+//!
+//! A runtime's word is only as new as its last whole list. A sandbox that such a list does not name any
+//! more is gone; one that was never named is denied only by a runtime that has answered since.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
+
+use super::crash_loop;
+use super::unasked::Why;
+use crate::map::request::Request;
+use crate::map::{Kinds, Netns, NodeMap, Thresholds, Tick, Told};
+
+/// Sandboxes and containers remembered, those that are gone included.
+const MAX_ENTRIES: usize = 16_384;
+/// How long one that is gone is remembered when nothing of it is left.
+const FORGET_AFTER: u64 = 600_000_000_000;
+/// Name of the source that says that there is no runtime at all.
+const NO_RUNTIME: &str = "runtime";
+/// Between two questions to one runtime about one matter.
+const ASK_AGAIN: u64 = 60_000_000_000;
+/// Before a question is repeated that was not answered.
+const RETRY: u64 = 5_000_000_000;
+
+/// A sandbox as its runtime told of it last.
+#[derive(Debug, Clone)]
+pub struct SandboxEntry {
+    /// The runtime's word.
+    pub sandbox: Sandbox,
+    /// First told of.
+    pub first_seen: BootNs,
+    /// Newest word on it.
+    pub told: BootNs,
+    /// Dead or gone, as far as is known since this moment.
+    pub dead: Option<BootNs>,
+    /// The runtime does not have it any more.
+    pub gone: Option<BootNs>,
+    /// It was dead when it was first told of: since when is not known.
+    pub preexisting: bool,
+}
+
+impl SandboxEntry {
+    /// When it died, as far as is known; at the beginning of time if it was dead before it was told of.
+    fn died(&self) -> BootNs {
+        self.dead.filter(|_| !self.preexisting).unwrap_or_default()
+    }
+}
+
+/// A container as its runtime told of it last.
+#[derive(Debug, Clone)]
+pub struct ContainerEntry {
+    /// The runtime's word.
+    pub container: Container,
+    /// Newest word on it.
+    pub told: BootNs,
+    /// Dead or gone, as far as is known since this moment.
+    pub dead: Option<BootNs>,
+    /// The runtime does not have it any more.
+    pub gone: Option<BootNs>,
+}
+
+/// What the runtimes say of the sandbox that a netns was made for: whether it is proven to be dead. Its owner's own
+/// word proves that ([`Word::Dead`], [`Word::Gone`]); the denial of others does only where no other runtime can own
+/// it (`unasked`).
+#[derive(Debug, Clone, Copy)]
+pub enum Word<'a> {
+    /// It lives, or is being made.
+    Lives,
+    /// It is dead; its runtime still has it.
+    Dead(&'a SandboxEntry),
+    /// Its runtime had it and does not have it any more.
+    Gone(&'a SandboxEntry),
+    /// It was never told of, every runtime that could own it is asked, and each has told all it has. Since then.
+    Denied(BootNs),
+    /// There is no runtime to ask, and none runs that could own it.
+    NobodyToAsk,
+    /// Nobody who is asked can tell. Nothing follows from that, least of all that somebody's processes may be ended.
+    Unknown(Why<'a>),
+}
+
+/// How far a runtime has told all it has.
+#[derive(Debug, Default)]
+struct Listed {
+    /// The first whole list began then.
+    first: Option<BootNs>,
+    /// The newest whole list began then.
+    last: Option<BootNs>,
+    /// And the one before it.
+    before: Option<BootNs>,
+    /// It was asked again then.
+    asked: Option<BootNs>,
+    /// It has told of a pod: it is a kubelet's runtime.
+    pods: bool,
+}
+
+impl Listed {
+    /// When to ask so that two lists of after `since` are `apart`, which is what makes a finding certain. `None`: they are.
+    /// The first of them may come late: what counts is the time between the two.
+    fn second_look(&self, since: BootNs, apart: u64) -> Option<BootNs> {
+        let Some(last) = self.last.filter(|last| *last >= since) else { return Some(since) };
+        let before = self.before.filter(|before| *before >= since);
+        let certain = before.is_some_and(|before| last.since(before) >= apart);
+        (!certain).then(|| last.plus(apart))
+    }
+}
+
+/// What makes a runtime's word be asked for again, as far as it does not change with time.
+#[derive(Debug, Default)]
+struct Suspects {
+    /// As of then.
+    seen: Option<(Tick, Thresholds)>,
+    /// Runtimes of what is dead or deleted and is here still, and since when that counts.
+    left: Vec<(String, BootNs)>,
+    /// A pod has no endpoint at a first look.
+    unwired: bool,
+}
+
+impl Suspects {
+    const ON: Kinds = Kinds::NETNS.and(Kinds::RUNTIMES).and(Kinds::PODS).and(Kinds::ENDPOINTS);
+}
+
+/// Everything the runtimes told.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Runtimes {
+    listed: BTreeMap<String, Listed>,
+    sandboxes: BTreeMap<String, SandboxEntry>,
+    /// Those that are dead or gone.
+    dead: BTreeSet<String>,
+    containers: BTreeMap<String, ContainerEntry>,
+    pub(super) crash_loops: crash_loop::CrashLoops,
+    forgotten: BootNs,
+    suspects: Suspects,
+}
+
+impl Runtimes {
+    pub(in crate::map) fn sandbox(&self, id: &str) -> Option<&SandboxEntry> {
+        self.sandboxes.get(id)
+    }
+
+    pub(in crate::map) fn container(&self, id: &str) -> Option<&ContainerEntry> {
+        self.containers.get(id)
+    }
+
+    pub(in crate::map) fn sandboxes(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.sandboxes.values()
+    }
+
+    /// The sandbox of a container, or the sandbox itself.
+    pub(in crate::map) fn sandbox_of_container(&self, id: &str) -> Option<&str> {
+        match self.sandboxes.get_key_value(id) {
+            Some((id, _)) => Some(id),
+            None => self.containers.get(id)?.container.sandbox.as_deref(),
+        }
+    }
+
+    fn is_known(&self, pod: &PodName, but: &str) -> bool {
+        self.sandboxes
+            .values()
+            .any(|entry| entry.sandbox.id != but && entry.sandbox.pod.as_ref() == Some(pod))
+    }
+}
+
+impl NodeMap {
+    pub(in crate::map) fn set_sandbox(&mut self, sandbox: &Sandbox, at: BootNs) {
+        let known = self.workload.runtimes.sandboxes.get(&sandbox.id);
+        if known.is_some_and(|known| known.told > at) {
+            return;
+        }
+        // Two may tell of one, as Docker and the shim that speaks CRI for it: the first is heard.
+        let another = |known: &SandboxEntry| {
+            known.gone.is_none()
+                && known.sandbox.runtime != sandbox.runtime
+                && self.answers(&known.sandbox.runtime)
+        };
+        if known.is_some_and(another) {
+            return;
+        }
+        if known.is_none() && self.workload.runtimes.sandboxes.len() >= MAX_ENTRIES {
+            return;
+        }
+        let same = known.is_some_and(|known| known.gone.is_none() && known.sandbox == *sandbox);
+        let dead =
+            (sandbox.life == Life::Dead).then(|| known.and_then(|known| known.dead).unwrap_or(at));
+        let entry = SandboxEntry {
+            first_seen: known.map_or(at, |known| known.first_seen),
+            preexisting: match known {
+                Some(known) => known.preexisting && dead.is_some(),
+                None => dead.is_some() && !self.has_listed(&sandbox.runtime),
+            },
+            told: at,
+            dead,
+            gone: None,
+            sandbox: sandbox.clone(),
+        };
+        let fresh = known.is_none();
+        if known.is_none_or(|known| known.sandbox.created != sandbox.created) {
+            self.conflict.readdressed();
+        }
+        if dead.is_some() {
+            self.workload.container_mounts.suspect(&sandbox.id, entry.died());
+        } else {
+            self.workload.container_mounts.acquit(&sandbox.id);
+        }
+        if fresh && !sandbox.host_network {
+            self.note_attempt(sandbox, at);
+        }
+        if sandbox.pod.is_some()
+            && let Some(listed) = self.workload.runtimes.listed.get_mut(&sandbox.runtime)
+        {
+            listed.pods = true;
+        }
+        if dead.is_some() {
+            self.workload.runtimes.dead.insert(sandbox.id.clone());
+        } else {
+            self.workload.runtimes.dead.remove(&sandbox.id);
+        }
+        self.workload.runtimes.sandboxes.insert(sandbox.id.clone(), entry);
+        if !same {
+            self.workload.owners.ask_all();
+        }
+    }
+
+    /// A runtime is there, whether or not it answers; a source that is switched off is none.
+    pub(in crate::map) fn runtime_stands(&mut self, source: &Source) {
+        let listed = &mut self.workload.runtimes.listed;
+        if source.status == SourceStatus::Disabled {
+            listed.remove(&source.name);
+        } else if source.name != NO_RUNTIME {
+            listed.entry(source.name.clone()).or_default();
+        }
+        self.workload.owners.ask_all();
+    }
+
+    /// Nobody goes by this name any more: it is waited for no longer.
+    pub(in crate::map) fn runtime_renamed(&mut self, name: &str) {
+        self.workload.runtimes.listed.remove(name);
+    }
+
+    /// Counts a new sandbox of a pod.
+    fn note_attempt(&mut self, sandbox: &Sandbox, at: BootNs) {
+        let Some(pod) = &sandbox.pod else { return };
+        // By the runtime's clock, where it tells: what stood before ipwatch is as old as it is.
+        let made = match self.made_at(sandbox) {
+            Some(Ok(made)) => made.min(at),
+            // Of an earlier boot.
+            Some(Err(_)) => return,
+            None => at,
+        };
+        if self.workload.runtimes.is_known(pod, &sandbox.id)
+            || sandbox.attempt.is_some_and(|n| n > 0)
+        {
+            self.workload.runtimes.crash_loops.note(pod, sandbox, made);
+        }
+    }
+
+    /// When a runtime says that a sandbox was made; `Err`: before the boot.
+    fn made_at(&self, sandbox: &Sandbox) -> Option<Result<BootNs, std::num::TryFromIntError>> {
+        let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
+        Some(u64::try_from(sandbox.created?.saturating_sub(offset)).map(BootNs))
+    }
+
+    /// When the sandbox of a netns was made, by its runtime's word. Nothing in the netns is older.
+    pub(in crate::map) fn sandbox_made(&self, netns: &Netns) -> Option<BootNs> {
+        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        self.made_at(&self.workload.runtimes.sandbox(&owner.sandbox)?.sandbox)?.ok()
+    }
+
+    pub(in crate::map) fn sandbox_gone(&mut self, runtime: &str, id: &str, at: BootNs) {
+        let Some(entry) = self.workload.runtimes.sandboxes.get_mut(id) else { return };
+        if entry.sandbox.runtime != runtime || entry.told > at {
+            return;
+        }
+        entry.dead.get_or_insert(at);
+        entry.gone.get_or_insert(at);
+        self.workload.runtimes.dead.insert(id.to_owned());
+        self.workload.container_mounts.suspect(id, at);
+        self.workload.owners.ask_all();
+    }
+
+    pub(in crate::map) fn set_container(&mut self, container: &Container, at: BootNs) {
+        let known = self.workload.runtimes.containers.get(&container.id);
+        if known.is_some_and(|known| known.told > at) {
+            return;
+        }
+        if known.is_none() {
+            if self.workload.runtimes.containers.len() >= MAX_ENTRIES {
+                return;
+            }
+            self.workload.owners.ask_all();
+        }
+        let dead = (container.life == Life::Dead)
+            .then(|| known.and_then(|known| known.dead).unwrap_or(at));
+        match dead {
+            // Dead for who knows how long: no grace.
+            Some(_) if known.is_none() && !self.has_listed(&container.runtime) => {
+                self.workload.container_mounts.suspect(&container.id, BootNs::default());
+            }
+            Some(since) => self.workload.container_mounts.suspect(&container.id, since),
+            None => self.workload.container_mounts.acquit(&container.id),
+        }
+        let entry = ContainerEntry { container: container.clone(), told: at, dead, gone: None };
+        self.workload.runtimes.containers.insert(container.id.clone(), entry);
+    }
+
+    pub(in crate::map) fn container_gone(&mut self, runtime: &str, id: &str, at: BootNs) {
+        let Some(entry) = self.workload.runtimes.containers.get_mut(id) else { return };
+        if entry.container.runtime != runtime || entry.told > at {
+            return;
+        }
+        entry.dead.get_or_insert(at);
+        entry.gone.get_or_insert(at);
+        self.workload.container_mounts.suspect(id, at);
+    }
+
+    /// What is left of dead sandboxes may be frozen, which only a look tells.
+    fn look_at_the_dead(&mut self, at: BootNs) {
+        const EACH: usize = 8;
+        let left = self.dead_sandboxes().flat_map(|(_, netns)| netns.tasks().take(EACH).copied());
+        for task in left.collect::<Vec<_>>() {
+            self.scheduler.doubt(task, at);
+        }
+    }
+
+    /// A whole list of one runtime has ended: what it did not name is gone.
+    pub(in crate::map) fn runtime_listed(&mut self, runtime: &str, began: BootNs) {
+        let listed = self.workload.runtimes.listed.entry(runtime.to_owned()).or_default();
+        if listed.first.replace(listed.first.unwrap_or(began)).is_none() {
+            self.workload.owners.ask_all();
+        }
+        if listed.last < Some(began) {
+            listed.before = listed.last.replace(began);
+        }
+        listed.asked = None;
+        let missed = |own: &str, told: BootNs, gone: Option<BootNs>| {
+            own == runtime && told < began && gone.is_none()
+        };
+        let sandboxes: Vec<String> = self
+            .workload
+            .runtimes
+            .sandboxes
+            .values()
+            .filter(|entry| missed(&entry.sandbox.runtime, entry.told, entry.gone))
+            .map(|entry| entry.sandbox.id.clone())
+            .collect();
+        for id in sandboxes {
+            self.sandbox_gone(runtime, &id, began);
+        }
+        let containers: Vec<String> = self
+            .workload
+            .runtimes
+            .containers
+            .values()
+            .filter(|entry| missed(&entry.container.runtime, entry.told, entry.gone))
+            .map(|entry| entry.container.id.clone())
+            .collect();
+        for id in containers {
+            self.container_gone(runtime, &id, began);
+        }
+        self.look_at_the_dead(began);
+        self.forget_the_gone(began);
+    }
+
+    /// Drops what has been gone for long and holds nothing any more.
+    fn forget_the_gone(&mut self, now: BootNs) {
+        if now.since(self.workload.runtimes.forgotten) < FORGET_AFTER / 10 {
+            return;
+        }
+        self.workload.runtimes.forgotten = now;
+        let Runtimes { sandboxes, containers, dead, .. } = &mut self.workload.runtimes;
+        let (leftovers, owners) = (&mut self.workload.container_mounts, &self.workload.owners);
+        let old = |gone: Option<BootNs>| gone.is_some_and(|gone| now.since(gone) > FORGET_AFTER);
+        let mut forget = |id: &String, gone: Option<BootNs>| {
+            let forget = old(gone) && owners.netns_of(id).next().is_none() && !leftovers.holds(id);
+            if forget {
+                leftovers.acquit(id);
+            }
+            forget
+        };
+        sandboxes.retain(|id, entry| !forget(id, entry.gone));
+        dead.retain(|id| sandboxes.contains_key(id));
+        containers.retain(|id, entry| !forget(id, entry.gone));
+        self.workload.runtimes.crash_loops.forget(now);
+    }
+
+    /// A sandbox, by its id.
+    #[must_use]
+    pub fn sandbox(&self, id: &str) -> Option<&SandboxEntry> {
+        self.workload.runtimes.sandbox(id)
+    }
+
+    /// Every sandbox, those included that are gone.
+    pub fn all_sandboxes(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.workload.runtimes.sandboxes()
+    }
+
+    /// The netns that was made for a sandbox, if it is there.
+    #[must_use]
+    pub fn netns_of_sandbox(&self, sandbox: &str) -> Option<&Netns> {
+        self.workload.owners.netns_of(sandbox).find_map(|id| self.netns(id))
+    }
+
+    /// A container that is no sandbox, by its id.
+    #[must_use]
+    pub fn container(&self, id: &str) -> Option<&ContainerEntry> {
+        self.workload.runtimes.container(id)
+    }
+
+    /// Sandboxes that are dead or gone and whose netns is still there.
+    pub fn dead_sandboxes(&self) -> impl Iterator<Item = (&SandboxEntry, &Netns)> {
+        self.all_dead().flat_map(|entry| {
+            let claimed = self.workload.owners.netns_of(&entry.sandbox.id);
+            let netns = claimed.filter_map(|id| self.netns(id));
+            let sure = |netns: &&Netns| netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
+            netns.filter(sure).map(move |netns| (entry, netns))
+        })
+    }
+
+    /// Sandboxes that are dead or gone.
+    pub fn all_dead(&self) -> impl Iterator<Item = &SandboxEntry> {
+        self.workload.runtimes.dead.iter().filter_map(|id| self.workload.runtimes.sandboxes.get(id))
+    }
+
+    /// Whether a runtime has told all it has before.
+    fn has_listed(&self, runtime: &str) -> bool {
+        self.workload.runtimes.listed.get(runtime).is_some_and(|listed| listed.first.is_some())
+    }
+
+    /// When the newest whole list of this runtime began.
+    #[must_use]
+    pub fn last_listed(&self, runtime: &str) -> Option<BootNs> {
+        self.workload.runtimes.listed.get(runtime)?.last
+    }
+
+    /// The oldest of the newest lists: every runtime has told all it had since then.
+    #[must_use]
+    pub fn all_listed(&self) -> Option<BootNs> {
+        let listed = self.workload.runtimes.listed.values();
+        listed.map(|listed| listed.last.unwrap_or_default()).min()
+    }
+
+    /// Whether every runtime that is there has told all it has, and answers still. Also where there is none.
+    #[must_use]
+    pub fn runtimes_answer(&self) -> bool {
+        self.workload
+            .runtimes
+            .listed
+            .iter()
+            .all(|(name, listed)| listed.last.is_some() && self.answers(name))
+    }
+
+    /// Names of the runtimes that have told something.
+    pub fn runtimes(&self) -> impl Iterator<Item = &str> {
+        self.workload.runtimes.listed.keys().map(String::as_str)
+    }
+
+    /// What the runtimes say of the sandbox that a netns was made for.
+    #[must_use]
+    pub fn word_on(&self, sandbox: &str) -> Word<'_> {
+        if let Some(entry) = self.workload.runtimes.sandboxes.get(sandbox) {
+            return match (self.answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
+                (false, ..) => Word::Unknown(Why::Silent),
+                (_, Some(_), _) => Word::Gone(entry),
+                (_, _, Some(_)) => Word::Dead(entry),
+                _ => Word::Lives,
+            };
+        }
+        if let Some(why) = self.doubt_about(sandbox) {
+            return Word::Unknown(why);
+        }
+        let listed = &self.workload.runtimes.listed;
+        if listed.is_empty() {
+            // Told only when none was found.
+            let none = self.has_source(NO_RUNTIME);
+            return if none { Word::NobodyToAsk } else { Word::Unknown(Why::Silent) };
+        }
+        // One that has never had a pod may be another's: a Docker beside a kubelet that is not asked.
+        if !listed.values().any(|listed| listed.pods) {
+            return Word::Unknown(Why::NoPods);
+        }
+        let since = listed.iter().map(|(name, listed)| listed.first.filter(|_| self.answers(name)));
+        let since: Option<Vec<BootNs>> = since.collect();
+        let since = since.and_then(|since| since.into_iter().max());
+        since.map_or(Word::Unknown(Why::Silent), Word::Denied)
+    }
+
+    /// What to ask the runtimes: a second time about what they call dead while the kernel has it.
+    pub(in crate::map) fn want_runtimes(
+        &mut self,
+        now: BootNs,
+        thresholds: &Thresholds,
+        wants: &mut Vec<Request>,
+    ) -> Option<BootNs> {
+        let mut due: BTreeMap<String, BootNs> = BTreeMap::new();
+        let seen = self.workload.runtimes.suspects.seen;
+        let fresh = seen.is_some_and(|(seen, of)| {
+            of == *thresholds && !self.changed_beyond(Suspects::ON, seen)
+        });
+        #[cfg(test)]
+        if fresh {
+            let (now, known) = (self.suspects(thresholds), &self.workload.runtimes.suspects);
+            assert_eq!((&now.left, now.unwired), (&known.left, known.unwired));
+        }
+        if !fresh {
+            self.workload.runtimes.suspects = self.suspects(thresholds);
+        }
+        for (runtime, since) in self.suspicions(&self.workload.runtimes.suspects, thresholds) {
+            let Some(listed) = self.workload.runtimes.listed.get(&runtime) else { continue };
+            let next = listed.second_look(since, thresholds.second_look);
+            let next = next.unwrap_or(listed.last.unwrap_or_default().plus(ASK_AGAIN));
+            let next = listed.asked.map_or(next, |asked| next.max(asked.plus(RETRY)));
+            due.entry(runtime).and_modify(|due| *due = next.min(*due)).or_insert(next);
+        }
+        let mut soonest = None;
+        for (runtime, at) in due {
+            let next = if at <= now {
+                if let Some(listed) = self.workload.runtimes.listed.get_mut(&runtime) {
+                    listed.asked = Some(now);
+                }
+                wants.push(Request::Runtime { runtime });
+                now.plus(RETRY)
+            } else {
+                at
+            };
+            soonest = Some(soonest.map_or(next, |known: BootNs| known.min(next)));
+        }
+        soonest
+    }
+
+    /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
+    #[must_use]
+    pub fn awaits_runtimes(&self, thresholds: &Thresholds) -> bool {
+        let suspicions = self.suspicions(&self.suspects(thresholds), thresholds);
+        suspicions.iter().any(|(runtime, since)| {
+            let listed = self.workload.runtimes.listed.get(runtime);
+            let listed =
+                listed.is_none_or(|one| one.second_look(*since, thresholds.second_look).is_some());
+            self.answers(runtime) && listed
+        })
+    }
+
+    fn suspects(&self, thresholds: &Thresholds) -> Suspects {
+        let mut left = Vec::new();
+        for (entry, _) in self.dead_sandboxes() {
+            let since = entry.dead.unwrap_or_default().plus(thresholds.sandbox_grace);
+            left.push((entry.sandbox.runtime.clone(), since));
+        }
+        for deleted in self.deleted_pods(thresholds) {
+            left.push((deleted.sandbox.sandbox.runtime.clone(), deleted.from));
+        }
+        let seen = Some((self.tick(), *thresholds));
+        Suspects { seen, left, unwired: self.has_unwired_pods() }
+    }
+
+    /// Runtimes and the moment from which their word on something dead counts.
+    fn suspicions(&self, suspects: &Suspects, thresholds: &Thresholds) -> Vec<(String, BootNs)> {
+        let mut found = suspects.left.clone();
+        for (_, since) in self.denied(thresholds) {
+            found.extend(self.workload.runtimes.listed.keys().map(|name| (name.clone(), since)));
+        }
+        let unwired = suspects.unwired.then(|| self.missing_endpoints(thresholds));
+        for missing in unwired.into_iter().flatten() {
+            // Right after the datastore's word, which may be the later one: a finding wants both. What has
+            // been missing for long has been told.
+            let fresh = missing.heard.since(missing.from) < ASK_AGAIN;
+            let runtime = &missing.sandbox.sandbox.runtime;
+            let last = self.last_listed(runtime).unwrap_or_default();
+            let since = match missing.heard {
+                // Many words may come at once: one list is after them all.
+                heard if fresh && last < heard => heard.max(missing.from).max(last.plus(RETRY)),
+                _ => missing.from,
+            };
+            found.push((runtime.clone(), since));
+        }
+        for since in self.ipam.leak_moments() {
+            found.extend(self.workload.runtimes.listed.keys().map(|name| (name.clone(), since)));
+        }
+        found
+    }
+}

@@ -1,0 +1,174 @@
+//! Which container and which pod a netns belongs to.
+//!
+//! A runtime that knows the netns's sandbox names it best (`owner`). Without one, three things do, the
+//! strongest first: the container id in a task's cgroup path that is also in the CNI result cache (the
+//! sandbox's own process), the pod uid in a cgroup path, and a cached result whose netns path or IP is
+//! this netns's.
+
+use std::net::IpAddr;
+
+use crate::contract::{Container, Pod};
+use crate::fact::{Attachment, TaskKey};
+
+use super::owner::{Told, mounts_of};
+use crate::fact::cgroup::attribution;
+use crate::map::{NetnsId, NodeMap, SandboxEntry};
+
+/// The state of what its runtime does not have any more.
+const GONE: &str = "gone";
+
+impl NodeMap {
+    /// The sandbox of a netns: its container and its pod, as far as they are known.
+    #[must_use]
+    pub fn sandbox_of(&self, id: NetnsId) -> (Option<Container>, Option<Pod>) {
+        let Some(entry) = self.netns(id) else { return (None, None) };
+        if entry.host {
+            return (None, None);
+        }
+        if let Some(told) = entry.owner().and_then(|owner| self.sandbox_told(&owner.sandbox)) {
+            return told;
+        }
+        let mut uid = None;
+        let mut first_container = None;
+        for task in entry.tasks() {
+            let (container, pod_uid) = self.container_of(task);
+            if let Some(attachment) = container
+                .as_ref()
+                .and_then(|container| self.attachment_of(container.id.as_deref()?))
+            {
+                return (container, pod(Some(attachment), pod_uid));
+            }
+            uid = uid.or(pod_uid);
+            first_container = first_container.or(container);
+        }
+        let attachment = uid
+            .as_deref()
+            .and_then(|uid| self.attachment_by_uid(uid))
+            .or_else(|| self.attachment_by_place(id, uid.as_deref()));
+        let sandbox = attachment.map(|attachment| Container {
+            id: Some(attachment.container_id.clone()),
+            runtime: first_container.as_ref().and_then(|container| container.runtime.clone()),
+            ..Container::default()
+        });
+        (sandbox.or(first_container), pod(attachment, uid))
+    }
+
+    /// A sandbox in its runtime's words.
+    #[must_use]
+    pub fn sandbox_told(&self, id: &str) -> Option<(Option<Container>, Option<Pod>)> {
+        let SandboxEntry { sandbox, gone, .. } = self.sandbox(id)?;
+        let word = if gone.is_some() { GONE } else { &sandbox.word };
+        let container = Container {
+            id: Some(sandbox.id.clone()),
+            runtime: Some(sandbox.runtime.clone()),
+            name: sandbox.name.clone(),
+            state: Some(word.to_owned()),
+        };
+        let pod = sandbox.pod.as_ref().map(|pod| Pod {
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: pod.uid.clone(),
+            attempt: sandbox.attempt,
+            state: Some(word.to_owned()),
+        });
+        Some((Some(container), pod))
+    }
+
+    /// The container of one task and its pod's uid, by its cgroup.
+    #[must_use]
+    pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
+        let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+        let Some(found) = cgroup.and_then(attribution) else { return (None, None) };
+        let Some(id) = found.container_id else { return (None, found.pod_uid) };
+        if let Some((container, pod)) = self.sandbox_told(&id) {
+            return (container, found.pod_uid.or(pod.and_then(|pod| pod.uid)));
+        }
+        let told = self.container(&id);
+        let state = told.map(|told| match told.gone {
+            Some(_) => GONE.to_owned(),
+            None => told.container.word.clone(),
+        });
+        let container = Container {
+            runtime: told
+                .map(|told| told.container.runtime.clone())
+                .or_else(|| found.runtime.map(str::to_owned)),
+            name: told.and_then(|told| told.container.name.clone()),
+            state,
+            id: Some(id),
+        };
+        (Some(container), found.pod_uid)
+    }
+
+    /// Where the netns of a sandbox is mounted, in its runtime's words, the cache's and those of its ADD.
+    pub(in crate::map) fn paths_of(&self, id: &str) -> impl Iterator<Item = &str> {
+        let told = self.sandbox(id).and_then(|entry| entry.sandbox.netns_path.as_deref());
+        let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
+        let called = self.call_history(id).and_then(|known| known.netns_path.as_deref());
+        [told, cached, called].into_iter().flatten()
+    }
+
+    pub(in crate::map) fn attachment_of(&self, container_id: &str) -> Option<&Attachment> {
+        let from = (container_id.to_owned(), String::new());
+        let (key, (attachment, _)) = self.workload.attachments.range(from..).next()?;
+        (key.0 == container_id).then_some(attachment)
+    }
+
+    pub(in crate::map) fn attachment_by_uid(&self, uid: &str) -> Option<&Attachment> {
+        self.workload.attachments.values().map(|(attachment, _)| attachment).find(|attachment| {
+            attachment.pod.as_ref().is_some_and(|pod| pod.uid.as_deref() == Some(uid))
+        })
+    }
+
+    /// By the mounted path of the netns, else by an IP that only one cached result has. A result of
+    /// another pod (`uid`) is never taken: its IP may have been handed out twice.
+    pub(in crate::map) fn attachment_by_place(
+        &self,
+        id: NetnsId,
+        uid: Option<&str>,
+    ) -> Option<&Attachment> {
+        if self.workload.attachments.is_empty() {
+            return None;
+        }
+        let entry = self.netns(id)?;
+        let fits = |attachment: &&Attachment| {
+            let theirs = attachment.pod.as_ref().and_then(|pod| pod.uid.as_deref());
+            uid.is_none() || theirs.is_none() || theirs == uid
+        };
+        let paths: Vec<&str> = mounts_of(entry).collect();
+        let all =
+            || self.workload.attachments.values().map(|(attachment, _)| attachment).filter(fits);
+        let by_path = all().find(|attachment| {
+            let theirs = attachment.netns_path.as_deref().map(strip_var);
+            theirs.is_some_and(|theirs| paths.iter().any(|path| strip_var(path) == theirs))
+        });
+        if by_path.is_some() {
+            return by_path;
+        }
+        let ips: Vec<IpAddr> = entry.routable().map(|(key, _)| key.local).collect();
+        let mut by_ip = all().filter(|attachment| {
+            // A result that names another mounted netns is not about this one.
+            let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
+            // Nor is that of a sandbox whose netns is known: the next pod may have its IP by now.
+            let known = |sandbox: &str| self.has_other_netns(sandbox, id, Told::ByCgroup);
+            let elsewhere = elsewhere || known(&attachment.container_id);
+            !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
+        });
+        by_ip.next().filter(|_| by_ip.next().is_none())
+    }
+}
+
+/// `/var/run` is a link to `/run`: runtimes write either.
+pub(crate) fn strip_var(path: &str) -> &str {
+    path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
+}
+
+fn pod(attachment: Option<&Attachment>, uid: Option<String>) -> Option<Pod> {
+    let named = attachment.and_then(|attachment| attachment.pod.as_ref());
+    let pod = Pod {
+        namespace: named.map(|pod| pod.namespace.clone()),
+        name: named.map(|pod| pod.name.clone()),
+        uid: named.and_then(|pod| pod.uid.clone()).or(uid),
+        ..Pod::default()
+    };
+    (pod != Pod::default()).then_some(pod)
+}

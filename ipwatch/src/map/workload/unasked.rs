@@ -1,0 +1,262 @@
+//! Whether a container may belong to a runtime that nobody asks.
+//!
+//! The denial of every runtime that is asked proves nothing about a container of another one. So it counts only if no
+//! other runtime can own the container. Each container's owner is worked out from signs that are independent of any
+//! runtime's answer:
+//!
+//! - its monitor, a running containerd-shim or conmon (`fact::Monitor`). Its working directory is the container's
+//!   bundle, which names the runtime's state directory and so the instance. It is trusted in both directions: only
+//!   root outside of containers can run one (`sources/procfs/runtimes.rs`).
+//! - its cgroup, which names the kind of runtime under the systemd driver. It is trusted to rule a kind out, unless
+//!   it is within another container's or within a part of the tree that a user's systemd manages: there others than
+//!   root make cgroups.
+//! - the path of its netns, by its runtime's word, the CNI result cache or the ADD: files and arguments of root's.
+//!   It is trusted to rule a kind out.
+//!
+//! What runs is known from the list of processes (`fact::RuntimeProcess`). Without such a list, as in old recordings,
+//! nothing is in doubt.
+
+use std::collections::BTreeMap;
+
+use crate::fact::{Engine, Monitor, RuntimeProcess};
+
+use super::sandbox::strip_var;
+use crate::fact::cgroup::{attribution, is_nested};
+use crate::map::NodeMap;
+
+/// The containerd namespace that its CRI plugin shows.
+const KUBERNETES: &str = "k8s.io";
+/// Tasks of one netns that are looked at.
+const LOOKED_AT: usize = 64;
+
+/// Why nobody who is asked can tell whether a container lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why<'a> {
+    /// A runtime that is asked does not answer, or nothing was told of the runtimes yet.
+    Silent,
+    /// No runtime that is asked has a pod: the kubelet's may be another.
+    NoPods,
+    /// This runtime runs and is not asked, and the container may be its.
+    NotAsked(&'a RuntimeProcess),
+    /// The container's monitor runs, and was started by none of the runtimes that are asked.
+    Monitored(&'a Monitor),
+    /// Which runtimes run could not be read.
+    Unread,
+}
+
+/// The runtimes and monitors that run on the node.
+#[derive(Debug, Default)]
+pub(in crate::map) struct Processes {
+    /// They were told of.
+    told: bool,
+    complete: bool,
+    runtimes: Vec<RuntimeProcess>,
+    monitors: Vec<Monitor>,
+    by_container: BTreeMap<String, usize>,
+    by_child: BTreeMap<u32, usize>,
+}
+
+impl NodeMap {
+    pub(in crate::map) fn set_runtime_processes(
+        &mut self,
+        runtimes: &[RuntimeProcess],
+        monitors: &[Monitor],
+        complete: bool,
+    ) {
+        let (mut by_container, mut by_child) = (BTreeMap::new(), BTreeMap::new());
+        for (index, monitor) in monitors.iter().enumerate() {
+            by_container.extend(monitor.container_id.clone().map(|id| (id, index)));
+            by_child.extend(monitor.children.iter().map(|pid| (*pid, index)));
+        }
+        self.workload.processes = Processes {
+            told: true,
+            complete,
+            runtimes: runtimes.to_vec(),
+            monitors: monitors.to_vec(),
+            by_container,
+            by_child,
+        };
+        self.workload.owners.ask_all();
+        self.ipam.ask_all_leaks();
+    }
+
+    /// Why the denial of every runtime that is asked proves nothing about this sandbox. `None`: no other runtime can
+    /// own it.
+    #[must_use]
+    pub fn doubt_about(&self, sandbox: &str) -> Option<Why<'_>> {
+        let processes = &self.workload.processes;
+        if !processes.told {
+            return None;
+        }
+        if !processes.complete {
+            return Some(Why::Unread);
+        }
+        let mut monitored = false;
+        for monitor in self.monitors_of(sandbox) {
+            monitored = true;
+            if let Some(why) = processes.doubt_by(monitor) {
+                return Some(why);
+            }
+        }
+        // Whoever started it is asked.
+        if monitored {
+            return None;
+        }
+        let mut others = processes.runtimes.iter().filter(|other| is_unasked(other)).peekable();
+        others.peek()?;
+        let engines = self.engines_of(sandbox);
+        others.find(|other| engines.allow(other.engine)).map(Why::NotAsked)
+    }
+
+    /// The monitors of a sandbox: the one that bears its id, and those whose children are in its netns. There a
+    /// visitor from another container may be, so that one that is not in doubt does not speak for all.
+    fn monitors_of(&self, sandbox: &str) -> impl Iterator<Item = &Monitor> {
+        let processes = &self.workload.processes;
+        let own = processes.by_container.get(sandbox).copied();
+        let netns = self.workload.owners.netns_of(sandbox).filter_map(|id| self.netns(id));
+        let tasks = netns.flat_map(|netns| netns.tasks().take(LOOKED_AT));
+        let parents = tasks.filter_map(|task| processes.by_child.get(&task.pid).copied());
+        own.into_iter().chain(parents).filter_map(|index| processes.monitors.get(index))
+    }
+
+    /// The kinds of runtimes that can own a sandbox.
+    fn engines_of(&self, sandbox: &str) -> Engines {
+        let mut engines = Engines::default();
+        for path in self.paths_of(sandbox) {
+            engines.only(by_path(path));
+        }
+        let uid = self.pod_of(sandbox).and_then(|pod| pod.uid);
+        let netns = self.workload.owners.netns_of(sandbox).filter_map(|id| self.netns(id));
+        for task in netns.flat_map(|netns| netns.tasks().take(LOOKED_AT)) {
+            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+            let Some(path) = cgroup.filter(|path| is_roots(path)) else { continue };
+            let Some(found) = attribution(path) else { continue };
+            let own = found.container_id.as_deref() == Some(sandbox)
+                || uid.is_some() && found.pod_uid == uid;
+            if let Some(engine) = found.runtime.filter(|_| own).and_then(by_name) {
+                engines.only(&[engine]);
+            }
+        }
+        engines
+    }
+}
+
+impl Processes {
+    /// Whether the container of this monitor may live although every runtime that is asked denies it.
+    fn doubt_by<'a>(&'a self, monitor: &'a Monitor) -> Option<Why<'a>> {
+        if monitor.ignored {
+            return None;
+        }
+        let fits =
+            |other: &&RuntimeProcess| monitor.engine.is_none_or(|engine| engine == other.engine);
+        let mut kind = self.runtimes.iter().filter(fits);
+        let owner = match &monitor.dir {
+            // Each instance has a state directory of its own.
+            Some(dir) => kind.find(|other| other.dirs.contains(dir)),
+            // It does not say whose it is: any that is not asked, before one that is.
+            None => {
+                let asked = kind.clone().find(|other| !is_unasked(other));
+                kind.find(|other| is_unasked(other)).or(asked)
+            }
+        };
+        match owner {
+            Some(other) if is_unasked(other) => Some(Why::NotAsked(other)),
+            // CRI shows one of containerd's namespaces.
+            Some(other) if other.engine == Engine::Containerd && !other.ignored => {
+                let hidden = monitor.namespace.as_deref().is_some_and(|name| name != KUBERNETES);
+                hidden.then_some(Why::Monitored(monitor))
+            }
+            Some(_) => None,
+            None => Some(Why::Monitored(monitor)),
+        }
+    }
+}
+
+fn is_unasked(other: &RuntimeProcess) -> bool {
+    !other.asked && !other.ignored
+}
+
+/// A set of kinds, all of them at first.
+#[derive(Debug, Default)]
+struct Engines(Option<Vec<Engine>>);
+
+impl Engines {
+    /// It is one of these, by another sign. Signs that contradict each other rule nothing out.
+    fn only(&mut self, these: &[Engine]) {
+        if these.is_empty() {
+            return;
+        }
+        self.0 = Some(match self.0.take() {
+            None => these.to_vec(),
+            Some(known) => {
+                let both: Vec<Engine> =
+                    known.iter().copied().filter(|one| these.contains(one)).collect();
+                if both.is_empty() {
+                    known.into_iter().chain(these.to_vec()).collect()
+                } else {
+                    both
+                }
+            }
+        });
+    }
+
+    fn allow(&self, engine: Engine) -> bool {
+        self.0.as_ref().is_none_or(|these| these.contains(&engine))
+    }
+}
+
+/// Whether nobody but root can have made this cgroup.
+fn is_roots(path: &str) -> bool {
+    !is_nested(path) && !path.split('/').any(|part| part.starts_with("user@"))
+}
+
+/// The kinds of runtimes that make a netns at this path. None: it does not tell.
+fn by_path(path: &str) -> &'static [Engine] {
+    const PLACES: [(&str, &[Engine]); 4] = [
+        ("/run/docker/netns/", &[Engine::Docker]),
+        ("/run/crio/ns/", &[Engine::CriO]),
+        ("/run/netns/netns-", &[Engine::Podman]),
+        // The name that CNI's own library gives.
+        ("/run/netns/cni-", &[Engine::Containerd, Engine::CriO, Engine::Podman]),
+    ];
+    let path = strip_var(path);
+    PLACES.iter().find(|(place, _)| path.starts_with(place)).map_or(&[], |(_, these)| these)
+}
+
+/// A kind by the name that a cgroup has for it.
+fn by_name(name: &str) -> Option<Engine> {
+    let all = [Engine::Containerd, Engine::CriO, Engine::Docker, Engine::Podman];
+    all.into_iter().find(|engine| engine.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    const OTHER: &str = "00001b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+
+    #[test]
+    fn a_cgroup_that_others_than_root_can_make_is_no_sign() {
+        assert!(is_roots(&format!("/kubepods.slice/crio-{ID}.scope")));
+        assert!(is_roots(&format!("/system.slice/docker-{ID}.scope")));
+        // A user's systemd has its part of the tree to itself, and so has the root of a container.
+        let users = "/user.slice/user-1000.slice/user@1000.service";
+        assert!(!is_roots(&format!("{users}/docker-{ID}.scope")));
+        assert!(!is_roots(&format!("/kubepods/pod1/{OTHER}/docker-{ID}.scope")));
+    }
+
+    #[test]
+    fn signs_that_contradict_each_other_rule_nothing_out() {
+        let mut engines = Engines::default();
+        assert!(engines.allow(Engine::Podman));
+        engines.only(by_path("/var/run/netns/cni-1"));
+        assert!(engines.allow(Engine::CriO) && !engines.allow(Engine::Docker));
+        engines.only(&[Engine::CriO]);
+        assert!(engines.allow(Engine::CriO) && !engines.allow(Engine::Containerd));
+        engines.only(by_path("/run/docker/netns/0123456789ab"));
+        assert!(engines.allow(Engine::CriO) && engines.allow(Engine::Docker));
+        engines.only(by_path("/run/netns/blue"));
+        assert!(engines.allow(Engine::Docker), "no sign");
+    }
+}
