@@ -1,11 +1,23 @@
 //! What other than a task holds a netns: mounts, fds, sockets, as they are told and searched for.
+//!
+//! Where no end of a netns is seen, its inode may be another's by the next walk: the kernel hands it out again at once
+//! (`proc_alloc_inum`, 5.10 to 6.18). What shows it is that every mount that was known has gone, and others have come:
+//! such a netns is opened again.
 
 use crate::fact::{BootNs, Holder, NetnsRef};
 
-use crate::map::NodeMap;
+use crate::map::{NetnsId, NodeMap};
 
 /// Holders kept per netns.
 const MAX_HOLDERS: usize = 256;
+
+/// Since when something holds a netns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hold {
+    since: BootNs,
+    /// Time of the newest fact.
+    pub(super) touched: BootNs,
+}
 
 fn same_hold(one: &Holder, other: &Holder) -> bool {
     match (one, other) {
@@ -15,6 +27,10 @@ fn same_hold(one: &Holder, other: &Holder) -> bool {
         ) => mount_ns == other_ns && path == other_path,
         _ => one == other,
     }
+}
+
+fn is_mount(holder: &Holder) -> bool {
+    matches!(holder, Holder::Mount { .. })
 }
 
 impl NodeMap {
@@ -27,29 +43,54 @@ impl NodeMap {
         // A mount is one mount, whichever process it is seen through.
         let known = entry.holders.keys().find(|known| same_hold(known, holder)).cloned();
         if let Some(known) = known {
-            let touched = entry.holders.remove(&known).unwrap_or_default();
-            entry.holders.insert(holder.clone(), at.max(touched));
+            let before = entry.holders.remove(&known);
+            let hold = before.unwrap_or(Hold { since: at, touched: at });
+            let hold = Hold { touched: at.max(hold.touched), ..hold };
+            entry.holders.insert(holder.clone(), hold);
         } else if entry.holders.len() < MAX_HOLDERS {
-            entry.holders.insert(holder.clone(), at);
+            entry.holders.insert(holder.clone(), Hold { since: at, touched: at });
             self.scheduler.holder_appeared(id, at);
-            if matches!(holder, Holder::Mount { .. }) {
+            if is_mount(holder) {
                 self.workload.ask_owner(id);
+                if std::mem::take(&mut entry.unmounted) {
+                    self.doubt_inode(id, at);
+                }
             }
+        }
+    }
+
+    /// The inode of a netns may be another's.
+    fn doubt_inode(&mut self, id: NetnsId, at: BootNs) {
+        if !self.sight.teardown_end {
+            self.scheduler.doubted(id, false, at);
         }
     }
 
     /// A whole pass over a part of the holders did not meet these.
     pub(in crate::map) fn sweep_holders(&mut self, began: BootNs, part: impl Fn(&Holder) -> bool) {
-        let mut lost = Vec::new();
+        let (mut lost, mut replaced) = (Vec::new(), Vec::new());
         for entry in self.kernel.netns.values_mut() {
-            let before = entry.holders.len();
-            entry.holders.retain(|holder, touched| *touched >= began || !part(holder));
+            let (before, mut unmounted) = (entry.holders.len(), false);
+            entry.holders.retain(|holder, hold| {
+                let stays = hold.touched >= began || !part(holder);
+                unmounted |= !stays && is_mount(holder);
+                stays
+            });
             if entry.holders.len() < before {
                 lost.push(entry.id);
+            }
+            let mut mounts = entry.holders.iter().filter(|(holder, _)| is_mount(holder)).peekable();
+            if unmounted && mounts.peek().is_none() {
+                entry.unmounted = true;
+            } else if unmounted && mounts.all(|(_, hold)| hold.since >= began) {
+                replaced.push(entry.id);
             }
         }
         for id in lost {
             self.scheduler.holders_changed(id, began);
+        }
+        for id in replaced {
+            self.doubt_inode(id, began);
         }
     }
 
@@ -62,7 +103,9 @@ impl NodeMap {
             entry.searched = Some((at, complete));
         }
         if complete {
-            entry.holders.retain(|_, touched| *touched >= at);
+            let mounted = entry.holders.keys().any(is_mount);
+            entry.holders.retain(|_, hold| hold.touched >= at);
+            entry.unmounted |= mounted && !entry.holders.keys().any(is_mount);
             let bare = entry.holders.is_empty();
             entry.bare_searches = if bare { entry.bare_searches.saturating_add(1) } else { 0 };
         }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, Holder, Hop, Link, NetnsRef, RouteKey, Scope, TaskKey, Vlans};
 
 use super::addresses::{AddressEntry, AddressId};
+use super::holder::Hold;
 use super::neighbours::NeighbourEntry;
 use super::shares::Unkept;
 use super::topology::Topology;
@@ -53,7 +54,9 @@ pub struct Netns {
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Topology,
     pub(super) tasks: BTreeSet<TaskKey>,
-    pub(super) holders: BTreeMap<Holder, BootNs>,
+    pub(super) holders: BTreeMap<Holder, Hold>,
+    /// Every mount of it that was known has gone: see `holder`.
+    pub(super) unmounted: bool,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
     /// The newest searches, so many, found nothing that holds it.
@@ -104,6 +107,7 @@ impl Netns {
             wiring: Topology::default(),
             tasks: BTreeSet::new(),
             holders: BTreeMap::new(),
+            unmounted: false,
             searched: None,
             bare_searches: 0,
             owner: None,
@@ -130,7 +134,7 @@ impl Netns {
         self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
-        absorb_map(&mut self.holders, &mut other.holders, |touched| *touched);
+        absorb_map(&mut self.holders, &mut other.holders, |hold| hold.touched);
         self.wiring.absorb(std::mem::take(&mut other.wiring));
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());

@@ -74,3 +74,33 @@ fn without_sight_of_the_end_no_teardown_is_told() {
     dying(&mut feed);
     assert!(feed.map.take_endings().is_empty());
 }
+
+/// The kernel hands out the inode of a netns again at once (`ns_alloc_inum`): where no end is seen, a walk meets it as
+/// before.
+#[test]
+fn an_inode_whose_mounts_are_all_others_is_opened_again() {
+    let mut feed = Feed::new(NONE);
+    let inode = NetnsRef { inode: Some(70), ..NetnsRef::default() };
+    let walk = |feed: &mut Feed, paths: &[&str]| {
+        let began = feed.tell(Observation::Netns { netns: inode });
+        for path in paths {
+            feed.tell(Observation::Holder { netns: inode, holder: mounted_at(path) });
+        }
+        let scope = Scope::Mounts { mount_ns: 1 };
+        feed.tell(Observation::Ended { scope, began, complete: true });
+        let asks = |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.inode == Some(70));
+        feed.wants(100).iter().any(asks)
+    };
+    assert!(walk(&mut feed, &["/run/netns/a"]), "it is new");
+    let netns = NetnsRef { cookie: Some(7), ..inode };
+    let began = feed.tell(Observation::Began(Scope::Addresses { netns }));
+    feed.tell(Observation::Ended { scope: Scope::Addresses { netns }, began, complete: true });
+    assert!(!walk(&mut feed, &["/run/netns/a"]));
+    assert!(!walk(&mut feed, &["/run/netns/a", "/run/netns/copy"]), "one mount more");
+    assert!(!walk(&mut feed, &["/run/netns/copy"]), "one mount less");
+    assert!(walk(&mut feed, &["/run/netns/b"]), "another netns, perhaps");
+    assert!(!walk(&mut feed, &["/run/netns/b"]), "once");
+    assert!(!walk(&mut feed, &[]), "there is nothing to open it by");
+    assert!(walk(&mut feed, &["/run/netns/c"]), "made anew");
+    assert!(!walk(&mut feed, &["/run/netns/c"]));
+}
