@@ -16,6 +16,7 @@
 //! aggregates by their own methods. Beside them:
 //!
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
+//! - `queue`: what falls due by the clock.
 //! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
 //! - `refused`: names and runs that were not taken, by source.
 //! - `view`: answers in the words of the JSON contract.
@@ -24,6 +25,7 @@ pub(crate) mod changes;
 mod conflict;
 mod ipam;
 mod kernel;
+mod queue;
 mod refused;
 pub mod request;
 mod scheduler;

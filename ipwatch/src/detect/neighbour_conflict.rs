@@ -27,7 +27,8 @@ pub(super) const DETECTOR: Detector =
 fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let links = by_link(map, now);
     let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
-    (told.collect(), Again::always_if(map.has_contested_claims()))
+    let again = Again::always_if(!links.is_empty() || map.has_failed_addresses());
+    (told.collect(), again)
 }
 
 /// One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the link's,

@@ -44,6 +44,7 @@ impl Conflicts {
     /// A link, a name or a VLAN has changed.
     pub(super) fn rewired(&mut self) {
         self.reach.rewired();
+        self.claims.unsettle();
     }
 
     /// An address or a route has changed, or what tells who came first: whose a netns is, and when that was made.
@@ -54,6 +55,11 @@ impl Conflicts {
     /// Who has this IP has changed.
     pub(super) fn ip_moved(&mut self, ip: IpAddr) {
         self.claims.touch(ip);
+    }
+
+    /// Somebody has this IP no more, or in another way.
+    pub(super) fn ip_changed(&mut self, ip: IpAddr) {
+        self.claims.unsettle_ip(ip);
     }
 
     /// The kernel found that somebody else on the link has this IP.

@@ -4,12 +4,11 @@
 //! killed), and asks again with growing pauses while the answer stays away. Nothing here runs on a
 //! node where nothing is wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, Door, TaskKey};
 
+use super::queue::Queue;
 use super::request::Request;
 use super::{Kinds, NetnsId, NodeMap, Table};
 
@@ -80,53 +79,6 @@ pub struct Agenda {
     pub wants: Vec<Request>,
     /// When the next thing falls due.
     pub next: Option<BootNs>,
-}
-
-/// Keys in the order they fall due, each at most once.
-#[derive(Debug)]
-struct Queue<K> {
-    order: BTreeSet<(BootNs, K)>,
-    due: BTreeMap<K, BootNs>,
-}
-
-impl<K> Default for Queue<K> {
-    fn default() -> Self {
-        Self { order: BTreeSet::new(), due: BTreeMap::new() }
-    }
-}
-
-impl<K: Ord + Copy> Queue<K> {
-    fn set(&mut self, key: K, due: BootNs) {
-        self.cancel(&key);
-        self.order.insert((due, key));
-        self.due.insert(key, due);
-    }
-
-    /// As `set`, but never later than it was.
-    fn hasten(&mut self, key: K, due: BootNs) {
-        if self.due.get(&key).is_none_or(|known| *known > due) {
-            self.set(key, due);
-        }
-    }
-
-    fn cancel(&mut self, key: &K) {
-        if let Some(due) = self.due.remove(key) {
-            self.order.remove(&(due, *key));
-        }
-    }
-
-    fn pop(&mut self, now: BootNs) -> Option<K> {
-        let (due, key) = *self.order.first()?;
-        if due > now {
-            return None;
-        }
-        self.cancel(&key);
-        Some(key)
-    }
-
-    fn next(&self) -> Option<BootNs> {
-        self.order.first().map(|(due, _)| *due)
-    }
 }
 
 /// How opening a netns went so far.
@@ -244,7 +196,7 @@ impl Pending {
 
     /// A known holder let go.
     pub(super) fn holders_changed(&mut self, id: NetnsId, at: BootNs) {
-        if self.search.due.contains_key(&id) {
+        if self.search.contains(&id) {
             self.search.hasten(id, at.plus(SEARCH_AFTER_EMPTIED));
         }
     }
@@ -260,14 +212,14 @@ impl Pending {
 
     /// A netns without tasks looks leaked from then on.
     pub(super) fn hasten_search(&mut self, id: NetnsId, due: BootNs) {
-        if self.search.due.contains_key(&id) {
+        if self.search.contains(&id) {
             self.search.hasten(id, due);
         }
     }
 
     /// Netns that are searched for holders, because no task is in them.
     pub(super) fn taskless(&self) -> impl Iterator<Item = &NetnsId> {
-        self.search.due.keys()
+        self.search.keys()
     }
 
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
@@ -474,7 +426,7 @@ impl NodeMap {
     /// Whether a netns is there that was neither opened nor twice tried in vain.
     #[must_use]
     pub fn has_unopened(&self) -> bool {
-        self.scheduler.adopt.due.keys().any(|id| {
+        self.scheduler.adopt.keys().any(|id| {
             self.scheduler.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
                 && self.netns(*id).is_some_and(|entry| !entry.dumped)
         })

@@ -16,8 +16,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::*;
 use crate::detect::tests::hostile::{Line, tapes};
 use crate::finding::{Candidate, Finding};
-use crate::map::Kinds;
 use crate::map::changes::unmarked::{UNMARKED, Unmarked};
+use crate::map::{ConflictGrounds, Kinds};
 
 const SEC: u64 = 1_000 * MS;
 /// Steps of the clock, in ns.
@@ -103,7 +103,7 @@ impl Twins {
         assert_eq!(self.engine.ledger.due(self.now), self.ledger.due(self.now));
         let Engine { map, thresholds, detection, .. } = &mut self.engine;
         assert_eq!(detection.blind(map, thresholds), detect::blind(map, thresholds));
-        indexes_are_true(map);
+        indexes_are_true(map, self.now);
         found.iter().map(|one| one.code).collect()
     }
 
@@ -118,7 +118,11 @@ impl Twins {
 }
 
 /// What is looked up instead of searched for is what a search finds.
-fn indexes_are_true(map: &NodeMap) {
+fn indexes_are_true(map: &NodeMap, now: BootNs) {
+    let anew: Vec<_> = map.heard_conflicts(now).take(512).collect();
+    let kept = map.conflicts(now);
+    assert_eq!(kept.get(..anew.len()), Some(&anew[..]));
+    assert!(kept[anew.len()..].iter().all(|one| one.grounds == ConflictGrounds::Dad));
     let ids = |all: &mut dyn Iterator<Item = &crate::map::SandboxEntry>| {
         all.map(|entry| entry.sandbox.id.clone()).collect::<Vec<_>>()
     };

@@ -9,8 +9,10 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Claim, ClaimKind, Mac, Neighbour, NetnsRef};
 
+use super::neighbour_conflict::{Conflict, PROXY};
 use crate::map::kernel::{heard, is_routable};
-use crate::map::{NetnsId, NodeMap, Table};
+use crate::map::queue::Queue;
+use crate::map::{Kinds, NetnsId, NodeMap, Table};
 
 const SEC: u64 = 1_000_000_000;
 /// A MAC that was not heard for so long claims nothing any more.
@@ -29,6 +31,9 @@ const SAME_HAND: u64 = 2 * SEC;
 const MAX_SIDES: usize = 4;
 /// Changes between them that are kept.
 const MAX_TURNS: usize = 8;
+/// After a change that may concern all that is contested, more than so many are settled no more often than every
+/// [`LOOK_AGAIN`]: anybody can claim thousands of IPs, and make links that come and go.
+const MANY: usize = 256;
 /// IPs kept per netns, on all of its devices, and in all.
 const MAX_PER_NETNS: usize = 4096;
 const MAX_CLAIMS: usize = 16_384;
@@ -50,7 +55,7 @@ pub(in crate::map) enum How {
 }
 
 /// One MAC that claims an IP, and when it did so by what.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
     pub mac: Mac,
     /// First heard.
@@ -113,8 +118,18 @@ pub(in crate::map) struct Claims {
     entries: BTreeMap<Key, Contest>,
     /// By age, for each netns.
     order: BTreeMap<NetnsId, BTreeSet<(BootNs, IpAddr, u32)>>,
+    /// The age of the oldest of each netns.
+    oldest: BTreeSet<(BootNs, NetnsId)>,
     /// Those worth a look: several MACs, or another one than that of who has the IP here.
     contested: BTreeSet<Key>,
+    /// What of them is to be settled again.
+    unsettled: Unsettled,
+    /// When the clock alone makes it so.
+    due: Queue<Key>,
+    /// What of them is in conflict, as of the last settling.
+    found: BTreeMap<Key, Conflict>,
+    /// It has become less since.
+    lost: bool,
     /// Addresses that duplicate address detection gave up.
     dad: BTreeSet<Key>,
     /// For how many IPs a MAC only ever answered on a device: who asks whether it answers for others asks often.
@@ -123,6 +138,25 @@ pub(in crate::map) struct Claims {
     forgotten: u64,
     /// A probe tells of neighbour updates.
     by_probe: bool,
+}
+
+/// About what something has changed since claims were last settled.
+#[derive(Debug, Default)]
+struct Unsettled {
+    keys: BTreeSet<Key>,
+    /// Everything that these devices heard.
+    devices: BTreeSet<(NetnsId, u32)>,
+    all: bool,
+    /// When all of many were last settled: see [`MANY`].
+    all_at: BootNs,
+    /// When they are to be again.
+    later: Option<BootNs>,
+}
+
+impl Unsettled {
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.devices.is_empty() && !self.all
+    }
 }
 
 impl Side {
@@ -166,6 +200,16 @@ impl Side {
     /// It was heard by a packet, lately, and may still be there.
     pub(in crate::map) fn is_live(&self, now: BootNs) -> bool {
         !self.left && self.hand.is_none() && now.since(self.last) < FORGOTTEN
+    }
+
+    /// When the clock alone may change what it means.
+    fn moments(&self, now: BootNs) -> impl Iterator<Item = BootNs> {
+        let (last, first) = (self.last, self.first);
+        let looked = self.looked.filter(|at| self.home.is_none() && now > *at);
+        let looked = looked.map(|at| at.plus(LOOK_AGAIN));
+        [last.plus(FORGOTTEN), last.plus(HANDED_OVER), first.plus(OUT_OF_STEP)]
+            .into_iter()
+            .chain(looked)
     }
 
     /// It was heard to announce the IP and in no other way that counts as use.
@@ -236,18 +280,94 @@ impl Contest {
     }
 }
 
+/// Every key of an IP.
+fn all_of(ip: IpAddr) -> std::ops::RangeInclusive<Key> {
+    (ip, NetnsId::MIN, 0)..=(ip, NetnsId::MAX, u32::MAX)
+}
+
 impl Claims {
     fn forget(&mut self, key: &Key) {
         let Some(contest) = self.entries.remove(key) else { return };
-        let (ip, id, ifindex) = *key;
+        let (_, id, ifindex) = *key;
         self.count_answers(id, ifindex, &contest.answering(), &[]);
-        if let Some(order) = self.order.get_mut(&id) {
-            order.remove(&(contest.touched, ip, ifindex));
-            if order.is_empty() {
-                self.order.remove(&id);
-            }
+        self.age(key, Some(contest.touched), None);
+        self.drop_contested(key);
+    }
+
+    /// What was last heard then was heard again, or is forgotten.
+    fn age(&mut self, key: &Key, before: Option<BootNs>, now: Option<BootNs>) {
+        let (ip, id, ifindex) = *key;
+        let order = self.order.entry(id).or_default();
+        let first = order.first().map(|(at, ..)| *at);
+        if let Some(before) = before {
+            order.remove(&(before, ip, ifindex));
         }
+        if let Some(now) = now {
+            order.insert((now, ip, ifindex));
+        }
+        let new = order.first().map(|(at, ..)| *at);
+        if new != first {
+            first.map(|first| self.oldest.remove(&(first, id)));
+            self.oldest.extend(new.map(|new| (new, id)));
+        }
+        if new.is_none() {
+            self.order.remove(&id);
+        }
+    }
+
+    /// May be in conflict from now on.
+    fn contend(&mut self, key: Key) {
+        self.contested.insert(key);
+        self.unsettled.keys.insert(key);
+    }
+
+    /// Is in no conflict.
+    fn drop_contested(&mut self, key: &Key) {
         self.contested.remove(key);
+        self.due.cancel(key);
+        self.lost |= self.found.remove(key).is_some();
+    }
+
+    /// A device, a name or what several share has changed: everything may be a conflict, or none any more.
+    pub(in crate::map) fn unsettle(&mut self) {
+        self.unsettled.all = true;
+    }
+
+    /// Somebody has this IP no more, or in another way.
+    pub(in crate::map) fn unsettle_ip(&mut self, ip: IpAddr) {
+        if !self.contested.is_empty() {
+            self.unsettled.keys.extend(self.contested.range(all_of(ip)));
+        }
+    }
+
+    /// What is contested and is to be settled at `now`.
+    fn take_unsettled(&mut self, now: BootNs) -> BTreeSet<Key> {
+        let Unsettled { mut keys, devices, all, all_at, later } =
+            std::mem::take(&mut self.unsettled);
+        self.unsettled.all_at = all_at;
+        if all || later.is_some() {
+            let soonest = all_at.plus(LOOK_AGAIN);
+            if self.contested.len() <= MANY || soonest <= now {
+                self.unsettled.all_at = now;
+                return self.contested.clone();
+            }
+            self.unsettled.later = Some(soonest);
+        }
+        for (id, ifindex) in devices {
+            let order = self.order.get(&id).into_iter().flatten();
+            keys.extend(
+                order.filter(|(_, _, on)| *on == ifindex).map(|(_, ip, on)| (*ip, id, *on)),
+            );
+        }
+        keys.retain(|key| self.contested.contains(key));
+        keys.extend(std::iter::from_fn(|| self.due.pop(now)));
+        keys
+    }
+
+    /// What is in conflict, where nothing has changed since that was worked out.
+    pub(in crate::map) fn settled(&self, now: BootNs) -> Option<impl Iterator<Item = &Conflict>> {
+        let settled = self.unsettled.is_empty() && self.due.next().is_none_or(|due| due > now);
+        settled.then(|| self.found.values())
     }
 
     pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
@@ -293,12 +413,21 @@ impl Claims {
         if self.entries.is_empty() {
             return;
         }
-        let all = (ip, NetnsId::MIN, 0)..=(ip, NetnsId::MAX, u32::MAX);
-        self.contested.extend(self.entries.range(all).map(|(key, _)| *key));
+        for (key, _) in self.entries.range(all_of(ip)) {
+            self.contested.insert(*key);
+            self.unsettled.keys.insert(*key);
+        }
     }
 
     pub(in crate::map) fn contest(&self, key: &Key) -> Option<&Contest> {
         self.entries.get(key)
+    }
+
+    /// What was heard of it has changed.
+    fn unsettle_key(&mut self, key: Key) {
+        if self.contested.contains(&key) {
+            self.unsettled.keys.insert(key);
+        }
     }
 
     /// What may be a conflict.
@@ -317,12 +446,22 @@ impl Claims {
 
     /// These MACs only answered for an IP, and now those do.
     fn count_answers(&mut self, id: NetnsId, ifindex: u32, before: &[Mac], now: &[Mac]) {
+        if before == now {
+            return;
+        }
         for mac in now {
-            *self.answering.entry((id, ifindex, *mac)).or_default() += 1;
+            let count = self.answering.entry((id, ifindex, *mac)).or_default();
+            *count += 1;
+            if *count == PROXY {
+                self.unsettled.devices.insert((id, ifindex));
+            }
         }
         for mac in before {
             let key = (id, ifindex, *mac);
             let Some(count) = self.answering.get_mut(&key) else { continue };
+            if *count == PROXY {
+                self.unsettled.devices.insert((id, ifindex));
+            }
             *count = count.saturating_sub(1);
             if *count == 0 {
                 self.answering.remove(&key);
@@ -338,7 +477,7 @@ impl Claims {
         let victim = if full {
             self.order.get(&id).and_then(|order| oldest(id, order))
         } else if self.entries.len() >= MAX_CLAIMS {
-            self.order.iter().filter_map(|(id, order)| oldest(*id, order)).min()
+            self.oldest.first().and_then(|(_, id)| oldest(*id, self.order.get(id)?))
         } else {
             None
         };
@@ -399,10 +538,11 @@ impl NodeMap {
             self.conflict.claims.make_room(id);
         }
         let contest = self.conflict.claims.entries.entry(key).or_default();
-        let order = self.conflict.claims.order.entry(id).or_default();
-        order.remove(&(contest.touched, ip, ifindex));
+        let before = (!contest.sides.is_empty()).then_some(contest.touched);
         contest.touched = contest.touched.max(at);
-        order.insert((contest.touched, ip, ifindex));
+        let now = contest.touched;
+        self.conflict.claims.age(&key, before, Some(now));
+        let contest = self.conflict.claims.entries.entry(key).or_default();
         let (known, before) = (contest.sides.len(), contest.answering());
         contest.hear(mac, how, at);
         let several = contest.sides.len() > 1;
@@ -420,7 +560,9 @@ impl NodeMap {
             side.home = Some(Home { netns: *netns, ifindex: *ifindex, holds: true });
         }
         if several || own.is_none() && !holders.is_empty() || holders.len() > 1 {
-            self.conflict.claims.contested.insert(key);
+            self.conflict.claims.contend(key);
+        } else {
+            self.conflict.claims.unsettle_key(key);
         }
     }
 
@@ -454,50 +596,62 @@ impl NodeMap {
         macs.into_iter().map(|(mac, found)| (mac, places(found))).collect()
     }
 
-    /// Finds out where on this node the MACs are that are in conflict, and forgets what is over. Says when
-    /// the next claim begins to count, or is too old to.
+    /// Finds out where on this node the MACs are that are in conflict, what is one, and forgets what is over: of those
+    /// claims about which something has changed, or that are due. Says when the next one is.
     pub(in crate::map) fn settle_claims(&mut self, now: BootNs) -> Option<BootNs> {
-        let mut next: Option<BootNs> = None;
-        let mut due = |at: BootNs| {
-            if at > now {
-                next = Some(next.map_or(at, |next| next.min(at)));
-            }
-        };
-        let keys: Vec<Key> = self.conflict.claims.contested.iter().copied().collect();
+        let keys = self.conflict.claims.take_unsettled(now);
         let mut macs = None;
         for key in keys {
-            let Some(contest) = self.conflict.claims.entries.get(&key) else {
-                self.conflict.claims.contested.remove(&key);
-                continue;
-            };
-            let sides: Vec<Side> = contest
-                .sides
-                .iter()
-                .map(|side| self.at_home(side, key.0, now, &mut macs))
-                .collect();
-            let live = sides.iter().filter(|side| side.is_live(now)).count();
-            let holders = self.devices_with(key.0);
-            for side in sides.iter().filter(|side| side.is_live(now)) {
-                due(side.last.plus(FORGOTTEN));
-                due(side.last.plus(HANDED_OVER));
-                due(side.first.plus(OUT_OF_STEP));
-            }
-            let foreign = sides.iter().any(|side| {
-                side.is_live(now) && holders.iter().any(|(_, _, mac)| *mac != Some(side.mac))
-            });
-            if live < 2 && !foreign {
-                self.conflict.claims.contested.remove(&key);
-            }
-            if let Some(contest) = self.conflict.claims.entries.get_mut(&key) {
-                contest.sides = sides;
-            }
+            self.settle_claim(&key, now, &mut macs);
+        }
+        if std::mem::take(&mut self.conflict.claims.lost) {
+            self.changes.mark(Kinds::NEIGHBOURS);
         }
         let gone: Vec<Key> =
             self.conflict.claims.dad.iter().filter(|key| !self.has_failed(key)).copied().collect();
         gone.iter().for_each(|key| {
             self.conflict.claims.dad.remove(key);
         });
-        next
+        let Claims { due, unsettled, .. } = &self.conflict.claims;
+        due.next().into_iter().chain(unsettled.later).min()
+    }
+
+    fn settle_claim(
+        &mut self,
+        key: &Key,
+        now: BootNs,
+        macs: &mut Option<BTreeMap<Mac, Vec<(NetnsId, u32)>>>,
+    ) {
+        let Some(contest) = self.conflict.claims.entries.get(key) else { return };
+        let sides: Vec<Side> =
+            contest.sides.iter().map(|side| self.at_home(side, key.0, now, macs)).collect();
+        let live = || sides.iter().filter(|side| side.is_live(now));
+        let holders = self.devices_with(key.0);
+        let foreign = live()
+            .any(|side| holders.iter().any(|(_, _, mac)| mac.is_some_and(|mac| mac != side.mac)));
+        let due = live().flat_map(|side| side.moments(now)).filter(|at| *at > now).min();
+        let contended = live().count() > 1 || foreign;
+        if let Some(contest) = self.conflict.claims.entries.get_mut(key) {
+            contest.sides = sides;
+        }
+        if !contended {
+            self.conflict.claims.drop_contested(key);
+            return;
+        }
+        let contest = self.conflict.claims.entries.get(key);
+        let found = contest.and_then(|contest| self.conflict(key, contest, now));
+        let Claims { due: queue, found: all, .. } = &mut self.conflict.claims;
+        match due {
+            Some(due) => queue.set(*key, due),
+            None => queue.cancel(key),
+        }
+        if found.as_ref() != all.get(key) {
+            match found {
+                Some(found) => all.insert(*key, found),
+                None => all.remove(key),
+            };
+            self.changes.mark(Kinds::NEIGHBOURS);
+        }
     }
 
     /// Whether duplicate address detection has given an address up.
@@ -545,10 +699,10 @@ impl NodeMap {
         side
     }
 
-    /// Whether any claim may be in conflict with another.
+    /// Whether duplicate address detection has given an address up.
     #[must_use]
-    pub fn has_contested_claims(&self) -> bool {
-        !self.conflict.claims.contested.is_empty() || !self.conflict.claims.dad.is_empty()
+    pub fn has_failed_addresses(&self) -> bool {
+        !self.conflict.claims.dad.is_empty()
     }
 
     /// Claims that were forgotten for want of room.

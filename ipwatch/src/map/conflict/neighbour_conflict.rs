@@ -18,7 +18,7 @@ const ONE_ANSWER: u64 = 2 * SEC;
 /// Two answers to one question.
 const AT_ONCE: u64 = SEC;
 /// Whoever answers for so many IPs, and asks for none itself, answers for others.
-const PROXY: usize = 3;
+pub(super) const PROXY: usize = 3;
 /// Conflicts told of at a time. More are one cause's, or made up.
 const MOST: usize = 512;
 /// Devices that are followed from one to the next.
@@ -40,7 +40,7 @@ pub enum Grounds {
 }
 
 /// One of those that have the IP.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
     /// Its MAC; of one that only duplicate address detection heard it may be unknown.
     pub mac: Option<Mac>,
@@ -51,7 +51,7 @@ pub struct Party {
 }
 
 /// One IP and those that claim it, as one device of one netns heard it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     pub ip: IpAddr,
     /// Where it was heard.
@@ -75,7 +75,10 @@ impl NodeMap {
     /// Every conflict at `now`, as each device heard it.
     #[must_use]
     pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
-        let mut found: Vec<Conflict> = self.heard_conflicts(now).take(MOST).collect();
+        let mut found: Vec<Conflict> = match self.conflict.claims.settled(now) {
+            Some(settled) => settled.take(MOST).cloned().collect(),
+            None => self.heard_conflicts(now).take(MOST).collect(),
+        };
         let failed = self.conflict.claims.dad().filter(|(ip, ..)| !self.is_shared_ip(*ip));
         found.extend(failed.filter_map(|key| self.failed(key)));
         found
@@ -84,19 +87,24 @@ impl NodeMap {
     /// Whether there are not more than are told of.
     #[must_use]
     pub fn has_all_conflicts(&self, now: BootNs) -> bool {
-        let few = self.conflict.claims.contested().nth(MOST).is_none();
-        few || self.heard_conflicts(now).nth(MOST).is_none()
+        match self.conflict.claims.settled(now) {
+            Some(mut settled) => settled.nth(MOST).is_none(),
+            None => self.heard_conflicts(now).nth(MOST).is_none(),
+        }
     }
 
-    fn heard_conflicts(&self, now: BootNs) -> impl Iterator<Item = Conflict> {
-        // Some may be several's on purpose.
-        let contested =
-            self.conflict.claims.contested().filter(|((ip, ..), _)| !self.is_shared_ip(*ip));
+    /// The same, worked out anew.
+    pub(crate) fn heard_conflicts(&self, now: BootNs) -> impl Iterator<Item = Conflict> {
+        let contested = self.conflict.claims.contested();
         contested.filter_map(move |(key, contest)| self.conflict(key, contest, now))
     }
 
-    fn conflict(&self, key: &Key, contest: &Contest, now: BootNs) -> Option<Conflict> {
+    pub(super) fn conflict(&self, key: &Key, contest: &Contest, now: BootNs) -> Option<Conflict> {
         let (ip, netns, ifindex) = *key;
+        // Some are several's on purpose.
+        if self.is_shared_ip(ip) {
+            return None;
+        }
         let sides: Vec<&Side> =
             contest.sides.iter().filter(|side| self.may_claim(key, side, now)).collect();
         let mut parties: Vec<Party> = Vec::new();

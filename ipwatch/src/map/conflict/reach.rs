@@ -84,6 +84,7 @@ impl NodeMap {
         self.changes.mark(Kinds::ALL);
         self.conflict.reach.shared = shared;
         self.conflict.readdressed();
+        self.conflict.claims.unsettle();
     }
 
     /// Whether several may have an IP on purpose.

@@ -185,6 +185,7 @@ impl NodeMap {
             let flags = address.flags.or(known.flags);
             if std::mem::replace(&mut known.flags, flags) != flags {
                 self.conflict.readdressed();
+                self.conflict.ip_changed(key.local);
             }
         }
         if !echo {
@@ -274,6 +275,7 @@ impl NodeMap {
         self.mark_in(id, Kinds::ADDRESSES);
         let Some(entry) = self.kernel.netns.get(&id) else { return false };
         self.conflict.readdressed();
+        self.conflict.ip_changed(key.local);
         // The same IP may stand on another device or with another prefix.
         let last = entry.with_ip(key.local).next().is_none();
         self.recount(id);
@@ -317,6 +319,7 @@ impl NodeMap {
         for (_, known) in entry.addresses.range_mut(all_of(ifindex, ip)) {
             known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
             self.conflict.readdressed();
+            self.conflict.ip_changed(ip);
             known.touched = known.touched.max(at);
         }
     }
