@@ -29,6 +29,7 @@ mod http;
 pub mod ledger;
 pub mod map;
 pub mod metrics;
+pub mod prefix;
 pub mod reading;
 pub mod remedy;
 pub mod sinks;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::snapshot;
+use crate::prefix::Prefix;
 use crate::sources::json::{Few, Name};
 use crate::sources::kubernetes::whereabouts::Meta;
 
@@ -332,7 +333,7 @@ impl<'de> Deserialize<'de> for Secondary {
 impl Block {
     /// `None`: its range is none.
     pub(super) fn world(self) -> Option<snapshot::Block> {
-        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        let range: Prefix = self.spec.cidr.0.parse().ok()?;
         let mut block = snapshot::Block {
             name: self.metadata.name.0,
             host: self.spec.affinity.and_then(|affinity| {
@@ -383,7 +384,7 @@ struct CalicoPoolSpec {
 
 impl CalicoPool {
     pub(super) fn world(self) -> Option<snapshot::CalicoPool> {
-        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        let range: Prefix = self.spec.cidr.0.parse().ok()?;
         Some(snapshot::CalicoPool { name: self.metadata.name.0, range })
     }
 }

@@ -7,7 +7,7 @@ use crate::contract::{self, Claimant, IpamHolder, Prefix};
 use crate::fact::Mac;
 
 use super::conflict::Conflict;
-use super::view::{interface_view, prefix_range, state_name};
+use super::view::{interface_view, state_name};
 use super::{Netns, NetnsId, NodeMap};
 
 impl NodeMap {
@@ -20,7 +20,7 @@ impl NodeMap {
     /// Neighbour entries, of all IPs or of those within one prefix.
     #[must_use]
     pub fn neighbours(&self, prefix: Option<&Prefix>) -> Vec<contract::Neighbour> {
-        let range = prefix.map(prefix_range);
+        let range = prefix.map(Prefix::range);
         let within = |ip: IpAddr| range.is_none_or(|(first, last)| first <= ip && ip <= last);
         let (macs, conflicts) = (self.macs(), self.conflicts(self.now));
         let mut views: Vec<contract::Neighbour> = Vec::new();

@@ -21,7 +21,6 @@ pub mod host_local;
 mod known;
 mod libnetwork;
 mod netavark;
-mod prefix;
 #[doc(hidden)]
 pub mod subnet;
 mod terway;

@@ -101,7 +101,7 @@ impl Blocks {
         }
         let is_new = !self.told.contains_key(key);
         let before = self.forget(key);
-        let first = block.as_ref().map_or(before.first, |block| block.cidr.ip(0));
+        let first = block.as_ref().map_or(before.first, |block| block.cidr.nth(0));
         let taken =
             block.as_ref().and_then(|block| if block.deleted { Some(0) } else { block.taken });
         // What is not known any more is told at once, and so is what may not have been.
@@ -185,7 +185,7 @@ impl Blocks {
             store: STORE.to_owned(),
             network: named.network,
             key: format!("{block}/{ordinal}"),
-            ip: of.cidr.ip(ordinal.into())?,
+            ip: of.cidr.nth(ordinal.into())?,
             container_id: named.container,
             ifname: named.ifname,
             pod: named.pod,

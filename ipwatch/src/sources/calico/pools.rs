@@ -95,7 +95,7 @@ fn range(name: &str, pool: &Pool) -> Option<Range> {
     if !pool.is_for_pods {
         return None;
     }
-    let (first, last) = (pool.cidr.ip(0)?, pool.cidr.ip(pool.cidr.size() - 1)?);
+    let (first, last) = pool.cidr.range();
     Some(Range {
         store: STORE.to_owned(),
         network: name.to_owned(),
