@@ -4,7 +4,7 @@ use super::error::EtcdError;
 use super::{LONGEST_KEY, MOST_KEYS, VALUE_LIMIT};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, SourceStatus};
-use crate::sources::calico::keys::Keys;
+use crate::sources::calico::keys::{Kept, Keys};
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
@@ -97,7 +97,7 @@ impl<K: Keys> Reporter<K> {
         // One whose value is too long is there all the same: as one that nobody understands.
         let value: &[u8] = if value.len() > VALUE_LIMIT { &[] } else { value };
         match text(key) {
-            Some(key) => self.keys.put(key, value, &mut self.out),
+            Some(key) => self.keys.put(key, Kept::Bytes(value), &mut self.out),
             None => self.dropped += 1,
         }
     }
