@@ -13,7 +13,7 @@
 mod client;
 mod connection;
 mod credentials;
-mod documents;
+pub(crate) mod documents;
 mod error;
 #[cfg(test)]
 mod fake;
