@@ -18,6 +18,7 @@ pub mod config;
 pub mod contract;
 pub mod daemon;
 pub mod detect;
+mod dial;
 pub mod engine;
 pub mod escape;
 pub mod fact;
