@@ -32,7 +32,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bounded::{self, Bytes};
 use crate::fact::{Range, Reservation};
@@ -43,7 +43,7 @@ use crate::sources::{Emit, First};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `[ipam]`: where the stores are.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// CNI network configurations, which name host-local's ranges.

@@ -34,7 +34,7 @@ pub(crate) mod whereabouts;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::client::{Api, Content};
 pub(crate) use self::credentials::Credentials;
@@ -50,7 +50,7 @@ use crate::sources::socket::Way;
 const SOURCE: &str = "kubernetes";
 
 /// `[kubernetes]`: whether and how the API server is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Ask it. Absent: where a kubeconfig is named, or as a pod with a service account.
