@@ -115,8 +115,8 @@ fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
         Box::new(host_local::HostLocal::new(settings)),
         Box::new(aws::Aws::new(settings)),
         Box::new(cilium::Cilium::new(settings)),
-        Box::new(libnetwork::Libnetwork::new(&settings.docker_data_root)),
-        Box::new(terway::Terway::new(&settings.terway_dir)),
+        Box::new(libnetwork::store(&settings.docker_data_root)),
+        Box::new(terway::store(&settings.terway_dir)),
         Box::new(netavark::Netavark::new(&settings.netavark_db, &settings.netavark_networks)),
     ]
 }
