@@ -1,7 +1,7 @@
 //! What no node alone can know: allocations of pods and nodes that are gone, the same IP on two nodes, Whereabouts
 //! and Calico against all pods. Looks, says what to do, and changes nothing.
 //!
-//! - `objects`: the fields that are read. `prefix`: a range of IPs.
+//! - `objects`: the fields that are read.
 //! - `read`: one look, kind by kind.
 //! - `snapshot`: what was seen, as data.
 //! - `checks`: from two looks to what is wrong. Pure.
@@ -17,7 +17,6 @@ pub(crate) mod fuzz;
 #[cfg(test)]
 mod hostile;
 mod objects;
-mod prefix;
 mod read;
 mod remedy;
 mod snapshot;

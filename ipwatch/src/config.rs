@@ -9,7 +9,7 @@ pub mod text;
 use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bounded;
 use crate::contract::Prefix;
@@ -35,12 +35,14 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/ipwatch";
 const MAX_BYTES: usize = 1 << 20;
 
 /// The whole configuration.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The API's socket.
+    #[serde(serialize_with = "lossily")]
     pub socket: PathBuf,
     /// Directory of the findings and the history.
+    #[serde(serialize_with = "lossily")]
     pub state_dir: PathBuf,
     /// Change nothing on the node: no nsid is assigned. Netns without one are then read by entering
     /// them, and their changes are seen only where probes see them.
@@ -78,35 +80,35 @@ pub struct Config {
 }
 
 /// When a task on its way out is called stuck.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stuck {
     /// How long it may be exiting or killed.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub grace: SignedDuration,
     /// The same while its core is being dumped.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub core_dump_grace: SignedDuration,
 }
 
 /// When what is left of a sandbox is called so.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Holders {
     /// How long a sandbox may be dead, or gone from its runtime.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub grace: SignedDuration,
     /// How old a pod's netns may be that no runtime has ever told of, or without tasks where there is no
     /// runtime to ask.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub leak_age: SignedDuration,
     /// How long the kernel may be at tearing netns down without any progress.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub teardown_grace: SignedDuration,
 }
 
 /// The eBPF half.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Probes {
     /// Load it at all. Without it, netlink and procfs tell less, and later.
@@ -114,14 +116,14 @@ pub struct Probes {
     /// Rungs of the attach ladder that must not be used.
     pub forbid: Vec<Rung>,
     /// Between two looks at all tasks where probes tell of them.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub sweep: SignedDuration,
     /// The canary runs by itself too. False: only when somebody asks.
     pub canary: bool,
 }
 
 /// Who claims which IP on a link.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Neighbours {
     /// Whether a socket listens for ARP on the links of the host's netns: `"auto"` (where no probe hears
@@ -130,7 +132,7 @@ pub struct Neighbours {
 }
 
 /// How netns are told apart.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Identity {
     /// Do as if the kernel had no netns cookies.
@@ -138,7 +140,7 @@ pub struct Identity {
 }
 
 /// What is known of addresses beforehand.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Addresses {
     /// IPs, or prefixes of them, that several may have on one link on purpose: anycast, VIPs that move.
@@ -147,7 +149,7 @@ pub struct Addresses {
 }
 
 /// CNI: its result cache, and runs of its plugins.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cni {
     /// Directories of the result cache.
@@ -159,7 +161,7 @@ pub struct Cni {
 }
 
 /// The container runtimes.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Runtime {
     /// Their sockets, each a path or `{ path = "…", kind = "cri" }` (or `"docker"`). Absent: those in the
@@ -171,11 +173,11 @@ pub struct Runtime {
 }
 
 /// How long the past is kept.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
     /// By age.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub max_age: SignedDuration,
     /// By size of the store.
     pub max_mib: u64,
@@ -429,6 +431,16 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SignedD
         let help = "is no duration: write it as \"500ms\", \"30s\" or \"1h 30m\", days as hours";
         serde::de::Error::custom(format!("{text:?} {help}"))
     })
+}
+
+/// As people write it, and as it is read back.
+fn span<S: serde::Serializer>(duration: &SignedDuration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{duration:#}"))
+}
+
+/// A path that the command line may have given, where it need not be text.
+fn lossily<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// IPs and prefixes as people write them.

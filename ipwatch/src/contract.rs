@@ -8,7 +8,6 @@
 
 mod cluster;
 mod holder;
-mod prefix;
 mod step;
 
 use std::net::IpAddr;
@@ -17,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
 pub use self::holder::{Holder, HolderKind};
-pub use self::prefix::Prefix;
 pub use self::step::{Run, Step};
+pub use crate::prefix::Prefix;
 
 use crate::fact::{Mac, Name, SourceStatus};
 use crate::finding::Finding;

@@ -4,12 +4,11 @@
 pub use crate::cli::fuzz::paste;
 pub use crate::cluster::fuzz::cluster;
 pub use crate::sources::calico::etcd::fuzz::etcd_v2;
-pub use crate::sources::calico::fuzz::calico;
+pub use crate::sources::calico::fuzz::{calico, kubernetes};
 pub use crate::sources::cni::fuzz::{cni_cache, cni_log};
 pub use crate::sources::ipam::fuzz::{
     aws, bolt, cilium, conflist, host_local, libnetwork, netavark, terway,
 };
-pub use crate::sources::kubernetes::fuzz::kubernetes;
 pub use crate::sources::kubernetes::kubelet::fuzz::kubelet;
 pub use crate::sources::netlink::fuzz::netlink;
 pub use crate::sources::probes::fuzz::cni_call;

@@ -10,8 +10,8 @@
 //! - [`runtime`]: container runtimes, which know which sandboxes live.
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 //!
-//! What those that ask servers have in common: `errors`, `backoff`, `body`, `socket`, `grpc`, `url`,
-//! `json`.
+//! What those that ask servers have in common: `session`, `errors`, `backoff`, `body`, `socket`, `grpc`,
+//! `url`, `json`.
 
 pub mod arp;
 pub(crate) mod backoff;
@@ -30,6 +30,7 @@ pub mod probes;
 pub mod procfs;
 mod ready;
 pub mod runtime;
+mod session;
 pub(crate) mod socket;
 #[cfg(test)]
 mod testing;

@@ -1,11 +1,17 @@
-//! TLS to a server: whom to trust, and who we are. One way for all clients; who calls reads the files, and says in its
-//! own words what is wrong with them.
+//! TLS to a server: whom to trust, and who we are. One way for all clients; who calls says in its own words what is
+//! wrong.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::bounded;
+
+/// Longest file of certificates, or of a key. A system's CA bundle has some 200 KiB.
+const LIMIT: usize = 1 << 20;
 
 /// Our own certificate with those between it and its authority, and its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -56,6 +62,69 @@ fn roots(authorities: Option<Vec<CertificateDer<'static>>>) -> Result<RootCertSt
     // One that cannot be read does not make the others worth less.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(Wrong::NoAuthority) } else { Ok(roots) }
+}
+
+/// The files of a client, in PEM.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Files<'a> {
+    /// Whom to trust; the system's own authorities if that is `None`.
+    pub(crate) authorities: Option<&'a Path>,
+    /// Our own certificate, and its key.
+    pub(crate) identity: Option<(&'a Path, &'a Path)>,
+}
+
+/// Why a client cannot be made of its files. Nothing of a file is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// This file cannot be read, or not be used.
+    File { path: PathBuf, why: String },
+    /// The system trusts nobody.
+    NoAuthority,
+    /// All of it.
+    Setup(String),
+}
+
+impl Files<'_> {
+    /// As [`client`], with one protocol. Reads files, so never on an async worker.
+    pub(crate) fn client(self, protocol: &[u8]) -> Result<Arc<ClientConfig>, Unusable> {
+        let authorities = self.authorities.map(certificates_of).transpose()?;
+        let identity = match self.identity {
+            Some((certificate, path)) => {
+                let none = || unusable(path, "it holds no private key in PEM");
+                let key = key(&read(path)?).ok_or_else(none)?;
+                Some((certificates_of(certificate)?, key))
+            }
+            None => None,
+        };
+        let of = |path: Option<&Path>, why: String| match path {
+            Some(path) => unusable(path, why),
+            None => Unusable::Setup(why),
+        };
+        client(authorities, identity, &[protocol]).map_err(|wrong| match wrong {
+            Wrong::Authority(why) => of(self.authorities, why),
+            Wrong::Identity(why) => of(self.identity.map(|(_, key)| key), why),
+            Wrong::Setup(why) => Unusable::Setup(why),
+            Wrong::NoAuthority => Unusable::NoAuthority,
+        })
+    }
+}
+
+fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+    let none = || unusable(path, "it holds no certificate in PEM");
+    certificates(&read(path)?).ok_or_else(none)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Unusable> {
+    let read =
+        bounded::read_linked(path, LIMIT).map_err(|error| unusable(path, error.to_string()))?;
+    match read.truncated {
+        true => Err(unusable(path, "it is larger than 1 MiB")),
+        false => Ok(read.bytes),
+    }
+}
+
+fn unusable(path: &Path, why: impl Into<String>) -> Unusable {
+    Unusable::File { path: path.to_owned(), why: why.into() }
 }
 
 /// All certificates of a PEM. `None`: it is no PEM, or has none.

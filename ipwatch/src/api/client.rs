@@ -7,14 +7,13 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Ask, Event, Stream, route};
 use crate::contract::{Document, SCHEMA};
+use crate::dial::{self, Driver};
 
 /// Longest answer that is taken.
 const ANSWER_LIMIT: usize = 256 * 1024 * 1024;
@@ -157,13 +156,8 @@ impl Client {
     async fn send(&self, method: Method, target: &str) -> Result<Connection, ClientError> {
         let stream =
             UnixStream::connect(&self.path).await.map_err(|error| self.unreachable(error))?;
-        let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| self.broken(error))?;
-        let driver = Driver(tokio::spawn(async move {
-            // What goes wrong here shows in the response.
-            let _ = driver.await;
-        }));
+        let made = dial::http1(stream, None).await;
+        let (mut sender, driver) = made.map_err(|error| self.broken(error))?;
         let request = hyper::Request::builder()
             .method(method)
             .uri(target)
@@ -220,15 +214,6 @@ impl Client {
 struct Connection {
     response: Response<Incoming>,
     _driver: Driver,
-}
-
-/// Ends the connection's task with the connection.
-struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// The stream of events.

@@ -1,19 +1,21 @@
 //! What is read of the API server's objects, and nothing else: no spec beyond the node and the host's network, no
 //! environment, of annotations those that name IPs.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::Deserializer;
+use serde_json::Value;
 
 use super::snapshot;
+use crate::prefix::Prefix;
 use crate::sources::json::{Few, Name};
+use crate::sources::kubernetes::documents::{self, Annotated};
 use crate::sources::kubernetes::whereabouts::Meta;
 
-/// What Multus says of each interface; the second one is its older name.
-const STATUS: [&str; 2] =
-    ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status"];
+/// What Multus says of each interface, and the older name of that.
+const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+const OLDER_STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
 /// What is asked of Multus.
 const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
 /// Calico's IPs.
@@ -60,45 +62,7 @@ impl Node {
     }
 }
 
-/// `Pod`
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Pod {
-    metadata: PodMeta,
-    spec: PodSpec,
-    status: PodStatus,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodMeta {
-    name: Name,
-    namespace: Name,
-    uid: Name,
-    deletion_timestamp: Option<Name>,
-    annotations: Annotations,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    node_name: Name,
-    host_network: bool,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodStatus {
-    phase: Name,
-    #[serde(rename = "podIPs")]
-    pod_ips: Few<PodIp, 64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodIp {
-    ip: Name,
-}
+pub(super) type Pod = documents::Pod<Annotations>;
 
 /// Of Multus' word on one interface.
 #[derive(Debug, Default, Deserialize)]
@@ -109,45 +73,27 @@ struct Interface {
     default: bool,
 }
 
-/// Others are skipped unread: they may be long, and hold anything.
 #[derive(Debug, Default)]
-struct Annotations {
+pub(super) struct Annotations {
     status: Option<String>,
     wanted: Option<String>,
     calico: Vec<String>,
 }
 
-impl<'de> Deserialize<'de> for Annotations {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Annotations;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("annotations")
+impl Annotated for Annotations {
+    const KEYS: &[&str] = &[STATUS, OLDER_STATUS, WANTED, CALICO[0], CALICO[1]];
+
+    fn read(&mut self, key: &str, value: Value) -> Result<(), serde_json::Error> {
+        let text = serde_json::from_value(value)?;
+        match key {
+            STATUS => self.status = Some(text),
+            OLDER_STATUS => {
+                self.status.get_or_insert(text);
             }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Annotations::default())
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut all = Annotations::default();
-                while let Some(key) = map.next_key::<String>()? {
-                    if key == STATUS[0] {
-                        all.status = Some(map.next_value()?);
-                    } else if key == STATUS[1] {
-                        let older = map.next_value()?;
-                        all.status.get_or_insert(older);
-                    } else if CALICO.contains(&&*key) {
-                        all.calico.push(map.next_value()?);
-                    } else if key == WANTED {
-                        all.wanted = Some(map.next_value()?);
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(all)
-            }
+            WANTED => self.wanted = Some(text),
+            _ => self.calico.push(text),
         }
-        deserializer.deserialize_any(Entries)
+        Ok(())
     }
 }
 
@@ -332,7 +278,7 @@ impl<'de> Deserialize<'de> for Secondary {
 impl Block {
     /// `None`: its range is none.
     pub(super) fn world(self) -> Option<snapshot::Block> {
-        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        let range: Prefix = self.spec.cidr.0.parse().ok()?;
         let mut block = snapshot::Block {
             name: self.metadata.name.0,
             host: self.spec.affinity.and_then(|affinity| {
@@ -383,7 +329,7 @@ struct CalicoPoolSpec {
 
 impl CalicoPool {
     pub(super) fn world(self) -> Option<snapshot::CalicoPool> {
-        let range = super::prefix::Prefix::parse(&self.spec.cidr.0)?;
+        let range: Prefix = self.spec.cidr.0.parse().ok()?;
         Some(snapshot::CalicoPool { name: self.metadata.name.0, range })
     }
 }

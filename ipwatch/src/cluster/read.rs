@@ -8,9 +8,10 @@ use serde::de::DeserializeOwned;
 
 use super::objects::{self, named};
 use super::snapshot::{self, Bounds, Listed, Look, State};
+use crate::prefix::Prefix;
 use crate::sources::kubernetes::list::{Age, Refusal, Server};
 use crate::sources::kubernetes::networks::Definition;
-use crate::sources::kubernetes::whereabouts::{IpPool, Range};
+use crate::sources::kubernetes::whereabouts::{IpPool, pool_name};
 
 /// Allocations of all pools together, and of all blocks.
 const MOST: usize = 500_000;
@@ -179,9 +180,9 @@ fn pod(one: objects::Pod, all: &mut Vec<snapshot::Pod>) -> usize {
 
 fn pool(pool: IpPool, all: &mut Vec<snapshot::Pool>) -> usize {
     let (namespace, name) = named(&pool.metadata);
-    let Some(range) = Range::parse(&pool.spec.range.0) else { return 1 };
+    let Some(range) = Prefix::from_cidr(&pool.spec.range.0) else { return 1 };
     let mut read = snapshot::Pool {
-        prefix: name.strip_suffix(&range.pool()).unwrap_or_default().to_owned(),
+        prefix: name.strip_suffix(&pool_name(&range)).unwrap_or_default().to_owned(),
         namespace,
         name,
         range: pool.spec.range.0,
@@ -189,7 +190,7 @@ fn pool(pool: IpPool, all: &mut Vec<snapshot::Pool>) -> usize {
         wrong: pool.spec.allocations.wrong,
     };
     for (offset, allocation) in pool.spec.allocations.read {
-        let Some(ip) = range.ip(offset) else {
+        let Some(ip) = range.plus(offset) else {
             read.wrong += 1;
             continue;
         };

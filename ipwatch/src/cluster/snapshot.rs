@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::prefix::Prefix;
 use crate::fact::RangePart;
+use crate::prefix::Prefix;
 
 /// A list, and whether it is all that there is.
 #[derive(Debug, Clone)]

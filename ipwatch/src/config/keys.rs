@@ -1,17 +1,12 @@
-//! The one table of every key of `ipwatch.toml`: what it means, its value in a configuration, whether a
-//! reload takes it over, and whether it may be shown.
+//! The one table of every key of `ipwatch.toml`: what it means, whether a reload takes it over, and whether it may be
+//! shown. Its value is that of the serialised [`Config`].
 //!
 //! `ipwatch config default` and `show`, the log line of a reload and `docs/config.md` are made from it;
 //! a test compares it with what [`Config`] takes.
 
-use std::path::{Path, PathBuf};
-
-use jiff::SignedDuration;
 use toml::Value;
 
 use super::Config;
-use crate::sources::arp::Watch;
-use crate::sources::runtime::{Kind, Socket};
 
 /// One key.
 #[derive(Debug)]
@@ -26,7 +21,8 @@ pub struct Key {
     pub live: bool,
     /// What of its value nobody is shown.
     hide: Hide,
-    value: fn(&Config) -> Option<Value>,
+    /// Its value, where the serialised configuration does not have it.
+    own: Option<fn(&Config) -> Option<Value>>,
 }
 
 /// What of a value is a secret.
@@ -44,12 +40,8 @@ pub enum Hide {
 const HIDDEN: &str = "(hidden)";
 
 impl Key {
-    const fn new(
-        name: &'static str,
-        about: &'static str,
-        value: fn(&Config) -> Option<Value>,
-    ) -> Self {
-        Self { name, about, example: "", live: false, hide: Hide::Nothing, value }
+    const fn new(name: &'static str, about: &'static str) -> Self {
+        Self { name, about, example: "", live: false, hide: Hide::Nothing, own: None }
     }
 
     /// A reload takes it over.
@@ -68,6 +60,11 @@ impl Key {
         self
     }
 
+    const fn own(mut self, value: fn(&Config) -> Option<Value>) -> Self {
+        self.own = Some(value);
+        self
+    }
+
     /// Its table (empty: none) and its name there.
     #[must_use]
     pub fn parts(&self) -> (&'static str, &'static str) {
@@ -77,7 +74,11 @@ impl Key {
     /// Its value, whole: to compare, not to show.
     #[must_use]
     pub fn value(&self, config: &Config) -> Option<Value> {
-        (self.value)(config)
+        if let Some(own) = self.own {
+            return own(config);
+        }
+        let whole = Value::try_from(config).ok()?;
+        self.name.split('.').try_fold(&whole, |table, name| table.get(name)).cloned()
     }
 
     /// Its value as it may be shown.
@@ -138,326 +139,221 @@ pub const TABLES: &[(&str, &str)] = &[
 
 /// Every key, in the order of the file.
 pub const KEYS: &[Key] = &[
-    Key::new("socket", "The API's socket.", |c| path(&c.socket)),
-    Key::new("state_dir", "Directory of the findings and the history.", |c| path(&c.state_dir)),
+    Key::new("socket", "The API's socket."),
+    Key::new("state_dir", "Directory of the findings and the history."),
     Key::new(
         "observe_only",
-        "Change nothing on the node: assign no nsid, have no kernel module loaded, make no canary. Less is then seen.",
-        |c| Some(Value::Boolean(c.observe_only)),
+        "Change nothing on the node: assign no nsid, have no kernel module loaded, make no \
+         canary. Less is then seen.",
     ),
-    Key::new("node", "The node's name in every document; default: the host name.", |c| {
-        c.node.as_ref().map(|node| Value::String(node.clone()))
-    })
-    .example("\"node-17\""),
-    Key::new("stuck.grace", "How long a process may take to exit.", |c| span(c.stuck.grace)).live(),
-    Key::new("stuck.core_dump_grace", "The same while its core is being dumped.", |c| {
-        span(c.stuck.core_dump_grace)
-    })
-    .live(),
-    Key::new(
-        "holders.grace",
-        "How long a dead sandbox may keep its IP, its device, its mounts.",
-        |c| span(c.holders.grace),
-    )
-    .live(),
+    Key::new("node", "The node's name in every document; default: the host name.")
+        .example("\"node-17\""),
+    Key::new("stuck.grace", "How long a process may take to exit.").live(),
+    Key::new("stuck.core_dump_grace", "The same while its core is being dumped.").live(),
+    Key::new("holders.grace", "How long a dead sandbox may keep its IP, its device, its mounts.")
+        .live(),
     Key::new(
         "holders.leak_age",
         "Age of a pod's netns that no runtime knows, or where there is none to ask.",
-        |c| span(c.holders.leak_age),
     )
     .live(),
-    Key::new(
-        "holders.teardown_grace",
-        "How long the kernel may be at tearing one netns down.",
-        |c| span(c.holders.teardown_grace),
-    )
-    .live(),
+    Key::new("holders.teardown_grace", "How long the kernel may be at tearing one netns down.")
+        .live(),
     Key::new(
         "probes.enabled",
         "Load the probes at all. Without them, netlink and procfs tell less, and later.",
-        |c| Some(Value::Boolean(c.probes.enabled)),
     ),
     Key::new(
         "probes.forbid",
         "Rungs of the ladder not to be used: tp_btf, raw_tp, fentry, kprobe, socket, snapshot.",
-        |c| list(&c.probes.forbid),
     ),
     Key::new(
         "probes.sweep",
-        "All tasks are looked at again after so long, although probes tell of them: what these missed is found then. \
-         Where they cannot tell of all, it is every 2s. 0s: never, which is for tests of the probes.",
-        |c| span(c.probes.sweep),
+        "All tasks are looked at again after so long, although probes tell of them: what these \
+         missed is found then. Where they cannot tell of all, it is every 2s. 0s: never, which is \
+         for tests of the probes.",
     ),
     Key::new(
         "probes.canary",
-        "The canary runs a few seconds after the start, once a day, and again after an event was not seen. false: only \
-         on `ipwatch doctor --canary`.",
-        |c| Some(Value::Boolean(c.probes.canary)),
+        "The canary runs a few seconds after the start, once a day, and again after an event was \
+         not seen. false: only on `ipwatch doctor --canary`.",
     ),
     Key::new(
         "addresses.shared",
         "IPs, or prefixes of them, that several may have on purpose: anycast, VIPs that move; as \
          [\"10.0.0.100\", \"192.0.2.0/24\"].",
-        |c| list(&c.addresses.shared),
     )
     .live(),
     Key::new(
         "neighbours.watch",
-        "A socket hears ARP on the host's links: \"auto\" (where no probe does), \"always\" or \"off\".",
-        |c| {
-            let watch = match c.neighbours.watch {
-                Watch::Auto => "auto",
-                Watch::Always => "always",
-                Watch::Off => "off",
-            };
-            Some(Value::String(watch.to_owned()))
-        },
+        "A socket hears ARP on the host's links: \"auto\" (where no probe does), \"always\" or \
+         \"off\".",
     ),
     Key::new(
         "identity.provisional",
         "Do as if the kernel had no netns cookies (before 5.14): for tests.",
-        |c| Some(Value::Boolean(c.identity.provisional)),
     ),
-    Key::new("cni.cache_dirs", "Directories of the result cache.", |c| paths(&c.cni.cache_dirs)),
-    Key::new("cni.bin_dirs", "Directories of the plugins whose runs are to be seen.", |c| {
-        paths(&c.cni.bin_dirs)
-    }),
+    Key::new("cni.cache_dirs", "Directories of the result cache."),
+    Key::new("cni.bin_dirs", "Directories of the plugins whose runs are to be seen."),
     Key::new(
         "cni.logs",
         "Logs of the runtime, files or directories of *.log: they say why a plugin failed.",
-        |c| paths(&c.cni.logs),
     ),
-    Key::new("ipam.conf_dirs", "CNI network configurations, which name the ranges.", |c| {
-        paths(&c.ipam.conf_dirs)
-    }),
+    Key::new("ipam.conf_dirs", "CNI network configurations, which name the ranges."),
     Key::new(
         "ipam.data_dirs",
         "host-local: its directories, besides each dataDir of the configurations.",
-        |c| paths(&c.ipam.data_dirs),
     ),
-    Key::new("ipam.aws_checkpoint", "AWS VPC CNI: its file.", |c| path(&c.ipam.aws_checkpoint)),
-    Key::new("ipam.cilium_state", "Cilium: its directory of endpoints.", |c| {
-        path(&c.ipam.cilium_state)
-    }),
-    Key::new("ipam.docker_data_root", "dockerd: its data-root, with libnetwork's store.", |c| {
-        path(&c.ipam.docker_data_root)
-    }),
-    Key::new("ipam.terway_dir", "Terway: its directory.", |c| path(&c.ipam.terway_dir)),
-    Key::new("ipam.netavark_db", "podman: the file of the IPs that it gave.", |c| {
-        path(&c.ipam.netavark_db)
-    }),
-    Key::new("ipam.netavark_networks", "podman: the directory of its networks.", |c| {
-        path(&c.ipam.netavark_networks)
-    }),
+    Key::new("ipam.aws_checkpoint", "AWS VPC CNI: its file."),
+    Key::new("ipam.cilium_state", "Cilium: its directory of endpoints."),
+    Key::new("ipam.docker_data_root", "dockerd: its data-root, with libnetwork's store."),
+    Key::new("ipam.terway_dir", "Terway: its directory."),
+    Key::new("ipam.netavark_db", "podman: the file of the IPs that it gave."),
+    Key::new("ipam.netavark_networks", "podman: the directory of its networks."),
     Key::new(
         "runtime.sockets",
-        "Sockets of the runtimes, each a path or { path = \"/run/x.sock\", kind = \"docker\" } (or \
-         \"cri\"); default: those that are found in the usual places; []: none is asked.",
-        |c| c.runtime.sockets.as_ref().map(|all| Value::Array(all.iter().map(socket).collect())),
+        "Sockets of the runtimes, each a path or { path = \"/run/x.sock\", kind = \"docker\" } \
+         (or \"cri\"); default: those that are found in the usual places; []: none is asked.",
     )
     .example("[\"/run/containerd/containerd.sock\"]"),
     Key::new(
         "runtime.ignore",
-        "Sockets, or directories of sockets, of runtimes that have no pod of this node. Any other that runs and is \
-         not asked makes every container that it may own unknown.",
-        |c| paths(&c.runtime.ignore),
+        "Sockets, or directories of sockets, of runtimes that have no pod of this node. Any other \
+         that runs and is not asked makes every container that it may own unknown.",
     ),
     Key::new(
         "kubernetes.enabled",
-        "Ask it. Default: where a kubeconfig is named, or in a pod that has a service account's token.",
-        |c| c.kubernetes.enabled.map(Value::Boolean),
+        "Ask it. Default: where a kubeconfig is named, or in a pod that has a service account's \
+         token.",
     )
     .example("false"),
     Key::new(
         "kubernetes.kubeconfig",
         "A kubeconfig with a token or a certificate; the kubelet's own may do all that is needed.",
-        |c| c.kubernetes.kubeconfig.as_deref().and_then(path),
     )
     .example("\"/etc/kubernetes/kubelet.conf\""),
     Key::new(
         "kubernetes.service_account",
-        "Directory of a service account (token, ca.crt). Default: a pod's own, else /etc/ipwatch-api.",
-        |c| c.kubernetes.service_account.as_deref().and_then(path),
+        "Directory of a service account (token, ca.crt). Default: a pod's own, else \
+         /etc/ipwatch-api.",
     )
     .example("\"/var/run/secrets/kubernetes.io/serviceaccount\""),
     Key::new(
         "kubernetes.whereabouts",
-        "Follow Whereabouts' pools too. Every node then hears of each change of every pool: for small clusters.",
-        |c| Some(Value::Boolean(c.kubernetes.whereabouts)),
+        "Follow Whereabouts' pools too. Every node then hears of each change of every pool: for \
+         small clusters.",
     ),
     Key::new(
         "kubernetes.calico",
-        "Follow Calico's blocks and pools too, and what it says of this node's pods. Every node then hears of each change of every block: for small clusters. Not used where `calico.etcd_endpoints` names an etcd.",
-        |c| Some(Value::Boolean(c.kubernetes.calico)),
+        "Follow Calico's blocks and pools too, and what it says of this node's pods. Every node \
+         then hears of each change of every block: for small clusters. Not used where \
+         `calico.etcd_endpoints` names an etcd.",
     ),
     Key::new(
         "kubernetes.events",
-        "Tell of firing findings as Events on the pods they hurt: `kubectl describe pod` shows them.",
-        |c| Some(Value::Boolean(c.kubernetes.events)),
+        "Tell of firing findings as Events on the pods they hurt: `kubectl describe pod` shows \
+         them.",
     ),
     Key::new(
         "kubernetes.node",
-        "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the host name.",
-        |c| c.kubernetes.node.as_ref().map(|node| Value::String(node.clone())),
+        "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the \
+         host name.",
     )
     .example("\"node-17\""),
     Key::new(
         "kubernetes.kubelet_socket",
-        "Socket of the kubelet's pod API, asked for its pods where the API server is not: where there is neither a \
-         kubeconfig nor a service account. A socket that is not there is no error. \"\": it is not asked.",
-        |c| path(&c.kubernetes.kubelet_socket),
+        "Socket of the kubelet's pod API, asked for its pods where the API server is not: where \
+         there is neither a kubeconfig nor a service account. A socket that is not there is no \
+         error. \"\": it is not asked.",
     ),
-    Key::new(
-        "calico.etcd_endpoints",
-        "The members of the etcd. Empty: it is not asked.",
-        |c| list(&c.calico.etcd_endpoints),
-    ),
+    Key::new("calico.etcd_endpoints", "The members of the etcd. Empty: it is not asked."),
     Key::new(
         "calico.etcd_api",
         "\"v3\", or \"v2\" for Calico 2 and before: etcd then runs with --enable-v2.",
-        |c| Some(Value::String(c.calico.etcd_api.name().to_owned())),
     ),
     Key::new(
         "calico.etcd_ca_file",
         "Whose certificates to trust, PEM. Default: those that the system trusts.",
-        |c| c.calico.etcd_ca_file.as_deref().and_then(path),
     )
     .example("\"/etc/ipwatch/etcd-ca.pem\""),
-    Key::new("calico.etcd_cert_file", "Our own certificate, PEM.", |c| {
-        c.calico.etcd_cert_file.as_deref().and_then(path)
-    })
-    .example("\"/etc/ipwatch/etcd.pem\""),
-    Key::new("calico.etcd_key_file", "Its key, PEM.", |c| {
-        c.calico.etcd_key_file.as_deref().and_then(path)
-    })
-    .example("\"/etc/ipwatch/etcd-key.pem\""),
+    Key::new("calico.etcd_cert_file", "Our own certificate, PEM.")
+        .example("\"/etc/ipwatch/etcd.pem\""),
+    Key::new("calico.etcd_key_file", "Its key, PEM.").example("\"/etc/ipwatch/etcd-key.pem\""),
     Key::new(
         "calico.etcd_user_file",
-        "A file with one line USER:PASSWORD, for an etcd that asks for them. Over https:// only, but on this node.",
-        |c| c.calico.etcd_user_file.as_deref().and_then(path),
+        "A file with one line USER:PASSWORD, for an etcd that asks for them. Over https:// only, \
+         but on this node.",
     )
     .example("\"/etc/ipwatch/etcd-user\""),
     Key::new(
         "otlp.endpoint",
-        "The collector: http://, https:// or unix:///PATH. Default: OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is \
-         sent.",
-        |c| c.otlp.endpoint.as_ref().map(|endpoint| Value::String(endpoint.clone())),
+        "The collector: http://, https:// or unix:///PATH. Default: OTEL_EXPORTER_OTLP_ENDPOINT, \
+         else nothing is sent.",
     )
     .example("\"http://127.0.0.1:4317\"")
     .hide(Hide::UserInfo),
     Key::new(
         "otlp.protocol",
         "grpc or http/protobuf. Default: OTEL_EXPORTER_OTLP_PROTOCOL, else grpc.",
-        |c| c.otlp.protocol.and_then(|protocol| Value::try_from(protocol).ok()),
     )
     .example("\"http/protobuf\""),
     Key::new(
         "otlp.timeout",
         "Longest wait for one export. Default: OTEL_EXPORTER_OTLP_TIMEOUT, else 5s.",
-        |c| c.otlp.timeout.and_then(span),
     )
     .example("\"10s\""),
     Key::new(
         "otlp.headers",
         "Sent with each request, for example a token. Default: OTEL_EXPORTER_OTLP_HEADERS.",
-        |c| {
-            let headers = c.otlp.headers.0.iter();
-            let table = headers.map(|(name, value)| (name.clone(), Value::String(value.clone())));
-            let table: toml::Table = table.collect();
-            (!table.is_empty()).then_some(Value::Table(table))
-        },
     )
+    .own(headers)
     .example("{ authorization = \"Bearer TOKEN\" }")
     .hide(Hide::Values),
     Key::new(
         "otlp.ca_file",
-        "Whose certificates to trust, PEM. Default: OTEL_EXPORTER_OTLP_CERTIFICATE, else those that the system \
-         trusts.",
-        |c| c.otlp.ca_file.as_deref().and_then(path),
+        "Whose certificates to trust, PEM. Default: OTEL_EXPORTER_OTLP_CERTIFICATE, else those \
+         that the system trusts.",
     )
     .example("\"/etc/ipwatch/collector-ca.pem\""),
     Key::new(
         "otlp.client_cert_file",
         "Our own certificate, PEM, for a collector that asks for one.",
-        |c| c.otlp.client_cert_file.as_deref().and_then(path),
     )
     .example("\"/etc/ipwatch/client.pem\""),
-    Key::new("otlp.client_key_file", "Its key, PEM.", |c| {
-        c.otlp.client_key_file.as_deref().and_then(path)
-    })
-    .example("\"/etc/ipwatch/client-key.pem\""),
-    Key::new("otlp.signals", "What is exported: traces, logs, metrics.", |c| {
-        Value::try_from(&c.otlp.signals).ok()
-    }),
+    Key::new("otlp.client_key_file", "Its key, PEM.").example("\"/etc/ipwatch/client-key.pem\""),
+    Key::new("otlp.signals", "What is exported: traces, logs, metrics."),
     Key::new(
         "otlp.cni_calls",
-        "Which runs of CNI plugins have a span: failed, all or none; and those that a finding concerns, unless it \
-         is none.",
-        |c| Value::try_from(c.otlp.cni_calls).ok(),
+        "Which runs of CNI plugins have a span: failed, all or none; and those that a finding \
+         concerns, unless it is none.",
     ),
     Key::new(
         "otlp.tenures",
         "A span for every tenure of an IP, not only for those that a finding concerns.",
-        |c| Some(Value::Boolean(c.otlp.tenures)),
     ),
     Key::new(
         "metrics.listen",
         "Where they are served: a loopback address, or unix:/PATH. Absent: nothing listens.",
-        |c| c.metrics.listen.as_ref().map(|listen| Value::String(listen.to_string())),
     )
     .example("\"127.0.0.1:9469\""),
     Key::new(
         "metrics.allow_non_loopback",
         "Listen where other machines reach it. They can then read pods' names and IPs.",
-        |c| Some(Value::Boolean(c.metrics.allow_non_loopback)),
     ),
     Key::new(
         "metrics.address_info",
         "ipwatch_address_info, a series for each IP of a pod; needs pod_cidrs.",
-        |c| Some(Value::Boolean(c.metrics.address_info)),
     ),
-    Key::new(
-        "metrics.pod_cidrs",
-        "The pods' IPs: no other is a series of ipwatch_address_info.",
-        |c| list(&c.metrics.pod_cidrs),
-    ),
-    Key::new(
-        "metrics.max_address_series",
-        "How many of them there may be; the rest is counted.",
-        |c| i64::try_from(c.metrics.max_address_series).ok().map(Value::Integer),
-    ),
-    Key::new("retention.max_age", "How long the past is kept.", |c| span(c.retention.max_age)),
-    Key::new("retention.max_mib", "And how much of it, in MiB.", |c| {
-        i64::try_from(c.retention.max_mib).ok().map(Value::Integer)
-    }),
+    Key::new("metrics.pod_cidrs", "The pods' IPs: no other is a series of ipwatch_address_info."),
+    Key::new("metrics.max_address_series", "How many of them there may be; the rest is counted."),
+    Key::new("retention.max_age", "How long the past is kept."),
+    Key::new("retention.max_mib", "And how much of it, in MiB."),
 ];
 
-fn path(path: &Path) -> Option<Value> {
-    Some(Value::String(path.to_string_lossy().into_owned()))
-}
-
-fn paths(paths: &[PathBuf]) -> Option<Value> {
-    Some(Value::Array(paths.iter().filter_map(|one| path(one)).collect()))
-}
-
-fn list<T: ToString>(items: &[T]) -> Option<Value> {
-    Some(Value::Array(items.iter().map(|item| Value::String(item.to_string())).collect()))
-}
-
-/// As people write it, and as it is read back.
-fn span(duration: SignedDuration) -> Option<Value> {
-    Some(Value::String(format!("{duration:#}")))
-}
-
-fn socket(socket: &Socket) -> Value {
-    let written = Value::String(socket.path.to_string_lossy().into_owned());
-    let Some(kind) = socket.kind else { return written };
-    let kind = match kind {
-        Kind::Cri => "cri",
-        Kind::Docker => "docker",
-    };
-    let entries = [("path", written), ("kind", Value::String(kind.to_owned()))];
-    Value::Table(entries.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+/// Serialised they are hidden; to compare them their values are needed.
+fn headers(config: &Config) -> Option<Value> {
+    let headers = &config.otlp.headers.0;
+    Value::try_from(headers).ok().filter(|_| !headers.is_empty())
 }
 
 #[cfg(test)]

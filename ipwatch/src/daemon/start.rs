@@ -134,7 +134,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         // It keeps its data in one place: where an etcd is named, there.
         cluster.calico &= config.calico.etcd_endpoints.is_empty();
         kubernetes::start(&cluster, &boot.node, &emit, &readings);
-        calico::start(&config.calico, config.kubernetes.node_name(&boot.node), &emit);
+        calico::start(&config.calico, &cluster, &boot.node, &emit);
     }
 
     let polls = sight == Sight::Everything && !(loaded.sees_tasks && loaded.sees_creation);

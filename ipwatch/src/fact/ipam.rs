@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::PodName;
+use crate::prefix::number;
 
 /// One IP that a store has handed out. Each fact is whole: what it lacks the store does not tell.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,10 +75,6 @@ impl RangePart {
     /// How many IPs it has, saturating (an IPv6 /64 has more than anybody can use).
     #[must_use]
     pub fn usable(&self) -> u64 {
-        let number = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => u128::from(u32::from(ip)),
-            IpAddr::V6(ip) => u128::from(ip),
-        };
         let span = number(self.last).saturating_sub(number(self.first)).saturating_add(1);
         let within = |ip: &&IpAddr| self.first <= **ip && **ip <= self.last;
         let except = self.except.iter().filter(within).count() as u128;

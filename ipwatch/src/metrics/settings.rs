@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::Prefix;
 
@@ -14,7 +14,7 @@ const ADDRESSES: usize = 1024;
 const MOST_ADDRESSES: usize = 16_384;
 
 /// `[metrics]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// `"127.0.0.1:9469"` or `"unix:/run/ipwatch/metrics.sock"`. Absent: nothing listens.
@@ -104,6 +104,12 @@ impl std::fmt::Display for Listen {
             Listen::Tcp(address) => address.fmt(f),
             Listen::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -13,13 +13,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::probes::Rung;
 use crate::fact::SourceStatus;
 
 /// When to listen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Watch {
     /// Where no probe tells of ARP.

@@ -7,9 +7,10 @@
 //! - `blocks`: the blocks of the cluster: what of them is this node's, and how much of each is taken.
 //! - `pools`: what they are cut from, in either place.
 //! - `endpoints`: the endpoints of this node.
-//! - `kdd`: blocks as objects of the API server. There an endpoint is the pod itself:
+//! - `keys`: what is told of either, key by key.
+//! - `kdd`: blocks and pools as objects of the API server. There an endpoint is the pod itself:
 //!   [`kubernetes`](super::kubernetes) tells of it.
-//! - `etcd`: where it is an etcd of its own. `keys`, `model`: what is told of it, key by key, and what that means.
+//! - `etcd`: where it is an etcd of its own. `model`: what its keys mean.
 
 mod blocks;
 mod documents;
@@ -22,16 +23,23 @@ mod keys;
 mod model;
 pub(in crate::sources) mod pools;
 
-use crate::sources::Emit;
+use crate::sources::{Emit, kubernetes};
 
 /// Name of the store, and of its source.
 pub(in crate::sources) const STORE: &str = "calico";
 /// Name of the source of its pools.
 const POOLS: &str = "calico-pools";
 
-/// Starts to ask an etcd, if one is named. `node`: what this node is called in the cluster. To be called within the
-/// runtime of tokio.
-pub fn start(settings: &etcd::Settings, node: String, emit: &Emit) {
+/// Starts to ask for Calico's objects in the API server, if `cluster` says so, and an etcd, if one is named. `node`: what
+/// this node is called, unless `cluster` knows better. To be called within the runtime of tokio.
+pub fn start(settings: &etcd::Settings, cluster: &kubernetes::Settings, node: &str, emit: &Emit) {
+    let node = cluster.node_name(node);
+    if cluster.calico
+        && let Ok(door) = cluster.door()
+    {
+        kubernetes::follow(kdd::blocks(node.clone()), &door, emit);
+        kubernetes::follow(kdd::pools(), &door, emit);
+    }
     let keys = model::Model::new(node.clone());
     etcd::start(settings, &node, keys, emit);
     etcd::start_pools(settings, pools::Pools::default(), emit);

@@ -21,7 +21,6 @@ pub mod host_local;
 mod known;
 mod libnetwork;
 mod netavark;
-mod prefix;
 #[doc(hidden)]
 pub mod subnet;
 mod terway;
@@ -33,7 +32,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bounded::{self, Bytes};
 use crate::fact::{Range, Reservation};
@@ -44,7 +43,7 @@ use crate::sources::{Emit, First};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `[ipam]`: where the stores are.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// CNI network configurations, which name host-local's ranges.
@@ -116,8 +115,8 @@ fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
         Box::new(host_local::HostLocal::new(settings)),
         Box::new(aws::Aws::new(settings)),
         Box::new(cilium::Cilium::new(settings)),
-        Box::new(libnetwork::Libnetwork::new(&settings.docker_data_root)),
-        Box::new(terway::Terway::new(&settings.terway_dir)),
+        Box::new(libnetwork::store(&settings.docker_data_root)),
+        Box::new(terway::store(&settings.terway_dir)),
         Box::new(netavark::Netavark::new(&settings.netavark_db, &settings.netavark_networks)),
     ]
 }

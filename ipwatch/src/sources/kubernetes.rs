@@ -1,5 +1,5 @@
-//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools
-//! and Calico's blocks and pools ([`calico`](super::calico)). Read only; the way to it serves `sinks::events` too.
+//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools.
+//! [`calico`](super::calico) follows Calico's objects by the same way. Read only; it serves `sinks::events` too.
 //!
 //! - `credentials`: where it is, and who we are. `kubeconfig`: where that is written. `program`: one that says it.
 //! - `client`: requests with bounds. `connection`: its connections.
@@ -13,7 +13,7 @@
 mod client;
 mod connection;
 mod credentials;
-mod documents;
+pub(crate) mod documents;
 mod error;
 #[cfg(test)]
 mod fake;
@@ -34,22 +34,23 @@ pub(crate) mod whereabouts;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::client::{Api, Content};
 pub(crate) use self::credentials::Credentials;
 pub(crate) use self::error::ApiError;
+use self::reflector::Kind;
 use crate::clock;
 use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
 use crate::reading::Readings;
+use crate::sources::Emit;
 use crate::sources::socket::Way;
-use crate::sources::{Emit, calico};
 
 /// Name of the source.
 const SOURCE: &str = "kubernetes";
 
 /// `[kubernetes]`: whether and how the API server is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Ask it. Absent: where a kubeconfig is named, or as a pod with a service account.
@@ -164,18 +165,8 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
     if let Ok(door) = &door
         && settings.whereabouts
     {
-        let pools = whereabouts::Pools::default();
-        tokio::spawn(reflector::run(pools, door.clone(), Pace::default(), emit.clone()));
-        let networks = networks::Networks::default();
-        tokio::spawn(reflector::run(networks, door.clone(), Pace::default(), emit.clone()));
-    }
-    if let Ok(door) = &door
-        && settings.calico
-    {
-        let blocks = calico::kdd::Blocks::new(node.clone());
-        tokio::spawn(reflector::run(blocks, door.clone(), Pace::default(), emit.clone()));
-        let pools = calico::pools::Pools::default();
-        tokio::spawn(reflector::run(pools, door.clone(), Pace::default(), emit.clone()));
+        follow(whereabouts::Pools::default(), door, &emit);
+        follow(networks::Networks::default(), door, &emit);
     }
     let fallback = settings.fallback();
     let fallback = fallback.map(|socket| Way::new(&socket, kubelet::SOURCE, readings));
@@ -191,6 +182,11 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
             }
         }
     });
+}
+
+/// Follows one kind of object. To be called within the runtime of tokio.
+pub(super) fn follow(kind: impl Kind, door: &Credentials, emit: &Emit) {
+    tokio::spawn(reflector::run(kind, door.clone(), Pace::default(), emit.clone()));
 }
 
 fn source(name: &str, status: SourceStatus, detail: String) -> Fact {

@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_log::{EbpfLogger, Level};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::bounded;
@@ -121,6 +121,12 @@ impl fmt::Display for Rung {
             Rung::Socket => "socket",
             Rung::Snapshot => "snapshot",
         })
+    }
+}
+
+impl Serialize for Rung {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use self::names::Names;
 use crate::reading::Readings;
@@ -57,7 +57,7 @@ pub struct Socket {
 }
 
 /// What a runtime speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Kubernetes' Container Runtime Interface.
@@ -157,6 +157,17 @@ impl Runtimes {
     /// it answers.
     pub fn ask(&self, runtime: &str) {
         self.0.ask(runtime);
+    }
+}
+
+impl Serialize for Socket {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let Some(kind) = self.kind else { return self.path.serialize(serializer) };
+        let mut written = serializer.serialize_struct("Socket", 2)?;
+        written.serialize_field("path", &self.path)?;
+        written.serialize_field("kind", &kind)?;
+        written.end()
     }
 }
 

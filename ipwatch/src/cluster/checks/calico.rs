@@ -223,15 +223,16 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
                 told.iter().filter(here).count() as u64
             };
             let leaked = of(LEAKED);
+            let size = u64::try_from(pool.range.size()).unwrap_or(u64::MAX);
             ClusterRange {
                 store: "calico".to_owned(),
-                range: pool.range.text(),
+                range: pool.range.network().to_cidr(),
                 from: Vec::new(),
-                usable: Some(pool.range.size()),
+                usable: Some(size),
                 used,
                 leaked,
                 doubtful: of(DOUBTFUL),
-                free: Some(pool.range.size().saturating_sub(used)),
+                free: Some(size.saturating_sub(used)),
                 recoverable: leaked,
                 compared,
                 object,

@@ -14,8 +14,8 @@ use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
 use crate::cluster::snapshot::{Bounds, Look, Pod};
 use crate::finding::Severity;
+use crate::prefix::Prefix;
 use crate::remedy::{Step, said, text};
-use crate::sources::kubernetes::whereabouts::Range;
 
 const DUPLICATE: &str = "ip-duplicate";
 /// Pods of one IP that are named.
@@ -90,7 +90,7 @@ impl<'a> Held<'a> {
 /// What Whereabouts gives out.
 struct Shared<'a> {
     /// The ranges of its pools, and their names.
-    ranges: Vec<(&'a str, Range)>,
+    ranges: Vec<(&'a str, Prefix)>,
     /// By the name that a pod has it under: the pools that a definition takes IPs from.
     definitions: HashMap<&'a str, Vec<(&'a str, &'a Bounds)>>,
 }
@@ -107,7 +107,7 @@ impl<'a> Shared<'a> {
         }
         Self {
             ranges: pools
-                .filter_map(|pool| Some((&*pool.name, Range::parse(&pool.range)?)))
+                .filter_map(|pool| Some((&*pool.name, Prefix::from_cidr(&pool.range)?)))
                 .collect(),
             definitions,
         }
@@ -115,7 +115,7 @@ impl<'a> Shared<'a> {
 
     /// Whether an IP is of any pool.
     fn gives_out(&self, ip: IpAddr) -> bool {
-        self.ranges.iter().any(|(_, range)| range.number(ip).is_some())
+        self.ranges.iter().any(|(_, range)| range.contains(ip))
     }
 
     /// Where an IP on a pod's network is to be had once. A definition may take from several pools.
@@ -125,7 +125,7 @@ impl<'a> Shared<'a> {
             |(_, bounds): &&(&str, &Bounds)| bounds.parts.iter().any(|part| part.contains(ip));
         // What it was given before its bounds were others is of the pool still.
         let of_range = |(name, _): &&(&str, &Bounds)| {
-            self.ranges.iter().any(|(pool, range)| pool == name && range.number(ip).is_some())
+            self.ranges.iter().any(|(pool, range)| pool == name && range.contains(ip))
         };
         let pool = pools.iter().find(within).or_else(|| pools.iter().find(of_range));
         pool.map_or(Realm::Network(network), |(name, _)| Realm::Pool(name))

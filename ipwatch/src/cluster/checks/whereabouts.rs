@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
-use crate::cluster::prefix::number;
 use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, sandbox};
 use crate::cluster::snapshot::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
 use crate::contract::ClusterRange;
 use crate::fact::RangePart;
 use crate::finding::Severity;
+use crate::prefix::number;
 use crate::remedy::{Step, said, text, value};
 
 const DISAGREE: &str = "ipam-records-disagree";
@@ -521,12 +521,12 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
 /// The parts of all definitions of a network, each IP once.
 fn merged(bounds: &Bounds) -> (Vec<RangePart>, Vec<String>) {
     let mut parts = bounds.parts.clone();
-    parts.sort_by_key(|part| (number(part.first), number(part.last)));
+    parts.sort_by_key(|part| (part.first, part.last));
     let mut merged: Vec<RangePart> = Vec::new();
     for part in parts {
         let touches = |last: &RangePart| {
             last.first.is_ipv4() == part.first.is_ipv4()
-                && number(part.first).1 <= number(last.last).1.saturating_add(1)
+                && number(part.first) <= number(last.last).saturating_add(1)
         };
         match merged.last_mut().filter(|last| touches(last)) {
             Some(last) => last.last = last.last.max(part.last),

@@ -6,7 +6,7 @@ use crate::clock::Calendar;
 use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
 use crate::fact::{BootNs, PodName};
 
-use super::netns::{interface_view, prefix_range};
+use super::netns::interface_view;
 use crate::map::{Grounds, Match};
 use crate::map::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
 
@@ -49,7 +49,7 @@ impl NodeMap {
             network.is_none_or(|name| *entry.network == *name)
                 || pool.is_some_and(|pool| pool.is_of(entry))
         };
-        match prefix.map(prefix_range) {
+        match prefix.map(Prefix::range) {
             Some((first, last)) => {
                 let within = self.ipam.within(first, last).map(|(_, entry)| entry);
                 within.filter(of_network).take(most).map(|entry| self.entry_view(entry)).collect()
@@ -63,7 +63,7 @@ impl NodeMap {
 
     /// Store and name of the pools that reservations within a prefix are of, where these do not name them.
     pub fn pools_of(&self, prefix: &Prefix) -> impl Iterator<Item = (&str, &str)> {
-        let (first, last) = prefix_range(prefix);
+        let (first, last) = prefix.range();
         let pools = self.ranges().filter(move |range| {
             range.is_by_blocks() && self.ipam.within(first, last).any(|(_, one)| range.is_of(one))
         });

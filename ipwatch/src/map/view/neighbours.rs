@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::contract::{self, Claimant, IpamHolder, Prefix};
 use crate::fact::Mac;
 
-use super::netns::{interface_view, prefix_range, state_name};
+use super::netns::{interface_view, state_name};
 use crate::map::Conflict;
 use crate::map::{Netns, NetnsId, NodeMap};
 
@@ -20,7 +20,7 @@ impl NodeMap {
     /// Neighbour entries, of all IPs or of those within one prefix.
     #[must_use]
     pub fn neighbours(&self, prefix: Option<&Prefix>) -> Vec<contract::Neighbour> {
-        let range = prefix.map(prefix_range);
+        let range = prefix.map(Prefix::range);
         let within = |ip: IpAddr| range.is_none_or(|(first, last)| first <= ip && ip <= last);
         let (macs, conflicts) = (self.macs(), self.conflicts(self.now));
         let mut views: Vec<contract::Neighbour> = Vec::new();

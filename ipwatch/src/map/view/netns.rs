@@ -45,7 +45,7 @@ impl NodeMap {
     }
 
     fn addresses_in(&self, prefix: Option<&Prefix>) -> Vec<contract::Address> {
-        let range = prefix.map(prefix_range);
+        let range = prefix.map(Prefix::range);
         let entries: Vec<(IpAddr, NetnsId)> = match range {
             Some((first, last)) => self.kernel.within(first, last).collect(),
             None => self.kernel.addresses().collect(),
@@ -287,20 +287,4 @@ pub fn state_name(state: u16) -> String {
     ];
     let name = NAMES.iter().find(|(bit, _)| state & bit != 0).map(|(_, name)| *name);
     name.unwrap_or("NONE").to_owned()
-}
-
-/// First and last IP of a prefix.
-pub(in crate::map) fn prefix_range(prefix: &Prefix) -> (IpAddr, IpAddr) {
-    match prefix.ip {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix.len.min(32))).unwrap_or(0);
-            let first = ip.to_bits() & mask;
-            (IpAddr::V4(first.into()), IpAddr::V4((first | !mask).into()))
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix.len.min(128))).unwrap_or(0);
-            let first = ip.to_bits() & mask;
-            (IpAddr::V6(first.into()), IpAddr::V6((first | !mask).into()))
-        }
-    }
 }

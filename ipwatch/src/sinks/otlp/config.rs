@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::OtlpError;
 use super::route::{self, Protocol, Route, Settings, Signal};
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const LEAST: Duration = Duration::from_millis(100);
 
 /// Export to an OpenTelemetry collector.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Otlp {
     /// `http://host:4317`, `https://host:4317` or `unix:///path`, for every signal. Absent:
@@ -31,7 +31,7 @@ pub struct Otlp {
     /// `"grpc"` (the default) or `"http/protobuf"`.
     pub protocol: Option<Protocol>,
     /// Longest wait for one export.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub timeout: Option<SignedDuration>,
     /// Sent with each request, for example a token.
     pub headers: Headers,
@@ -51,7 +51,7 @@ pub struct Otlp {
 }
 
 /// Which runs of CNI plugins have a span.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallChoice {
     /// Those that failed, and those that a finding concerns.
@@ -73,7 +73,7 @@ impl fmt::Debug for Headers {
     }
 }
 
-impl serde::Serialize for Headers {
+impl Serialize for Headers {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.keys().map(|name| (name, "(hidden)")))
     }
@@ -263,6 +263,16 @@ fn duration<'de, D: serde::Deserializer<'de>>(
         let help = "is no duration: write it as \"500ms\" or \"30s\"";
         serde::de::Error::custom(format!("{text:?} {help}"))
     })
+}
+
+fn span<S: serde::Serializer>(
+    duration: &Option<SignedDuration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => serializer.collect_str(&format_args!("{duration:#}")),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[cfg(test)]

@@ -2,28 +2,19 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::route::{Place, Route};
 use super::{NAME, OtlpError};
+use crate::dial::{self, Io, Tls};
 use crate::reading::Readings;
 use crate::sources::socket::{Paused, Way};
-
-/// A connection.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// How to connect.
 #[derive(Clone)]
 pub(super) struct Dial {
     to: To,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
 }
 
 /// The Unix sockets of the routes. Signals that share one share the way to it.
@@ -61,8 +52,7 @@ impl Dial {
                     endpoint: route.target.url.clone(),
                     why: format!("{host:?} is no name that a certificate can bear"),
                 };
-                let name = ServerName::try_from(host.clone()).map_err(wrong)?;
-                Some((TlsConnector::from(Arc::clone(config)), name))
+                Some(Tls::to(config, host).map_err(wrong)?)
             }
             _ => None,
         };
@@ -86,15 +76,9 @@ impl Dial {
 
     /// Connects. The caller bounds how long it may take.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
-        let (host, port) = match &self.to {
-            To::Unix(way) => return Ok(Box::new(way.connect().await?)),
-            To::Tcp(host, port) => (host.as_str(), *port),
-        };
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
-            None => Ok(Box::new(stream)),
+        match &self.to {
+            To::Unix(way) => Ok(Box::new(way.connect().await?)),
+            To::Tcp(host, port) => dial::tcp(host, *port, self.tls.as_ref()).await,
         }
     }
 }

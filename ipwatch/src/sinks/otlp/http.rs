@@ -2,20 +2,19 @@
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
-use tokio::task::JoinHandle;
 
 use super::dial::{Dial, Ways};
 use super::route::Route;
 use super::transport::{AGENT, LONGEST_ANSWER, Payload, Refusal, Taken};
 use super::{OtlpError, chain};
+use crate::dial::{self, Driver};
 
 /// A client for one path.
 pub(super) struct Http {
@@ -25,17 +24,7 @@ pub(super) struct Http {
     line: Option<Line>,
 }
 
-/// A connection and the task that drives it.
-struct Line {
-    sender: SendRequest<Full<Bytes>>,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
+type Line = (SendRequest<Full<Bytes>>, Driver);
 
 impl Http {
     pub(super) fn new(route: &Route, ways: &mut Ways) -> Result<Self, OtlpError> {
@@ -83,22 +72,22 @@ impl Http {
 
     async fn exchange(&mut self, body: Bytes) -> Result<(StatusCode, Bytes), String> {
         // Collectors close idle connections. That is not a failure.
-        let mut line = match self.line.take() {
-            Some(line) if !line.sender.is_closed() => line,
+        let (mut sender, driver) = match self.line.take() {
+            Some(line) if !line.0.is_closed() => line,
             _ => self.connect().await?,
         };
-        line.sender.ready().await.map_err(|error| chain(&error))?;
+        sender.ready().await.map_err(|error| chain(&error))?;
         let mut request = Request::builder().method(Method::POST).uri(&self.path);
         if let Some(headers) = request.headers_mut() {
             headers.clone_from(&self.headers);
         }
         let request = request.body(Full::new(body)).map_err(|error| chain(&error))?;
-        let answer = line.sender.send_request(request).await.map_err(|error| chain(&error))?;
+        let answer = sender.send_request(request).await.map_err(|error| chain(&error))?;
         let status = answer.status();
         // The status alone decides. A connection with an unread rest of a response is not reused.
         let body = match read(answer).await {
             Ok(body) => {
-                self.line = Some(line);
+                self.line = Some((sender, driver));
                 body
             }
             Err(error) => {
@@ -111,13 +100,7 @@ impl Http {
 
     async fn connect(&self) -> Result<Line, String> {
         let stream = self.dial.connect().await.map_err(|error| chain(&error))?;
-        let made = handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = made.map_err(|error| chain(&error))?;
-        let driver = tokio::spawn(async move {
-            // The request that fails reports the error.
-            let _ = connection.await;
-        });
-        Ok(Line { sender, driver })
+        dial::http1(stream, None).await.map_err(|error| chain(&error))
     }
 }
 

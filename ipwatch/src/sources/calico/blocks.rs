@@ -13,6 +13,7 @@ use crate::fact::{self, BootNs, Observation, PodName, Reservation, Scope};
 
 use super::STORE;
 use super::documents::{Block, Owner, Slot};
+use super::keys::{Kept, Keys};
 
 /// Allocations of this node that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
@@ -30,7 +31,7 @@ const PAUSE: u64 = 5_000_000_000;
 
 /// What was told of each block.
 #[derive(Default)]
-pub(super) struct Blocks {
+pub(in crate::sources) struct Blocks {
     node: String,
     told: BTreeMap<String, Told>,
     /// Blocks that the list has named so far, while one comes.
@@ -59,32 +60,8 @@ impl Blocks {
         Self { node, ..Self::default() }
     }
 
-    /// Entries that are not understood, of all blocks.
-    pub(super) fn wrong(&self) -> usize {
-        self.wrong + self.beyond
-    }
-
-    pub(super) fn began(&mut self, out: &mut Vec<Observation>) {
-        (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
-        out.extend([Observation::Began(scope()), Observation::Began(all_blocks())]);
-    }
-
-    pub(super) fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
-        let listed = self.listed.take().unwrap_or_default();
-        let complete = complete && self.beyond == 0;
-        if complete {
-            let gone: Vec<String> =
-                self.told.keys().filter(|key| !listed.contains(*key)).cloned().collect();
-            gone.iter().for_each(|key| {
-                self.forget(key);
-            });
-        }
-        let scopes = [scope(), all_blocks()];
-        out.extend(scopes.map(|scope| Observation::Ended { scope, began, complete }));
-    }
-
     /// A block is so now. Absent: it is not understood, and what was told of it stands.
-    pub(super) fn put(&mut self, key: &str, block: Option<Block>, out: &mut Vec<Observation>) {
+    fn block(&mut self, key: &str, block: Option<Block>, out: &mut Vec<Observation>) {
         // In a list everything is told, or it would be taken for gone.
         let all = self.listed.as_mut().is_some_and(|listed| {
             listed.insert(key.to_owned());
@@ -101,7 +78,7 @@ impl Blocks {
         }
         let is_new = !self.told.contains_key(key);
         let before = self.forget(key);
-        let first = block.as_ref().map_or(before.first, |block| block.cidr.ip(0));
+        let first = block.as_ref().map_or(before.first, |block| block.cidr.nth(0));
         let taken =
             block.as_ref().and_then(|block| if block.deleted { Some(0) } else { block.taken });
         // What is not known any more is told at once, and so is what may not have been.
@@ -141,25 +118,9 @@ impl Blocks {
         self.keep(key, now);
         let now = clock::now();
         if self.listed.is_none() && (!out.is_empty() || now.since(self.counted) >= PAUSE) {
-            self.confirmed(out);
+            self.overdue(out);
             self.counted = now;
         }
-    }
-
-    /// Tells how many are taken of those blocks of which that has waited.
-    pub(super) fn confirmed(&mut self, out: &mut Vec<Observation>) {
-        for key in std::mem::take(&mut self.waiting) {
-            if let Some(told) = self.told.get(&key) {
-                out.push(count(&key, told.first, told.taken));
-            }
-        }
-    }
-
-    pub(super) fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
-        if self.told.contains_key(key) {
-            out.push(Observation::BlockGone { store: STORE.to_owned(), key: key.to_owned() });
-        }
-        out.extend(self.forget(key).own.into_values().map(went));
     }
 
     fn keep(&mut self, key: &str, told: Told) {
@@ -185,13 +146,58 @@ impl Blocks {
             store: STORE.to_owned(),
             network: named.network,
             key: format!("{block}/{ordinal}"),
-            ip: of.cidr.ip(ordinal.into())?,
+            ip: of.cidr.nth(ordinal.into())?,
             container_id: named.container,
             ifname: named.ifname,
             pod: named.pod,
             // Only if the block itself says that it was this node's: it tells what was made before the boot.
             since: owner.node.is_some().then(|| since(owner.timestamp.as_deref()?)).flatten(),
         })
+    }
+}
+
+impl Keys for Blocks {
+    fn began(&mut self, out: &mut Vec<Observation>) {
+        (self.listed, self.beyond) = (Some(BTreeSet::new()), 0);
+        out.extend([Observation::Began(scope()), Observation::Began(all_blocks())]);
+    }
+
+    fn put(&mut self, key: &str, value: Kept<'_>, out: &mut Vec<Observation>) {
+        self.block(key, value.read(Block::read), out);
+    }
+
+    fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
+        if self.told.contains_key(key) {
+            out.push(Observation::BlockGone { store: STORE.to_owned(), key: key.to_owned() });
+        }
+        out.extend(self.forget(key).own.into_values().map(went));
+    }
+
+    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
+        let listed = self.listed.take().unwrap_or_default();
+        let complete = complete && self.beyond == 0;
+        if complete {
+            let gone: Vec<String> =
+                self.told.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+            gone.iter().for_each(|key| {
+                self.forget(key);
+            });
+        }
+        let scopes = [scope(), all_blocks()];
+        out.extend(scopes.map(|scope| Observation::Ended { scope, began, complete }));
+    }
+
+    /// Tells how many are taken of those blocks of which that has waited.
+    fn overdue(&mut self, out: &mut Vec<Observation>) {
+        for key in std::mem::take(&mut self.waiting) {
+            if let Some(told) = self.told.get(&key) {
+                out.push(count(&key, told.first, told.taken));
+            }
+        }
+    }
+
+    fn wrong(&self) -> usize {
+        self.wrong + self.beyond
     }
 }
 

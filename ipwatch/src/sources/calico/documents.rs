@@ -8,9 +8,11 @@
 //! Versions differ in what they add, so a document is read field by field: one that has another shape is unknown,
 //! and spoils no other.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use serde_json::Value;
+
+use crate::prefix::Prefix;
 
 /// Longest text that is kept.
 const LONGEST: usize = 512;
@@ -27,48 +29,10 @@ fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
     (1..=LONGEST).contains(&text.len()).then_some(text)
 }
 
-/// An IP's network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cidr {
-    v4: bool,
-    /// Its first address, as a number.
-    pub(super) first: u128,
-    /// How many bits of it may differ.
-    pub(super) hosts: u32,
-}
-
-impl Cidr {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (ip, len) = text.split_once('/')?;
-        let len: u32 = len.parse().ok()?;
-        let (v4, number, bits) = match ip.parse().ok()? {
-            IpAddr::V4(ip) => (true, u128::from(ip.to_bits()), 32),
-            IpAddr::V6(ip) => (false, ip.to_bits(), 128),
-        };
-        let hosts = u32::checked_sub(bits, len)?;
-        let mask = 1_u128.checked_shl(hosts).map_or(u128::MAX, |size| size - 1);
-        Some(Self { v4, first: number & !mask, hosts })
-    }
-
-    /// How many addresses it has; of all of IPv6 one less.
-    pub(super) fn size(self) -> u128 {
-        1_u128.checked_shl(self.hosts).unwrap_or(u128::MAX)
-    }
-
-    /// One of its addresses.
-    pub(super) fn ip(self, ordinal: u128) -> Option<IpAddr> {
-        let at = self.first.checked_add(ordinal).filter(|_| ordinal < self.size())?;
-        Some(match u32::try_from(at) {
-            Ok(at) if self.v4 => Ipv4Addr::from_bits(at).into(),
-            _ => Ipv6Addr::from_bits(at).into(),
-        })
-    }
-}
-
 /// An IPAM block.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) cidr: Cidr,
+    pub(super) cidr: Prefix,
     /// The node that it is for.
     pub(super) host: Option<String>,
     /// It is being deleted: it hands out nothing.
@@ -130,7 +94,8 @@ impl Owner {
 impl Block {
     /// Absent: it is no block, or one larger than any can be.
     pub(super) fn read(value: &Value) -> Option<Self> {
-        let cidr = Cidr::parse(text(value, "cidr")?).filter(|one| one.size() <= MOST_OF_BLOCK)?;
+        let cidr =
+            Prefix::from_cidr(text(value, "cidr")?).filter(|one| one.size() <= MOST_OF_BLOCK)?;
         let list = |field| match value.get(field) {
             None | Some(Value::Null) => Some([].as_slice()),
             Some(Value::Array(list)) => Some(list.as_slice()),
@@ -168,7 +133,7 @@ impl Block {
 /// An IP pool.
 #[derive(Debug)]
 pub(super) struct Pool {
-    pub(super) cidr: Cidr,
+    pub(super) cidr: Prefix,
     /// Pods are given IPs of it.
     pub(super) is_for_pods: bool,
 }
@@ -182,7 +147,7 @@ impl Pool {
         let uses = uses.filter(|uses| !uses.is_empty());
         let for_pods = uses.is_none_or(|uses| uses.iter().any(|one| one == "Workload"));
         Some(Self {
-            cidr: Cidr::parse(text(value, "cidr")?)?,
+            cidr: Prefix::from_cidr(text(value, "cidr")?)?,
             is_for_pods: for_pods && !says("disabled", true) && !says("ipam", false),
         })
     }
@@ -245,18 +210,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_network_knows_its_addresses() {
-        let v4 = Cidr::parse("10.0.0.77/26").unwrap();
-        assert_eq!((v4.size(), v4.ip(0)), (64, "10.0.0.64".parse().ok()));
-        assert_eq!((v4.ip(63), v4.ip(64)), ("10.0.0.127".parse().ok(), None));
-        let v6 = Cidr::parse("fd00::40/122").unwrap();
-        assert_eq!((v6.size(), v6.ip(1)), (64, "fd00::41".parse().ok()));
-        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.0/-1", "::/129"] {
-            assert_eq!(Cidr::parse(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn what_is_broken_in_a_block_spoils_no_other_entry() {

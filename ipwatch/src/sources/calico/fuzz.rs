@@ -1,9 +1,18 @@
 //! For the fuzz target.
 
-use super::keys::Keys;
+use super::kdd;
+use super::keys::{Kept, Keys};
 use super::model::Model;
 use super::pools::Pools;
 use crate::fact::BootNs;
+use crate::sources::kubernetes::fuzz;
+
+/// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
+pub fn kubernetes(bytes: &[u8]) {
+    fuzz::kubernetes(bytes);
+    fuzz::each(bytes, &mut kdd::blocks("node-1".to_owned()), &mut Vec::new());
+    fuzz::each(bytes, &mut kdd::pools(), &mut Vec::new());
+}
 
 /// The values of Calico's keys: blocks, endpoints and pools.
 pub fn calico(bytes: &[u8]) {
@@ -15,11 +24,11 @@ pub fn calico(bytes: &[u8]) {
         "/calico/resources/v3/projectcalico.org/workloadendpoints/shop/node--1-k8s-api--0-eth0",
         "/calico/v1/host/node-1/workload/k8s/shop.api-0/endpoint/eth0",
     ] {
-        model.put(key, bytes, &mut out);
-        model.put(key, bytes, &mut out);
+        model.put(key, Kept::Bytes(bytes), &mut out);
+        model.put(key, Kept::Bytes(bytes), &mut out);
     }
     if let Ok(key) = std::str::from_utf8(bytes) {
-        model.put(key, b"{}", &mut out);
+        model.put(key, Kept::Bytes(b"{}"), &mut out);
         model.gone(key, &mut out);
     }
     model.ended(BootNs(1), true, &mut out);
@@ -28,7 +37,7 @@ pub fn calico(bytes: &[u8]) {
         "/calico/resources/v3/projectcalico.org/ippools/pool",
         "/calico/v1/ipam/v4/pool/10.0.0.0-16",
     ] {
-        Keys::put(&mut pools, key, bytes, &mut out);
-        Keys::put(&mut pools, key, b"{", &mut out);
+        pools.put(key, Kept::Bytes(bytes), &mut out);
+        pools.put(key, Kept::Bytes(b"{"), &mut out);
     }
 }

@@ -1,29 +1,36 @@
-//! Blocks as objects of the API server (`ipamblocks.crd.projectcalico.org`).
+//! Calico's datastore as objects of the API server (`crd.projectcalico.org`). Each object is a key, `PLURAL/NAME`, with
+//! its `spec` as the value.
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::blocks::Blocks;
+use super::keys::{Kept, Keys};
+use super::pools::Pools;
 use crate::fact::Observation;
 use crate::sources::json::Name;
 use crate::sources::kubernetes::reflector::{Change, Kind};
 
-use super::STORE;
-use super::blocks;
-use super::documents::Block;
-
-/// The blocks of the cluster.
-pub(in crate::sources) struct Blocks(blocks::Blocks);
-
-impl Blocks {
-    /// `node`: what Calico calls this one.
-    pub(in crate::sources) fn new(node: String) -> Self {
-        Self(blocks::Blocks::new(node))
-    }
+/// The objects of one kind.
+pub(in crate::sources) struct Objects<K> {
+    pub(super) keys: K,
+    plural: &'static str,
+    /// What they are, for people.
+    about: &'static str,
 }
 
-/// `IPAMBlock`
+/// The blocks of the cluster. `node`: what Calico calls this one. Nothing that one could select by says whose a block is.
+pub(in crate::sources) fn blocks(node: String) -> Objects<Blocks> {
+    Objects { keys: Blocks::new(node), plural: "ipamblocks", about: "Calico's blocks" }
+}
+
+pub(in crate::sources) fn pools() -> Objects<Pools> {
+    Objects { keys: Pools::default(), plural: "ippools", about: "Calico's pools" }
+}
+
+/// One of them.
 #[derive(Deserialize)]
-pub(in crate::sources) struct IpamBlock {
+pub(in crate::sources) struct Object {
     metadata: Meta,
     #[serde(default)]
     spec: Value,
@@ -34,20 +41,19 @@ struct Meta {
     name: Name,
 }
 
-impl Kind for Blocks {
-    type Item = IpamBlock;
+impl<K: Keys> Kind for Objects<K> {
+    type Item = Object;
 
     fn source(&self) -> &'static str {
-        STORE
+        self.keys.source()
     }
 
     fn about(&self) -> String {
-        "Calico's blocks".to_owned()
+        self.about.to_owned()
     }
 
     fn path(&self) -> String {
-        // Nothing that one could select by says whose a block is.
-        "/apis/crd.projectcalico.org/v1/ipamblocks?".to_owned()
+        format!("/apis/crd.projectcalico.org/v1/{}?", self.plural)
     }
 
     fn may_be_missing(&self) -> bool {
@@ -55,19 +61,22 @@ impl Kind for Blocks {
     }
 
     fn wrong(&self) -> usize {
-        self.0.wrong()
+        self.keys.wrong()
     }
 
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
-        let key = |name: Name| format!("ipamblocks/{}", name.0);
+    fn tell(&mut self, change: Change<Object>, out: &mut Vec<Observation>) {
+        let key = |meta: Meta| format!("{}/{}", self.plural, meta.name.0);
         match change {
-            Change::Began => self.0.began(out),
-            Change::Now(IpamBlock { metadata, spec }) => {
-                self.0.put(&key(metadata.name), Block::read(&spec), out);
+            Change::Began => self.keys.began(out),
+            Change::Now(Object { metadata, spec }) => {
+                self.keys.put(&key(metadata), Kept::Spec(spec), out);
             }
-            Change::Gone(block) => self.0.gone(&key(block.metadata.name), out),
-            Change::Ended { began, complete } => self.0.ended(began, complete, out),
-            Change::Confirmed => self.0.confirmed(out),
+            Change::Gone(object) => self.keys.gone(&key(object.metadata), out),
+            Change::Ended { began, complete } => self.keys.ended(began, complete, out),
+            Change::Confirmed => {
+                self.keys.overdue(out);
+                self.keys.confirmed(out);
+            }
         }
     }
 }

@@ -6,15 +6,13 @@
 //!
 //! Of endpoints only this node's are told. Other keys say nothing.
 
-use serde_json::Value;
-
 use crate::fact::{BootNs, Observation};
 
 use super::STORE;
 use super::blocks::Blocks;
-use super::documents::{Block, Workload};
+use super::documents::Workload;
 use super::endpoints::{self, Endpoints};
-use super::keys::Keys;
+use super::keys::{Kept, Keys};
 
 /// The orchestrator of Kubernetes' pods.
 const K8S: &str = "k8s";
@@ -75,14 +73,13 @@ impl Keys for Model {
         self.endpoints.began(out);
     }
 
-    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<Observation>) {
+    fn put(&mut self, key: &str, value: Kept<'_>, out: &mut Vec<Observation>) {
         let Some(kind) = self.key(key) else { return };
-        let value: Option<Value> = serde_json::from_slice(value).ok();
         match kind {
-            Key::Block => self.blocks.put(key, value.as_ref().and_then(Block::read), out),
+            Key::Block => self.blocks.put(key, value, out),
             Key::Endpoint { namespace, pod, first } => {
                 let read = if first { Workload::read_first } else { Workload::read };
-                let workload = value.as_ref().and_then(read);
+                let workload = value.read(read);
                 // Its key begins like this node's, and it is another's: `node-1` and `node-1-k8s-x`.
                 let other = |known: &Workload| known.node.as_ref().is_some_and(|n| *n != self.node);
                 if !workload.as_ref().is_some_and(other) {
@@ -106,7 +103,7 @@ impl Keys for Model {
     }
 
     fn overdue(&mut self, out: &mut Vec<Observation>) {
-        self.blocks.confirmed(out);
+        self.blocks.overdue(out);
     }
 
     fn confirmed(&mut self, out: &mut Vec<Observation>) {
@@ -145,7 +142,7 @@ fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::fact::Endpoint;
@@ -157,7 +154,7 @@ mod tests {
 
     fn put(model: &mut Model, key: &str, value: &Value) -> Vec<Observation> {
         let mut out = Vec::new();
-        model.put(key, value.to_string().as_bytes(), &mut out);
+        model.put(key, Kept::Bytes(value.to_string().as_bytes()), &mut out);
         out
     }
 
@@ -192,10 +189,10 @@ mod tests {
         let mut model = model();
         let mut out = Vec::new();
         model.began(&mut out);
-        model.put(V3, b"{", &mut out);
+        model.put(V3, Kept::Bytes(b"{"), &mut out);
         // As one that is too long is handed on.
-        model.put(V1, b"", &mut out);
-        model.put(BLOCK, &[0xff; 9], &mut out);
+        model.put(V1, Kept::Bytes(b""), &mut out);
+        model.put(BLOCK, Kept::Bytes(&[0xff; 9]), &mut out);
         model.ended(BootNs(1), true, &mut out);
         let told: Vec<&Endpoint> = out
             .iter()
@@ -255,7 +252,7 @@ mod tests {
         let mut out = Vec::new();
         let far = json!({"cidr": "10.0.0.0/30", "affinity": "host:node-1", "allocations": [null, 0, 1, null],
             "attributes": [block["attributes"][0], {"handle_id": "x", "secondary": {"node": "node-2"}}]});
-        model.put(BLOCK, far.to_string().as_bytes(), &mut out);
+        model.put(BLOCK, Kept::Bytes(far.to_string().as_bytes()), &mut out);
         model.overdue(&mut out);
         let counts = |what: &Observation| matches!(what, Observation::Block(block) if block.taken == Some(2));
         assert_eq!(out.iter().filter(|what| counts(what)).count(), 1, "{out:?}");
@@ -289,12 +286,12 @@ mod tests {
             }
             let mut model = model();
             let mut out = Vec::new();
-            model.put(key, seed, &mut out);
+            model.put(key, Kept::Bytes(seed), &mut out);
             let before = out.len();
             assert!(before > 0);
             out.clear();
             model.began(&mut out);
-            model.put(key, &bytes, &mut out);
+            model.put(key, Kept::Bytes(&bytes), &mut out);
             model.ended(BootNs(1), true, &mut out);
             let torn = serde_json::from_slice::<Value>(&bytes).is_err();
             assert!(!torn || (model.wrong() > 0 && out.len() == before + 6), "{n}: {out:?}");

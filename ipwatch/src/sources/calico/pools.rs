@@ -5,16 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::Value;
-
 use super::documents::Pool;
-use super::keys::Keys;
+use super::keys::{Kept, Keys};
 use super::{POOLS, STORE};
 use crate::clock;
 use crate::fact::{BootNs, Observation, Range, RangePart, Scope};
-use crate::sources::json::Name;
-use crate::sources::kubernetes::reflector::{Change, Kind};
 
 /// Pools that are remembered. A cluster has a few.
 const MOST: usize = 1024;
@@ -37,12 +32,8 @@ struct Told {
 }
 
 impl Pools {
-    fn began(&mut self) {
-        (self.listed, self.beyond) = (Some(BTreeMap::new()), 0);
-    }
-
     /// A pool is so now. `name`: what people call it.
-    fn put(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<Observation>) {
+    fn pool(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<Observation>) {
         let told = match pool {
             Some(pool) => Told { range: range(name, &pool), wrong: false },
             None => {
@@ -59,6 +50,48 @@ impl Pools {
         if self.listed.is_none() {
             self.all(clock::now(), out);
         }
+    }
+
+    /// Tells all ranges.
+    fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
+        let scope = || Scope::Ranges { store: STORE.to_owned() };
+        out.push(Observation::Began(scope()));
+        let ranges = self.told.values().filter_map(|told| told.range.clone());
+        out.extend(ranges.take(MOST).map(Observation::Range));
+        out.push(Observation::Ended { scope: scope(), began, complete: true });
+    }
+}
+
+fn range(name: &str, pool: &Pool) -> Option<Range> {
+    if !pool.is_for_pods {
+        return None;
+    }
+    let (first, last) = pool.cidr.range();
+    Some(Range {
+        store: STORE.to_owned(),
+        network: name.to_owned(),
+        path: format!("ippools/{name}"),
+        data_dir: None,
+        sets: vec![vec![RangePart { first, last, except: Vec::new() }]],
+    })
+}
+
+impl Keys for Pools {
+    fn source(&self) -> &'static str {
+        POOLS
+    }
+
+    fn began(&mut self, _: &mut Vec<Observation>) {
+        (self.listed, self.beyond) = (Some(BTreeMap::new()), 0);
+    }
+
+    fn put(&mut self, key: &str, value: Kept<'_>, out: &mut Vec<Observation>) {
+        let Some((name, layout)) = named(key) else { return };
+        let pool = value.read(|value| match layout {
+            Layout::Bare => Pool::read(value),
+            Layout::Resource => Pool::read(value.get("spec")?),
+        });
+        self.pool(key, &name, pool, out);
     }
 
     fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
@@ -80,126 +113,28 @@ impl Pools {
     fn wrong(&self) -> usize {
         self.told.values().filter(|told| told.wrong).count() + self.beyond
     }
-
-    /// Tells all ranges.
-    fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
-        let scope = || Scope::Ranges { store: STORE.to_owned() };
-        out.push(Observation::Began(scope()));
-        let ranges = self.told.values().filter_map(|told| told.range.clone());
-        out.extend(ranges.take(MOST).map(Observation::Range));
-        out.push(Observation::Ended { scope: scope(), began, complete: true });
-    }
 }
 
-fn range(name: &str, pool: &Pool) -> Option<Range> {
-    if !pool.is_for_pods {
-        return None;
-    }
-    let (first, last) = (pool.cidr.ip(0)?, pool.cidr.ip(pool.cidr.size() - 1)?);
-    Some(Range {
-        store: STORE.to_owned(),
-        network: name.to_owned(),
-        path: format!("ippools/{name}"),
-        data_dir: None,
-        sets: vec![vec![RangePart { first, last, except: Vec::new() }]],
-    })
+/// What the value of a pool's key is.
+enum Layout {
+    /// The pool's fields: in the first layout of an etcd, and of an object its `spec`.
+    Bare,
+    /// A resource of the third version, with the fields in its `spec`.
+    Resource,
 }
 
-/// `IPPool`, as an object of the API server (`ippools.crd.projectcalico.org`).
-#[derive(Deserialize)]
-pub(in crate::sources) struct IpPool {
-    metadata: Meta,
-    #[serde(default)]
-    spec: Value,
-}
-
-#[derive(Deserialize)]
-struct Meta {
-    name: Name,
-}
-
-impl Kind for Pools {
-    type Item = IpPool;
-
-    fn source(&self) -> &'static str {
-        POOLS
-    }
-
-    fn about(&self) -> String {
-        "Calico's pools".to_owned()
-    }
-
-    fn path(&self) -> String {
-        "/apis/crd.projectcalico.org/v1/ippools?".to_owned()
-    }
-
-    fn may_be_missing(&self) -> bool {
-        true
-    }
-
-    fn wrong(&self) -> usize {
-        self.wrong()
-    }
-
-    fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
-        match change {
-            Change::Began => self.began(),
-            Change::Now(IpPool { metadata: Meta { name }, spec }) => {
-                self.put(&name.0, &name.0, Pool::read(&spec), out);
-            }
-            Change::Gone(pool) => self.gone(&pool.metadata.name.0, out),
-            Change::Ended { began, complete } => self.ended(began, complete, out),
-            Change::Confirmed => {}
-        }
-    }
-}
-
-/// As keys of an etcd: `/calico/resources/v3/projectcalico.org/ippools/NAME`, first
-/// `/calico/v1/ipam/v4/pool/10.0.0.0-16`.
-impl Keys for Pools {
-    fn source(&self) -> &'static str {
-        POOLS
-    }
-
-    fn began(&mut self, _: &mut Vec<Observation>) {
-        self.began();
-    }
-
-    fn put(&mut self, key: &str, value: &[u8], out: &mut Vec<Observation>) {
-        let Some((name, first)) = named(key) else { return };
-        let value: Option<Value> = serde_json::from_slice(value).ok();
-        let read = |value: &Value| {
-            if first { Pool::read(value) } else { Pool::read(value.get("spec")?) }
-        };
-        self.put(key, &name, value.as_ref().and_then(read), out);
-    }
-
-    fn gone(&mut self, key: &str, out: &mut Vec<Observation>) {
-        self.gone(key, out);
-    }
-
-    fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>) {
-        self.ended(began, complete, out);
-    }
-
-    fn confirmed(&mut self, _: &mut Vec<Observation>) {}
-
-    fn wrong(&self) -> usize {
-        self.wrong()
-    }
-}
-
-/// What people call the pool of a key, and whether that is one of the first layout: there a pool has no name, and
-/// is called by what it hands out.
-fn named(key: &str) -> Option<(String, bool)> {
-    let rest = key.trim_start_matches('/').strip_prefix("calico/")?;
-    let parts: Vec<&str> = rest.split('/').collect();
+/// What people call the pool of a key: of the API server `ippools/NAME`, of an etcd
+/// `/calico/resources/v3/projectcalico.org/ippools/NAME`, first `/calico/v1/ipam/v4/pool/10.0.0.0-16`. In the first
+/// layout a pool has no name, and is called by what it hands out.
+fn named(key: &str) -> Option<(String, Layout)> {
+    let parts: Vec<&str> = key.trim_start_matches('/').split('/').collect();
     match parts[..] {
-        ["resources", "v3", "projectcalico.org", "ippools", name] if !name.is_empty() => {
-            Some((name.to_owned(), false))
+        ["ippools", name] if !name.is_empty() => Some((name.to_owned(), Layout::Bare)),
+        ["calico", "resources", "v3", "projectcalico.org", "ippools", name] if !name.is_empty() => {
+            Some((name.to_owned(), Layout::Resource))
         }
-        ["v1", "ipam", "v4" | "v6", "pool", cidr] if !cidr.is_empty() => {
-            Some((cidr.replacen('-', "/", 1), true))
+        ["calico", "v1", "ipam", "v4" | "v6", "pool", cidr] if !cidr.is_empty() => {
+            Some((cidr.replacen('-', "/", 1), Layout::Bare))
         }
         _ => None,
     }
@@ -207,9 +142,11 @@ fn named(key: &str) -> Option<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
+    use super::super::kdd::{self, Object};
     use super::*;
+    use crate::sources::kubernetes::reflector::{Change, Kind};
 
     const V3: &str = "/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool";
     const V1: &str = "/calico/v1/ipam/v4/pool/10.244.0.0-16";
@@ -225,7 +162,7 @@ mod tests {
         out.drain(..).filter_map(text).collect()
     }
 
-    fn object(name: &str, spec: Value) -> IpPool {
+    fn object(name: &str, spec: Value) -> Object {
         serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
@@ -239,7 +176,7 @@ mod tests {
     #[test]
     fn a_pool_is_the_same_wherever_it_is_kept() {
         let mut out = Vec::new();
-        let mut pools = Pools::default();
+        let mut pools = kdd::pools();
         pools.tell(Change::Began, &mut out);
         pools.tell(Change::Now(object("default-ipv4-ippool", recorded())), &mut out);
         pools.tell(Change::Ended { began: BootNs(1), complete: true }, &mut out);
@@ -247,8 +184,8 @@ mod tests {
         assert_eq!(texts(&mut out), [named]);
         let etcd = |key: &str, value: &Value| {
             let (mut pools, mut out) = (Pools::default(), Vec::new());
-            Keys::put(&mut pools, key, value.to_string().as_bytes(), &mut out);
-            assert_eq!(Keys::wrong(&pools), 0);
+            pools.put(key, Kept::Bytes(value.to_string().as_bytes()), &mut out);
+            assert_eq!(pools.wrong(), 0);
             texts(&mut out)
         };
         let v3 = json!({"kind": "IPPool", "apiVersion": "projectcalico.org/v3",
@@ -264,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_hands_out_nothing_to_pods_is_no_range() {
-        let (mut pools, mut out) = (Pools::default(), Vec::new());
+        let (mut pools, mut out) = (kdd::pools(), Vec::new());
         let specs = [
             json!({"cidr": "10.0.0.0/16", "disabled": true}),
             json!({"cidr": "10.0.0.0/16", "allowedUses": ["Tunnel"]}),
@@ -281,14 +218,14 @@ mod tests {
         pools.tell(Change::Gone(object("other", json!(null))), &mut out);
         assert_eq!((texts(&mut out).len(), out.len()), (0, 0));
         for key in ["/calico/v1/ipam/v4/config", "/calico/resources/v3/projectcalico.org/x/y", ""] {
-            Keys::put(&mut pools, key, b"{}", &mut out);
+            pools.keys.put(key, Kept::Bytes(b"{}"), &mut out);
             assert_eq!((out.len(), pools.wrong()), (0, 0), "{key}");
         }
     }
 
     #[test]
     fn one_that_is_not_understood_any_more_stands_as_it_was() {
-        let (mut pools, mut out) = (Pools::default(), Vec::new());
+        let (mut pools, mut out) = (kdd::pools(), Vec::new());
         pools.tell(Change::Now(object("one", recorded())), &mut out);
         assert_eq!(texts(&mut out).len(), 1);
         for broken in [json!(7), json!({}), json!({"cidr": "x"}), json!({"cidr": "10.0.0.0/33"})] {

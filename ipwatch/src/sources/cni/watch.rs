@@ -16,6 +16,7 @@ use crate::reading::{self, Readings, Target};
 use crate::sources::backoff::Pauses;
 use crate::sources::inotify::{Event, Watches};
 use crate::sources::ready::ready;
+use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
 /// Files that are followed. A node runs some hundred pods.
@@ -124,8 +125,7 @@ struct Cache {
     unreadable: BTreeMap<PathBuf, String>,
     /// Those of them that were told.
     told_unreadable: BTreeMap<PathBuf, String>,
-    /// The state last told.
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
 }
 
 /// What the events of one reading ask for.
@@ -143,7 +143,7 @@ impl Cache {
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
             told_unreadable: BTreeMap::new(),
-            told: None,
+            standing: Standing::default(),
         }
     }
 
@@ -299,13 +299,8 @@ impl Cache {
                 (SourceStatus::Degraded, detail)
             }
         };
-        let state = (status, detail);
-        if self.told.as_ref() != Some(&state) {
-            let (status, detail) = state.clone();
-            let source = Source { name: "cni".to_owned(), status, detail };
-            facts.push(fact(clock::now(), Observation::Source(source)));
-            self.told = Some(state);
-        }
+        let changed = self.standing.change("cni", status, detail);
+        facts.extend(changed.map(|what| fact(clock::now(), what)));
     }
 }
 

@@ -12,11 +12,11 @@ mod walk;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::page::{LARGEST_PAGE, Malformed, Meta};
 pub(crate) use self::walk::Entry;
-use super::Trouble;
+use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
 
 /// Largest file that is read. A node's reservations are some hundred kilobytes.
@@ -24,6 +24,38 @@ const LARGEST: usize = 64 << 20;
 
 /// How often the file is copied anew while its owner commits.
 const TRIES: usize = 3;
+
+/// A store that is one bolt file.
+pub(super) struct BoltStore {
+    /// The store's name, and its source's.
+    pub(super) name: &'static str,
+    /// Where the file is.
+    pub(super) dir: PathBuf,
+    /// Its name.
+    pub(super) file: &'static str,
+    /// What its owner makes of a file that is none, or a damaged one.
+    pub(super) effect: &'static str,
+    /// What a file says.
+    pub(super) content: fn(&Snapshot, &Path) -> Result<Content, Trouble>,
+}
+
+impl Store for BoltStore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn directories(&self) -> Vec<Directory> {
+        vec![Directory { path: self.dir.clone(), nested: false }]
+    }
+
+    fn is_part(&self, path: &Path) -> bool {
+        path.file_name().is_some_and(|name| name == self.file)
+    }
+
+    fn read(&self, path: &Path) -> Result<Content, Trouble> {
+        (self.content)(&Snapshot::take(path, self.effect)?, path)
+    }
+}
 
 /// A copy of a bolt file, as of one transaction.
 pub(crate) struct Snapshot {

@@ -18,11 +18,12 @@ use super::known::{Known, Out};
 use super::trouble::Troubles;
 use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
-use crate::fact::{BootNs, Observation, Scope, Source, SourceStatus};
+use crate::fact::{BootNs, Observation, Scope, SourceStatus};
 use crate::reading::{self, Readings, Target};
 use crate::sources::backoff::Pauses;
 use crate::sources::inotify::{Event, Watches};
 use crate::sources::ready::ready;
+use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit, Unheard};
 
 /// A file is read as soon as it is there, and again as it changes: who is told of a reservation when its
@@ -155,8 +156,7 @@ struct Follower {
     anew: bool,
     /// A complete dump was told.
     whole: bool,
-    /// The state last told.
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
 }
 
 /// What events ask for.
@@ -193,7 +193,7 @@ impl Follower {
             leaving: BTreeMap::new(),
             anew: true,
             whole: false,
-            told: None,
+            standing: Standing::default(),
         }
     }
 
@@ -209,10 +209,10 @@ impl Follower {
     async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
         self.watches = None;
         let detail = format!("cannot watch its directories: {error}");
-        self.told = Some((SourceStatus::Down, detail.clone()));
-        let source =
-            Source { name: self.store.name().to_owned(), status: SourceStatus::Down, detail };
-        self.out.tell(clock::now(), Observation::Source(source)).await
+        match self.standing.change(self.store.name(), SourceStatus::Down, detail) {
+            Some(changed) => self.out.tell(clock::now(), changed).await,
+            None => Ok(()),
+        }
     }
 
     /// Deals with everything that has happened; when to come back even if nothing happens.
@@ -310,7 +310,8 @@ impl Follower {
     fn settle(&mut self) -> Result<(), Stopped> {
         self.known.tell_ranges(&mut self.out)?;
         let mended = !self.whole && self.troubles.is_empty() && self.leaving.is_empty();
-        if (mended && self.known.beyond() == 0 && self.told.is_some()) || self.known.has_room() {
+        if (mended && self.known.beyond() == 0 && self.standing.is_told()) || self.known.has_room()
+        {
             return self.scan(true);
         }
         self.tell_state()?;
@@ -352,7 +353,7 @@ impl Follower {
             self.whole = complete;
             self.out.push(clock::now(), Observation::Ended { scope, began, complete })?;
         }
-        if !self.is_in_use() && self.told.is_none() {
+        if !self.is_in_use() && !self.standing.is_told() {
             self.out.discard(); // a dump of nothing by nobody
             self.whole = false;
         }
@@ -511,27 +512,23 @@ impl Follower {
 
     /// Tells how the source stands, when that has changed. A store that is not in use is no source.
     fn tell_state(&mut self) -> Result<(), Closed> {
-        let name = self.store.name().to_owned();
+        let name = self.store.name();
         if !self.is_in_use() {
-            return match self.told.take() {
-                Some(_) => {
-                    self.whole = false;
-                    self.out.push(clock::now(), Observation::SourceGone { name })
-                }
-                None => Ok(()),
-            };
+            if !self.standing.forget() {
+                return Ok(());
+            }
+            self.whole = false;
+            let name = name.to_owned();
+            return self.out.push(clock::now(), Observation::SourceGone { name });
         }
         let beyond = Some(self.known.beyond()).filter(|beyond| *beyond > 0);
         let beyond = beyond.map(|more| format!("{more} entries are more than is followed"));
         let trouble: Vec<_> = self.troubles.summary().into_iter().chain(beyond).collect();
         let status = if trouble.is_empty() { SourceStatus::Active } else { SourceStatus::Degraded };
-        let state = (status, trouble.join("; "));
-        if self.told.as_ref() == Some(&state) {
-            return Ok(());
+        match self.standing.change(name, status, trouble.join("; ")) {
+            Some(changed) => self.out.push(clock::now(), changed),
+            None => Ok(()),
         }
-        let (status, detail) = state.clone();
-        self.told = Some(state);
-        self.out.push(clock::now(), Observation::Source(Source { name, status, detail }))
     }
 }
 

@@ -9,13 +9,13 @@ mod pool;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
-use super::bolt::Snapshot;
+use super::bolt::{BoltStore, Snapshot};
 use super::document;
-use super::{Content, Directory, Store, Trouble};
+use super::{Content, Trouble};
 use crate::fact::{Range, Reservation};
 use crate::sources::json::Name;
 
@@ -29,34 +29,10 @@ const INDEX: usize = 8;
 /// As dockerd says it when it starts with a file that is none.
 const EFFECT: &str = "dockerd does not start with it (\"invalid database\")";
 
-/// The store of one dockerd.
-pub(crate) struct Libnetwork {
-    dir: PathBuf,
-}
-
-impl Libnetwork {
-    /// `data_root`: dockerd's, `/var/lib/docker` unless it was told otherwise.
-    pub(crate) fn new(data_root: &Path) -> Self {
-        Self { dir: data_root.join("network/files") }
-    }
-}
-
-impl Store for Libnetwork {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn directories(&self) -> Vec<Directory> {
-        vec![Directory { path: self.dir.clone(), nested: false }]
-    }
-
-    fn is_part(&self, path: &Path) -> bool {
-        path.file_name().is_some_and(|name| name == FILE)
-    }
-
-    fn read(&self, path: &Path) -> Result<Content, Trouble> {
-        content(&Snapshot::take(path, EFFECT)?, path)
-    }
+/// The store of one dockerd. `data_root`: `/var/lib/docker` unless dockerd was told otherwise.
+pub(super) fn store(data_root: &Path) -> BoltStore {
+    let dir = data_root.join("network/files");
+    BoltStore { name: NAME, dir, file: FILE, effect: EFFECT, content }
 }
 
 /// What a file says.

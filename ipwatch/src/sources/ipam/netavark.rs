@@ -12,10 +12,10 @@ use serde::Deserialize;
 
 use super::bolt::Snapshot;
 use super::document;
-use super::prefix::Subnet;
 use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
 use crate::fact::{Range, RangePart, Reservation};
+use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
 const NAME: &str = "netavark";
@@ -163,11 +163,10 @@ pub(crate) fn range(json: &[u8], path: &Path) -> Result<Option<Range>, Trouble> 
 /// As `getFreeIPFromBucket` counts: a lease range is taken as it stands, broadcast address and all.
 fn part(subnet: &NetworkSubnet) -> Option<RangePart> {
     let Name(written) = &subnet.subnet;
-    let whole = Subnet::parse(written)?;
+    let whole = Prefix::from_cidr(written)?;
     let lease = subnet.lease_range.as_ref();
     let first = lease.and_then(|lease| lease.start_ip).or_else(|| whole.nth(1))?;
-    let end = || if whole.is_ipv4() { whole.last_but_one() } else { Some(whole.last()) };
-    let last = lease.and_then(|lease| lease.end_ip).or_else(end)?;
+    let last = lease.and_then(|lease| lease.end_ip).or_else(|| whole.last_unicast())?;
     let within = first.is_ipv4() == last.is_ipv4() && first <= last;
     let except = subnet.gateway.filter(|ip| first <= *ip && *ip <= last).into_iter().collect();
     within.then_some(RangePart { first, last, except })

@@ -8,13 +8,13 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 
-use super::bolt::Snapshot;
+use super::bolt::{BoltStore, Snapshot};
 use super::document;
-use super::{Content, Directory, Store, Trouble};
+use super::{Content, Trouble};
 use crate::fact::{PodName, Reservation};
 use crate::sources::json::{self, Few, Name};
 
@@ -25,34 +25,9 @@ const BUCKET: &str = "relation";
 /// It opens the file when it starts and reads every entry (`pkg/storage/store.go`).
 const EFFECT: &str = "Terway's daemon does not start with it";
 
-/// The store of this node's Terway.
-pub(crate) struct Terway {
-    dir: PathBuf,
-}
-
-impl Terway {
-    /// `dir`: where Terway keeps its files, `/var/lib/cni/terway`.
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
-    }
-}
-
-impl Store for Terway {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn directories(&self) -> Vec<Directory> {
-        vec![Directory { path: self.dir.clone(), nested: false }]
-    }
-
-    fn is_part(&self, path: &Path) -> bool {
-        path.file_name().is_some_and(|name| name == FILE)
-    }
-
-    fn read(&self, path: &Path) -> Result<Content, Trouble> {
-        content(&Snapshot::take(path, EFFECT)?, path)
-    }
+/// The store of this node's Terway. `dir`: where it keeps its files, `/var/lib/cni/terway`.
+pub(super) fn store(dir: &Path) -> BoltStore {
+    BoltStore { name: NAME, dir: dir.to_owned(), file: FILE, effect: EFFECT, content }
 }
 
 /// What a file says.

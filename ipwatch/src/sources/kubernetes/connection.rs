@@ -1,6 +1,5 @@
 //! The connection to the API server: TCP, with TLS or, to this node alone, without.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,10 +14,9 @@ use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsConnector;
 use tower::{BoxError, Service};
 
+use crate::dial::{self, Io, Tls};
 use crate::tls::{self, Wrong};
 
 /// That a connection is kept for the next page of a list.
@@ -52,7 +50,7 @@ impl Way {
         tcp.enforce_http(false);
         // A watch is small lines that are to be seen at once.
         tcp.set_nodelay(true);
-        let tls = self.secure.then(|| (TlsConnector::from(config), self.name.clone()));
+        let tls = self.secure.then(|| Tls::new(config, self.name.clone()));
         Ok(legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
@@ -76,10 +74,6 @@ impl Way {
     }
 }
 
-/// A connection.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 impl Connection for Box<dyn Io> {
     fn connected(&self) -> Connected {
         Connected::new()
@@ -90,7 +84,7 @@ impl Connection for Box<dyn Io> {
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
 }
 
 impl Service<Uri> for Connector {
@@ -106,13 +100,7 @@ impl Service<Uri> for Connector {
         let (connecting, tls) = (self.tcp.call(url), self.tls.clone());
         Box::pin(async move {
             let stream = connecting.await?.into_inner();
-            let stream: Box<dyn Io> = match tls {
-                Some((connector, name)) => {
-                    Box::new(connector.connect(name, stream).await.map_err(io::Error::other)?)
-                }
-                None => Box::new(stream),
-            };
-            Ok(TokioIo::new(stream))
+            Ok(TokioIo::new(dial::secured(stream, tls.as_ref()).await?))
         })
     }
 }

@@ -1,5 +1,5 @@
-//! What is read of the API server's answers, and nothing else: no spec beyond the node's own fields, no
-//! environment, no annotation but those that are named here.
+//! What is read of the API server's answers, and nothing else: no spec beyond the node, the host's network
+//! and the grace, no environment, no annotation but those that are named here and in `cluster::objects`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -93,53 +93,88 @@ pub(super) struct Line {
 
 /// `Pod`
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Pod {
-    pub(super) metadata: PodMeta,
-    pub(super) spec: PodSpec,
-    pub(super) status: PodStatus,
+#[serde(default, bound = "A: Annotated")]
+pub(crate) struct Pod<A = Annotations> {
+    pub(crate) metadata: PodMeta<A>,
+    pub(crate) spec: PodSpec,
+    pub(crate) status: PodStatus,
 }
 
 /// Of its `ObjectMeta`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct PodMeta {
-    pub(super) name: Name,
-    pub(super) namespace: Name,
-    pub(super) uid: Name,
-    pub(super) deletion_timestamp: Option<Name>,
-    pub(super) deletion_grace_period_seconds: Option<i64>,
-    pub(super) annotations: Annotations,
+#[serde(default, rename_all = "camelCase", bound = "A: Annotated")]
+pub(crate) struct PodMeta<A = Annotations> {
+    pub(crate) name: Name,
+    pub(crate) namespace: Name,
+    pub(crate) uid: Name,
+    pub(crate) deletion_timestamp: Option<Name>,
+    pub(crate) deletion_grace_period_seconds: Option<i64>,
+    #[serde(deserialize_with = "annotations")]
+    pub(crate) annotations: A,
 }
 
 /// Of its `PodSpec`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct PodSpec {
-    pub(super) node_name: Name,
-    pub(super) termination_grace_period_seconds: Option<i64>,
+pub(crate) struct PodSpec {
+    pub(crate) node_name: Name,
+    pub(crate) host_network: bool,
+    pub(crate) termination_grace_period_seconds: Option<i64>,
 }
 
 /// Of its `PodStatus`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct PodStatus {
-    pub(super) phase: Name,
+pub(crate) struct PodStatus {
+    pub(crate) phase: Name,
     #[serde(rename = "podIPs")]
-    pub(super) pod_ips: Few<PodIp, 64>,
+    pub(crate) pod_ips: Few<PodIp, 64>,
 }
 
 /// `PodIP`
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct PodIp {
-    pub(super) ip: Name,
+pub(crate) struct PodIp {
+    pub(crate) ip: Name,
 }
 
-/// Of the annotations, the one that says that the pod is a static pod's mirror, and what Calico writes there. Others
-/// are skipped unread: they may be long, and hold anything.
+/// What is read of a pod's annotations. Others are skipped unread: they may be long, and hold anything.
+pub(crate) trait Annotated: Default {
+    /// Those that are read.
+    const KEYS: &[&str];
+
+    /// One of [`Self::KEYS`]. An error is one of the whole pod.
+    fn read(&mut self, key: &str, value: Value) -> Result<(), serde_json::Error>;
+}
+
+fn annotations<'de, A: Annotated, D: Deserializer<'de>>(deserializer: D) -> Result<A, D::Error> {
+    struct Entries<A>(PhantomData<A>);
+    impl<'de, A: Annotated> Visitor<'de> for Entries<A> {
+        type Value = A;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("annotations")
+        }
+        fn visit_unit<E>(self) -> Result<A, E> {
+            Ok(A::default())
+        }
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<A, M::Error> {
+            let mut all = A::default();
+            while let Some(key) = map.next_key::<String>()? {
+                if A::KEYS.contains(&&*key) {
+                    all.read(&key, map.next_value()?).map_err(serde::de::Error::custom)?;
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Entries(PhantomData))
+}
+
+/// The annotation that says that the pod is a static pod's mirror, and what Calico writes.
 #[derive(Debug, Default)]
-pub(super) struct Annotations {
+pub(crate) struct Annotations {
     pub(super) mirror: Option<String>,
     /// The pod's IPs, apart by commas; empty after a DEL.
     pub(super) calico_ips: Option<String>,
@@ -147,41 +182,27 @@ pub(super) struct Annotations {
     pub(super) calico_container: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Annotations {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Annotations;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("annotations")
+const MIRROR: &str = "kubernetes.io/config.mirror";
+const CALICO_IPS: &str = "cni.projectcalico.org/podIPs";
+/// Older ones write one alone.
+const CALICO_IP: &str = "cni.projectcalico.org/podIP";
+const CALICO_CONTAINER: &str = "cni.projectcalico.org/containerID";
+
+impl Annotated for Annotations {
+    const KEYS: &[&str] = &[MIRROR, CALICO_IPS, CALICO_IP, CALICO_CONTAINER];
+
+    fn read(&mut self, key: &str, value: Value) -> Result<(), serde_json::Error> {
+        let text = serde_json::from_value(value).map(|Name(text)| text);
+        match (key, text) {
+            (MIRROR, text) => self.mirror = Some(text?),
+            // Whoever makes a pod may write anything there: it says nothing then.
+            (_, Err(_)) => {}
+            (CALICO_IPS, Ok(text)) => self.calico_ips = Some(text),
+            (CALICO_IP, Ok(text)) => {
+                self.calico_ips.get_or_insert(text);
             }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Annotations::default())
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let (mut all, mut first) = (Annotations::default(), None);
-                while let Some(key) = map.next_key::<String>()? {
-                    let field = match &*key {
-                        "kubernetes.io/config.mirror" => {
-                            all.mirror = Some(map.next_value::<Name>()?.0);
-                            continue;
-                        }
-                        "cni.projectcalico.org/podIPs" => &mut all.calico_ips,
-                        "cni.projectcalico.org/podIP" => &mut first,
-                        "cni.projectcalico.org/containerID" => &mut all.calico_container,
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                            continue;
-                        }
-                    };
-                    // Whoever makes a pod may write anything there: it says nothing then.
-                    *field = serde_json::from_value(map.next_value()?).ok().map(|Name(text)| text);
-                }
-                // Older ones write one alone.
-                all.calico_ips = all.calico_ips.or(first);
-                Ok(all)
-            }
+            (_, Ok(text)) => self.calico_container = Some(text),
         }
-        deserializer.deserialize_any(Entries)
+        Ok(())
     }
 }

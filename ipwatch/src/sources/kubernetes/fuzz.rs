@@ -4,19 +4,17 @@ use super::documents::{Line, Page, Status};
 use super::reflector::{Change, Kind};
 use super::{networks, pods, whereabouts};
 use crate::fact::Observation;
-use crate::sources::calico;
 
-/// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
-pub fn kubernetes(bytes: &[u8]) {
+/// Answers of the API server: lists and lines of a watch, of every kind but Calico's (`calico::fuzz`).
+pub(in crate::sources) fn kubernetes(bytes: &[u8]) {
     let mut out = Vec::new();
     each(bytes, &mut pods::Pods { node: "node-1".to_owned(), calico: true }, &mut out);
     each(bytes, &mut whereabouts::Pools::default(), &mut out);
-    each(bytes, &mut calico::kdd::Blocks::new("node-1".to_owned()), &mut out);
     each(bytes, &mut networks::Networks::default(), &mut out);
     let _ = serde_json::from_slice::<Status>(bytes);
 }
 
-fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<Observation>) {
+pub(in crate::sources) fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<Observation>) {
     if let Ok(page) = serde_json::from_slice::<Page<K::Item>>(bytes) {
         page.items.read.into_iter().for_each(|item| kind.tell(Change::Now(item), out));
     }

@@ -16,6 +16,7 @@ mod messages;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -28,6 +29,7 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceStatus};
 use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
+use crate::sources::session::{self, Standing};
 use crate::sources::socket::{Paused, Way};
 use crate::sources::{Closed, Emit};
 
@@ -83,7 +85,10 @@ impl Default for Pace {
 
 /// Follows the kubelet's pods until the daemon goes down.
 pub(super) async fn run(way: Way, pace: Pace, emit: Emit) {
-    Follower { way, pace, emit, heard: false, told: None }.run().await;
+    let mut follower = Follower { way, pace, emit, heard: false, standing: Standing::default() };
+    if follower.begin().await.is_ok() {
+        session::run(follower, pace.retry, pace.well).await;
+    }
 }
 
 struct Follower {
@@ -92,44 +97,43 @@ struct Follower {
     emit: Emit,
     /// It has told of its pods: from then on a kubelet that is silent is missed.
     heard: bool,
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
 }
 
-impl Follower {
-    async fn run(mut self) {
-        // Where there is no socket, the first try says so.
-        let look = self.way.look(|path| path.try_exists());
-        let is_there = !matches!(tokio::time::timeout(self.pace.open, look).await, Ok(Ok(false)));
-        let waits = "the kubelet's pods are not known yet";
-        if is_there && self.say(SourceStatus::Down, waits.to_owned()).await.is_err() {
-            return;
-        }
-        let mut pauses = Pauses::new(self.pace.retry);
+impl session::Client for Follower {
+    type Error = KubeletError;
+
+    /// From the connection to the first failure.
+    async fn session(&mut self) -> Result<Infallible, Ended> {
+        let open = Client::connect(&self.way);
+        let client = within(CONNECTION, self.pace.open, open).await?;
+        let (changed, mut changes) = mpsc::channel(1);
+        let watch = client.watch(changed);
+        tokio::pin!(watch);
+        // Not at once: the watch is to begin first, or what changes between the two is missed.
+        let (mut due, mut last) = (Instant::now() + self.pace.settle, None);
         loop {
-            let began = Instant::now();
-            let error = match self.session().await {
-                Ended::Closed => return,
-                Ended::Failed(error) => error,
-            };
-            if began.elapsed() > self.pace.well {
-                pauses.begin_anew();
-            }
-            tracing::debug!("{SOURCE}: {error}");
-            if self.failed(&error).await.is_err() {
-                return;
-            }
-            if error.may_be_without() && !self.heard {
-                self.way.pause(jittered(self.pace.absent)).await;
-                continue;
-            }
-            if self.way.pause(pauses.after_failure()).await == Paused::Early {
-                pauses.begin_anew();
+            tokio::select! {
+                error = &mut watch => return Err(error.into()),
+                Some(()) = changes.recv() => {
+                    let soon = Instant::now() + self.pace.settle;
+                    let apart = last.map_or(soon, |last: Instant| last + self.pace.apart);
+                    due = due.min(soon.max(apart));
+                }
+                () = tokio::time::sleep_until(due) => {
+                    tokio::select! {
+                        error = &mut watch => return Err(error.into()),
+                        listed = self.list(&client) => listed?,
+                    }
+                    let now = Instant::now();
+                    (due, last) = (now + jittered(self.pace.whole), Some(now));
+                }
             }
         }
     }
 
-    /// What an error means for what is known.
     async fn failed(&mut self, error: &KubeletError) -> Result<(), Closed> {
+        tracing::debug!("{SOURCE}: {error}");
         let (status, text) = match error {
             // It is there, and what was told is as true as before.
             KubeletError::Behind { .. } if self.heard => {
@@ -144,40 +148,23 @@ impl Follower {
         self.say(status, text).await
     }
 
-    /// From the connection to the first failure.
-    async fn session(&mut self) -> Ended {
-        let ended: Result<std::convert::Infallible, Ended> = async {
-            let open = Client::connect(&self.way);
-            let client = within(CONNECTION, self.pace.open, open).await?;
-            let (changed, mut changes) = mpsc::channel(1);
-            let watch = client.watch(changed);
-            tokio::pin!(watch);
-            // Not at once: the watch is to begin first, or what changes between the two is missed.
-            let (mut due, mut last) = (Instant::now() + self.pace.settle, None);
-            loop {
-                tokio::select! {
-                    error = &mut watch => return Err(error.into()),
-                    Some(()) = changes.recv() => {
-                        let soon = Instant::now() + self.pace.settle;
-                        let apart = last.map_or(soon, |last: Instant| last + self.pace.apart);
-                        due = due.min(soon.max(apart));
-                    }
-                    () = tokio::time::sleep_until(due) => {
-                        tokio::select! {
-                            error = &mut watch => return Err(error.into()),
-                            listed = self.list(&client) => listed?,
-                        }
-                        let now = Instant::now();
-                        (due, last) = (now + jittered(self.pace.whole), Some(now));
-                    }
-                }
-            }
+    async fn pause(&mut self, error: &KubeletError, pauses: &mut Pauses) {
+        if error.may_be_without() && !self.heard {
+            self.way.pause(jittered(self.pace.absent)).await;
+        } else if self.way.pause(pauses.after_failure()).await == Paused::Early {
+            pauses.begin_anew();
         }
-        .await;
-        match ended {
-            Ok(never) => match never {},
-            Err(ended) => ended,
+    }
+}
+
+impl Follower {
+    /// Says that the kubelet is waited for. Where there is no socket, the first try says so.
+    async fn begin(&mut self) -> Result<(), Closed> {
+        let look = self.way.look(|path| path.try_exists());
+        if matches!(tokio::time::timeout(self.pace.open, look).await, Ok(Ok(false))) {
+            return Ok(());
         }
+        self.say(SourceStatus::Down, "the kubelet's pods are not known yet".to_owned()).await
     }
 
     /// Every pod.
@@ -211,11 +198,6 @@ impl Follower {
     }
 
     async fn say(&mut self, status: SourceStatus, detail: String) -> Result<(), Closed> {
-        let state = (status, detail.clone());
-        if self.told.as_ref() == Some(&state) {
-            return Ok(());
-        }
-        self.told = Some(state);
-        self.emit.send(vec![super::source(SOURCE, status, detail)]).await
+        self.standing.tell(&self.emit, Origin::Kubernetes, SOURCE, status, detail).await
     }
 }

@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use super::reflector::{Change, Kind};
-use super::whereabouts::{Meta, Range, STORE};
+use super::whereabouts::{Meta, STORE, pool_name};
 use crate::clock;
 use crate::fact::{self, BootNs, Observation, RangePart, Scope};
+use crate::prefix::{Prefix, number};
 use crate::sources::json::{self, Few, Name};
 
 /// Networks that are remembered.
@@ -165,7 +166,8 @@ fn ranges(name: &str, config: &str) -> Result<Vec<fact::Range>, ()> {
             let prefix = Some(&ipam.network_name.0).filter(|name| !name.is_empty());
             ranges.push(fact::Range {
                 store: STORE.to_owned(),
-                network: prefix.map(|name| format!("{name}-")).unwrap_or_default() + &range.pool(),
+                network: prefix.map(|name| format!("{name}-")).unwrap_or_default()
+                    + &pool_name(&range),
                 path: format!("network-attachment-definitions/{name}"),
                 data_dir: None,
                 sets: vec![parts],
@@ -188,7 +190,7 @@ impl Written {
     /// What can be handed out: from the first IP after the network's own to the last before its broadcast
     /// address, within `range_start` and `range_end`, without what is excluded (whereabouts 0.8,
     /// pkg/allocate and pkg/iphelpers).
-    fn parts(&self) -> Option<(Range, Vec<RangePart>)> {
+    fn parts(&self) -> Option<(Prefix, Vec<RangePart>)> {
         let text = &self.range.0;
         // `A-B/LEN` is `A/LEN` from A to B.
         let (text, from, to) = match text.split_once('-') {
@@ -198,26 +200,26 @@ impl Written {
                 (format!("{first}/{len}"), Some(first), Some(last))
             }
         };
-        let range = Range::parse(&text)?;
+        let range = Prefix::from_cidr(&text)?;
         let bound = |own: &Name, other: Option<&str>| -> Option<Option<u128>> {
             let text = if own.0.is_empty() { other } else { Some(own.0.as_str()) };
             match text {
                 None => Some(None),
                 // One outside the network is passed over.
-                Some(text) => Some(range.number(text.trim().parse::<IpAddr>().ok()?)),
+                Some(text) => {
+                    let ip: IpAddr = text.trim().parse().ok()?;
+                    Some(range.contains(ip).then(|| number(ip)))
+                }
             }
         };
-        let (usable_first, usable_last) = (range.first.checked_add(1)?, range.last.checked_sub(1)?);
+        let usable_first = number(range.first()).checked_add(1)?;
+        let usable_last = number(range.last()).checked_sub(1)?;
         let first = bound(&self.range_start, from)?.map_or(usable_first, |at| at.max(usable_first));
         let last = bound(&self.range_end, to)?.map_or(usable_last, |at| at.min(usable_last));
         let mut excluded = Vec::new();
         for Name(text) in &self.exclude.0 {
-            let single = || {
-                let ip: IpAddr = text.parse().ok()?;
-                Range::parse(&format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }))
-            };
-            let one = Range::parse(text).or_else(single)?;
-            excluded.push((one.first, one.last));
+            let one: Prefix = text.parse().ok()?;
+            excluded.push((number(one.first()), number(one.last())));
         }
         excluded.sort_unstable();
         let mut parts = Vec::new();

@@ -4,6 +4,7 @@
 //! listed again, and then nothing older than what is known. Every step has a deadline, every pause is
 //! jittered, for some thousand nodes do the same.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, SourceStatus};
 use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
+use crate::sources::session::{self, Standing};
 use crate::sources::url::encoded;
 use crate::sources::{Closed, Emit};
 
@@ -83,7 +85,7 @@ pub(in crate::sources) enum Change<T> {
 
 /// Follows one kind of object until the daemon goes down.
 pub(super) async fn run<K: Kind>(kind: K, door: Credentials, pace: Pace, emit: Emit) {
-    let follower = Follower {
+    let mut follower = Follower {
         kind,
         door,
         pace,
@@ -91,10 +93,12 @@ pub(super) async fn run<K: Kind>(kind: K, door: Credentials, pace: Pace, emit: E
         floor: None,
         resumes: false,
         fresh: false,
-        told: None,
+        standing: Standing::default(),
         dropped: 0,
     };
-    follower.run().await;
+    if follower.begin().await.is_ok() {
+        session::run(follower, pace.retry, pace.well).await;
+    }
 }
 
 struct Follower<K> {
@@ -108,45 +112,28 @@ struct Follower<K> {
     resumes: bool,
     /// The next list must not come from what the server remembers.
     fresh: bool,
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
     /// Objects that were not understood since the last list.
     dropped: usize,
 }
 
-impl<K: Kind> Follower<K> {
-    async fn run(mut self) {
-        let waits = format!("{} are not known yet", self.kind.about());
-        let fact = |what| Fact { at: clock::now(), origin: Origin::Kubernetes, what };
-        let will = self.kind.will_tell().into_iter().map(fact).collect();
-        if self.say(SourceStatus::Down, waits).await.is_err() || self.emit.send(will).await.is_err()
-        {
-            return;
-        }
-        let mut pauses = Pauses::new(self.pace.retry);
+impl<K: Kind> session::Client for Follower<K> {
+    type Error = ApiError;
+
+    /// From the credentials to the first failure.
+    async fn session(&mut self) -> Result<Infallible, Ended> {
+        let api = self.door.enter(self.pace.open).await?;
         loop {
-            let began = Instant::now();
-            let error = match self.session().await {
-                Ended::Closed => return,
-                Ended::Failed(error) => error,
-            };
-            // One that went well for long begins anew.
-            if began.elapsed() > self.pace.well {
-                pauses.begin_anew();
+            if !self.resumes {
+                self.list(&api).await?;
             }
-            tracing::debug!("{}: {error}", self.kind.source());
-            if self.failed(&error).await.is_err() {
-                return;
-            }
-            let asked = match &error {
-                ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
-                _ => Duration::ZERO,
-            };
-            tokio::time::sleep(asked + pauses.after_failure()).await;
+            self.watch(&api).await?;
+            tokio::time::sleep(jittered(self.pace.between)).await;
         }
     }
 
-    /// What an error means for what is known.
     async fn failed(&mut self, error: &ApiError) -> Result<(), Closed> {
+        tracing::debug!("{}: {error}", self.kind.source());
         let about = self.kind.about();
         let (status, text) = match error {
             // It is there, and what was told is as true as before.
@@ -169,23 +156,23 @@ impl<K: Kind> Follower<K> {
         self.say(status, text).await
     }
 
-    /// From the credentials to the first failure.
-    async fn session(&mut self) -> Ended {
-        let ended: Result<std::convert::Infallible, Ended> = async {
-            let api = self.door.enter(self.pace.open).await?;
-            loop {
-                if !self.resumes {
-                    self.list(&api).await?;
-                }
-                self.watch(&api).await?;
-                tokio::time::sleep(jittered(self.pace.between)).await;
-            }
-        }
-        .await;
-        match ended {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
+    async fn pause(&mut self, error: &ApiError, pauses: &mut Pauses) {
+        let asked = match error {
+            ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
+            _ => Duration::ZERO,
+        };
+        tokio::time::sleep(asked + pauses.after_failure()).await;
+    }
+}
+
+impl<K: Kind> Follower<K> {
+    /// Says what is going to be told.
+    async fn begin(&mut self) -> Result<(), Closed> {
+        let waits = format!("{} are not known yet", self.kind.about());
+        self.say(SourceStatus::Down, waits).await?;
+        let fact = |what| Fact { at: clock::now(), origin: Origin::Kubernetes, what };
+        let will = self.kind.will_tell().into_iter().map(fact).collect();
+        self.emit.send(will).await
     }
 
     /// Everything, page by page.
@@ -350,12 +337,8 @@ impl<K: Kind> Follower<K> {
     }
 
     async fn say(&mut self, status: SourceStatus, detail: String) -> Result<(), Closed> {
-        let state = (status, detail.clone());
-        if self.told.as_ref() == Some(&state) {
-            return Ok(());
-        }
-        self.told = Some(state);
-        self.emit.send(vec![super::source(self.kind.source(), status, detail)]).await
+        let name = self.kind.source();
+        self.standing.tell(&self.emit, Origin::Kubernetes, name, status, detail).await
     }
 }
 

@@ -10,6 +10,7 @@ use super::fake::{Fake, Reply, bookmark, event, list, pod, uid};
 use super::pods::Pods;
 use super::*;
 use crate::fact::{Pod, Scope};
+use crate::sources::calico::kdd;
 use crate::sources::testing::{Heard, PATIENCE};
 
 /// Patient with whoever answers, and quick otherwise.
@@ -420,7 +421,7 @@ async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
         event("DELETED", pool("one", "10.0.0.0/26", "12")),
     ];
     let (_fake, url) = Fake::start(vec![Reply::Json(pools)], vec![Reply::Hold(changed)]).await;
-    let mut seen = follow_kind(calico::pools::Pools::default(), "", &url, pace());
+    let mut seen = follow_kind(kdd::pools(), "", &url, pace());
     let mut ends = 0;
     while ends < 3 {
         seen.heard

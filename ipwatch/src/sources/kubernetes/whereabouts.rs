@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::reflector::{Change, Kind};
 use crate::fact::{Observation, PodName, Reservation, Scope};
+use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
 /// Name of the store, and of its source.
@@ -176,9 +177,9 @@ impl Pools {
         let before = self.told.remove(&named).unwrap_or_default();
         self.followed -= before.offsets.len();
         let mut told = Told { wrong: pool.spec.allocations.wrong, ..Told::default() };
-        let range = Range::parse(&pool.spec.range.0);
+        let range = Prefix::from_cidr(&pool.spec.range.0);
         for (offset, allocation) in pool.spec.allocations.read {
-            let ip = range.as_ref().and_then(|range| range.ip(offset));
+            let ip = range.as_ref().and_then(|range| range.plus(offset));
             let Some(ip) = ip.filter(|_| self.followed < MOST) else {
                 told.wrong += 1;
                 continue;
@@ -233,58 +234,9 @@ fn reservation(
     }
 }
 
-/// An IP and the length of its prefix, as numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
-    v4: bool,
-    /// The address that is written.
-    pub(super) written: u128,
-    pub(super) first: u128,
-    pub(super) last: u128,
-    len: u32,
-}
-
-impl Range {
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (ip, len) = text.split_once('/')?;
-        let len: u32 = len.parse().ok()?;
-        let (v4, written, bits) = number(ip.parse().ok()?);
-        let hosts = u32::checked_sub(bits, len)?;
-        let mask = 1_u128.checked_shl(hosts).map_or(u128::MAX, |size| size - 1);
-        Some(Self { v4, written, first: written & !mask, last: written | mask, len })
-    }
-
-    /// Which IP an offset is, if it is of this range.
-    pub(crate) fn ip(&self, offset: u128) -> Option<IpAddr> {
-        let at = self.written.checked_add(offset).filter(|at| *at <= self.last)?;
-        Some(self.address(at))
-    }
-
-    pub(super) fn address(&self, at: u128) -> IpAddr {
-        match u32::try_from(at) {
-            Ok(at) if self.v4 => Ipv4Addr::from_bits(at).into(),
-            _ => Ipv6Addr::from_bits(at).into(),
-        }
-    }
-
-    /// This IP as a number, if it is of this range.
-    pub(crate) fn number(&self, ip: IpAddr) -> Option<u128> {
-        let (v4, at, _) = number(ip);
-        (v4 == self.v4 && (self.first..=self.last).contains(&at)).then_some(at)
-    }
-
-    /// As a pool of Whereabouts' is named: `10.0.0.0-27`.
-    pub(crate) fn pool(&self) -> String {
-        format!("{}/{}", self.address(self.first), self.len).replace([':', '/'], "-")
-    }
-}
-
-/// Whether it is an IPv4 one, as a number, and how many bits it has.
-fn number(ip: IpAddr) -> (bool, u128, u32) {
-    match ip {
-        IpAddr::V4(ip) => (true, u128::from(ip.to_bits()), 32),
-        IpAddr::V6(ip) => (false, ip.to_bits(), 128),
-    }
+/// As Whereabouts names the pool of a range: `10.0.0.0-27`.
+pub(crate) fn pool_name(range: &Prefix) -> String {
+    range.network().to_cidr().replace([':', '/'], "-")
 }
 
 #[cfg(test)]
@@ -381,7 +333,7 @@ mod tests {
             "{all:?}"
         );
         assert_eq!((all.len(), pools.wrong()), (2, 1));
-        assert_eq!(Range::parse("fd00::/64").unwrap().pool(), "fd00---64");
+        assert_eq!(pool_name(&"fd00::/64".parse().unwrap()), "fd00---64");
     }
 
     #[test]

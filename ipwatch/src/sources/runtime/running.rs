@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use super::names::Names;
 use crate::clock;
-use crate::fact::{Fact, Monitor, Observation, Origin, RuntimeProcess, Source, SourceStatus};
+use crate::fact::{Fact, Monitor, Observation, Origin, RuntimeProcess, SourceStatus};
 use crate::reading::{self, Readings};
 use crate::sources::procfs::{Proc, RuntimesSeen};
+use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit, Unheard};
 
 /// Between two readings. A pod's netns is judged by others' denial after five minutes, if the configuration does not
@@ -29,7 +30,7 @@ const LISTED: usize = 8;
 #[derive(Debug, Default)]
 struct Told {
     seen: Option<RuntimesSeen>,
-    source: Option<(SourceStatus, String)>,
+    standing: Standing,
 }
 
 /// Reads what runs, again and again, until the daemon goes down. Lets go of `initial_sync` once it was told.
@@ -79,7 +80,7 @@ impl Told {
         seen: Result<RuntimesSeen, String>,
     ) -> Result<(), Closed> {
         let mut facts = Vec::new();
-        let source = match &seen {
+        let (status, detail) = match &seen {
             Ok(seen) => standing(seen),
             Err(error) => (SourceStatus::Down, error.clone()),
         };
@@ -90,11 +91,7 @@ impl Told {
             facts.push(Observation::RuntimeProcesses { runtimes, monitors, complete });
             self.seen = Some(seen);
         }
-        if self.source.as_ref() != Some(&source) {
-            let (status, detail) = source.clone();
-            facts.push(Observation::Source(Source { name: NAME.to_owned(), status, detail }));
-            self.source = Some(source);
-        }
+        facts.extend(self.standing.change(NAME, status, detail));
         let fact = |what| Fact { at: clock::now(), origin: Origin::Procfs, what };
         emit.send(facts.into_iter().map(fact).collect()).await
     }

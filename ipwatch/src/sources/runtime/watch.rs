@@ -17,10 +17,11 @@ use super::names::{Names, Seat};
 use super::reporter::{self, Found};
 use super::{Pace, cri, docker};
 use crate::clock;
-use crate::fact::{Life, Observation, Sandbox, SourceStatus};
+use crate::fact::{Life, Observation, Origin, Sandbox, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::backoff::Pauses;
 use crate::sources::errors::{Unconnected, within};
+use crate::sources::session::Standing;
 use crate::sources::socket::Paused;
 use crate::sources::{Closed, Emit, Unheard};
 
@@ -147,7 +148,7 @@ pub(super) struct Watch {
     known: Known,
     /// It has answered as a runtime before.
     answered: bool,
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
 }
 
 /// When the next list is due.
@@ -188,7 +189,7 @@ fn left(limit: Duration, until: Option<Instant>) -> Duration {
 impl Watch {
     pub(super) fn new(candidate: Candidate, seat: Option<Seat>, parts: Parts) -> Self {
         let known = Known::default();
-        Self { candidate, seat, parts, known, answered: false, told: None }
+        Self { candidate, seat, parts, known, answered: false, standing: Standing::default() }
     }
 
     /// Until the daemon goes down. Lets go of `initial_sync` once the runtime has answered, or failed.
@@ -199,13 +200,13 @@ impl Watch {
             // Before any other has told what it has: this one's silence is not a denial.
             if first.is_some() {
                 let waits = "has not answered yet".to_owned();
-                if self.tell(seat.name(), SourceStatus::Degraded, waits).await.is_err() {
+                if self.tell(&seat.name(), SourceStatus::Degraded, waits).await.is_err() {
                     return;
                 }
             }
             let error = match self.session(&seat, &mut first, &mut pauses).await {
-                Ended::Closed => return,
-                Ended::Failed(error) => error,
+                Err(Ended::Closed) => return,
+                Err(Ended::Failed(error)) => error,
             };
             let told = self.fell_silent(&seat, &error).await;
             self.seat = Some(seat);
@@ -235,36 +236,29 @@ impl Watch {
         seat: &Seat,
         first: &mut Option<Unheard>,
         pauses: &mut Pauses,
-    ) -> Ended {
-        let ended: Result<Infallible, Ended> = async {
-            find::found(&self.parts).await?;
-            let pace = self.parts.pace;
-            // The first judgement waits for this one, but not for long: it must know by then.
-            let hurry = first.is_some().then(|| Instant::now() + pace.first.mul_f32(0.9));
-            let client = find::connect(&self.candidate, &pace);
-            let client = within("the version", left(pace.short * 2, hurry), client).await?;
-            self.answered = true;
-            if let Ok(Some(real)) = self.candidate.find().await {
-                seat.is_at(real);
-            }
-            self.rename(seat, client.name()).await?;
-            // Before the list, so that nothing is lost in between.
-            let mut stream = self.parts.follow.then(|| Stream::of(&client));
-            let mut due = Due::now();
-            self.expect_more(&mut due);
-            loop {
-                let limit = left(pace.list, hurry.filter(|_| first.is_some()));
-                let took = self.round(seat, &client, stream.as_ref(), limit).await?;
-                due.done(took, self.regular(stream.as_ref()), &pace);
-                *first = None;
-                pauses.begin_anew();
-                self.wait(seat, &client, &mut stream, &mut due).await?;
-            }
+    ) -> Result<Infallible, Ended> {
+        find::found(&self.parts).await?;
+        let pace = self.parts.pace;
+        // The first judgement waits for this one, but not for long: it must know by then.
+        let hurry = first.is_some().then(|| Instant::now() + pace.first.mul_f32(0.9));
+        let client = find::connect(&self.candidate, &pace);
+        let client = within("the version", left(pace.short * 2, hurry), client).await?;
+        self.answered = true;
+        if let Ok(Some(real)) = self.candidate.find().await {
+            seat.is_at(real);
         }
-        .await;
-        match ended {
-            Ok(never) => match never {},
-            Err(ended) => ended,
+        self.rename(seat, client.name()).await?;
+        // Before the list, so that nothing is lost in between.
+        let mut stream = self.parts.follow.then(|| Stream::of(&client));
+        let mut due = Due::now();
+        self.expect_more(&mut due);
+        loop {
+            let limit = left(pace.list, hurry.filter(|_| first.is_some()));
+            let took = self.round(seat, &client, stream.as_ref(), limit).await?;
+            due.done(took, self.regular(stream.as_ref()), &pace);
+            *first = None;
+            pauses.begin_anew();
+            self.wait(seat, &client, &mut stream, &mut due).await?;
         }
     }
 
@@ -418,7 +412,7 @@ impl Watch {
         } else {
             (SourceStatus::Active, who)
         };
-        self.tell(seat.name(), status, detail).await
+        self.tell(&seat.name(), status, detail).await
     }
 
     /// It does not answer: what it would have told is unknown.
@@ -434,26 +428,21 @@ impl Watch {
             RuntimeError::NoCri if !self.answered => SourceStatus::Disabled,
             _ => SourceStatus::Down,
         };
-        self.tell(seat.name(), status, detail).await
+        self.tell(&seat.name(), status, detail).await
     }
 
     async fn tell(
         &mut self,
-        name: String,
+        name: &str,
         status: SourceStatus,
         detail: String,
     ) -> Result<(), Closed> {
-        let state = (status, detail.clone());
-        if self.told.as_ref() == Some(&state) {
-            return Ok(());
-        }
-        self.told = Some(state);
-        self.parts.emit.send(vec![reporter::source(name, status, detail)]).await
+        self.standing.tell(&self.parts.emit, Origin::Runtime, name, status, detail).await
     }
 
     async fn rename(&mut self, seat: &Seat, called: &str) -> Result<(), Closed> {
         let Some(before) = seat.rename(called, self.candidate.path()) else { return Ok(()) };
-        if self.told.take().is_none() {
+        if !self.standing.forget() {
             return Ok(());
         }
         let gone = Observation::SourceGone { name: before };

@@ -9,7 +9,7 @@ const KEY: &str = "ipamblocks/10-0-0-0-29";
 
 fn told(blocks: &mut Blocks, value: &Value) -> Vec<String> {
     let mut out = Vec::new();
-    blocks.put(KEY, Block::read(value), &mut out);
+    blocks.block(KEY, Block::read(value), &mut out);
     texts(&out)
 }
 
@@ -102,8 +102,8 @@ fn how_many_are_taken_is_told_of_every_block_and_anew_when_it_changes() {
     };
     let mut put = |value: &Value| {
         let mut out = Vec::new();
-        blocks.put(KEY, Block::read(value), &mut out);
-        blocks.confirmed(&mut out);
+        blocks.block(KEY, Block::read(value), &mut out);
+        blocks.overdue(&mut out);
         counted(&out)
     };
     let none: [&str; 0] = [];
@@ -129,7 +129,7 @@ fn how_many_are_taken_is_told_of_every_block_and_anew_when_it_changes() {
     for _ in 0..2 {
         out.clear();
         blocks.began(&mut out);
-        blocks.put(KEY, None, &mut out);
+        blocks.block(KEY, None, &mut out);
         blocks.ended(BootNs(1), true, &mut out);
         assert_eq!(counted(&out), ["began", &format!("{KEY} ? ?"), "ended true"]);
     }
@@ -144,7 +144,7 @@ fn what_changes_all_the_time_is_told_now_and_then() {
     };
     let put = |blocks: &mut Blocks, key: &str, value: &Value| {
         let mut out = Vec::new();
-        blocks.put(key, Block::read(value), &mut out);
+        blocks.block(key, Block::read(value), &mut out);
         counted(&out)
     };
     let none: [&str; 0] = [];
@@ -154,8 +154,8 @@ fn what_changes_all_the_time_is_told_now_and_then() {
         assert_eq!(put(&mut blocks, KEY, &others(taken)), none);
     }
     let mut out = Vec::new();
-    blocks.confirmed(&mut out);
-    blocks.confirmed(&mut out);
+    blocks.overdue(&mut out);
+    blocks.overdue(&mut out);
     assert_eq!(counted(&out), [format!("{KEY} 10.0.0.0 6")], "the last, and once");
     // Whenever there is something to tell, all is told.
     assert_eq!(put(&mut blocks, KEY, &others(5)), none);
@@ -171,7 +171,7 @@ fn what_changes_all_the_time_is_told_now_and_then() {
     assert_eq!(put(&mut blocks, KEY, &others(2)), none);
     let mut out = Vec::new();
     blocks.gone(KEY, &mut out);
-    blocks.confirmed(&mut out);
+    blocks.overdue(&mut out);
     assert_eq!(counted(&out), [format!("gone {KEY}")]);
 }
 
@@ -184,7 +184,7 @@ fn what_is_no_containers_has_none() {
         );
         let mut blocks = Blocks::new("node-1".to_owned());
         let mut out = Vec::new();
-        blocks.put(KEY, Block::read(&value), &mut out);
+        blocks.block(KEY, Block::read(&value), &mut out);
         let [Observation::Block(_), Observation::Reservation(one)] = &out[..] else {
             panic!("{out:?}")
         };
@@ -218,7 +218,7 @@ fn what_is_not_understood_any_more_stands() {
     // A list tells it again, or it would be taken for gone.
     let mut out = Vec::new();
     blocks.began(&mut out);
-    blocks.put(KEY, Block::read(&broken), &mut out);
+    blocks.block(KEY, Block::read(&broken), &mut out);
     blocks.ended(BootNs(1), true, &mut out);
     let all = texts(&out);
     assert_eq!((all.len(), all[3].as_str()), (4, "ended true"));
@@ -253,7 +253,7 @@ fn of_five_hundred_blocks_one_nodes_allocations_are_kept() {
         let value = json!({"cidr": format!("10.{}.{}.0/26", n >> 8, n & 255),
             "affinity": format!("host:{node}"), "allocations": (0..64).collect::<Vec<u32>>(),
             "attributes": attributes});
-        blocks.put(&format!("ipamblocks/{n}"), Block::read(&value), &mut out);
+        blocks.block(&format!("ipamblocks/{n}"), Block::read(&value), &mut out);
     }
     blocks.ended(BootNs(1), true, &mut out);
     let all = (texts(&out).len(), counted(&out).len());

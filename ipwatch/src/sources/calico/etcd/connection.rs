@@ -3,29 +3,20 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use hyper::Uri;
 use rustls::ClientConfig;
-use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::error::EtcdError;
 use super::settings::{Settings, Version};
 use crate::bounded;
-use crate::tls::{self, Wrong};
+use crate::dial::{self, Io, Tls};
+use crate::tls::{Files, Unusable};
 
-/// No file that is read here is longer.
-const LIMIT: usize = 1 << 20;
-/// Nor a name with its password.
+/// Longest file with a name and its password.
 const USER_LIMIT: usize = 4 << 10;
-
-/// A connection.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// One member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +92,7 @@ pub(super) struct Connection {
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) at: Endpoint,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
 }
 
 impl Connection {
@@ -131,8 +122,7 @@ impl Connection {
         let tls = match &self.tls {
             Some(config) if at.secure => {
                 let wrong = |_| EtcdError::Setting(format!("{}: no name or IP", at.url()));
-                let name = ServerName::try_from(at.host.clone()).map_err(wrong)?;
-                Some((TlsConnector::from(Arc::clone(config)), name))
+                Some(Tls::to(config, &at.host).map_err(wrong)?)
             }
             _ => None,
         };
@@ -143,47 +133,27 @@ impl Connection {
 impl Dial {
     /// Connects. The caller bounds how long it may take.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
-        let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await?;
-        // What changes is to be seen at once.
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
-            None => Ok(Box::new(stream)),
-        }
+        dial::tcp(&self.at.host, self.at.port, self.tls.as_ref()).await
     }
 }
 
 fn config(settings: &Settings) -> Result<Arc<ClientConfig>, EtcdError> {
-    let of = |path: &Option<PathBuf>, why: &str| match path {
-        Some(path) => file(path, why),
-        None => EtcdError::Setting(format!("TLS: {why}")),
+    let certificate = settings.etcd_cert_file.as_deref();
+    let files = Files {
+        authorities: settings.etcd_ca_file.as_deref(),
+        identity: certificate.zip(settings.etcd_key_file.as_deref()),
     };
-    let authorities = settings.etcd_ca_file.as_deref().map(certificates).transpose()?;
-    let identity = match (&settings.etcd_cert_file, &settings.etcd_key_file) {
-        (Some(certificate), Some(key)) => {
-            let none = || file(key, "it holds no private key in PEM");
-            let key = tls::key(&read(key, LIMIT)?).ok_or_else(none)?;
-            Some((certificates(certificate)?, key))
-        }
-        _ => None,
-    };
-    let agreed: &[u8] = match settings.etcd_api {
+    let protocol: &[u8] = match settings.etcd_api {
         Version::V3 => b"h2",
         Version::V2 => b"http/1.1",
     };
-    tls::client(authorities, identity, &[agreed]).map_err(|wrong| match wrong {
-        Wrong::Authority(why) => of(&settings.etcd_ca_file, &why),
-        Wrong::Identity(why) => of(&settings.etcd_key_file, &why),
-        Wrong::Setup(why) => of(&None, &why),
-        Wrong::NoAuthority => {
-            of(&None, "this system trusts no certificate: name one with calico.etcd_ca_file")
-        }
+    files.client(protocol).map_err(|unusable| match unusable {
+        Unusable::File { path, why } => EtcdError::File { path, why },
+        Unusable::Setup(why) => EtcdError::Setting(format!("TLS: {why}")),
+        Unusable::NoAuthority => EtcdError::Setting(
+            "TLS: this system trusts no certificate: name one with calico.etcd_ca_file".to_owned(),
+        ),
     })
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, EtcdError> {
-    let all = tls::certificates(&read(path, LIMIT)?);
-    all.ok_or_else(|| file(path, "it holds no certificate in PEM"))
 }
 
 /// Never quotes the file.

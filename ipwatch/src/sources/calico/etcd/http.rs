@@ -7,13 +7,12 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::task::JoinHandle;
 
 use super::connection::{Dial, User};
 use super::error::EtcdError;
 use super::reflector::Visit;
 use super::tree::Refusal;
+use crate::dial::{self, Driver};
 use crate::sources::body;
 use crate::sources::errors::{chain, cut};
 
@@ -28,16 +27,7 @@ const CLEARED: u32 = 401;
 pub(super) struct Line {
     dial: Dial,
     user: Option<User>,
-    open: Option<(SendRequest<Empty<Bytes>>, Connection)>,
-}
-
-/// Ends with whoever reads from it.
-struct Connection(JoinHandle<()>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    open: Option<(SendRequest<Empty<Bytes>>, Driver)>,
 }
 
 pub(super) struct Answer {
@@ -65,24 +55,18 @@ impl Line {
         let broken = |error: hyper::Error| EtcdError::Broken { what, why: chain(&error) };
         // Of no use to anybody when this is not waited for to its end.
         let open = self.open.take().filter(|(sender, _)| !sender.is_closed());
-        let (mut sender, connection) = match open {
+        let (mut sender, driver) = match open {
             Some(open) => open,
             None => {
                 let stream = self.dial.connect().await;
                 let stream =
                     stream.map_err(|error| EtcdError::Broken { what, why: chain(&error) })?;
-                let hello = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-                let (sender, connection) = hello.map_err(broken)?;
-                let connection = tokio::spawn(async move {
-                    // What is wrong with it, its body tells.
-                    let _ = connection.await;
-                });
-                (sender, Connection(connection))
+                dial::http1(stream, None).await.map_err(broken)?
             }
         };
         sender.ready().await.map_err(broken)?;
         let answer = sender.send_request(request).await.map_err(broken)?;
-        self.open = Some((sender, connection));
+        self.open = Some((sender, driver));
         if answer.status() == StatusCode::OK {
             return Ok(Answer::new(what, answer));
         }

@@ -3,15 +3,15 @@
 
 use std::convert::Infallible;
 
-use tokio::time::Instant;
-
 use super::connection::{Connection, Dial, User};
 use super::error::{Ended, EtcdError};
 use super::reporter::Reporter;
 use super::settings::Settings;
 use super::{Keys, Pace, SourceStatus};
+use crate::sources::Closed;
 use crate::sources::backoff::{Pauses, random};
 use crate::sources::errors::within;
+use crate::sources::session;
 
 /// One API of etcd.
 pub(super) trait Store: Send + 'static {
@@ -53,78 +53,71 @@ pub(super) struct Visit {
 }
 
 pub(super) async fn run<S: Store, K: Keys>(
-    mut store: S,
+    store: S,
     settings: Settings,
     pace: Pace,
     mut reporter: Reporter<K>,
 ) {
-    let all = settings.etcd_endpoints.join(", ");
-    let waits = format!("{} {all} is not known yet", S::NAME);
+    let all = format!("{} {}", S::NAME, settings.etcd_endpoints.join(", "));
+    let waits = format!("{all} is not known yet");
     if reporter.say(SourceStatus::Down, waits).await.is_err() || reporter.will_tell().await.is_err()
     {
         return;
     }
     // Not every node begins with the same member.
-    let mut member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
-    let mut pauses = Pauses::new(pace.retry);
-    let mut told = None;
-    loop {
-        let began = Instant::now();
-        let mut about = format!("{} {all}", S::NAME);
-        let ended = match open(&settings, pace, member).await {
-            Ok((dial, user)) => {
-                about = format!("{} {}", S::NAME, dial.at.url());
-                let visit = Visit { dial, user, pace, about: about.clone() };
-                session(&mut store, &mut told, &visit, &mut reporter).await
-            }
-            Err(error) => Ended::Failed(error),
+    let member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
+    let follower = Follower { store, settings, pace, reporter, member, told: None, about: all };
+    session::run(follower, pace.retry, pace.well).await;
+}
+
+struct Follower<S: Store, K> {
+    store: S,
+    settings: Settings,
+    pace: Pace,
+    reporter: Reporter<K>,
+    /// Whose turn it is to be asked.
+    member: usize,
+    /// Where the next session can go on. All is listed where that is nothing.
+    told: Option<S::Told>,
+    /// Who is asked, for people.
+    about: String,
+}
+
+impl<S: Store, K: Keys> session::Client for Follower<S, K> {
+    type Error = EtcdError;
+
+    /// From the connection to the first failure.
+    async fn session(&mut self) -> Result<Infallible, Ended> {
+        self.about = format!("{} {}", S::NAME, self.settings.etcd_endpoints.join(", "));
+        let (dial, user) = open(&self.settings, self.pace, self.member).await?;
+        self.about = format!("{} {}", S::NAME, dial.at.url());
+        let visit = Visit { dial, user, pace: self.pace, about: self.about.clone() };
+        let mut link = self.store.open(&visit).await?;
+        let told = match &mut self.told {
+            Some(told) => told,
+            told => told.insert(self.store.list(&mut link, &visit, &mut self.reporter).await?),
         };
-        let error = match ended {
-            Ended::Closed => return,
-            Ended::Failed(error) => error,
-        };
-        // One that went well for long begins anew.
-        if began.elapsed() > pace.well {
-            pauses.begin_anew();
-        }
-        tracing::debug!("{about}: {error}");
+        self.store.watch(link, told, &visit, &mut self.reporter).await
+    }
+
+    async fn failed(&mut self, error: &EtcdError) -> Result<(), Closed> {
+        tracing::debug!("{}: {error}", self.about);
         if matches!(
             error,
             EtcdError::Expired { .. } | EtcdError::Garbage { .. } | EtcdError::TooLarge { .. }
         ) {
             // Going on from there would bring the same.
-            told = None;
+            self.told = None;
         }
-        if reporter.failed(&about, &error).await.is_err() {
-            return;
-        }
+        self.reporter.failed(&self.about, error).await
+    }
+
+    async fn pause(&mut self, error: &EtcdError, pauses: &mut Pauses) {
         tokio::time::sleep(pauses.after_failure()).await;
         // It has what it was asked for, only not from then.
         if !matches!(error, EtcdError::Expired { .. }) {
-            member = member.wrapping_add(1);
+            self.member = self.member.wrapping_add(1);
         }
-    }
-}
-
-/// From the connection to the first failure. `told`: what can be gone on from; all is listed where that is nothing.
-async fn session<S: Store, K: Keys>(
-    store: &mut S,
-    told: &mut Option<S::Told>,
-    visit: &Visit,
-    reporter: &mut Reporter<K>,
-) -> Ended {
-    let ended: Result<Infallible, Ended> = async {
-        let mut link = store.open(visit).await?;
-        let told = match told {
-            Some(told) => told,
-            None => told.insert(store.list(&mut link, visit, reporter).await?),
-        };
-        store.watch(link, told, visit, reporter).await
-    }
-    .await;
-    match ended {
-        Ok(never) => match never {},
-        Err(ended) => ended,
     }
 }
 

@@ -3,8 +3,9 @@
 use super::error::EtcdError;
 use super::{LONGEST_KEY, MOST_KEYS, VALUE_LIMIT};
 use crate::clock;
-use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
-use crate::sources::calico::keys::Keys;
+use crate::fact::{BootNs, Fact, Observation, Origin, SourceStatus};
+use crate::sources::calico::keys::{Kept, Keys};
+use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
 /// Facts that are handed over at once.
@@ -14,7 +15,7 @@ const BATCH: usize = 256;
 pub(super) struct Reporter<K> {
     keys: K,
     emit: Emit,
-    told: Option<(SourceStatus, String)>,
+    standing: Standing,
     out: Vec<Observation>,
     /// Keys of the last list.
     listed: usize,
@@ -26,7 +27,8 @@ pub(super) struct Reporter<K> {
 
 impl<K: Keys> Reporter<K> {
     pub(super) fn new(keys: K, emit: Emit) -> Self {
-        Self { keys, emit, told: None, out: Vec::new(), listed: 0, beyond: 0, dropped: 0 }
+        let (standing, out) = (Standing::default(), Vec::new());
+        Self { keys, emit, standing, out, listed: 0, beyond: 0, dropped: 0 }
     }
 
     /// A whole list begins.
@@ -95,7 +97,7 @@ impl<K: Keys> Reporter<K> {
         // One whose value is too long is there all the same: as one that nobody understands.
         let value: &[u8] = if value.len() > VALUE_LIMIT { &[] } else { value };
         match text(key) {
-            Some(key) => self.keys.put(key, value, &mut self.out),
+            Some(key) => self.keys.put(key, Kept::Bytes(value), &mut self.out),
             None => self.dropped += 1,
         }
     }
@@ -140,21 +142,11 @@ impl<K: Keys> Reporter<K> {
     }
 
     pub(super) async fn say(&mut self, status: SourceStatus, detail: String) -> Result<(), Closed> {
-        let state = (status, detail.clone());
-        if self.told.as_ref() == Some(&state) {
-            return Ok(());
-        }
-        self.told = Some(state);
-        self.emit.send(vec![source(self.keys.source(), status, detail)]).await
+        self.standing.tell(&self.emit, Origin::Ipam, self.keys.source(), status, detail).await
     }
 }
 
 /// A key that may be Calico's.
 pub(super) fn text(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok().filter(|key| key.len() <= LONGEST_KEY)
-}
-
-pub(super) fn source(name: &str, status: SourceStatus, detail: String) -> Fact {
-    let source = Source { name: name.to_owned(), status, detail };
-    Fact { at: clock::now(), origin: Origin::Ipam, what: Observation::Source(source) }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, Endpoint};
 use super::error::EtcdError;
@@ -11,7 +11,7 @@ use super::error::EtcdError;
 const MOST: usize = 32;
 
 /// `[calico]`: Calico's datastore, where it is an etcd of its own.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Its members. Empty: none is asked.
@@ -28,7 +28,7 @@ pub struct Settings {
 }
 
 /// An API of etcd.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Version {
     /// gRPC: Calico 3 and later.
@@ -36,17 +36,6 @@ pub enum Version {
     V3,
     /// HTTP: Calico 2 and before.
     V2,
-}
-
-impl Version {
-    /// As it is written.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Version::V3 => "v3",
-            Version::V2 => "v2",
-        }
-    }
 }
 
 impl Settings {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::fake::{Fake, Reply, event, list};
 use super::*;
 use crate::fact::{BootNs, Fact, Observation};
+use crate::sources::calico::keys::Kept;
 
 /// Bounds a wait; no test depends on how long it really takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,7 +58,8 @@ impl Keys for Written {
     fn began(&mut self, _: &mut Vec<Observation>) {
         self.write("began".into());
     }
-    fn put(&mut self, key: &str, value: &[u8], _: &mut Vec<Observation>) {
+    fn put(&mut self, key: &str, value: Kept<'_>, _: &mut Vec<Observation>) {
+        let Kept::Bytes(value) = value else { panic!("{key} is no object") };
         self.write(format!("{key} = {}", String::from_utf8_lossy(value)));
     }
     fn gone(&mut self, key: &str, _: &mut Vec<Observation>) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::fact::RangePart;
-use crate::sources::ipam::prefix::Subnet;
+use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
 /// One pool, as a network's document has it.
@@ -38,7 +38,7 @@ fn part(info: &Info) -> Option<RangePart> {
     let Name(id) = &info.pool;
     // `SPACE/NET/LEN`, and with a range of its own `SPACE/NET/LEN/NET/LEN`.
     let mut words = id.split('/').skip(1);
-    let mut subnet = || Subnet::new(words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let mut subnet = || Prefix::new(words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let pool = subnet()?;
     let within = subnet().unwrap_or(pool);
     let (first, last) = usable(pool)?;
@@ -52,12 +52,11 @@ fn part(info: &Info) -> Option<RangePart> {
 }
 
 /// All but the network's own address, and of IPv4 the broadcast address; of two or fewer, all.
-fn usable(pool: Subnet) -> Option<(IpAddr, IpAddr)> {
-    match pool.is_ipv4() {
-        true if pool.host_bits() < 2 => Some((pool.first(), pool.last())),
-        true => Some((pool.nth(1)?, pool.last_but_one()?)),
-        false => Some((pool.nth(1)?, pool.last())),
+fn usable(pool: Prefix) -> Option<(IpAddr, IpAddr)> {
+    if pool.ip.is_ipv4() && pool.host_bits() < 2 {
+        return Some(pool.range());
     }
+    pool.nth(1).zip(pool.last_unicast())
 }
 
 fn ip(text: &str) -> Option<IpAddr> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sources::ipam::Store;
 
 /// dockerd's own, of two containers in two networks.
 const FILE_OF_TESTS: &[u8] = include_bytes!("../bolt/fixtures/libnetwork.db");
@@ -108,7 +109,7 @@ fn a_document_that_is_none_is_told_without_its_content() {
 
 #[test]
 fn its_file_is_below_the_data_root() {
-    let store = Libnetwork::new(Path::new("/var/lib/docker"));
+    let store = store(Path::new("/var/lib/docker"));
     assert_eq!(store.directories()[0].path, Path::new("/var/lib/docker/network/files"));
     assert!(store.is_part(Path::new("/var/lib/docker/network/files/local-kv.db")));
     assert!(!store.is_part(Path::new("/var/lib/docker/network/files/other.db")));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sources::ipam::Store;
 
 const FILE_OF_TESTS: &[u8] = include_bytes!("../bolt/fixtures/terway.db");
 
@@ -75,7 +76,7 @@ fn a_file_without_its_bucket_says_nothing() {
 
 #[test]
 fn only_its_file_is_a_part() {
-    let store = Terway::new(Path::new("/var/lib/cni/terway"));
+    let store = store(Path::new("/var/lib/cni/terway"));
     assert!(store.is_part(Path::new("/var/lib/cni/terway/ResRelation.db")));
     assert!(!store.is_part(Path::new("/var/lib/cni/terway/pod.db")));
     assert_eq!(store.directories()[0].path, Path::new("/var/lib/cni/terway"));

@@ -224,6 +224,7 @@ pub(super) fn read(bytes: &Bytes) -> Option<documents::Pod> {
         spec: documents::PodSpec {
             node_name: name(spec.node_name)?,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            ..documents::PodSpec::default()
         },
         status: documents::PodStatus {
             phase: name(status.phase)?,

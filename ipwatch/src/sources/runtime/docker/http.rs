@@ -3,28 +3,21 @@
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::task::JoinHandle;
 
 use super::super::error::RuntimeError;
+use crate::dial::{self, Driver};
 use crate::sources::body;
 use crate::sources::errors::{Unconnected, cut};
 use crate::sources::socket::Way;
+
+/// Longest head of a response.
+const HEAD_LIMIT: usize = 64 << 10;
 
 /// A response, and what keeps its connection going.
 pub(super) struct Answer {
     what: &'static str,
     response: Response<Incoming>,
     _driver: Driver,
-}
-
-/// Ends the connection's task with the connection.
-struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Asks; the answer is a 200.
@@ -38,15 +31,8 @@ pub(super) async fn get(
         what,
         why: cut(&error.to_string()),
     };
-    let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(64 << 10)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| garbage(&error))?;
-    let driver = Driver(tokio::spawn(async move {
-        // What goes wrong here shows in the response.
-        let _ = driver.await;
-    }));
+    let made = dial::http1(stream, Some(HEAD_LIMIT)).await;
+    let (mut sender, driver) = made.map_err(|error| garbage(&error))?;
     let request = hyper::Request::get(target)
         .header(hyper::header::HOST, "docker")
         .header(hyper::header::USER_AGENT, concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
