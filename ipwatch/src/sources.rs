@@ -11,7 +11,7 @@
 //! - [`kubernetes`]: the API server, which knows which pods are to be here.
 //!
 //! What those that ask servers have in common: `session`, `errors`, `backoff`, `body`, `socket`, `grpc`,
-//! `url`, `json`.
+//! `url`, `json`; those that follow files: `files`, `inotify`.
 
 pub mod arp;
 pub(crate) mod backoff;
@@ -19,6 +19,7 @@ mod body;
 pub mod calico;
 pub mod cni;
 mod errors;
+mod files;
 mod grpc;
 mod initial_sync;
 mod inotify;

@@ -1,4 +1,6 @@
-//! What the unit tests of several rooms share: a log that is read back, and a server of gRPC.
+//! What the unit tests of several rooms share: a log that is read back, a server of gRPC, a certificate authority.
+
+pub(crate) mod authority;
 
 use std::convert::Infallible;
 use std::io;

@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use inotify::WatchMask;
-use tokio::io::Interest;
 
 use super::cache::{self, CacheError};
 use crate::clock;
 use crate::escape::defused;
-use crate::fact::{BootNs, Fact, Observation, Origin, Scope, Source, SourceStatus, Unreadable};
-use crate::reading::{self, Readings, Target};
-use crate::sources::backoff::Pauses;
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceStatus, Unreadable};
+use crate::reading::{self, Readings};
+use crate::sources::files::{self, FileFollower, Stopped};
 use crate::sources::inotify::{Event, Watches};
-use crate::sources::ready::ready;
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
+/// Name of the source.
+const NAME: &str = "cni";
 /// Files that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
 
@@ -31,87 +31,10 @@ const FILES: WatchMask = WatchMask::CLOSE_WRITE
 /// Unreadable files that are tried again at every event.
 const MOST_RETRIED: usize = 64;
 
-/// The first and the longest pause after inotify broke.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// Follows the cache until the daemon goes down. Where a directory of it hangs in the kernel, another follower takes over
-/// and leaves that one out until it answers. Where inotify breaks (other processes of the user may have all instances),
-/// the source is down and is tried again.
+/// Follows the cache until the daemon goes down.
 pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) {
-    run_by(|| Watches::new(FILES), directories, emit, readings).await;
-}
-
-/// With watches that are opened like this.
-async fn run_by(
-    mut open: impl FnMut() -> io::Result<Watches>,
-    directories: Vec<PathBuf>,
-    emit: Emit,
-    readings: Readings,
-) {
-    let mut pauses = Pauses::new(AGAIN);
-    loop {
-        let followed = match open() {
-            Ok(watches) => {
-                let cache = Cache::new(directories.clone(), watches);
-                follow(cache, &emit, &readings, &mut pauses).await
-            }
-            Err(error) => Err(error.into()),
-        };
-        match followed {
-            Ok(hangs) => {
-                tracing::warn!("{hangs} does not answer: the CNI result cache is read without it");
-            }
-            Err(Stopped::Closed(Closed)) => return,
-            Err(Stopped::Io(error)) => {
-                let detail = format!("cannot watch the CNI result cache: {error}");
-                let source = Source { name: "cni".to_owned(), status: SourceStatus::Down, detail };
-                if emit.send(vec![fact(clock::now(), Observation::Source(source))]).await.is_err() {
-                    return;
-                }
-                tokio::time::sleep(pauses.after_failure()).await;
-            }
-        }
-    }
-}
-
-/// Why it is followed no more.
-#[derive(Debug, thiserror::Error)]
-enum Stopped {
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-/// Until something hangs: what that is.
-async fn follow(
-    mut cache: Cache,
-    emit: &Emit,
-    readings: &Readings,
-    pauses: &mut Pauses,
-) -> Result<Target, Stopped> {
-    let mut returns = readings.returns();
-    let readable = ready(cache.watches.fd()?, Interest::READABLE)?;
-    let (mut first, mut anew) = (true, true);
-    loop {
-        if !first {
-            tokio::select! {
-                guard = readable.readable() => guard?.clear_ready(),
-                // What was left out may be read now.
-                _ = returns.changed() => anew = true,
-            }
-        }
-        // Off the async worker: a scan reads every file.
-        let work = move || cache.turn(first || anew).map(|facts| (cache, facts));
-        let facts;
-        (cache, facts) = match reading::unblocked(readings, "cni", work).await? {
-            Ok(done) => done?,
-            Err(hangs) => return Ok(hangs),
-        };
-        emit.send(facts).await?;
-        pauses.begin_anew();
-        (first, anew) = (false, false);
-    }
+    let new = || Cache::new(directories.clone(), emit.clone());
+    files::run(NAME, "the CNI result cache", new, readings, None).await;
 }
 
 /// What identifies an entry.
@@ -119,7 +42,10 @@ type Key = (String, String); // container id, interface
 
 struct Cache {
     directories: Vec<PathBuf>,
-    watches: Watches,
+    emit: Emit,
+    watches: Option<Watches>,
+    /// Everything is to be read.
+    anew: bool,
     entries: HashMap<PathBuf, Key>,
     /// Files that say nothing, and why.
     unreadable: BTreeMap<PathBuf, String>,
@@ -135,11 +61,39 @@ struct Pending {
     rescan: bool,
 }
 
+impl FileFollower for Cache {
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        let watches = Watches::new(FILES)?;
+        let fd = watches.fd()?;
+        self.watches = Some(watches);
+        self.anew = true;
+        Ok(fd)
+    }
+
+    fn read_anew(&mut self) {
+        self.anew = true;
+    }
+
+    fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
+        let facts = self.facts()?;
+        files::send(&self.emit, facts)?;
+        Ok(None)
+    }
+
+    async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
+        self.watches = None;
+        let detail = format!("cannot watch the CNI result cache: {error}");
+        self.standing.tell(&self.emit, Origin::Cni, NAME, SourceStatus::Down, detail).await
+    }
+}
+
 impl Cache {
-    fn new(directories: Vec<PathBuf>, watches: Watches) -> Self {
+    fn new(directories: Vec<PathBuf>, emit: Emit) -> Self {
         Self {
             directories,
-            watches,
+            emit,
+            watches: None,
+            anew: true,
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
             told_unreadable: BTreeMap::new(),
@@ -148,8 +102,9 @@ impl Cache {
     }
 
     /// The facts of a scan, or of the events that have queued.
-    fn turn(&mut self, anew: bool) -> io::Result<Vec<Fact>> {
+    fn facts(&mut self) -> io::Result<Vec<Fact>> {
         let mut facts = Vec::new();
+        let anew = std::mem::take(&mut self.anew);
         let mut pending = Pending { rescan: anew, ..Pending::default() };
         if !anew {
             self.events(&mut pending)?;
@@ -168,7 +123,8 @@ impl Cache {
     }
 
     fn events(&mut self, pending: &mut Pending) -> io::Result<()> {
-        while self.watches.read(|event| match event {
+        let Some(watches) = &mut self.watches else { return Ok(()) };
+        while watches.read(|event| match event {
             Event::Anew => pending.rescan = true,
             Event::Entry { directory, name, is_dir: false } => {
                 pending.files.insert(directory.join(name));
@@ -180,10 +136,11 @@ impl Cache {
 
     /// Everything is read anew after this, so nothing is lost in between.
     fn arm(&mut self) -> io::Result<()> {
-        self.watches.clear();
+        let Some(watches) = &mut self.watches else { return Ok(()) };
+        watches.clear();
         for directory in &self.directories {
             match reading::path(directory) {
-                Ok(_reading) => self.watches.follow(directory)?,
+                Ok(_reading) => watches.follow(directory)?,
                 // It is told as unreadable when it is to be listed.
                 Err(error) => {
                     tracing::debug!(directory = %directory.display(), %error, "not watched")
@@ -262,7 +219,7 @@ impl Cache {
         let name = |path: &Path| path.display().to_string();
         for path in self.told_unreadable.keys().filter(|path| !self.unreadable.contains_key(*path))
         {
-            let store = "cni".to_owned();
+            let store = NAME.to_owned();
             facts.push(fact(at, Observation::StoreReadable { store, path: name(path) }));
         }
         for (path, reason) in &self.unreadable {
@@ -274,7 +231,7 @@ impl Cache {
             let effect =
                 torn.then_some("DEL fails on it, and kubelet tries KillPodSandbox for ever");
             let file = Unreadable {
-                store: "cni".to_owned(),
+                store: NAME.to_owned(),
                 path: name(path),
                 reason: reason.clone(),
                 effect: effect.map(str::to_owned),
@@ -299,7 +256,7 @@ impl Cache {
                 (SourceStatus::Degraded, detail)
             }
         };
-        let changed = self.standing.change("cni", status, detail);
+        let changed = self.standing.change(NAME, status, detail);
         facts.extend(changed.map(|what| fact(clock::now(), what)));
     }
 }

@@ -8,21 +8,18 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use inotify::WatchMask;
 use rustix::fs::{FileType, Mode, OFlags};
-use tokio::io::Interest;
 
 use super::known::{Known, Out};
 use super::trouble::Troubles;
 use super::{Content, Directory, Store, Trouble, gather};
 use crate::clock;
 use crate::fact::{BootNs, Observation, Scope, SourceStatus};
-use crate::reading::{self, Readings, Target};
-use crate::sources::backoff::Pauses;
+use crate::reading::{self, Readings};
+use crate::sources::files::{self, FileFollower, Stopped};
 use crate::sources::inotify::{Event, Watches};
-use crate::sources::ready::ready;
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit, Unheard};
 
@@ -44,100 +41,12 @@ const MOST_ENTRIES: usize = 262_144;
 /// How long a directory must be gone before its files are: some stores replace one by two renames.
 const GONE_AFTER: u64 = 200_000_000;
 
-/// The first and the longest pause after inotify broke.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// Follows a store until the daemon goes down. Lets go of `initial_sync` when the store was read, or could not be.
+/// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
 pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, first: Unheard) {
     let store: Arc<dyn Store> = Arc::from(store);
-    let mut first = Some(first);
-    let mut pauses = Pauses::new(AGAIN);
-    let mut follower = Follower::new(Arc::clone(&store), emit.clone());
-    loop {
-        let ended = session(follower, &readings, &mut first, &mut pauses).await;
-        // The thread panicked, and the follower is gone with it.
-        let anew = |error: io::Error| {
-            (Some(Follower::new(Arc::clone(&store), emit.clone())), Stopped::Io(error))
-        };
-        follower = match ended.unwrap_or_else(anew) {
-            (Some(follower), Stopped::Io(error)) => {
-                let mut follower = follower;
-                if follower.down(&error).await.is_err() {
-                    return;
-                }
-                first = None;
-                tokio::time::sleep(pauses.after_failure()).await;
-                follower
-            }
-            // The thread hangs and has the follower with it: another one leaves out what it hangs at.
-            (None, Stopped::Hangs(target)) => {
-                tracing::warn!("{target} does not answer: {} is read without it", store.name());
-                Follower::new(Arc::clone(&store), emit.clone())
-            }
-            _ => return,
-        };
-    }
-}
-
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-enum Stopped {
-    #[error(transparent)]
-    Closed(#[from] Closed),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("{0} does not answer")]
-    Hangs(Target),
-}
-
-/// From the opening of the watches to their end.
-async fn session(
-    mut follower: Follower,
-    readings: &Readings,
-    first: &mut Option<Unheard>,
-    pauses: &mut Pauses,
-) -> io::Result<(Option<Follower>, Stopped)> {
-    let (name, mut returns) = (follower.store.name(), readings.returns());
-    let readable = match follower.open().and_then(|fd| ready(fd, Interest::READABLE)) {
-        Ok(readable) => readable,
-        Err(error) => return Ok((Some(follower), error.into())),
-    };
-    loop {
-        // Off the async worker: a turn may read every file.
-        let work = move || {
-            let turned = follower.turn();
-            (follower, turned)
-        };
-        let turned;
-        (follower, turned) = match reading::unblocked(readings, name, work).await? {
-            Ok(done) => done,
-            Err(hangs) => return Ok((None, Stopped::Hangs(hangs))),
-        };
-        *first = None;
-        let next = match turned {
-            Ok(next) => {
-                pauses.begin_anew();
-                next
-            }
-            Err(stopped) => return Ok((Some(follower), stopped)),
-        };
-        tokio::select! {
-            guard = readable.readable() => match guard {
-                Ok(mut guard) => guard.clear_ready(),
-                Err(error) => return Ok((Some(follower), error.into())),
-            },
-            // What was left out may be read now.
-            _ = returns.changed() => follower.anew = true,
-            () = until(next) => {}
-        }
-    }
-}
-
-async fn until(next: Option<BootNs>) {
-    match next {
-        Some(next) => tokio::time::sleep(Duration::from_nanos(next.since(clock::now()))).await,
-        None => std::future::pending().await,
-    }
+    let name = store.name();
+    let new = || Follower::new(Arc::clone(&store), emit.clone());
+    files::run(name, name, new, readings, Some(first)).await;
 }
 
 struct Follower {
@@ -196,7 +105,9 @@ impl Follower {
             standing: Standing::default(),
         }
     }
+}
 
+impl FileFollower for Follower {
     fn open(&mut self) -> io::Result<OwnedFd> {
         let watches = Watches::new(FILES)?;
         let fd = watches.fd()?;
@@ -205,7 +116,10 @@ impl Follower {
         Ok(fd)
     }
 
-    /// Tells that nothing more will be told for now.
+    fn read_anew(&mut self) {
+        self.anew = true;
+    }
+
     async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
         self.watches = None;
         let detail = format!("cannot watch its directories: {error}");
@@ -215,7 +129,6 @@ impl Follower {
         }
     }
 
-    /// Deals with everything that has happened; when to come back even if nothing happens.
     fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
         if std::mem::take(&mut self.anew) {
             self.scan(true)?;
@@ -231,7 +144,9 @@ impl Follower {
         let next = self.leaving.values().copied().chain(self.troubles.next()).min();
         Ok(next)
     }
+}
 
+impl Follower {
     /// What some of the events ask for, and whether there may be more.
     fn events(&mut self) -> io::Result<(Asked, bool)> {
         let mut asked = Asked::default();

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use super::Content;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Range, Scope};
-use crate::reading;
-use crate::sources::{Closed, Emit};
+use crate::sources::{Closed, Emit, files};
 
 /// Reservations that are followed in one store: two /16.
 const MOST: usize = 131_072;
@@ -48,10 +47,7 @@ impl Out {
     /// # Errors
     /// The daemon is going down; or the calling thread hung, and another one tells of this store by now.
     pub(super) fn flush(&mut self) -> Result<(), Closed> {
-        if reading::is_left() {
-            return Err(Closed);
-        }
-        self.emit.send_blocking(std::mem::take(&mut self.facts))
+        files::send(&self.emit, std::mem::take(&mut self.facts))
     }
 
     /// Forgets what was not sent yet.

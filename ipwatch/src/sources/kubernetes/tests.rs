@@ -12,6 +12,7 @@ use super::*;
 use crate::fact::{Pod, Scope};
 use crate::sources::calico::kdd;
 use crate::sources::testing::{Heard, PATIENCE};
+use crate::testing::authority::Authority;
 
 /// Patient with whoever answers, and quick otherwise.
 fn pace() -> Pace {
@@ -61,24 +62,8 @@ fn follow_kind(kind: impl reflector::Kind, authority: &str, url: &str, pace: Pac
 
 /// An authority, and a server's side that it vouches for.
 fn vouched_for() -> (String, tokio_rustls::TlsAcceptor) {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let own = params.signed_by(&key, &authority).unwrap();
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![own.der().clone()], key)
-        .unwrap();
-    (authority.pem(), tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config)))
+    let authority = Authority::new();
+    (authority.pem(), authority.server("127.0.0.1", false, &[]))
 }
 
 #[tokio::test]

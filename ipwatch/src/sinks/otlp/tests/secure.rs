@@ -1,12 +1,7 @@
 //! By TLS: with a CA of our own, with a certificate asked of us, and with one that does not match.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -14,50 +9,15 @@ use tokio_rustls::TlsAcceptor;
 use super::{Collector, Otlp, settings, until};
 use crate::reading::Readings;
 use crate::sinks::tests::{node, opened};
+use crate::testing::authority::Authority;
 use crate::testing::serve_grpc;
 
-/// A CA, and what it has signed.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
 impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        (params.signed_by(&key, &self.0).unwrap(), key)
-    }
-
     fn write(&self, dir: &Path) {
-        std::fs::write(dir.join("ca.pem"), self.0.pem()).unwrap();
+        std::fs::write(dir.join("ca.pem"), self.pem()).unwrap();
         let (certificate, key) = self.sign("node-17");
         std::fs::write(dir.join("client.pem"), certificate.pem()).unwrap();
         std::fs::write(dir.join("client.key"), key.serialize_pem()).unwrap();
-    }
-
-    /// A server's side, for this name; with `asks`, of clients that the CA knows.
-    fn server(&self, name: &str, asks: bool, protocol: &[u8]) -> TlsAcceptor {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let (certificate, key) = self.sign(name);
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let builder = if asks {
-            let mut roots = RootCertStore::empty();
-            roots.add(self.0.der().clone()).unwrap();
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
-            builder.with_client_cert_verifier(verifier.build().unwrap())
-        } else {
-            builder.with_no_client_auth()
-        };
-        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        config.alpn_protocols = vec![protocol.to_vec()];
-        TlsAcceptor::from(Arc::new(config))
     }
 }
 
@@ -87,7 +47,7 @@ fn start(port: u16, dir: &Path, more: &str) -> Otlp {
 async fn a_collector_behind_tls_gets_spans_over_grpc() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(dir.path());
-    let (collector, port) = collector(authority.server("localhost", true, b"h2")).await;
+    let (collector, port) = collector(authority.server("localhost", true, &[b"h2"])).await;
 
     let stranger = start(port, dir.path(), "");
     stranger.tell(&opened("a"));
@@ -107,7 +67,7 @@ async fn a_collector_behind_tls_gets_spans_over_grpc() {
 async fn a_collector_behind_tls_gets_spans_over_http() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(dir.path());
-    let acceptor = authority.server("localhost", false, b"http/1.1");
+    let acceptor = authority.server("localhost", false, &[b"http/1.1"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = tokio::spawn(async move {
@@ -130,8 +90,8 @@ async fn a_certificate_that_does_not_match_is_trouble_that_is_shown() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(dir.path());
     // Another's name, and another's signature.
-    let elsewhere = authority.server("elsewhere", false, b"h2");
-    let unknown = Authority::new().server("localhost", false, b"h2");
+    let elsewhere = authority.server("elsewhere", false, &[b"h2"]);
+    let unknown = Authority::new().server("localhost", false, &[b"h2"]);
     for (acceptor, says) in [(elsewhere, "NotValidForName"), (unknown, "UnknownIssuer")] {
         let (collector, port) = collector(acceptor).await;
         let otlp = start(port, dir.path(), "");

@@ -37,21 +37,48 @@ impl Following {
 }
 
 fn follow(prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
-    follow_by(|| Watches::new(FILES), prepare, test);
+    follow_refused(0, prepare, test);
 }
 
-fn follow_by(
-    open: impl FnMut() -> io::Result<Watches> + Send + 'static,
-    prepare: impl FnOnce(&Path),
-    test: impl AsyncFnOnce(&mut Following),
-) {
+/// A follower whose watches cannot be opened so many times.
+struct Refused {
+    times: u32,
+    cache: Cache,
+}
+
+impl FileFollower for Refused {
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        match self.times.checked_sub(1) {
+            Some(left) => {
+                self.times = left;
+                Err(rustix::io::Errno::MFILE.into())
+            }
+            None => self.cache.open(),
+        }
+    }
+
+    fn read_anew(&mut self) {
+        self.cache.read_anew();
+    }
+
+    fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
+        self.cache.turn()
+    }
+
+    async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
+        self.cache.down(error).await
+    }
+}
+
+fn follow_refused(times: u32, prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (emit, facts) = Emit::channel(64);
         let paths = ["results", "cache/results"].map(|below| dir.path().join(below)).to_vec();
-        let running = tokio::spawn(run_by(open, paths, emit, Readings::default()));
+        let new = move || Refused { times, cache: Cache::new(paths.clone(), emit.clone()) };
+        let running = tokio::spawn(files::run(NAME, NAME, new, Readings::default(), None));
         test(&mut Following { dir, facts }).await;
         running.abort();
     });
@@ -206,16 +233,11 @@ fn an_entry_in_both_directories_goes_with_the_last() {
 /// As where other processes of this user have all of the inotify instances that there are.
 #[test]
 fn where_inotify_breaks_it_is_tried_again() {
-    let mut refusals = 1..=1;
-    let open = move || match refusals.next() {
-        Some(_) => Err(rustix::io::Errno::MFILE.into()),
-        None => Watches::new(FILES),
-    };
     let prepare = |dir: &Path| {
         fs::create_dir_all(dir.join("results")).unwrap();
         fs::write(dir.join("results/c"), sample("c", "10.0.0.4/24")).unwrap();
     };
-    follow_by(open, prepare, async |following: &mut Following| {
+    follow_refused(1, prepare, async |following: &mut Following| {
         let mut seen = following.next().await;
         let down = status(&seen[0]).expect("how it stands");
         assert!(down.0 == SourceStatus::Down && down.1.contains("open files"), "{down:?}");

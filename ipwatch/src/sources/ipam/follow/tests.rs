@@ -1,5 +1,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 

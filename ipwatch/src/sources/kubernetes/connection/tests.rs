@@ -2,59 +2,25 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::sources::kubernetes::{ApiError, Credentials};
+use crate::testing::authority::Authority;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A CA, and what it has signed.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
 impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        (params.signed_by(&key, &self.0).unwrap(), key)
-    }
-
     /// A server for this name, which answers with what it was asked and whether its client has a certificate; with
     /// `asks`, of clients that the CA knows.
     async fn serve(&self, name: &str, asks: bool) -> SocketAddr {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let (certificate, key) = self.sign(name);
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
-        let builder = match asks {
-            true => builder.with_client_cert_verifier(verifier.build().unwrap()),
-            false => builder.with_no_client_auth(),
-        };
-        let config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = self.server(name, asks, &[]);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -79,7 +45,7 @@ impl Authority {
 
     /// A cluster that is to be believed by this CA.
     fn cluster(&self, server: &str, more: &str) -> String {
-        let ca = STANDARD.encode(self.0.pem());
+        let ca = STANDARD.encode(self.pem());
         format!("{{server: \"{server}\", certificate-authority-data: {ca}{more}}}")
     }
 }
