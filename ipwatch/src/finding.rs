@@ -371,13 +371,22 @@ pub struct Change {
     /// When, where the finding does not say so: an acknowledgement was taken back, or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
+    /// How many changes of holders, subject or remedies came before it and were not told, because the last one was told
+    /// less than ten seconds before.
+    #[serde(default, skip_serializing_if = "is_none_held_back")]
+    pub held_back: u32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none_held_back(n: &u32) -> bool {
+    *n == 0
 }
 
 impl Change {
     /// A change whose time is in the finding.
     #[must_use]
     pub fn new(change: ChangeKind, finding: Finding) -> Self {
-        Self { change, finding, at: None }
+        Self { change, finding, at: None, held_back: 0 }
     }
 }
 

@@ -18,11 +18,17 @@ use super::tenure::millis;
 use crate::clock::Calendar;
 use crate::contract::{Holder, Step};
 use crate::fact::BootNs;
-use crate::finding::{Ack, Candidate, Change, ChangeKind, Code, Finding, Status, finding_id};
+use crate::finding::{
+    Ack, Candidate, Change, ChangeKind, Code, Finding, Status, Subject, finding_id,
+};
 use crate::remedy;
 
 /// How many resolved findings stay in memory, the newest. The store keeps more.
 pub(super) const RESOLVED_KEPT: usize = 256;
+
+/// Changes of who holds an IP are told no more often than this, in ns, of each finding: a holder may have thousands of
+/// threads, or restart every few seconds. What somebody acts on is told at once.
+const PACE: u64 = 10_000_000_000;
 
 /// A finding and what its life needs to know beyond what people see. This is what the store keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,13 +39,35 @@ pub struct Record {
     pub seen: BootNs,
     /// What people see.
     pub finding: Finding,
+    /// What of it was told. A restart begins anew.
+    #[serde(skip)]
+    told: Told,
+}
+
+/// What of a finding's changes was told, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Told {
+    /// The last one.
+    at: Option<BootNs>,
+    /// Those since then that wait for their turn.
+    waiting: u32,
+    /// The pod's name.
+    pod: bool,
+}
+
+impl Told {
+    /// When what waits may be told.
+    fn due(&self) -> Option<BootNs> {
+        (self.waiting > 0).then(|| self.at.unwrap_or_default().plus(PACE))
+    }
 }
 
 impl Record {
     /// One that is over.
     #[must_use]
     pub fn over(finding: Finding) -> Self {
-        Self { observed: BootNs::default(), seen: BootNs::default(), finding }
+        let (observed, seen) = (BootNs::default(), BootNs::default());
+        Self { observed, seen, finding, told: Told::default() }
     }
 }
 
@@ -97,7 +125,7 @@ impl Life {
             let seen = Seen { candidate, cause, remediation };
             let change = match self.open.get_mut(&id) {
                 Some(record) => update(record, now, calendar, seen, self.second_look),
-                None => Some(self.begin(id, calendar, seen)),
+                None => Some(self.begin(id, now, calendar, seen)),
             };
             changes.extend(change);
         }
@@ -139,14 +167,15 @@ impl Life {
         self.daemon = daemon;
     }
 
-    /// When a second observation of what is pending will count.
+    /// When a second observation of what is pending will count, or what waits is to be told.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
         let pending = self.open.values().filter(|one| one.finding.status == Status::Pending);
         let once = self.second_look;
         let due = pending
             .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
-        due.filter(|due| *due > now).min()
+        let waiting = self.open.values().filter_map(|one| one.told.due());
+        due.chain(waiting).filter(|due| *due > now).min()
     }
 
     /// Whether an observation that shows what the last one showed would change nothing, whenever it is made.
@@ -154,7 +183,8 @@ impl Life {
     pub fn is_at_rest(&self) -> bool {
         let rests = |one: &Record| {
             let ack = one.finding.acked.as_ref();
-            one.finding.status != Status::Pending && ack.is_none_or(|ack| ack.until.is_none())
+            let waits = one.finding.status == Status::Pending || one.told.waiting > 0;
+            !waits && ack.is_none_or(|ack| ack.until.is_none())
         };
         self.inherited.is_empty() && self.open.values().all(rests)
     }
@@ -240,16 +270,17 @@ impl Life {
             .map(|(_, record)| record)
             .collect();
         gone.into_iter()
-            .map(|Record { mut finding, .. }| {
+            .map(|Record { mut finding, told, .. }| {
                 finding.status = Status::Resolved;
                 finding.resolved_at = Some(now.clone());
                 self.remember(finding.clone());
-                Change::new(ChangeKind::Resolved, finding)
+                let held_back = told.waiting;
+                Change { held_back, ..Change::new(ChangeKind::Resolved, finding) }
             })
             .collect()
     }
 
-    fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>) -> Change {
+    fn begin(&mut self, id: String, now: BootNs, calendar: &Calendar, seen: Seen<'_>) -> Change {
         let Seen { candidate, cause, remediation } = seen;
         self.resolved.retain(|known| known.id != id);
         let finding = Finding {
@@ -273,7 +304,12 @@ impl Life {
             acked: None,
         };
         let at = candidate.observed;
-        let record = Record { observed: at, seen: at, finding: finding.clone() };
+        let record = Record {
+            observed: at,
+            seen: at,
+            told: Told { at: Some(now), waiting: 0, pod: has_pod(&finding.subject) },
+            finding: finding.clone(),
+        };
         self.open.insert(id, record);
         Change::new(ChangeKind::Opened, finding)
     }
@@ -294,8 +330,8 @@ fn by_id(candidates: &[Candidate]) -> BTreeMap<String, &Candidate> {
     seen
 }
 
-/// Brings a finding up to date. `None` when nothing changed that a person acts on: fresh evidence
-/// alone is no news.
+/// Brings a finding up to date. `None` when nothing changed that a person acts on (fresh evidence alone is no news), or
+/// it waits: see [`PACE`].
 ///
 /// `since` and `preexisting` stay as they were when it opened: they belong to this life of the
 /// finding, and the traces hang on them.
@@ -313,11 +349,12 @@ fn update(
     // stand for longer: nobody may ask a third time.
     let stood = now.since(record.observed) >= second_look.saturating_mul(2);
     let fires = finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
-    let changed = fires
-        || finding.severity != candidate.severity
-        || finding.subject != candidate.subject
+    let has_name = has_pod(&candidate.subject);
+    let named = has_name && !has_pod(&finding.subject) && !record.told.pod;
+    let at_once =
+        fires || named || finding.severity != candidate.severity || finding.caused_by != cause;
+    let paced = finding.subject != candidate.subject
         || finding.remediation != remediation.lines
-        || finding.caused_by != cause
         || !same_holders(&finding.holders, &candidate.holders);
     if fires {
         finding.status = Status::Firing;
@@ -335,7 +372,22 @@ fn update(
     finding.steps = remediation.steps;
     finding.impact = candidate.impact.to_string();
     finding.caused_by = cause;
-    changed.then(|| Change::new(ChangeKind::Updated, finding.clone()))
+    let told = &mut record.told;
+    told.pod |= has_name;
+    if paced && !at_once {
+        told.waiting = told.waiting.saturating_add(1);
+    }
+    if !at_once && told.due().is_none_or(|due| due > now) {
+        return None;
+    }
+    told.at = Some(now);
+    // The newest of those that waited is told with this one.
+    let held_back = std::mem::take(&mut told.waiting).saturating_sub(u32::from(!at_once));
+    Some(Change { held_back, ..Change::new(ChangeKind::Updated, finding.clone()) })
+}
+
+fn has_pod(subject: &Subject) -> bool {
+    subject.pod.as_ref().is_some_and(|pod| pod.name.is_some())
 }
 
 /// What a detector sees, with what the ledger makes of it.

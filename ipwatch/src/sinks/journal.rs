@@ -81,6 +81,9 @@ pub(super) fn sentence(change: &Change) -> String {
     if finding.acked.is_some() {
         line.push_str(", acknowledged");
     }
+    if change.held_back > 0 {
+        let _ = write!(line, " ({} changes before it not reported)", change.held_back);
+    }
     line
 }
 

@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::contract::Pod;
 use crate::finding::{Severity, Subject};
 
 const CALENDAR: Calendar = Calendar { wall_offset: 1_700_000_000_000_000_000 };
@@ -173,6 +174,7 @@ fn only_what_people_act_on_is_an_update() {
     let subject = Subject { ip: Some("10.0.0.1".parse().unwrap()), ..Subject::default() };
     let mut alive = holder(812);
     alive.exiting = None;
+    let mut at = 14;
     for news in [
         Candidate { severity: Severity::Critical, ..base() },
         Candidate { subject, ..base() },
@@ -181,10 +183,12 @@ fn only_what_people_act_on_is_an_update() {
         Candidate { holders: vec![holder(812), holder(813)], ..base() },
         Candidate { remediation: vec![remedy::Step::advice(remedy::Text::own("wait"))], ..base() },
     ] {
-        let changes = see(&mut life, 14, std::slice::from_ref(&news));
+        at += 2 * PACE;
+        let changes = see(&mut life, at, std::slice::from_ref(&news));
         assert_eq!(kinds(&changes), [(ChangeKind::Updated, Status::Firing)], "{news:?}");
-        assert_eq!(see(&mut life, 15, &[news]), []);
-        see(&mut life, 16, &[base()]);
+        assert_eq!(see(&mut life, at + 1, &[news]), []);
+        at += 2 * PACE;
+        see(&mut life, at, &[base()]);
     }
 }
 
@@ -397,4 +401,62 @@ fn what_cannot_be_found_again_is_kept_while_it_holds() {
     see(&mut life, 20, &[candidate("a", 20), candidate("b", 20)]);
     life.keep_while(|_| true);
     assert_eq!(see(&mut life, 30, &[]).len(), 2);
+}
+
+/// A holder with thousands of threads, or one that restarts every few seconds, is one page and no flood of updates.
+#[test]
+fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
+    const SEC: u64 = 1_000_000_000;
+    let mut life = Life::default();
+    let with = |at: u64, pid: u32| Candidate { holders: vec![holder(pid)], ..candidate("a", at) };
+    see(&mut life, SEC, &[with(SEC, 1)]);
+    let fires = see(&mut life, 2 * SEC, &[with(2 * SEC, 2)]);
+    assert_eq!(
+        (kinds(&fires), fires[0].held_back),
+        (vec![(ChangeKind::Updated, Status::Firing)], 0)
+    );
+    assert!(life.is_at_rest());
+
+    // Held back, but not from whoever asks.
+    for step in 3..12 {
+        assert_eq!(
+            see(&mut life, step * SEC, &[with(step * SEC, u32::try_from(step).unwrap())]),
+            []
+        );
+    }
+    let known = life.open().next().unwrap();
+    assert_eq!(known.finding.holders[0].pid, Some(11));
+    assert!(!life.is_at_rest(), "something is to be told");
+    assert_eq!(life.due(BootNs(11 * SEC)), Some(BootNs(12 * SEC)));
+
+    // Told when it may be, though nothing is new then.
+    let told = see(&mut life, 12 * SEC, &[with(11 * SEC, 11)]);
+    assert_eq!((told.len(), told[0].held_back), (1, 8), "the ninth is this one");
+    assert_eq!(told[0].finding.holders[0].pid, Some(11));
+    assert!(life.is_at_rest());
+    assert_eq!(see(&mut life, 13 * SEC, &[with(13 * SEC, 13)]), []);
+
+    // What somebody acts on is told at once, with what was held back.
+    let worse = Candidate { severity: Severity::Critical, ..with(14 * SEC, 13) };
+    let told = see(&mut life, 14 * SEC, std::slice::from_ref(&worse));
+    assert_eq!((told.len(), told[0].held_back), (1, 1));
+    let over = see(&mut life, 15 * SEC, &[]);
+    assert_eq!(kinds(&over), [(ChangeKind::Resolved, Status::Resolved)]);
+}
+
+/// Whose it is is told as soon as it is known, once.
+#[test]
+fn the_pods_name_is_told_at_once() {
+    const SEC: u64 = 1_000_000_000;
+    let mut life = Life::default();
+    let named = |at: u64, name: &str| {
+        let pod = Pod { name: Some(name.to_owned()), ..Pod::default() };
+        let subject = Subject { pod: Some(pod), ..Subject::default() };
+        Candidate { subject, ..candidate("a", at) }
+    };
+    see(&mut life, SEC, &[candidate("a", SEC)]);
+    see(&mut life, 2 * SEC, &[candidate("a", 2 * SEC)]);
+    assert_eq!(see(&mut life, 3 * SEC, &[named(3 * SEC, "api-0")]).len(), 1);
+    assert_eq!(see(&mut life, 4 * SEC, &[candidate("a", 4 * SEC)]), []);
+    assert_eq!(see(&mut life, 5 * SEC, &[named(5 * SEC, "api-1")]), []);
 }
