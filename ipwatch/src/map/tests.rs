@@ -4,6 +4,7 @@
 mod addresses;
 mod blocks;
 mod calls;
+mod conflicts;
 mod detail;
 mod endings;
 mod ipam;
