@@ -4,188 +4,19 @@
 //! A detector returns [`Candidate`]s: what the map shows right now. The [`crate::ledger`] gives them
 //! a life and makes [`Finding`]s of them.
 
+mod codes;
 mod id;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::codes::Code;
 pub(crate) use self::id::finding_id;
 use crate::contract;
 use crate::fact::BootNs;
 use crate::remedy::{self, Command, Text};
-
-/// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page
-/// in `docs/findings/` carry the same name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Code {
-    /// A netns with an IP is held by a thread that is exiting or killed and does not get out.
-    IpHeldByStuckProcess,
-    /// A netns with an IP has tasks, and its sandbox is dead to the runtime.
-    IpHeldByDeadSandbox,
-    /// The API server has deleted a pod whose netns with an IP is still here.
-    IpHeldByDeletedPod,
-    /// A NIC of the node is in the netns of a dead sandbox.
-    DeviceHeldByDeadSandbox,
-    /// A runtime's netns without tasks, whose sandbox is gone, is kept alive by something else.
-    NetnsLeaked,
-    /// The kernel does not get on with tearing netns down.
-    NetnsTeardownStuck,
-    /// A dead container's file system is still mounted in another mount namespace.
-    MountLeakBlocksRemoval,
-    /// Sandboxes of one pod come and go.
-    SandboxCrashLoop,
-    /// A store let go of an IP that a netns still has.
-    IpReleasedButHeld,
-    /// A store hands an IP to a container while another one's netns has it.
-    IpConflictImminent,
-    /// An IP is reserved for a container that is gone.
-    IpamReservationLeaked,
-    /// A network has hardly any IP left to hand out.
-    IpamRangeExhausting,
-    /// A file of an IPAM store or of the CNI result cache says nothing.
-    IpamStoreUnreadable,
-    /// The DEL of an old sandbox takes something from the pod's new one.
-    CniDelHitsSuccessor,
-    /// A sandbox's network is not given back: DEL fails again and again, or never came.
-    CniDelFailing,
-    /// Calico's datastore has no endpoint for a living pod, or one whose pod is gone.
-    EndpointMissing,
-    /// A pod's device on the node leads nowhere.
-    VethOrphaned,
-    /// Two netns that can reach each other have one IP.
-    IpDuplicate,
-    /// Two MACs answer for one IP on a link.
-    NeighbourConflict,
-    /// A pod's IP does not answer on the node's side of its link.
-    NeighbourFailed,
-    /// A pod's default next hop does not answer.
-    GatewayNeighbourLost,
-}
-
-impl Code {
-    /// Every code, in the order of the documentation.
-    pub const ALL: &[Code] = &[
-        Code::IpHeldByStuckProcess,
-        Code::IpHeldByDeadSandbox,
-        Code::IpHeldByDeletedPod,
-        Code::DeviceHeldByDeadSandbox,
-        Code::NetnsLeaked,
-        Code::NetnsTeardownStuck,
-        Code::MountLeakBlocksRemoval,
-        Code::SandboxCrashLoop,
-        Code::IpReleasedButHeld,
-        Code::IpConflictImminent,
-        Code::IpamReservationLeaked,
-        Code::IpamRangeExhausting,
-        Code::IpamStoreUnreadable,
-        Code::CniDelHitsSuccessor,
-        Code::CniDelFailing,
-        Code::EndpointMissing,
-        Code::VethOrphaned,
-        Code::IpDuplicate,
-        Code::NeighbourConflict,
-        Code::NeighbourFailed,
-        Code::GatewayNeighbourLost,
-    ];
-
-    /// The name as JSON, logs, metrics and docs spell it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Code::IpHeldByStuckProcess => "ip-held-by-stuck-process",
-            Code::IpHeldByDeadSandbox => "ip-held-by-dead-sandbox",
-            Code::IpHeldByDeletedPod => "ip-held-by-deleted-pod",
-            Code::DeviceHeldByDeadSandbox => "device-held-by-dead-sandbox",
-            Code::NetnsLeaked => "netns-leaked",
-            Code::NetnsTeardownStuck => "netns-teardown-stuck",
-            Code::MountLeakBlocksRemoval => "mount-leak-blocks-removal",
-            Code::SandboxCrashLoop => "sandbox-crash-loop",
-            Code::IpReleasedButHeld => "ip-released-but-held",
-            Code::IpConflictImminent => "ip-conflict-imminent",
-            Code::IpamReservationLeaked => "ipam-reservation-leaked",
-            Code::IpamRangeExhausting => "ipam-range-exhausting",
-            Code::IpamStoreUnreadable => "ipam-store-unreadable",
-            Code::CniDelHitsSuccessor => "cni-del-hits-successor",
-            Code::CniDelFailing => "cni-del-failing",
-            Code::EndpointMissing => "endpoint-missing",
-            Code::VethOrphaned => "veth-orphaned",
-            Code::IpDuplicate => "ip-duplicate",
-            Code::NeighbourConflict => "neighbour-conflict",
-            Code::NeighbourFailed => "neighbour-failed",
-            Code::GatewayNeighbourLost => "gateway-neighbour-lost",
-        }
-    }
-
-    /// The code's runbook, `docs/findings/CODE.md`.
-    #[must_use]
-    pub fn runbook(self) -> &'static str {
-        match self {
-            Code::IpHeldByStuckProcess => {
-                include_str!("../../docs/findings/ip-held-by-stuck-process.md")
-            }
-            Code::IpHeldByDeadSandbox => {
-                include_str!("../../docs/findings/ip-held-by-dead-sandbox.md")
-            }
-            Code::IpHeldByDeletedPod => {
-                include_str!("../../docs/findings/ip-held-by-deleted-pod.md")
-            }
-            Code::DeviceHeldByDeadSandbox => {
-                include_str!("../../docs/findings/device-held-by-dead-sandbox.md")
-            }
-            Code::NetnsLeaked => include_str!("../../docs/findings/netns-leaked.md"),
-            Code::NetnsTeardownStuck => include_str!("../../docs/findings/netns-teardown-stuck.md"),
-            Code::MountLeakBlocksRemoval => {
-                include_str!("../../docs/findings/mount-leak-blocks-removal.md")
-            }
-            Code::SandboxCrashLoop => include_str!("../../docs/findings/sandbox-crash-loop.md"),
-            Code::IpReleasedButHeld => include_str!("../../docs/findings/ip-released-but-held.md"),
-            Code::IpConflictImminent => include_str!("../../docs/findings/ip-conflict-imminent.md"),
-            Code::IpamReservationLeaked => {
-                include_str!("../../docs/findings/ipam-reservation-leaked.md")
-            }
-            Code::IpamRangeExhausting => {
-                include_str!("../../docs/findings/ipam-range-exhausting.md")
-            }
-            Code::IpamStoreUnreadable => {
-                include_str!("../../docs/findings/ipam-store-unreadable.md")
-            }
-            Code::CniDelHitsSuccessor => {
-                include_str!("../../docs/findings/cni-del-hits-successor.md")
-            }
-            Code::CniDelFailing => include_str!("../../docs/findings/cni-del-failing.md"),
-            Code::EndpointMissing => include_str!("../../docs/findings/endpoint-missing.md"),
-            Code::VethOrphaned => include_str!("../../docs/findings/veth-orphaned.md"),
-            Code::IpDuplicate => include_str!("../../docs/findings/ip-duplicate.md"),
-            Code::NeighbourConflict => include_str!("../../docs/findings/neighbour-conflict.md"),
-            Code::NeighbourFailed => include_str!("../../docs/findings/neighbour-failed.md"),
-            Code::GatewayNeighbourLost => {
-                include_str!("../../docs/findings/gateway-neighbour-lost.md")
-            }
-        }
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Code {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Code::ALL
-            .iter()
-            .copied()
-            .find(|code| code.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is no finding code"))
-    }
-}
 
 /// How soon a person must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

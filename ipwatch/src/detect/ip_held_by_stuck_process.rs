@@ -24,9 +24,6 @@ use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
 use crate::remedy::{self, Command, Step, Text, said, text};
 
-/// Without these nothing can be said, in either direction.
-pub(super) const SOURCES: &[&str] = &["procfs", "netlink"];
-
 /// `PF_EXITING` of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x4;
 /// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.

@@ -11,8 +11,6 @@ use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Thresholds};
 use crate::remedy::{Command, Step, Text, text};
 
-/// Whose word it rests on.
-pub(super) const SOURCES: &[&str] = &["netlink", "neighbours"];
 /// Devices that heard it and are quoted.
 const QUOTED: usize = 4;
 /// The device that stands for a link.

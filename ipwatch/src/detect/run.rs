@@ -11,7 +11,7 @@ use crate::fact::{BootNs, TaskKey};
 use crate::finding::{Candidate, Code};
 use crate::map::{Kinds, NetnsId, NodeMap, Thresholds, Tick};
 
-use super::{DETECTORS, SOURCES_SAY, correlate};
+use super::{SOURCES_SAY, codes, correlate};
 
 /// When a detector is to look again, though nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,8 +126,8 @@ impl Detection {
         if changed {
             *self = Self { thresholds: Some(*thresholds), ..Self::default() };
         }
-        self.kept.resize_with(DETECTORS.len(), Kept::default);
-        for (detector, kept) in DETECTORS.iter().zip(&mut self.kept) {
+        self.kept.resize_with(codes::detectors().count(), Kept::default);
+        for (detector, kept) in codes::detectors().zip(&mut self.kept) {
             changed |= kept.update(detector, map, now, thresholds);
         }
         if changed {

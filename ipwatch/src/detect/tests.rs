@@ -35,6 +35,7 @@ use crate::fact::{
     Source, SourceStatus, Task, TaskKey,
 };
 use crate::finding::Severity;
+use crate::map::LOOP_WINDOW;
 use crate::map::NodeMap;
 use crate::map::request::Request;
 
