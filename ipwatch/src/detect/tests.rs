@@ -30,6 +30,7 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::fact::Scope;
 use crate::fact::{
     Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Observation, Origin, Presence, Sender,
     Source, SourceStatus, Task, TaskKey,
@@ -525,4 +526,59 @@ fn what_needs_its_past_is_waited_for_after_a_restart() {
         assert!(patient(LOOP_WINDOW, &thresholds).contains(&code), "{code}");
     }
     assert_eq!(patient(LOOP_WINDOW + 60 * SEC, &thresholds), []);
+}
+
+/// What each source is needed for: a row of `codes` that loses a need is noticed here.
+#[test]
+fn each_code_waits_for_the_sources_that_it_needs() {
+    let mut case = Case::bare();
+    let ended = |scope| Observation::Ended { scope, began: BootNs(MS), complete: true };
+    for name in ["containerd", "host-local"] {
+        case.source(name, SourceStatus::Active);
+    }
+    case.at(2, ended(Scope::Runtime { runtime: "containerd".into() }));
+    case.at(2, ended(Scope::Reservations { store: "host-local".into() }));
+    let mut without = |source: &str| -> Vec<&str> {
+        let blind = |case: &Case| blind(&case.0, &Thresholds::default());
+        assert_eq!(blind(&case), BTreeSet::new());
+        case.source(source, SourceStatus::Down);
+        let found = blind(&case);
+        case.source(source, SourceStatus::Active);
+        found.into_iter().map(Code::as_str).collect()
+    };
+    let sandboxes = [
+        "ip-held-by-dead-sandbox",
+        "ip-held-by-deleted-pod",
+        "device-held-by-dead-sandbox",
+        "netns-leaked",
+    ];
+    let mut procfs = vec!["ip-held-by-stuck-process"];
+    procfs.extend(sandboxes);
+    procfs.extend(["netns-teardown-stuck", "mount-leak-blocks-removal", "sandbox-crash-loop"]);
+    assert_eq!(without("procfs"), procfs);
+    let all = Code::ALL.iter().map(|code| code.as_str());
+    let but: Vec<&str> = all.filter(|name| *name != "netns-teardown-stuck").collect();
+    assert_eq!(without("netlink"), but);
+    let neighbours = ["neighbour-conflict", "neighbour-failed", "gateway-neighbour-lost"];
+    assert_eq!(without("neighbours"), neighbours);
+    let mut runtimes = sandboxes.to_vec();
+    runtimes.extend([
+        "mount-leak-blocks-removal",
+        "sandbox-crash-loop",
+        "ipam-reservation-leaked",
+        "cni-del-hits-successor",
+        "cni-del-failing",
+        "endpoint-missing",
+    ]);
+    assert_eq!(without("containerd"), runtimes);
+    let stores = [
+        "ip-released-but-held",
+        "ip-conflict-imminent",
+        "ipam-reservation-leaked",
+        "ipam-range-exhausting",
+        "ipam-store-unreadable",
+        "cni-del-hits-successor",
+        "cni-del-failing",
+    ];
+    assert_eq!(without("host-local"), stores);
 }
