@@ -30,8 +30,14 @@ impl NodeMap {
         }
         let mut uid = None;
         let mut first_container = None;
+        // Thousands of threads may be in one cgroup.
+        let mut last = None;
         for task in entry.tasks() {
-            let (container, pod_uid) = self.container_of(task);
+            let cgroup = self.cgroup_of_task(task);
+            if cgroup.is_none() || std::mem::replace(&mut last, cgroup) == cgroup {
+                continue;
+            }
+            let (container, pod_uid) = self.container_in(cgroup);
             if let Some(attachment) = container
                 .as_ref()
                 .and_then(|container| self.attachment_of(container.id.as_deref()?))
@@ -77,7 +83,14 @@ impl NodeMap {
     /// The container of one task and its pod's uid, by its cgroup.
     #[must_use]
     pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
-        let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+        self.container_in(self.cgroup_of_task(task))
+    }
+
+    fn cgroup_of_task(&self, task: &TaskKey) -> Option<&str> {
+        self.task(task)?.cgroup.as_deref()
+    }
+
+    fn container_in(&self, cgroup: Option<&str>) -> (Option<Container>, Option<String>) {
         let Some(found) = cgroup.and_then(attribution) else { return (None, None) };
         let Some(id) = found.container_id else { return (None, found.pod_uid) };
         if let Some((container, pod)) = self.sandbox_told(&id) {
