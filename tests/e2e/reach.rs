@@ -5,17 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::arp::{Prober, all_ask_all};
 use support::harness::FIGURE;
-use support::poll::settle;
+use support::poll::{settle, until};
 use support::{Config, Daemon, Lab, Netns, patience};
 
 support::tests! {
     a_hundred_random_wirings_are_told_as_arp_finds_them @ Kernel,
     one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves @ Kernel Stock,
     one_ip_behind_one_router_is_told_until_its_route_goes @ Kernel,
+    a_holder_that_restarts_is_one_page_and_few_updates,
 }
 
 /// Wirings that are there at the same time.
@@ -375,4 +377,47 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
     assert_eq!(daemon.findings().iter().filter(|one| own(one)).count(), 1, "one is apart");
     pods[0].ip(&format!("addr del {} dev eth0", lab.cidr(7)));
     daemon.await_resolved(&found, 10);
+}
+
+/// The process of a duplicate's holder is made anew twice a second for more than ten seconds.
+fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
+    const RESTARTS: usize = 26;
+    let daemon = Daemon::start(lab, &Config::default());
+    let follower = daemon.follow();
+    let node = Netns::new(lab, "node");
+    node.ip("link add bri0 type bridge");
+    node.ip("link set bri0 up");
+    let pods = [Netns::new(lab, "one"), Netns::new(lab, "two")];
+    for (n, pod) in pods.iter().enumerate() {
+        node.veth_to(&format!("port{n}"), pod, "eth0");
+        node.ip(&format!("link set port{n} master bri0"));
+        pod.add_address(&lab.cidr(7), "eth0");
+        daemon.await_ip(lab.ip(7), pod.inode);
+    }
+    let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(7).to_string();
+    let found = daemon.await_firing("ip-duplicate", 10, own);
+    let pods = &pods;
+    let start = || Command::new("sleep").arg("60").spawn().expect("run sleep");
+    let began = std::time::Instant::now();
+    for _ in 0..RESTARTS {
+        let mut holder = pods[1].run(start);
+        std::thread::sleep(Duration::from_millis(500));
+        holder.kill().expect("kill it");
+        holder.wait().expect("wait for it");
+    }
+    let tens = began.elapsed().as_secs().div_ceil(10);
+    let told = || -> Vec<Value> {
+        let all = follower.changes_seen().into_iter();
+        all.filter(|change| change["finding"]["id"] == found["id"]).collect()
+    };
+    // Whoever asks is told of the last one at once; whoever follows, within ten seconds.
+    until("what was held back is told", 15, || {
+        told().iter().any(|change| change["held_back"].as_u64().is_some_and(|n| n > 3))
+    });
+    let changes = told();
+    let of = |kind: &str| changes.iter().filter(|one| one["change"] == kind).count();
+    assert_eq!(of("opened"), 1, "one page: {changes:#?}");
+    let (updates, most) = (of("updated"), usize::try_from(tens).unwrap() + 2);
+    println!("{FIGURE}{RESTARTS} restarts of a holder: {updates} updates");
+    assert!(updates <= most, "{updates} updates, and {most} are to be expected: {changes:#?}");
 }
