@@ -33,6 +33,8 @@ pub mod metrics;
 pub mod prefix;
 pub mod reading;
 pub mod remedy;
+#[cfg(test)]
+mod rooms;
 pub mod sinks;
 pub mod sources;
 #[cfg(test)]
