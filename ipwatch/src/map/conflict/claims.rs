@@ -399,6 +399,7 @@ impl Claims {
             && at.since(side.last) < SAME_HAND
         {
             side.hand = Some(at);
+            self.unsettle_key((ip, id, ifindex));
         }
     }
 

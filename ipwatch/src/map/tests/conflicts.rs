@@ -15,6 +15,7 @@ const PAUSES: [u64; 8] = [1, 40, 99, 101, 501, 1_001, 2_001, 61_000];
 enum Step {
     Claim { ip: u8, mac: u8, kind: u8 },
     Takes { ip: u8, mac: u8, refused: Option<u8> },
+    Hand { ip: u8, mac: u8 },
     Address { pod: u8, ip: u8, tried: bool },
     Gone { pod: u8, ip: u8 },
     Failed { pod: u8, ip: u8 },
@@ -31,6 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (ip.clone(), mac.clone(), 0..3u8).prop_map(|(ip, mac, kind)| Step::Claim { ip, mac, kind }),
         3 => (ip.clone(), mac.clone(), prop::option::of(0..3u8))
             .prop_map(|(ip, mac, refused)| Step::Takes { ip, mac, refused }),
+        1 => (ip.clone(), mac.clone()).prop_map(|(ip, mac)| Step::Hand { ip, mac }),
         3 => (pod.clone(), ip.clone(), any::<bool>())
             .prop_map(|(pod, ip, tried)| Step::Address { pod, ip, tried }),
         1 => (pod.clone(), ip.clone()).prop_map(|(pod, ip)| Step::Gone { pod, ip }),
@@ -84,6 +86,13 @@ fn take(feed: &mut Feed, step: &Step) {
             let (mac, claimed) = (Some(mac(by)), refused.map(mac));
             let neighbour =
                 Neighbour { ifindex: BRIDGE, ip: ip(n), mac, state: 2, claimed, admin: false };
+            feed.tell(Observation::Neighbour { netns: HOST, neighbour });
+        }
+        Step::Hand { ip: n, mac: by } => {
+            let mac = Some(mac(by));
+            // NUD_PERMANENT, set by a person.
+            let (state, claimed, admin) = (0x80, None, true);
+            let neighbour = Neighbour { ifindex: BRIDGE, ip: ip(n), mac, state, claimed, admin };
             feed.tell(Observation::Neighbour { netns: HOST, neighbour });
         }
         Step::Address { pod: n, ip, tried } => {
