@@ -55,7 +55,7 @@ fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<run::Subjec
 fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
     let tasks = subject.tasks.iter().filter_map(|key| map.task(key));
     let threads: Vec<_> =
-        tasks.filter_map(|task| task.look.as_ref().map(|look| (task, look))).collect();
+        tasks.filter_map(|task| task.look.as_deref().map(|look| (task, look))).collect();
     // What hangs is what matters, whatever the rest of the process does.
     let hang: Vec<_> =
         threads.iter().copied().filter(|t| advances(t, thresholds).is_none()).collect();

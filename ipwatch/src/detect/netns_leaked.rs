@@ -25,7 +25,9 @@ pub(super) const DETECTOR: Detector = Detector::Each {
 };
 
 fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
-    map.taskless().map(|netns| netns.id.into()).collect()
+    let mut all: Vec<_> = map.taskless().map(|netns| netns.id).collect();
+    all.sort_unstable();
+    all.into_iter().map(Subject::from).collect()
 }
 
 fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use crate::fact::BootNs;
 use crate::fact::cgroup::{attribution, session_user};
-use crate::fact::{BootNs, TaskKey};
 
 use crate::map::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry, Told};
 
@@ -52,11 +52,8 @@ impl NodeMap {
             || self.sandbox(id).is_some()
             || self.container(id).is_some()
             || self.attachment_of(id).is_some();
-        let contained = |task: &TaskKey| {
-            let cgroup = self.task(task).and_then(|task| task.cgroup.as_deref());
-            cgroup.is_some_and(|path| session_user(path).is_none() && attribution(path).is_some())
-        };
-        known || netns.tasks().take(ASKED).any(contained)
+        let contained = |path: &str| session_user(path).is_none() && attribution(path).is_some();
+        known || netns.cgroups().take(ASKED).any(|(_, cgroup)| cgroup.is_some_and(contained))
     }
 
     /// Whether nobody hands out IPs of the network of this reservation any more: all configurations are read, none of
@@ -82,13 +79,10 @@ impl NodeMap {
     /// nobody witnesses the netns.
     #[must_use]
     pub fn is_a_users_own(&self, netns: &Netns) -> bool {
-        let user = |task: &TaskKey| {
-            let path = self.task(task).and_then(|task| task.cgroup.as_deref())?;
-            session_user(path)
-        };
-        let mut tasks = netns.tasks().take(ASKED).peekable();
+        let user = |cgroup: Option<&str>| cgroup.and_then(session_user).is_some_and(|uid| uid != 0);
+        let mut tasks = netns.cgroups().take(ASKED).peekable();
         tasks.peek().is_some()
-            && tasks.all(|task| user(task).is_some_and(|uid| uid != 0))
+            && tasks.all(|(_, cgroup)| user(cgroup))
             && !netns.routable().any(|(key, _)| self.has_witness_of(netns, key.local))
             && !self.has_witness(netns)
     }

@@ -110,8 +110,7 @@ impl NodeMap {
         }) {
             return Match::Same;
         }
-        let by_cgroup = netns.tasks().take(ASKED).any(|task| {
-            let cgroup = self.task(task).and_then(|task| task.cgroup.as_deref());
+        let by_cgroup = netns.cgroups().take(ASKED).any(|(_, cgroup)| {
             cgroup
                 .and_then(attribution)
                 .is_some_and(|found| found.container_id.as_deref() == Some(id))

@@ -298,7 +298,7 @@ impl NodeMap {
         for key in gone.addresses.keys() {
             self.kernel.by_ip.remove(&(key.local, other));
         }
-        self.kernel.tasks.rehome(&gone.tasks, id);
+        self.kernel.tasks.rehome(gone.tasks.keys(), id);
         self.kernel.tombstones.rehome(other, id);
         let told = Self::told_tenures(&gone);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
@@ -342,7 +342,7 @@ impl NodeMap {
         if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp) {
             self.bereave(&owner.sandbox, at);
         }
-        for task in &entry.tasks {
+        for task in entry.tasks.keys() {
             self.drop_task(task);
         }
         self.scheduler.forget_netns(id);

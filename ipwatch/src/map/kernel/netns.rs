@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use crate::fact::{BootNs, Holder, Hop, Link, NetnsRef, RouteKey, Scope, TaskKey, Vlans};
 
@@ -53,7 +54,8 @@ pub struct Netns {
     pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Topology,
-    pub(super) tasks: BTreeSet<TaskKey>,
+    /// With the cgroup of each, which is asked for often.
+    pub(super) tasks: BTreeMap<TaskKey, Option<Rc<str>>>,
     pub(super) holders: BTreeMap<Holder, Hold>,
     /// Every mount of it that was known has gone: see `holder`.
     pub(super) unmounted: bool,
@@ -105,7 +107,7 @@ impl Netns {
             addresses: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             wiring: Topology::default(),
-            tasks: BTreeSet::new(),
+            tasks: BTreeMap::new(),
             holders: BTreeMap::new(),
             unmounted: false,
             searched: None,
@@ -205,7 +207,19 @@ impl Netns {
 
     /// The tasks known in it: processes, and threads whose process is not.
     pub fn tasks(&self) -> impl ExactSizeIterator<Item = &TaskKey> {
-        self.tasks.iter()
+        self.tasks.keys()
+    }
+
+    /// The same tasks, each with its cgroup as far as that is known.
+    pub fn cgroups(&self) -> impl Iterator<Item = (&TaskKey, Option<&str>)> {
+        self.tasks.iter().map(|(task, cgroup)| (task, cgroup.as_deref()))
+    }
+
+    /// A task in it has this cgroup.
+    pub(super) fn has_cgroup(&mut self, task: TaskKey, cgroup: Option<Rc<str>>) {
+        if let Some(known) = self.tasks.get_mut(&task) {
+            *known = cgroup;
+        }
     }
 
     /// An fd or a socket holds it, which only another search can tell the end of.

@@ -4,7 +4,8 @@
 //! an exiting one is still a holder. Threads share their process's netns nearly always and are kept
 //! only when they are known to outlive their leader or to stand apart.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Task, TaskKey};
@@ -39,8 +40,8 @@ pub struct TaskEntry {
     pub preexisting: bool,
     /// State letter, when it was told.
     pub state: Option<char>,
-    /// The last careful look at it.
-    pub look: Option<LookEntry>,
+    /// The last careful look at it. Most tasks never have one.
+    pub look: Option<Box<LookEntry>>,
     /// None of its files answers, since then.
     pub silent: Option<BootNs>,
     /// The last look that showed it getting somewhere, and by what.
@@ -90,7 +91,9 @@ impl TaskEntry {
 pub(in crate::map) struct Tasks {
     entries: Table<TaskKey, TaskEntry>,
     /// `(pid, tid)` to the one task that has it now.
-    by_tid: BTreeMap<(u32, u32), TaskKey>,
+    by_tid: Table<(u32, u32), TaskKey>,
+    /// Threads other than leaders, by process: few processes have any that are known.
+    threads: BTreeSet<(u32, u32)>,
     leaving: BTreeSet<TaskKey>,
     /// Those that were on their way out when ipwatch first looked.
     preexisting: BTreeSet<TaskKey>,
@@ -109,8 +112,35 @@ impl Tasks {
         self.entries.len()
     }
 
+    /// The tasks of a process, its leader first.
     pub(in crate::map) fn of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
-        self.by_tid.range((pid, 0)..=(pid, u32::MAX)).filter_map(|(_, key)| self.entries.get(key))
+        let threads = self.threads.range((pid, 0)..=(pid, u32::MAX));
+        let ids = std::iter::once((pid, pid)).chain(threads.copied());
+        ids.filter_map(|id| self.entries.get(self.by_tid.get(&id)?))
+    }
+
+    /// Takes this task for the one that has its pid and tid.
+    fn index(&mut self, key: TaskKey) {
+        self.by_tid.insert((key.pid, key.tid), key);
+        if !key.is_leader() {
+            self.threads.insert((key.pid, key.tid));
+        }
+    }
+
+    /// Forgets a task.
+    fn remove(&mut self, key: &TaskKey) {
+        self.entries.remove(key);
+        for some in [&mut self.leaving, &mut self.preexisting, &mut self.looked] {
+            some.remove(key);
+        }
+        if let Entry::Occupied(known) = self.by_tid.entry((key.pid, key.tid))
+            && known.get() == key
+        {
+            known.remove();
+            if !key.is_leader() {
+                self.threads.remove(&(key.pid, key.tid));
+            }
+        }
     }
 
     pub(in crate::map) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
@@ -134,7 +164,11 @@ impl Tasks {
         self.kills.get(&task.pid).filter(|kill| kill.at.0 / TICK >= task.start)
     }
 
-    pub(in crate::map) fn rehome(&mut self, tasks: &BTreeSet<TaskKey>, netns: NetnsId) {
+    pub(in crate::map) fn rehome<'a>(
+        &mut self,
+        tasks: impl Iterator<Item = &'a TaskKey>,
+        netns: NetnsId,
+    ) {
         for key in tasks {
             if let Some(entry) = self.entries.get_mut(key) {
                 entry.netns = netns;
@@ -236,17 +270,18 @@ impl NodeMap {
         if entry.cgroup.is_none() && inherited.is_some() && origin == Origin::Probe {
             entry.cgroup = inherited;
         }
+        let cgroup = entry.cgroup.clone();
         // A runtime puts its process into a cgroup before it becomes the container's by an exec.
         let unnamed = (entry.cgroup.is_none() || became_another) && task.key.is_leader();
         if let Some(old) = moved_from {
             self.leave_netns(old, &task.key, at);
         }
         if let Some(netns) = self.kernel.netns.get_mut(&netns) {
-            netns.tasks.insert(task.key);
+            netns.tasks.insert(task.key, cgroup);
             netns.idle_since = None;
         }
         if fresh || moved_from.is_some() {
-            self.kernel.tasks.by_tid.insert((task.key.pid, task.key.tid), task.key);
+            self.kernel.tasks.index(task.key);
             let searching = self.kernel.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
             self.scheduler.task_entered(netns, at, searching);
         }
@@ -310,7 +345,7 @@ impl NodeMap {
     fn leave_netns(&mut self, netns: NetnsId, key: &TaskKey, at: BootNs) {
         self.mark_in(netns, Kinds::TASKS);
         if let Some(entry) = self.kernel.netns.get_mut(&netns)
-            && entry.tasks.remove(key)
+            && entry.tasks.remove(key).is_some()
             && entry.tasks.is_empty()
         {
             entry.idle_since = Some(at);
@@ -323,14 +358,8 @@ impl NodeMap {
 
     /// Removes a task from every index but its netns's.
     pub(in crate::map) fn drop_task(&mut self, key: &TaskKey) {
-        self.kernel.tasks.entries.remove(key);
-        self.kernel.tasks.leaving.remove(key);
-        self.kernel.tasks.preexisting.remove(key);
-        self.kernel.tasks.looked.remove(key);
+        self.kernel.tasks.remove(key);
         self.scheduler.forget_task(key);
-        if self.kernel.tasks.by_tid.get(&(key.pid, key.tid)) == Some(key) {
-            self.kernel.tasks.by_tid.remove(&(key.pid, key.tid));
-        }
     }
 
     pub(in crate::map) fn signalled(
@@ -399,12 +428,15 @@ impl NodeMap {
         }
         if let Some(cgroup) = &look.cgroup {
             entry.learn_cgroup(Rc::from(cgroup.as_str()));
+            if let Some(netns) = self.kernel.netns.get_mut(&entry.netns) {
+                netns.has_cgroup(key, entry.cgroup.clone());
+            }
         }
         let before = entry.look.as_ref().map(|last| &last.look);
         if let Some(progress) = look.progress(before) {
             entry.progress = Some((at, progress));
         }
-        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.look = Some(Box::new(LookEntry { at, look: look.clone(), count }));
         entry.touched = entry.touched.max(at);
         self.kernel.tasks.looked.insert(key);
         self.scheduler.looked(key, at);
@@ -416,7 +448,7 @@ impl NodeMap {
         entry.silent.get_or_insert(since);
         entry.state = None;
         let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
-        entry.look = Some(LookEntry { at, look: look.clone(), count });
+        entry.look = Some(Box::new(LookEntry { at, look: look.clone(), count }));
         entry.touched = entry.touched.max(at);
         self.kernel.tasks.looked.insert(key);
         self.consider_leaving(key);
@@ -434,26 +466,14 @@ impl NodeMap {
     pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
         self.scheduler.named(&key);
         let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
-        let path: Rc<str> = Rc::from(path);
-        entry.learn_cgroup(path.clone());
+        let Some(netns) = self.kernel.netns.get_mut(&entry.netns) else { return };
+        // One copy for all tasks of a container.
+        let shared = netns.tasks.values().flatten().find(|known| known.as_ref() == path).cloned();
+        entry.learn_cgroup(shared.unwrap_or_else(|| Rc::from(path)));
+        netns.has_cgroup(key, entry.cgroup.clone());
         let netns = entry.netns;
-        // Share one copy among the tasks of one container.
-        if let Some(same) = self.shared_cgroup(netns, &path)
-            && let Some(entry) = self.kernel.tasks.entries.get_mut(&key)
-            && entry.cgroup.as_ref() == Some(&same)
-        {
-            entry.cgroup = Some(same);
-        }
         self.netns_named(netns);
         self.workload.ask_owner(netns);
-    }
-
-    fn shared_cgroup(&self, netns: NetnsId, path: &str) -> Option<Rc<str>> {
-        let tasks = &self.kernel.netns.get(&netns)?.tasks;
-        tasks
-            .iter()
-            .filter_map(|task| self.kernel.tasks.entries.get(task)?.cgroup.clone())
-            .find(|cgroup| cgroup.as_ref() == path)
     }
 
     pub(in crate::map) fn sweep_tasks(&mut self, began: BootNs) {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Holder, Life, TaskKey};
+use crate::fact::{BootNs, Holder, Life};
 
 use super::calls::HUNG;
 use super::runtime::Word;
@@ -228,8 +228,7 @@ impl NodeMap {
     /// of other pods enter it, and those of the host's network have no netns of their own.
     fn owner_by_cgroup(&self, entry: &Netns) -> Option<(String, bool)> {
         let mut votes: BTreeMap<String, (usize, bool)> = BTreeMap::new();
-        for task in entry.tasks() {
-            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+        for (_, cgroup) in entry.cgroups() {
             let Some((path, found)) = cgroup.and_then(|path| Some((path, attribution(path)?)))
             else {
                 continue;
@@ -316,7 +315,7 @@ impl NodeMap {
         self.workload.owners.unresolved_peers.iter().filter_map(|id| self.netns(*id))
     }
 
-    /// Netns without any task.
+    /// Netns without any task, in no order.
     pub fn taskless(&self) -> impl Iterator<Item = &Netns> {
         self.scheduler.taskless().filter_map(|id| self.netns(*id))
     }
@@ -371,11 +370,9 @@ impl NodeMap {
         let cached = entry.owner().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
         let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
         // Whoever came from elsewhere may be older than the netns; a container's own process is not.
-        let own = |task: &&TaskKey| {
-            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
-            cgroup.is_some_and(|path| is_kubelets_own(path) && attribution(path).is_some())
-        };
-        let tasks = entry.tasks().filter(own).map(|task| task.start.saturating_mul(TICK)).min();
+        let own = |path: &str| is_kubelets_own(path) && attribution(path).is_some();
+        let tasks = entry.cgroups().filter(|(_, cgroup)| cgroup.is_some_and(own));
+        let tasks = tasks.map(|(task, _)| task.start.saturating_mul(TICK)).min();
         let known = [cached, tasks];
         known.into_iter().flatten().map(BootNs).fold(entry.first_seen, BootNs::min)
     }

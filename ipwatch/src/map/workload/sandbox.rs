@@ -32,8 +32,7 @@ impl NodeMap {
         let mut first_container = None;
         // Thousands of threads may be in one cgroup.
         let mut last = None;
-        for task in entry.tasks() {
-            let cgroup = self.cgroup_of_task(task);
+        for (_, cgroup) in entry.cgroups() {
             if cgroup.is_none() || std::mem::replace(&mut last, cgroup) == cgroup {
                 continue;
             }
@@ -83,11 +82,7 @@ impl NodeMap {
     /// The container of one task and its pod's uid, by its cgroup.
     #[must_use]
     pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
-        self.container_in(self.cgroup_of_task(task))
-    }
-
-    fn cgroup_of_task(&self, task: &TaskKey) -> Option<&str> {
-        self.task(task)?.cgroup.as_deref()
+        self.container_in(self.task(task).and_then(|entry| entry.cgroup.as_deref()))
     }
 
     fn container_in(&self, cgroup: Option<&str>) -> (Option<Container>, Option<String>) {

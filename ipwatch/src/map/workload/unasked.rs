@@ -127,8 +127,7 @@ impl NodeMap {
         }
         let uid = self.pod_of(sandbox).and_then(|pod| pod.uid);
         let netns = self.workload.owners.netns_of(sandbox).filter_map(|id| self.netns(id));
-        for task in netns.flat_map(|netns| netns.tasks().take(LOOKED_AT)) {
-            let cgroup = self.task(task).and_then(|entry| entry.cgroup.as_deref());
+        for (_, cgroup) in netns.flat_map(|netns| netns.cgroups().take(LOOKED_AT)) {
             let Some(path) = cgroup.filter(|path| is_roots(path)) else { continue };
             let Some(found) = attribution(path) else { continue };
             let own = found.container_id.as_deref() == Some(sandbox)
