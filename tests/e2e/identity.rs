@@ -53,13 +53,17 @@ fn reuse(lab: &Lab, config: &Config, cookie: fn(&Netns) -> Option<u64>) {
 /// What is known of the netns is its one address and nothing of its predecessors. Returns its nsid.
 fn has_only(daemon: &Daemon, netns: &Netns, ip: &str, cookie: Option<u64>) -> i64 {
     daemon.await_ip(ip, netns.inode);
-    support::eventually("only its own address is in it, under all its names", 10, || {
-        let all = daemon.list("addresses", &["query", "netns", &netns.inode.to_string()]);
-        let global = all.iter().filter(|entry| entry["scope"] == "global");
+    let mut seen = Vec::new();
+    let nsid = support::poll::settled(10, || {
+        seen = daemon.list("addresses", &["query", "netns", &netns.inode.to_string()]);
+        let global = seen.iter().filter(|entry| entry["scope"] == "global");
         let ips: Vec<&Value> = global.map(|entry| &entry["ip"]).collect();
-        let cookie = all.iter().all(|entry| entry["netns"]["cookie"].as_u64() == cookie);
-        let own = all.first().and_then(|entry| entry["netns"]["nsid"].as_i64());
+        let cookie = seen.iter().all(|entry| entry["netns"]["cookie"].as_u64() == cookie);
+        let own = seen.first().and_then(|entry| entry["netns"]["nsid"].as_i64());
         own.filter(|_| ips == [ip] && cookie)
+    });
+    nsid.unwrap_or_else(|| {
+        panic!("in {} only {ip} is expected, of cookie {cookie:?}: {seen:#?}", netns.inode)
     })
 }
 

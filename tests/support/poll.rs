@@ -45,12 +45,18 @@ pub fn until(what: &str, seconds: u32, mut ask: impl FnMut() -> bool) {
 
 /// Gives something time to become true. The caller says afterwards, in its own words, what is wrong.
 pub fn settle(seconds: u32, mut ask: impl FnMut() -> bool) {
+    settled(seconds, || ask().then_some(()));
+}
+
+/// As [`settle`], for an answer.
+pub fn settled<T>(seconds: u32, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     let limit = Duration::from_secs(u64::from(seconds * patience()));
     loop {
         let asked = Instant::now();
-        if ask() || began.elapsed() >= limit {
-            return;
+        let answer = ask();
+        if answer.is_some() || began.elapsed() >= limit {
+            return answer;
         }
         std::thread::sleep(asked.elapsed().max(Duration::from_millis(50)));
     }

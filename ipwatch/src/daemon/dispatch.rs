@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -38,7 +39,7 @@ const SEARCH: Part =
 /// For the thread `netns`.
 pub(super) enum NetnsJob {
     Host,
-    Adopt { netns: NetnsRef, doors: Vec<Door> },
+    Adopt { netns: NetnsRef, doors: Vec<Door>, neighbours: Vec<(u32, IpAddr)> },
     Peers { netns: NetnsRef, doors: Vec<Door>, numbers: BTreeSet<i32> },
     Orphans(Ask),
 }
@@ -150,8 +151,9 @@ impl Dispatch {
     /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
     pub(super) fn want(&self, want: Request) -> Option<Observation> {
         let taken = match want {
-            Request::Adopt { netns, doors } => {
-                let taken = self.netns.try_send(NetnsJob::Adopt { netns, doors }).is_ok();
+            Request::Adopt { netns, doors, neighbours } => {
+                let job = NetnsJob::Adopt { netns, doors, neighbours };
+                let taken = self.netns.try_send(job).is_ok();
                 return (!taken).then_some(Observation::NetnsClosed { netns });
             }
             Request::Peers { netns, doors, numbers } => {

@@ -36,8 +36,8 @@ impl Visitor {
             };
             let (answer, left) = worker.during(|| match job {
                 NetnsJob::Host => requests.dump_host(),
-                NetnsJob::Adopt { netns, doors } => {
-                    requests.adopt(netns, &doors, self.observe_only)
+                NetnsJob::Adopt { netns, doors, neighbours } => {
+                    requests.adopt(netns, &doors, &neighbours, self.observe_only)
                 }
                 NetnsJob::Peers { netns, doors, numbers } => requests.peers(netns, &doors, numbers),
                 NetnsJob::Orphans(ask) => ask.with(&mut requests, self.observe_only),

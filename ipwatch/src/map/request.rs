@@ -2,6 +2,7 @@
 //! the answer comes back as facts like any other.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use crate::fact::{Door, NetnsRef, TaskKey};
 
@@ -12,12 +13,14 @@ pub enum Request {
     /// seen yet.
     Walk,
     /// Open this netns by one of its doors, learn all its names (an nsid is assigned where there is
-    /// none, unless the configuration forbids it) and dump what is in it.
+    /// none, unless the configuration forbids it) and read what is in it.
     Adopt {
         /// The names known so far. What is opened must agree with every one of them.
         netns: NetnsRef,
         /// Ways in, the cheapest first.
         doors: Vec<Door>,
+        /// Devices and IPs of the neighbour entries that are known there, to be looked up again.
+        neighbours: Vec<(u32, IpAddr)>,
     },
     /// Open this netns and learn which netns it calls by these numbers.
     Peers {

@@ -463,7 +463,11 @@ impl NodeMap {
             if doors == [Door::Handle] && again {
                 self.scheduler.search.hasten(id, now);
             }
-            wants.push(Request::Adopt { netns: entry.names, doors });
+            let neighbours = entry
+                .neighbours()
+                .map(|known| (known.neighbour.ifindex, known.neighbour.ip))
+                .collect();
+            wants.push(Request::Adopt { netns: entry.names, doors, neighbours });
         }
         // Where ends are told, an inode is known to be free.
         if doubt && !self.sight.teardown_end && self.scheduler.doubts_from <= now {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use super::{diag, driver};
 use crate::clock;
 use crate::fact::Door;
 use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin};
+
+/// Neighbour entries of a netns that are looked up one by one. Where more matter, walking the table costs less.
+const MOST_LOOKED_UP: usize = 256;
 
 /// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
 /// few microseconds that it takes to make a socket there: give it a thread of its own.
@@ -107,14 +111,16 @@ impl Requests {
         let mut facts = Vec::new();
         let mut talk =
             Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
-        dump_all(&mut talk, self.host, &mut facts);
+        dump_own(&mut talk, self.host, &mut facts);
+        dump(&mut talk, Table::Neighbours, self.host, &mut facts);
         driver::name_all(&mut facts);
         Ok(facts)
     }
 
     /// Opens a netns by the first door that works and agrees with every name of `netns`; learns its
     /// other names, with an nsid given to it where it has none (unless `observe_only`), so that its
-    /// events are heard from then on; and only then dumps what is in it.
+    /// events are heard from then on; and only then reads what is in it: its links, addresses and routes whole,
+    /// of its neighbours the gateways and those in `neighbours`, which the caller knows of.
     ///
     /// # Errors
     /// No door opens it. A dump that fails is no error but an [`Observation::Ended`] that is not complete.
@@ -122,6 +128,7 @@ impl Requests {
         &mut self,
         netns: NetnsRef,
         doors: &[Door],
+        neighbours: &[(u32, IpAddr)],
         observe_only: bool,
     ) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
@@ -136,7 +143,8 @@ impl Requests {
         // (`rtnl_dump_ifinfo` fills it for the asking netns, `rtmsg_ifinfo` for the device's own).
         let mut talk =
             Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
-        dump_all(&mut talk, found, &mut facts);
+        dump_own(&mut talk, found, &mut facts);
+        look_up_neighbours(&mut talk, found, neighbours, &mut facts);
         // Still held by `socket`: its nsid is no other's.
         let numbers = facts.iter().filter_map(peer_nsid).collect();
         self.tell_peers(found, numbers, &mut facts);
@@ -359,19 +367,42 @@ fn enter_netns(netns: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::thread::move_into_thread_name_spaces(netns, ThreadNameSpaceType::NETWORK)
 }
 
-fn dump_all(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
-    let mut dump = |table, facts: &mut Vec<Fact>| {
-        if let Err(error) = talk.dump(table, netns, None, facts) {
-            tracing::debug!(?netns, ?table, %error, "dump");
-        }
-    };
-    dump(Table::Links, facts);
+/// All that a netns has but its neighbours.
+fn dump_own(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
+    dump(talk, Table::Links, netns, facts);
     if facts.iter().any(is_bridge) {
-        dump(Table::Ports, facts);
+        dump(talk, Table::Ports, netns, facts);
     }
-    for table in [Table::Addresses, Table::Neighbours, Table::Routes] {
-        dump(table, facts);
+    dump(talk, Table::Addresses, netns, facts);
+    dump(talk, Table::Routes, netns, facts);
+}
+
+fn dump(talk: &mut Talk<'_>, table: Table, netns: NetnsRef, facts: &mut Vec<Fact>) {
+    if let Err(error) = talk.dump(table, netns, None, facts) {
+        tracing::debug!(?netns, ?table, %error, "dump");
     }
+}
+
+/// Tells of the gateways among a netns' neighbours, and of those that are known. `facts` has its routes.
+fn look_up_neighbours(
+    talk: &mut Talk<'_>,
+    netns: NetnsRef,
+    known: &[(u32, IpAddr)],
+    facts: &mut Vec<Fact>,
+) {
+    let hops = facts.iter().filter_map(|fact| match &fact.what {
+        Observation::Route { route, .. } => Some(&route.hops),
+        _ => None,
+    });
+    let gateways = hops.flatten().filter_map(|hop| Some((hop.ifindex, hop.gateway?)));
+    let keys: BTreeSet<_> = gateways.chain(known.iter().copied()).collect();
+    if keys.len() <= MOST_LOOKED_UP {
+        match talk.neighbours(&keys, netns, facts) {
+            Ok(()) => return,
+            Err(error) => tracing::debug!(?netns, %error, "neighbours by key"),
+        }
+    }
+    dump(talk, Table::Neighbours, netns, facts);
 }
 
 fn is_bridge(fact: &Fact) -> bool {

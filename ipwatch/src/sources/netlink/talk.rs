@@ -1,12 +1,14 @@
 //! Asking the kernel over one netlink socket: nsids and dumps.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
-use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::route::{RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -174,6 +176,64 @@ impl Talk<'_> {
             facts.push(Fact { at: clock::now(), origin: Origin::Netlink, what: ended });
         }
         outcome.map(|_| ())
+    }
+
+    /// Looks single neighbour entries of the socket's netns up (`neigh_get`, 5.0+) and tells of them in `facts`
+    /// as of a dump that proves nothing of the others. The kernel keeps all netns' entries in one table: a dump
+    /// walks the whole of it (`neigh_dump_table`, net/core/neighbour.c), and it never shrinks.
+    ///
+    /// # Errors
+    /// The kernel does not look up; `facts` are then as before.
+    pub(super) fn neighbours(
+        &mut self,
+        keys: &BTreeSet<(u32, IpAddr)>,
+        netns: NetnsRef,
+        facts: &mut Vec<Fact>,
+    ) -> io::Result<()> {
+        let (start, began) = (facts.len(), clock::now());
+        let scope = Scope::Neighbours { netns };
+        let put = |facts: &mut Vec<Fact>, at, what| {
+            facts.push(Fact { at, origin: Origin::Netlink, what });
+        };
+        put(facts, began, Observation::Began(scope.clone()));
+        for &(ifindex, ip) in keys {
+            match self.neighbour(ifindex, ip, netns) {
+                Ok(told) => told.into_iter().for_each(|what| put(facts, began, what)),
+                // ENODEV: its device is gone, and it with that.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                    put(facts, began, Observation::NeighbourGone { netns, ifindex, ip });
+                }
+                Err(error) => {
+                    facts.truncate(start);
+                    return Err(error);
+                }
+            }
+        }
+        put(facts, clock::now(), Observation::Ended { scope, began, complete: false });
+        Ok(())
+    }
+
+    fn neighbour(
+        &mut self,
+        ifindex: u32,
+        ip: IpAddr,
+        netns: NetnsRef,
+    ) -> io::Result<Option<Observation>> {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = ifindex;
+        let (family, destination) = match ip {
+            IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+            IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+        };
+        message.header.family = family;
+        message.attributes.push(NeighbourAttribute::Destination(destination));
+        self.send(RouteNetlinkMessage::GetNeighbour(message), 0)?;
+        self.answer(|payload| {
+            let mut told = None;
+            parse::tell(libc::RTM_NEWNEIGH, payload, netns, &mut |what| told = Some(what))
+                .map_err(invalid)?;
+            Ok(told)
+        })
     }
 
     fn walk(

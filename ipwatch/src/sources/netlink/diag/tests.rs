@@ -148,7 +148,7 @@ fn orphans_that_alone_hold_a_netns_are_found_by_its_handle() {
         closing
     });
     let mut requests = Requests::new().unwrap();
-    let facts = requests.adopt(closing.names(), &closing.by_fd(), true).unwrap();
+    let facts = requests.adopt(closing.names(), &closing.by_fd(), &[], true).unwrap();
     let names = facts.iter().find_map(|fact| match fact.what {
         Observation::Netns { netns } => Some(netns),
         _ => None,

@@ -195,7 +195,7 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
             // Asked from here about a device there whose peer is here, the kernel numbers us.
             let mut requests = Requests::new().unwrap();
             let door = [Door::Task { pid: netns.pid(), tid: netns.pid() }];
-            let facts = requests.adopt(NetnsRef::default(), &door, false).unwrap();
+            let facts = requests.adopt(NetnsRef::default(), &door, &[], false).unwrap();
             let Some(Observation::Netns { netns: name }) = facts.first().map(|fact| &fact.what)
             else {
                 panic!("{facts:?}")

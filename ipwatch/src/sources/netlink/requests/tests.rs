@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
 use super::*;
@@ -36,6 +36,16 @@ fn ips(facts: &[Fact]) -> BTreeSet<IpAddr> {
     facts.iter().filter_map(ip).collect()
 }
 
+/// What is told of neighbour entries: the state of one, nothing where it is gone.
+fn neighbours(facts: &[Fact]) -> Vec<(IpAddr, Option<u16>)> {
+    let told = |fact: &Fact| match &fact.what {
+        Observation::Neighbour { neighbour, .. } => Some((neighbour.ip, Some(neighbour.state))),
+        Observation::NeighbourGone { ip, .. } => Some((*ip, None)),
+        _ => None,
+    };
+    facts.iter().filter_map(told).collect()
+}
+
 fn ended(facts: &[Fact]) -> Vec<(Scope, bool)> {
     let end = |fact: &Fact| match &fact.what {
         Observation::Ended { scope, complete, .. } => Some((scope.clone(), *complete)),
@@ -58,11 +68,18 @@ fn adopts_a_netns_with_all_its_names_and_all_that_is_in_it() {
     netns.ip("addr add 192.0.2.7/24 dev eth0");
     netns.ip("addr add 192.0.2.8 peer 198.51.100.1/32 dev eth0");
     netns.ip("link set eth0 up");
-    netns.ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0");
+    netns.ip("route add default via 192.0.2.1");
+    for last in [1, 9, 10] {
+        netns.ip(&format!("neigh add 192.0.2.{last} lladdr 02:00:00:00:00:09 dev eth0"));
+    }
     let mut requests = Requests::new().unwrap();
     let before = own_inode();
 
-    let facts = requests.adopt(NetnsRef::inode(netns.inode()), &door(&netns), false).unwrap();
+    let first = requests.adopt(NetnsRef::default(), &door(&netns), &[], false).unwrap();
+    let eth0 = link(&first, "eth0").unwrap().ifindex;
+    let known = ["192.0.2.9", "192.0.2.11"].map(|ip| (eth0, ip.parse().unwrap()));
+    let wanted = NetnsRef::inode(netns.inode());
+    let facts = requests.adopt(wanted, &door(&netns), &known, false).unwrap();
 
     let found = names(&facts);
     assert_eq!(found.inode, Some(netns.inode()));
@@ -75,16 +92,42 @@ fn adopts_a_netns_with_all_its_names_and_all_that_is_in_it() {
     assert!(eth0.peer_nsid.is_some());
     assert!(ips(&facts).contains(&"192.0.2.7".parse().unwrap()));
     assert!(!ips(&facts).contains(&"198.51.100.1".parse().unwrap()), "a peer is not held here");
-    assert!(facts.iter().any(|fact| matches!(&fact.what, Observation::Neighbour { neighbour, .. }
-        if neighbour.ip.to_string() == "192.0.2.9" && neighbour.state == 0x80)));
+    let told = |ip: &str| neighbours(&facts).into_iter().find(|told| told.0.to_string() == ip);
+    assert_eq!(told("192.0.2.1").unwrap().1, Some(0x80), "a gateway");
+    assert_eq!(told("192.0.2.9").unwrap().1, Some(0x80), "one that is known");
+    assert_eq!(told("192.0.2.11").unwrap().1, None, "one that is gone");
+    assert_eq!(told("192.0.2.10"), None, "nobody asks for it");
     let scopes = [
-        Scope::Links { netns: found },
-        Scope::Addresses { netns: found },
-        Scope::Neighbours { netns: found },
-        Scope::Routes { netns: found },
+        (Scope::Links { netns: found }, true),
+        (Scope::Addresses { netns: found }, true),
+        (Scope::Routes { netns: found }, true),
+        (Scope::Neighbours { netns: found }, false),
     ];
-    assert_eq!(ended(&facts), scopes.map(|scope| (scope, true)));
+    assert_eq!(ended(&facts), scopes, "of neighbours that were not looked up nothing is said");
     assert_eq!(own_inode(), before, "the thread is home again");
+}
+
+#[test]
+fn the_table_is_read_where_many_neighbours_are_known() {
+    if !root() {
+        return;
+    }
+    let netns = Netns::new();
+    netns.veth("ipwt-n");
+    netns.ip("link set eth0 up");
+    netns.ip("neigh add 192.0.2.10 lladdr 02:00:00:00:00:09 dev eth0");
+    let known = |count: u32| -> Vec<(u32, IpAddr)> {
+        (0..count).map(|n| (1, Ipv4Addr::from_bits(0xc000_0200 + n).into())).collect()
+    };
+    let mut requests = Requests::new().unwrap();
+    let mut all = |count: u32| {
+        let facts = requests.adopt(NetnsRef::default(), &door(&netns), &known(count), true);
+        neighbours(&facts.unwrap())
+    };
+    let most = u32::try_from(MOST_LOOKED_UP).unwrap();
+    let (there, gone): (Vec<_>, Vec<_>) = all(most).into_iter().partition(|told| told.1.is_some());
+    assert_eq!((there.len(), gone.len()), (0, MOST_LOOKED_UP));
+    assert_eq!(all(most + 1), [("192.0.2.10".parse().unwrap(), Some(0x80))]);
 }
 
 #[test]
@@ -100,7 +143,7 @@ fn a_dump_by_nsid_tells_the_same_as_one_from_inside() {
     // A device whose peer is in a third netns, numbered differently in each.
     netns.ip(&format!("link add side type veth peer name side netns {}", other.pid()));
     let mut requests = Requests::new().unwrap();
-    let inside = requests.adopt(NetnsRef::default(), &door(&netns), false).unwrap();
+    let inside = requests.adopt(NetnsRef::default(), &door(&netns), &[], false).unwrap();
     let found = names(&inside);
 
     let by_nsid = requests.dump(found).unwrap();
@@ -151,14 +194,14 @@ fn another_netns_behind_the_door_is_refused_and_left_alone() {
     let wrong_cookie = NetnsRef { inode: Some(netns.inode()), ..NetnsRef::cookie(1) };
     let wrong_nsid = NetnsRef::nsid(1 << 20);
     for wanted in [wrong_inode, wrong_cookie, wrong_nsid] {
-        let refused = requests.adopt(wanted, &door(&netns), false);
+        let refused = requests.adopt(wanted, &door(&netns), &[], false);
         assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "{refused:?}");
     }
     let own = [Door::Task { pid: std::process::id(), tid: std::process::id() }];
-    let refused = requests.adopt(NetnsRef::default(), &own, false);
+    let refused = requests.adopt(NetnsRef::default(), &own, &[], false);
     assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "the host's: {refused:?}");
 
-    let facts = requests.adopt(NetnsRef::default(), &door(&netns), true).unwrap();
+    let facts = requests.adopt(NetnsRef::default(), &door(&netns), &[], true).unwrap();
     assert_eq!(
         names(&facts).nsid,
         None,
@@ -181,14 +224,14 @@ fn the_first_door_that_agrees_is_taken() {
         door(&other).remove(0),
         door(&netns).remove(0),
     ];
-    let facts = requests.adopt(wanted, &doors, true).unwrap();
+    let facts = requests.adopt(wanted, &doors, &[], true).unwrap();
     assert_eq!(names(&facts).inode, wanted.inode);
     // Without the right one, the wrong one is what is told.
-    let refused = requests.adopt(wanted, &doors[..3], true);
+    let refused = requests.adopt(wanted, &doors[..3], &[], true);
     assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "{refused:?}");
-    let refused = requests.adopt(wanted, &[doors[2].clone(), doors[0].clone()], true);
+    let refused = requests.adopt(wanted, &[doors[2].clone(), doors[0].clone()], &[], true);
     assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "{refused:?}");
-    let closed = requests.adopt(wanted, &doors[..2], true);
+    let closed = requests.adopt(wanted, &doors[..2], &[], true);
     assert!(matches!(closed, Err(AdoptError::Closed(_))), "{closed:?}");
 }
 
@@ -211,8 +254,9 @@ fn every_kind_of_door_opens() {
     let mut requests = Requests::new().unwrap();
     let shown = path.to_str().unwrap().to_owned();
     let by_fd = Door::Fd { pid, fd: number(&fd) };
-    let wanted =
-        names(&requests.adopt(NetnsRef::default(), std::slice::from_ref(&by_fd), true).unwrap());
+    let wanted = names(
+        &requests.adopt(NetnsRef::default(), std::slice::from_ref(&by_fd), &[], true).unwrap(),
+    );
     let mut doors = vec![
         by_fd,
         Door::Socket { pid, fd: number(&socket) },
@@ -221,12 +265,14 @@ fn every_kind_of_door_opens() {
     if rustix::system::uname().release().to_str().is_ok_and(|version| newer(version, (6, 18))) {
         doors.push(Door::Handle);
     }
-    let adopted: Vec<_> =
-        doors.iter().map(|door| requests.adopt(wanted, std::slice::from_ref(door), true)).collect();
+    let adopted: Vec<_> = doors
+        .iter()
+        .map(|door| requests.adopt(wanted, std::slice::from_ref(door), &[], true))
+        .collect();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let by_link = Door::Mount { pid, path: link.to_str().unwrap().to_owned() };
-    let followed = requests.adopt(wanted, &[by_link], true);
+    let followed = requests.adopt(wanted, &[by_link], &[], true);
     run(Command::new("umount").arg(&path));
     assert!(matches!(followed, Err(AdoptError::Closed(_))), "{followed:?}");
     for (door, adopted) in doors.iter().zip(adopted) {
@@ -262,7 +308,7 @@ fn what_is_no_netns_is_never_opened() {
         Door::Fd { pid, fd: number(&user) },
         Door::Socket { pid, fd: number(&plain) },
     ] {
-        let refused = requests.adopt(NetnsRef::default(), std::slice::from_ref(&door), true);
+        let refused = requests.adopt(NetnsRef::default(), std::slice::from_ref(&door), &[], true);
         assert!(matches!(refused, Err(AdoptError::Closed(_))), "{door:?}: {refused:?}");
     }
 }

@@ -22,7 +22,7 @@ fn routes(facts: &[Fact]) -> Vec<Route> {
 }
 
 fn adopt(requests: &mut Requests, netns: &Netns) -> Vec<Fact> {
-    requests.adopt(NetnsRef::default(), &door(netns), false).unwrap()
+    requests.adopt(NetnsRef::default(), &door(netns), &[], false).unwrap()
 }
 
 #[test]
