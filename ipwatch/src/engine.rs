@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use crate::clock::Calendar;
 use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
-use crate::fact::{BootNs, Fact, Observation};
+use crate::fact::{BootNs, Fact, Observation, SourceName};
 use crate::finding::{Change, Code, Finding, Status};
 use crate::ledger::{Ledger, Loaded, Word, Writes};
 use crate::map::request::Request;
@@ -22,7 +22,14 @@ use crate::remedy::Daemon;
 /// The first snapshot is taken for complete after this, in ns, whatever is still missing.
 const READY_AFTER: u64 = 5_000_000_000;
 /// The sources that must have told how they stand before the first snapshot is complete.
-const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", "routes"];
+const SOURCES: [SourceName; 6] = [
+    SourceName::Cni,
+    SourceName::Neighbours,
+    SourceName::Netlink,
+    SourceName::Probes,
+    SourceName::Procfs,
+    SourceName::Routes,
+];
 /// After a loss everything is read again, but no more often than this, in ns.
 const REREAD_EVERY: u64 = 1_000_000_000;
 /// How long, in ns, a scan waits for the runtimes' second answer. A runtime that works gives it within two seconds.
@@ -227,7 +234,7 @@ impl Engine {
             return;
         }
         let late = now.since(self.started) > READY_AFTER;
-        let heard = self.answered && SOURCES.iter().all(|name| self.map.has_source(name));
+        let heard = self.answered && SOURCES.iter().all(|name| self.map.has_source(*name));
         let whole = heard && self.map.has_first_snapshot() && !self.map.has_unopened();
         if whole || late {
             self.ready.get_or_insert(now);

@@ -29,6 +29,7 @@ mod pod;
 mod runtime;
 mod sandbox;
 mod scope;
+mod source;
 mod task;
 
 use std::fmt;
@@ -51,6 +52,7 @@ pub use pod::Pod;
 pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
+pub use source::{SourceName, store};
 pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
 
 /// What the canary's IPv6 addresses begin with, 64 bits of documentation's own (RFC 3849). The canary makes a duplicate of one
@@ -129,14 +131,15 @@ impl Origin {
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
-            Origin::Probe | Origin::Snapshot => "probes",
-            Origin::Netlink => "netlink",
-            Origin::Procfs => "procfs",
-            Origin::Cni => "cni",
-            Origin::Runtime => "runtime",
-            Origin::Kubernetes => "kubernetes",
+            Origin::Probe | Origin::Snapshot => SourceName::Probes.as_str(),
+            Origin::Netlink => SourceName::Netlink.as_str(),
+            Origin::Procfs => SourceName::Procfs.as_str(),
+            Origin::Cni => SourceName::Cni.as_str(),
+            Origin::Runtime => SourceName::Runtime.as_str(),
+            Origin::Kubernetes => SourceName::Kubernetes.as_str(),
+            Origin::Wire => SourceName::Arp.as_str(),
+            // Their facts name a store, or are never refused.
             Origin::Ipam => "ipam",
-            Origin::Wire => "arp",
             Origin::Daemon => "daemon",
         }
     }

@@ -62,7 +62,7 @@ pub use workload::{
 use crate::clock::Calendar;
 use crate::contract::SourceState;
 use crate::fact::{
-    Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceStatus,
+    Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceName, SourceStatus,
 };
 
 /// A hash table with a fast hasher: keys are the kernel's numbers, and its seed is random, for some of
@@ -370,14 +370,30 @@ impl NodeMap {
 
     /// Whether this source has said how it stands.
     #[must_use]
-    pub fn has_source(&self, name: &str) -> bool {
-        self.sources.contains_key(name)
+    pub fn has_source(&self, name: SourceName) -> bool {
+        self.sources.contains_key(name.as_str())
     }
 
     /// Whether this source answers, wholly or in part. One never heard of does not.
     #[must_use]
-    pub fn answers(&self, source: &str) -> bool {
-        self.sources.get(source).is_some_and(|source| {
+    pub fn answers(&self, name: SourceName) -> bool {
+        self.is_answering(name.as_str())
+    }
+
+    /// The same of a runtime.
+    #[must_use]
+    pub fn runtime_answers(&self, runtime: &str) -> bool {
+        self.is_answering(runtime)
+    }
+
+    /// The same of an IPAM store, or of a datastore of endpoints.
+    #[must_use]
+    pub fn store_answers(&self, store: &str) -> bool {
+        self.is_answering(store)
+    }
+
+    fn is_answering(&self, name: &str) -> bool {
+        self.sources.get(name).is_some_and(|source| {
             matches!(source.status, SourceStatus::Active | SourceStatus::Degraded)
         })
     }

@@ -233,6 +233,7 @@ mod tests {
     use super::*;
     use crate::api::{AskError, fake};
     use crate::cli::show::sample;
+    use crate::fact::SourceName;
 
     #[test]
     fn every_code_has_a_whole_runbook() {
@@ -294,7 +295,7 @@ mod tests {
     #[test]
     fn an_error_that_no_finding_is_about_has_its_runbook() {
         let mut document = sample("scan.json");
-        document.sources.retain(|source| source.name != "cni");
+        document.sources.retain(|source| source.name != SourceName::Cni);
         let say = |text: &str| no_match(&Pasted::read(text), &document).to_string();
         let busy = say("rmdir x: device or resource busy");
         assert!(busy.starts_with("this error means that what is to be removed is"), "{busy}");

@@ -277,12 +277,13 @@ mod tests {
     use super::*;
     use crate::api::{AskError, Event, fake};
     use crate::cli::show::sample;
+    use crate::fact::SourceName;
 
     fn empty(degraded: bool) -> Document {
         let mut document = sample("query-ip.json");
         document.body = Body::Addresses(Vec::new());
         if !degraded {
-            document.sources.retain(|source| source.name != "cni");
+            document.sources.retain(|source| source.name != SourceName::Cni);
         }
         document
     }

@@ -23,6 +23,7 @@ use self::living::Living;
 use super::remedy::Kubectl;
 use super::snapshot::{Look, State};
 use crate::contract::{self, Cluster, ClusterFinding, ClusterRange};
+use crate::fact::store;
 use crate::finding::Severity;
 use crate::remedy::Step;
 
@@ -146,7 +147,7 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl
 
 /// Whether a look knows anything of a store.
 fn knows(look: &Look, store: &str) -> bool {
-    let state = if store == "calico" { &look.blocks.state } else { &look.pools.state };
+    let state = if store == store::CALICO { &look.blocks.state } else { &look.pools.state };
     !matches!(state, State::Unknown(_))
 }
 

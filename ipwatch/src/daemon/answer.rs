@@ -10,6 +10,7 @@ use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
 use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
+use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::Word;
 
@@ -293,7 +294,8 @@ fn doctor(core: &Core) -> Document {
     let mut document = core.document(Body::Probes(scrape::probes(core)));
     document.refused = core.map().refused();
     if let Some(speed) = core.speed()
-        && let Some(probes) = document.sources.iter_mut().find(|source| source.name == "probes")
+        && let Some(probes) =
+            document.sources.iter_mut().find(|source| source.name == SourceName::Probes)
     {
         let apart = if probes.detail.is_empty() { "" } else { "; " };
         probes.detail = format!("{}{apart}{speed}", probes.detail);

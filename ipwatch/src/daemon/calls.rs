@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::span_links::SpanLinks;
 use crate::clock;
-use crate::fact::{Fact, Observation, Origin, TaskKey};
+use crate::fact::{Fact, Observation, Origin, SourceName, TaskKey};
 use crate::map::{CallEnd, CallEntry, NodeMap};
 use crate::reading::{self, Readings};
 use crate::sinks::call::Run;
@@ -121,7 +121,7 @@ async fn explain(
         let (logs, wanted) = (Arc::clone(&logs), failure.clone());
         // Off the async worker: a log may lie on a disk that is slow, or hangs. It is read without that one then.
         let find = move || log::find(&logs, &wanted);
-        let found = reading::unblocked(readings, "cni", find).await;
+        let found = reading::unblocked(readings, SourceName::Cni.as_str(), find).await;
         let Ok(Ok(Some(text))) = found else { continue };
         let (container_id, command) = (failure.container_id.clone(), failure.command);
         let what = Observation::CniError { container_id, command, text: text.clone() };

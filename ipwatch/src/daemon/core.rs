@@ -21,7 +21,7 @@ use crate::clock;
 use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
 use crate::escape::escape;
-use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
+use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::finding::{Change, Code, Status};
 use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NeighbourNews, NodeMap, Thresholds};
@@ -419,12 +419,12 @@ impl Core {
                 }
             }
         }
-        sources.push(SourceState { name: "ledger".to_owned(), status, detail });
+        sources.push(SourceState { name: SourceName::Ledger.into(), status, detail });
         for (name, status, detail) in self.sinks.standing() {
             sources.push(SourceState { name: name.to_owned(), status, detail });
         }
         if let Some(detail) = super::capabilities::missing() {
-            let (name, status) = ("capabilities".to_owned(), SourceStatus::Degraded);
+            let (name, status) = (SourceName::Capabilities.into(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
         let (beyond, claims) = (map.beyond_bounds(), map.forgotten_claims());
@@ -434,7 +434,7 @@ impl Core {
                  forgotten for want of room"
             );
             detail.extend(map.said_of_short());
-            let (name, status) = ("map".to_owned(), SourceStatus::Degraded);
+            let (name, status) = (SourceName::Map.into(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }
         sources.sort_by(|a, b| a.name.cmp(&b.name));

@@ -18,7 +18,7 @@ use super::orphan_sockets::Ask;
 use super::readers::{self, Searcher, Visitor};
 use super::restarts::{Pace, Part, Restarts, Trouble, Troubles};
 use super::workers::{self, Post};
-use crate::fact::{BootNs, Door, NetnsRef, Observation, TaskKey};
+use crate::fact::{BootNs, Door, NetnsRef, Observation, SourceName, TaskKey};
 use crate::map::request::Request;
 use crate::reading::Readings;
 use crate::sources::Emit;
@@ -30,11 +30,14 @@ use crate::sources::runtime::Runtimes;
 const QUEUE: usize = 4096;
 
 const NETNS: Part =
-    Part { name: "the thread that enters netns", sources: &["netlink"], is_vital: true };
+    Part { name: "the thread that enters netns", sources: &[SourceName::Netlink], is_vital: true };
 const LOOKS: Part =
-    Part { name: "the thread that looks at tasks", sources: &["procfs"], is_vital: true };
-const SEARCH: Part =
-    Part { name: "the thread that searches the node", sources: &["procfs"], is_vital: true };
+    Part { name: "the thread that looks at tasks", sources: &[SourceName::Procfs], is_vital: true };
+const SEARCH: Part = Part {
+    name: "the thread that searches the node",
+    sources: &[SourceName::Procfs],
+    is_vital: true,
+};
 
 /// For the thread `netns`.
 pub(super) enum NetnsJob {

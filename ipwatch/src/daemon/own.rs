@@ -114,7 +114,7 @@ impl Own {
             true
         });
         for trouble in troubles {
-            if self.lessened.iter().any(|one| one.before.name == trouble.source) {
+            if self.lessened.iter().any(|one| trouble.source == one.before.name) {
                 continue;
             }
             let at = changed.iter().position(|before| before.name == trouble.source);
@@ -156,6 +156,7 @@ pub(super) fn lessened(status: SourceStatus) -> SourceStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fact::SourceName;
 
     fn map_of(source: &Source) -> NodeMap {
         let mut map = NodeMap::new(false);
@@ -164,12 +165,12 @@ mod tests {
     }
 
     fn source(status: SourceStatus, detail: &str) -> Source {
-        Source { name: "procfs".into(), status, detail: detail.into() }
+        Source { name: SourceName::Procfs.into(), status, detail: detail.into() }
     }
 
     fn trouble(ended: Option<&str>, is_blind: bool) -> Trouble {
         let (text, ended) = ("for people".to_owned(), ended.map(ToOwned::to_owned));
-        Trouble { source: "procfs", text, ended, is_blind }
+        Trouble { source: SourceName::Procfs.as_str(), text, ended, is_blind }
     }
 
     #[test]

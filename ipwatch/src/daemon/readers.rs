@@ -9,7 +9,7 @@ use super::dispatch::{LookJob, NetnsJob, SearchJob};
 use super::orphan_sockets;
 use super::workers::{Ended, Worker, doubted, still_holds};
 use crate::clock;
-use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin, Source, SourceStatus};
+use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::sources::netlink::{AdoptError, Requests};
 use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
@@ -284,7 +284,7 @@ impl Searcher {
             None => self.proc.state(),
             Some(error) => {
                 let detail = format!("/proc does not answer: {error}");
-                let (name, status) = ("procfs".to_owned(), SourceStatus::Down);
+                let (name, status) = (SourceName::Procfs.into(), SourceStatus::Down);
                 let what = Observation::Source(Source { name, status, detail });
                 Fact { at: clock::now(), origin: Origin::Procfs, what }
             }

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::workers::spawn;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Observation, Origin};
+use crate::fact::{BootNs, Fact, Observation, Origin, SourceName};
 use crate::sources::backoff::Pauses;
 use crate::sources::{Closed, Emit};
 
@@ -32,7 +32,7 @@ pub(super) struct Part {
     /// For people: "the netlink listener".
     pub(super) name: &'static str,
     /// The sources that rest on it.
-    pub(super) sources: &'static [&'static str],
+    pub(super) sources: &'static [SourceName],
     /// They can tell nothing without it.
     pub(super) is_vital: bool,
 }
@@ -56,6 +56,7 @@ impl Default for Pace {
 /// What is to be said of a source because a part of it has ended or hangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
+    /// One that rests on it: also a store or a datastore, by its own name.
     pub(super) source: &'static str,
     /// For people who ask now.
     pub(super) text: String,
@@ -81,7 +82,7 @@ impl Troubles {
         let mut sources: BTreeMap<&'static str, (Vec<String>, bool)> = BTreeMap::new();
         for (part, why) in self.ended().values() {
             for source in part.sources {
-                let (texts, is_blind) = sources.entry(source).or_default();
+                let (texts, is_blind) = sources.entry(source.as_str()).or_default();
                 texts.push(format!("{} has ended and is started again: {why}", part.name));
                 *is_blind |= part.is_vital;
             }

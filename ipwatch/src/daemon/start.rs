@@ -15,7 +15,7 @@ use crate::bounded;
 use crate::clock;
 use crate::config::Config;
 use crate::contract::Probe;
-use crate::fact::{Boot, Fact, NetnsRef, Observation, Origin, Source, SourceStatus};
+use crate::fact::{Boot, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
@@ -34,21 +34,26 @@ const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100)
 
 const LISTENER: Part = Part {
     name: "the netlink listener",
-    sources: &["netlink", "neighbours", "routes"],
+    sources: &[SourceName::Netlink, SourceName::Neighbours, SourceName::Routes],
     is_vital: true,
 };
 /// Mounts are read in every search too.
 const MOUNTS: Part =
-    Part { name: "the watch of the mount table", sources: &["procfs"], is_vital: false };
-const EVENTS: Part = Part { name: "the reader of events", sources: &["probes"], is_vital: true };
-const CALLS: Part =
-    Part { name: "the reader of runs of CNI plugins", sources: &["probes"], is_vital: false };
+    Part { name: "the watch of the mount table", sources: &[SourceName::Procfs], is_vital: false };
+const EVENTS: Part =
+    Part { name: "the reader of events", sources: &[SourceName::Probes], is_vital: true };
+const CALLS: Part = Part {
+    name: "the reader of runs of CNI plugins",
+    sources: &[SourceName::Probes],
+    is_vital: false,
+};
 /// All tasks are read now and then.
-const TASKS: Part = Part { name: "the reader of tasks", sources: &["probes"], is_vital: false };
+const TASKS: Part =
+    Part { name: "the reader of tasks", sources: &[SourceName::Probes], is_vital: false };
 /// Their paths stay known.
 const PLUGINS: Part = Part {
     name: "the watch of the directories of CNI plugins",
-    sources: &["probes"],
+    sources: &[SourceName::Probes],
     is_vital: false,
 };
 
@@ -210,7 +215,7 @@ async fn load_probes(
     };
     if !config.probes.enabled {
         let error = ProbesError::Disabled;
-        tell_source(emit, "probes", SourceStatus::Disabled, error.to_string()).await?;
+        tell_source(emit, SourceName::Probes, SourceStatus::Disabled, error.to_string()).await?;
         tell_arp(config, None, emit).await?;
         return Ok(without(Probes::unavailable_report(&error)));
     }
@@ -228,7 +233,7 @@ async fn load_probes(
         Ok(probes) => probes,
         Err(error) => {
             let detail = with_lockdown(error.to_string());
-            tell_source(emit, "probes", SourceStatus::Down, detail).await?;
+            tell_source(emit, SourceName::Probes, SourceStatus::Down, detail).await?;
             tell_arp(config, None, emit).await?;
             return Ok(without(Probes::unavailable_report(&error)));
         }
@@ -266,13 +271,13 @@ async fn tell_arp(config: &Config, probes: Option<&Probes>, emit: &Emit) -> Resu
     let rung = probes.and_then(Probes::hears_arp);
     let listens = probes.is_some_and(Probes::listens_for_arp);
     let (status, detail) = arp::standing(config.neighbours.watch, rung, listens);
-    tell_source(emit, "arp", status, detail).await
+    tell_source(emit, SourceName::Arp, status, detail).await
 }
 
 /// How the probes stand, event by event.
 pub(super) async fn tell_probes(report: &[Probe], sight: Sight, emit: &Emit) -> Result<(), Closed> {
     let (status, detail) = standing(report, sight);
-    tell_source(emit, "probes", status, with_lockdown(detail)).await
+    tell_source(emit, SourceName::Probes, status, with_lockdown(detail)).await
 }
 
 /// How the probes stand as a source.
@@ -328,11 +333,11 @@ async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
 
 async fn tell_source(
     emit: &Emit,
-    name: &str,
+    name: SourceName,
     status: SourceStatus,
     detail: String,
 ) -> Result<(), Closed> {
-    let source = Source { name: name.to_owned(), status, detail };
+    let source = Source { name: name.into(), status, detail };
     emit.send(vec![daemon_fact(Observation::Source(source))]).await
 }
 

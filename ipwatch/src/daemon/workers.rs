@@ -78,7 +78,7 @@ impl<J: Send + 'static> Post<J> {
         begin: impl Fn(&Worker<J>) -> Ended + Send + Sync + 'static,
     ) -> io::Result<Self> {
         // Whom a thread that hangs concerns: a place works for one source.
-        let source = restarts.part.sources.first().copied().unwrap_or(name);
+        let source = restarts.part.sources.first().map_or(name, |source| source.as_str());
         let mut post = Self {
             name,
             source,

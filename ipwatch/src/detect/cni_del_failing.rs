@@ -4,7 +4,7 @@
 //! One of two DELs at once that fails because the other was quicker is none (`map/workload/calls.rs` counts them as
 //! one), nor is one whose network is gone all the same.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
@@ -51,10 +51,10 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
         said(evidence::short(id)),
         went.failures
     );
-    proof.tell("probe", last, text);
-    proof.tell("probe", first, "the first of them failed");
+    proof.tell(By::Probe, last, text);
+    proof.tell(By::Probe, first, "the first of them failed");
     if let Some((command, text, at)) = &history.error {
-        proof.tell("runtime log", *at, format!("{}: {}", command.as_str(), said(text)));
+        proof.tell(By::RuntimeLog, *at, format!("{}: {}", command.as_str(), said(text)));
     }
     let what = text!("CNI DEL of {} fails again and again", value(evidence::short(id)));
     candidate(map, id, history.pod.as_ref(), proof, &what, (first, last))
@@ -79,7 +79,7 @@ fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate
         proof.runtime(entry);
         let short = said(evidence::short(id));
         let text = format!("no DEL was run for {short} since, and every run is seen");
-        proof.tell("probe", dead, text);
+        proof.tell(By::Probe, dead, text);
         let what = text!("CNI DEL of {} never came", value(evidence::short(id)));
         candidate(map, id, entry.sandbox.pod.as_ref(), proof, &what, (dead, now))
     });
@@ -106,7 +106,7 @@ fn candidate(
             entry.ip,
             said(&entry.key)
         );
-        proof.tell(&entry.store, entry.told, text);
+        proof.tell(By::Named(&entry.store), entry.told, text);
     }
     let netns = map.netns_of_sandbox(id);
     let (container, told) = map.sandbox_told(id).unwrap_or_default();

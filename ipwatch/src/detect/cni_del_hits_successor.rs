@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::{BootNs, CniCommand};
@@ -46,11 +46,11 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     let (old, new) = (evidence::short(&del.old), evidence::short(successor));
     let plugin = said(del.plugin.rsplit('/').next().unwrap_or_default());
     let text = format!("{plugin} DEL for sandbox {} of {} (CNI_ARGS)", said(old), said(&name));
-    proof.tell("probe", del.began, text);
+    proof.tell(By::Probe, del.began, text);
     if let Some(end) = del.ended {
         let status =
             end.status.map_or("by a signal".to_owned(), |status| format!("status {status}"));
-        proof.tell("probe", end.at, format!("it ended, {status}"));
+        proof.tell(By::Probe, end.at, format!("it ended, {status}"));
     }
     for lost in std::iter::once(&first).chain(lost) {
         let (source, text) = words_of(&lost.what, new);
@@ -164,19 +164,19 @@ fn is_deleted(map: &NodeMap, sandbox: &str, now: BootNs) -> bool {
 }
 
 /// A loss in words, and whose words they are. `is_still_lost` reads them.
-fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (&'a str, String) {
+fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (By<'a>, String) {
     let sandbox = said(sandbox);
     match what {
         LostWhat::Reservation { ip, store, key } => {
             let (by, key) = (said(store), said(key));
-            (store, format!("{by} let go of {ip} of sandbox {sandbox}: {key}"))
+            (By::Named(store), format!("{by} let go of {ip} of sandbox {sandbox}: {key}"))
         }
         LostWhat::Address { ip, by, .. } => {
-            ("netlink", format!("{ip} of sandbox {sandbox} went: {by}"))
+            (By::Netlink, format!("{ip} of sandbox {sandbox} went: {by}"))
         }
         LostWhat::Endpoint { store, key, .. } => {
             let (by, key) = (said(store), said(key));
-            (store, format!("{by} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
+            (By::Named(store), format!("{by} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
         }
     }
 }

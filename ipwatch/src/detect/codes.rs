@@ -11,6 +11,7 @@ use super::{
     ipam_store_unreadable, mount_leak_blocks_removal, neighbour_conflict, neighbour_failed,
     netns_leaked, netns_teardown_stuck, sandbox_crash_loop, veth_orphaned,
 };
+use crate::fact::SourceName;
 use crate::finding::Code;
 use crate::map::{LOOP_WINDOW, NodeMap, Thresholds};
 
@@ -74,13 +75,13 @@ impl Need {
 
     fn is_met(self, map: &NodeMap) -> bool {
         match self {
-            Self::Procfs => map.answers("procfs"),
-            Self::Netlink => map.answers("netlink"),
+            Self::Procfs => map.answers(SourceName::Procfs),
+            Self::Netlink => map.answers(SourceName::Netlink),
             // What is silent is not at peace.
-            Self::Neighbours => map.answers("neighbours"),
+            Self::Neighbours => map.answers(SourceName::Neighbours),
             Self::Runtimes => map.runtimes_answer(),
             Self::Pods => map.pods_answer() || map.pods_are_off(),
-            Self::Stores => map.stores().all(|store| map.answers(store)),
+            Self::Stores => map.stores().all(|store| map.store_answers(store)),
             Self::RangeCounts => map.ranges_are_counted(),
             Self::AllDisputes => map.has_all_disputes(),
             Self::Endpoints => map.endpoints_answer(),

@@ -1,7 +1,7 @@
 //! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
 //! and is still there, though the sandbox is dead. The next pod that needs it waits.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
@@ -42,7 +42,7 @@ fn candidate(
     if netns.host
         || netns.dying.is_some()
         || link.loopback
-        || !map.answers(&entry.sandbox.runtime)
+        || !map.runtime_answers(&entry.sandbox.runtime)
         || said < since.plus(thresholds.sandbox_grace)
     {
         return None;
@@ -69,7 +69,7 @@ fn candidate(
         quoted(&parent.address),
         named.unwrap_or_default()
     );
-    proof.tell("netlink", seen, text);
+    proof.tell(By::Netlink, seen, text);
     let holders = map.holder_views(netns.id);
     let key = format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address);
     let is_found = evidence::is_found(Code::DeviceHeldByDeadSandbox, &key);

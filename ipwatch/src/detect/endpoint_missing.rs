@@ -6,10 +6,10 @@
 //! must have said after that that the pod lives. Where the pod itself is the endpoint (the API server), its status
 //! stands in for what its annotations lack: that is no page.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
-use crate::fact::BootNs;
+use crate::fact::{BootNs, SourceName};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, StaleEndpoint, Thresholds};
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
@@ -87,7 +87,7 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
 
 /// Whether the pod itself is the endpoint.
 fn is_in_api(missing: &MissingEndpoint<'_>) -> bool {
-    missing.store == "kubernetes"
+    *missing.store == *SourceName::Kubernetes.as_str()
 }
 
 fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> Vec<Evidence> {
@@ -97,7 +97,7 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
     if let Some((was, went)) = missing.lost {
         let text =
             format!("the endpoint of {name} went: {}{}", said(&was.endpoint.key), container(was));
-        proof.tell(store, *went, text);
+        proof.tell(By::Named(store), *went, text);
     }
     let text = match missing.other {
         Some(other) => {
@@ -109,16 +109,16 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
         }
         None => format!("it was told whole, and has no endpoint of {name}"),
     };
-    proof.tell(store, observed, text);
+    proof.tell(By::Named(store), observed, text);
     proof.runtime(missing.sandbox);
     let text =
         format!("{} leads to its netns, {}", said(&device.name), evidence::netns_text(netns));
-    proof.tell("netlink", observed, text);
+    proof.tell(By::Netlink, observed, text);
     let ips = evidence::addresses(netns).join(", ");
-    proof.tell("netlink", observed, format!("up there: {ips}"));
+    proof.tell(By::Netlink, observed, format!("up there: {ips}"));
     let routes = netns.routable().next().map(|(key, _)| map.routes_to(key.local));
     for route in routes.into_iter().flatten() {
-        proof.tell("netlink", observed, route);
+        proof.tell(By::Netlink, observed, route);
     }
     proof.done()
 }
@@ -176,7 +176,7 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         said(&endpoint.key),
         container(stale.entry)
     );
-    proof.tell(&endpoint.store, stale.entry.told, text);
+    proof.tell(By::Named(&endpoint.store), stale.entry.told, text);
     match map.sandbox(stale.container) {
         Some(entry) => proof.runtime(entry),
         None => {
@@ -186,11 +186,11 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
                 "no runtime has {}; asked: {asked}",
                 said(evidence::short(stale.container))
             );
-            proof.tell("runtime", observed, text);
+            proof.tell(By::Runtime, observed, text);
         }
     }
     let device = endpoint.device.as_deref().map_or_else(|| "of it".to_owned(), said);
-    proof.tell("netlink", observed, format!("no netns of it, and no device {device}"));
+    proof.tell(By::Netlink, observed, format!("no netns of it, and no device {device}"));
     let (container, pod) = map.sandbox_told(stale.container).unwrap_or_default();
     Some(Candidate {
         code: Code::EndpointMissing,

@@ -1,7 +1,7 @@
 //! What several detectors say in the same way.
 
 use crate::contract::{Container, Holder, Pod};
-use crate::fact::{BootNs, Holder as Held};
+use crate::fact::{BootNs, Holder as Held, SourceName};
 use crate::finding::{Code, Evidence, Subject, finding_id};
 use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
 use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
@@ -10,6 +10,46 @@ use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 const LISTED: usize = 8;
 /// Holders of a netns that are listed.
 const HOLDERS: usize = 64;
+
+/// Whose word an item of evidence is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum By<'a> {
+    /// The CNI result cache, or a run of a plugin.
+    Cni,
+    KernelLog,
+    Kubelet,
+    Kubernetes,
+    Neighbours,
+    Netlink,
+    Probe,
+    Procfs,
+    /// A runtime of which no name is known.
+    Runtime,
+    RuntimeLog,
+    /// A packet.
+    Wire,
+    /// A runtime, a store or a datastore, by its name.
+    Named(&'a str),
+}
+
+impl By<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            By::Cni => SourceName::Cni.as_str(),
+            By::KernelLog => "kernel log",
+            By::Kubelet => SourceName::Kubelet.as_str(),
+            By::Kubernetes => SourceName::Kubernetes.as_str(),
+            By::Neighbours => SourceName::Neighbours.as_str(),
+            By::Netlink => SourceName::Netlink.as_str(),
+            By::Probe => "probe",
+            By::Procfs => SourceName::Procfs.as_str(),
+            By::Runtime => SourceName::Runtime.as_str(),
+            By::RuntimeLog => "runtime log",
+            By::Wire => "wire",
+            By::Named(name) => name,
+        }
+    }
+}
 
 /// Evidence in the order it is told.
 pub(super) struct Proof<'a> {
@@ -22,9 +62,9 @@ impl<'a> Proof<'a> {
         Self { map, items: Vec::new() }
     }
 
-    pub(super) fn tell(&mut self, source: &str, at: BootNs, text: impl ToString) {
+    pub(super) fn tell(&mut self, by: By<'_>, at: BootNs, text: impl ToString) {
         let at = self.map.calendar().date(at);
-        self.items.push(Evidence { source: source.to_owned(), at, text: text.to_string() });
+        self.items.push(Evidence { source: by.as_str().to_owned(), at, text: text.to_string() });
     }
 
     /// What its runtime says of a sandbox.
@@ -36,19 +76,23 @@ impl<'a> Proof<'a> {
         let since = if entry.preexisting { " when first asked" } else { "" };
         match entry.gone {
             Some(gone) => self.tell(
-                &sandbox.runtime,
+                By::Named(&sandbox.runtime),
                 gone,
                 format!("sandbox {id}{attempt} is not there any more; last it was {word}"),
             ),
             None if entry.dead.is_some() => {
                 self.tell(
-                    &sandbox.runtime,
+                    By::Named(&sandbox.runtime),
                     dead,
                     format!("sandbox {id}{attempt} is {word}{since}"),
                 );
             }
             None => {
-                self.tell(&sandbox.runtime, entry.told, format!("sandbox {id}{attempt} is {word}"));
+                self.tell(
+                    By::Named(&sandbox.runtime),
+                    entry.told,
+                    format!("sandbox {id}{attempt} is {word}"),
+                );
             }
         }
     }
@@ -56,19 +100,19 @@ impl<'a> Proof<'a> {
     /// Where an IP is up, and who is there.
     pub(super) fn holder(&mut self, netns: &Netns, now: BootNs) {
         let ips = addresses(netns).join(", ");
-        self.tell("netlink", now, format!("still up in {}: {ips}", netns_text(netns)));
+        self.tell(By::Netlink, now, format!("still up in {}: {ips}", netns_text(netns)));
         if let Some(entry) = netns.owner().and_then(|owner| self.map.sandbox(&owner.sandbox)) {
             self.runtime(entry);
         } else if let Some(owner) = netns.owner() {
             self.tell(
-                "procfs",
+                By::Procfs,
                 now,
                 format!("it is the netns of sandbox {}", said(short(&owner.sandbox))),
             );
         }
         let pids: Vec<String> = netns.tasks().take(8).map(|task| task.pid.to_string()).collect();
         if !pids.is_empty() {
-            self.tell("procfs", now, format!("in it: pid {}", pids.join(", ")));
+            self.tell(By::Procfs, now, format!("in it: pid {}", pids.join(", ")));
         }
     }
 
@@ -90,10 +134,10 @@ impl<'a> Proof<'a> {
                     format!("DEL was run for it and failed, {} in a row", count(n as usize, "time"))
                 }
             };
-            self.tell("probe", ended, text);
+            self.tell(By::Probe, ended, text);
         }
         if let Some((command, text, at)) = &history.error {
-            self.tell("runtime log", *at, format!("{}: {}", command.as_str(), said(text)));
+            self.tell(By::RuntimeLog, *at, format!("{}: {}", command.as_str(), said(text)));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::neighbour_failed::{YOUNG, is_pod, judged, tell_silence};
 use super::run::{Detector, Judged};
 use crate::fact::BootNs;
@@ -29,7 +29,7 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
         let lost = fixed.lost?;
         let pod = pod(map, *id, *ifindex, *ip, lost)?;
         let mut proof = Proof::new(map);
-        proof.tell("neighbours", lost, missing(map, pod, (*ifindex, *ip), fixed)?);
+        proof.tell(By::Neighbours, lost, missing(map, pod, (*ifindex, *ip), fixed)?);
         candidate(map, pod, (*ifindex, *ip), proof, (lost, now))
     });
     judged(map, now, silent.chain(unfixed).collect())
@@ -86,13 +86,13 @@ fn candidate(
     let device = evidence::device(pod, ifindex);
     let of = evidence::netns_text(pod);
     let text = format!("the default route of {of} is via {ip} on {}", said(&device));
-    proof.tell("netlink", observed, text);
+    proof.tell(By::Netlink, observed, text);
     if let Some(end) = map.other_end(pod.id, ifindex) {
         let mac = end.mac.map(|mac| format!(", {mac}")).unwrap_or_default();
         let state = if end.up { "up" } else { "down" };
         let text =
             format!("the node's end of {} is {} ({state}{mac})", said(&device), said(&end.name));
-        proof.tell("netlink", observed, text);
+        proof.tell(By::Netlink, observed, text);
     }
     let subject: Subject = evidence::subject(map, pod);
     let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("it"));

@@ -4,7 +4,7 @@
 //! Not while the holder's own DEL runs, nor just after it; not between networks that cannot reach each
 //! other (`map/ipam/mismatch.rs`).
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Grounds, IpamMismatch, Match, Netns, NodeMap, ReservationEntry};
@@ -30,14 +30,14 @@ fn candidate(
     let mut proof = Proof::new(map);
     let store = &*entry.store;
     proof.tell(
-        store,
+        By::Named(store),
         entry.first_seen,
         format!("{} reserves {ip} for {new}: {}", said(store), said(&entry.key)),
     );
     for release in map.releases_of(ip).filter(|release| release.was.store == entry.store) {
         let old = evidence::reserved_for(&release.was);
         proof.tell(
-            store,
+            By::Named(store),
             release.at,
             format!("{} let go of it before, reserved for {old}", said(store)),
         );
@@ -47,7 +47,7 @@ fn candidate(
         let plugin = said(call.call.plugin.rsplit('/').next().unwrap_or_default());
         let (command, id) = (call.call.command.as_str(), said(evidence::short(id)));
         let text = format!("{plugin} {command} is under way for {id}");
-        proof.tell("probe", call.began, text);
+        proof.tell(By::Probe, call.began, text);
     }
     proof.holder(holder, now);
     proof.calls_of(holder);
@@ -56,7 +56,7 @@ fn candidate(
         .find(|other| other.id != holder.id && map.belongs(other, entry) == Match::Same);
     if let Some(second) = second {
         let text = format!("it is up in {} as well, that of {new}", evidence::netns_text(second));
-        proof.tell("netlink", now, text);
+        proof.tell(By::Netlink, now, text);
     }
     let mut subject = evidence::subject(map, holder);
     subject.ip = Some(ip);

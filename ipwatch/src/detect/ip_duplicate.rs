@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -91,15 +91,15 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         let came =
             if holding.seen_to_come { "came up" } else { "was up already when it was first read" };
         let text = format!("{ip} {came} on {device} of {}", whose(who, netns));
-        proof.tell("netlink", holding.since, text);
+        proof.tell(By::Netlink, holding.since, text);
         proof.holder(netns, now);
         proof.calls_of(netns);
     }
-    proof.tell("netlink", now, format!("they share {link}"));
+    proof.tell(By::Netlink, now, format!("they share {link}"));
     let witnessed = map.has_witness_of(first, ip) || map.has_witness_of(second, ip);
     if !witnessed {
         let text = "neither is the node's, a container's that a runtime knows, or reserved in a store: no pod is hurt";
-        proof.tell("runtime", now, text);
+        proof.tell(By::Runtime, now, text);
     }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
     let mut holders = evidence::bounded(map.resident_views(first.id, now));

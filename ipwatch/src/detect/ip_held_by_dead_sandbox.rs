@@ -5,7 +5,7 @@
 //! runtime ever told of counts only if a kubelet of this node made it: pods of a cluster inside a
 //! container are nobody's here.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
@@ -113,7 +113,7 @@ fn evidence(
             let id = said(netns.owner().map_or("", |owner| evidence::short(&owner.sandbox)));
             let text =
                 format!("no runtime has sandbox {id}; asked: {}", evidence::listed(runtimes));
-            proof.tell("runtime", verdict.said, text);
+            proof.tell(By::Runtime, verdict.said, text);
         }
     }
     let some: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
@@ -124,13 +124,13 @@ fn evidence(
         evidence::netns_text(netns),
         some.join(", "),
     );
-    proof.tell("procfs", verdict.said, text);
+    proof.tell(By::Procfs, verdict.said, text);
     let frozen = netns.tasks().filter_map(|key| map.task(key)?.look.as_ref());
     if frozen.into_iter().any(|entry| entry.look.frozen == Some(true)) {
-        proof.tell("procfs", verdict.said, "its cgroup is frozen");
+        proof.tell(By::Procfs, verdict.said, "its cgroup is frozen");
     }
     let ips = evidence::addresses(netns).join(", ");
-    proof.tell("netlink", verdict.said, format!("still up: {ips}"));
+    proof.tell(By::Netlink, verdict.said, format!("still up: {ips}"));
     proof.done()
 }
 

@@ -7,7 +7,7 @@
 //! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
 //! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::contract::Holder;
 use crate::fact::BootNs;
@@ -77,9 +77,9 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
 fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32]) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
     if map.kubelet_tells() {
-        proof.tell("kubelet", deleted.gone, kubelets_verdict(deleted));
+        proof.tell(By::Kubelet, deleted.gone, kubelets_verdict(deleted));
     } else {
-        proof.tell("kubernetes", deleted.gone, verdict(deleted));
+        proof.tell(By::Kubernetes, deleted.gone, verdict(deleted));
     }
     proof.runtime(deleted.sandbox);
     if !pids.is_empty() {
@@ -87,10 +87,10 @@ fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32])
         let more = if pids.len() > some.len() { ", …" } else { "" };
         let place = evidence::netns_text(deleted.netns);
         let held = format!("in {place}: pid {}{more}", some.join(", "));
-        proof.tell("procfs", said, held);
+        proof.tell(By::Procfs, said, held);
     }
     let ips = evidence::addresses(deleted.netns).join(", ");
-    proof.tell("netlink", said, format!("still up: {ips}"));
+    proof.tell(By::Netlink, said, format!("still up: {ips}"));
     proof.done()
 }
 

@@ -16,7 +16,7 @@
 use std::net::IpAddr;
 
 use super::cause::{Cause, FRAMES, blocked_tasks};
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{self, Again, Detector, Judged};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
@@ -183,7 +183,7 @@ fn evidence(
 ) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
     if let Some(kill) = kill {
-        proof.tell("probe", kill.at, kill_text(kill));
+        proof.tell(By::Probe, kill.at, kill_text(kill));
     }
     for (task, look) in threads {
         tell_thread(&mut proof, task, look);
@@ -196,10 +196,10 @@ fn evidence(
             Progress::Cpu(_) => "it used CPU time between two looks",
             Progress::Threads(_) => "threads of it ended between two looks",
         };
-        proof.tell("procfs", newest, format!("it is exiting and not stuck: {how}"));
+        proof.tell(By::Procfs, newest, format!("it is exiting and not stuck: {how}"));
     }
     let ips = evidence::addresses(netns).join(", ");
-    proof.tell("netlink", newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
+    proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
         proof.runtime(entry);
     } else if let (_, Some(pod)) = map.sandbox_of(netns.id)
@@ -207,7 +207,7 @@ fn evidence(
     {
         let text =
             format!("the CNI result cache names pod {}", said(&format!("{namespace}/{name}")));
-        proof.tell("cni", newest, text);
+        proof.tell(By::Cni, newest, text);
     }
     proof.done()
 }
@@ -216,22 +216,22 @@ fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
     let LookEntry { at, look, .. } = entry;
     if let Some(exiting) = task.exiting {
         let (source, was) = match task.preexisting {
-            true => ("procfs", "was already exiting"),
-            false => ("probe", "began to exit"),
+            true => (By::Procfs, "was already exiting"),
+            false => (By::Probe, "began to exit"),
         };
         proof.tell(source, exiting, format!("{} {was}", who(task)));
     }
-    proof.tell("procfs", *at, look_text(task, entry));
+    proof.tell(By::Procfs, *at, look_text(task, entry));
     if let Some(unanswered) = look.unanswered.as_ref().filter(|_| !look.is_blank()) {
-        proof.tell("procfs", *at, format!("{} does not answer", said(&unanswered.file)));
+        proof.tell(By::Procfs, *at, format!("{} does not answer", said(&unanswered.file)));
     }
     if !look.stack.is_empty() {
         let frames: Vec<String> = look.stack.iter().take(FRAMES).map(|frame| said(frame)).collect();
         let text = format!("kernel stack of {}: {}", task.key.tid, frames.join(" < "));
-        proof.tell("procfs", *at, text);
+        proof.tell(By::Procfs, *at, text);
     }
     if let Some(cause) = Cause::of(look).text() {
-        proof.tell("procfs", *at, format!("{}: {cause}", who(task)));
+        proof.tell(By::Procfs, *at, format!("{}: {cause}", who(task)));
     }
     for init in &look.waited_for_by {
         let text = format!(
@@ -239,10 +239,10 @@ fn tell_thread(proof: &mut Proof<'_>, task: &TaskEntry, entry: &LookEntry) {
             init.pid,
             said(&init.comm)
         );
-        proof.tell("procfs", *at, text);
+        proof.tell(By::Procfs, *at, text);
     }
     if let Some(cgroup) = &task.cgroup {
-        proof.tell("procfs", *at, format!("cgroup {}", said(cgroup)));
+        proof.tell(By::Procfs, *at, format!("cgroup {}", said(cgroup)));
     }
 }
 

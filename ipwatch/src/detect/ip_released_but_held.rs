@@ -3,7 +3,7 @@
 //!
 //! Not while the holder's own ADD or DEL runs, nor just after it (`map/ipam/mismatch.rs`).
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Grounds, IpamMismatch, NodeMap};
@@ -27,7 +27,7 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
             let whose = evidence::reserved_for(&release.was);
             let key = said(&release.was.key);
             proof.tell(
-                store,
+                By::Named(store),
                 release.at,
                 format!("{} let go of {ip}, reserved for {whose}: {key}", said(store)),
             );
@@ -38,7 +38,7 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
                 said(store),
                 said(network)
             );
-            proof.tell(store, dispute.since, text);
+            proof.tell(By::Named(store), dispute.since, text);
         }
     }
     for entry in map.reservations_of(ip) {
@@ -48,7 +48,7 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
             evidence::reserved_for(entry),
             said(&entry.key)
         );
-        proof.tell(&entry.store, entry.first_seen, text);
+        proof.tell(By::Named(&entry.store), entry.first_seen, text);
     }
     proof.holder(holder, now);
     proof.calls_of(holder);

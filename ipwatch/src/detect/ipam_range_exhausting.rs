@@ -2,9 +2,9 @@
 //! last minutes. It tells leaks from living pods: how many can still start, and how many if the leaks were
 //! freed.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
-use crate::fact::BootNs;
+use crate::fact::{BootNs, store};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, Leaked, Level, NodeMap, RangeEntry, Thresholds, Usage};
 use crate::remedy::{self, Command, Step, Text, said, text, value};
@@ -47,7 +47,7 @@ fn candidate(
     let mut proof = Proof::new(map);
     let store = &range.store;
     proof.tell(
-        store,
+        By::Named(store),
         now,
         format!(
             "{}: {used} of {usable} taken, {} of them leaked, {free} free; range {text}",
@@ -55,13 +55,21 @@ fn candidate(
             leaked.len()
         ),
     );
-    proof.tell(store, entry.told, format!("configured in {}", said(&range.path)));
+    proof.tell(By::Named(store), entry.told, format!("configured in {}", said(&range.path)));
     if let Some(minutes) = left.map(|left| left / 60_000_000_000) {
-        proof.tell(store, now, format!("as in the last minutes, nothing is left in {minutes} min"));
+        proof.tell(
+            By::Named(store),
+            now,
+            format!("as in the last minutes, nothing is left in {minutes} min"),
+        );
     }
     for other in others.iter().take(NAMED) {
         let Usage { used, usable, .. } = other.usage();
-        proof.tell(store, now, format!("{}: {used} of {usable} taken", said(&other.range.network)));
+        proof.tell(
+            By::Named(store),
+            now,
+            format!("{}: {used} of {usable} taken", said(&other.range.network)),
+        );
     }
     tell_owners(map, entry, &leaked, &mut proof, now);
     let key = format!("{store}/{}/{text}", range.network);
@@ -111,11 +119,11 @@ fn refusal(entry: &RangeEntry) -> (&'static str, Text) {
         _ if entry.is_by_blocks() => {
             (ADD, text!("Assigned 0 out of 1 requested IPv{} addresses", version))
         }
-        "whereabouts" => (ADD, text!("Could not allocate IP in range")),
-        "libnetwork" => {
+        store::WHEREABOUTS => (ADD, text!("Could not allocate IP in range")),
+        store::LIBNETWORK => {
             (START, text!("no available IPv{} addresses on this network's address pools", version))
         }
-        "netavark" => (START, text!("failed to find free IP in range")),
+        store::NETAVARK => (START, text!("failed to find free IP in range")),
         _ => (ADD, text!("no IP addresses available in range set")),
     }
 }
@@ -163,14 +171,14 @@ fn tell_owners(
             Some(pod) => format!("pod {}", said(&format!("{}/{}", pod.namespace, pod.name))),
             None => evidence::reserved_for(entry).to_string(),
         };
-        proof.tell(&entry.store, now, format!("{}: {mark}{whose}", entry.ip));
+        proof.tell(By::Named(&entry.store), now, format!("{}: {mark}{whose}", entry.ip));
     }
     let used = usize::try_from(range.usage().used).unwrap_or(usize::MAX);
     if range.is_by_blocks() && used > listed {
         let text = format!("and {} more, on this node or on others", used - listed);
-        proof.tell(&range.range.store, now, text);
+        proof.tell(By::Named(&range.range.store), now, text);
     } else if used > LISTED {
-        proof.tell(&range.range.store, now, format!("and {} more", used - LISTED));
+        proof.tell(By::Named(&range.range.store), now, format!("and {} more", used - LISTED));
     }
 }
 

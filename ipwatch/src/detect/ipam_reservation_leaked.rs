@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
-use crate::fact::BootNs;
+use crate::fact::{BootNs, store};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{
     CallHistory, Kinds, Leak, LeakCause, NodeMap, ReservationEntry, Thresholds, Word,
@@ -151,7 +151,7 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
         entry.ip,
         said(&entry.key)
     );
-    proof.tell(&entry.store, entry.told, text);
+    proof.tell(By::Named(&entry.store), entry.told, text);
     match map.word_on(id) {
         Word::Gone(sandbox) => proof.runtime(sandbox),
         Word::Denied(_) => {
@@ -161,27 +161,27 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
                 said(evidence::short(id)),
                 evidence::listed(runtimes)
             );
-            proof.tell("runtime", observed, text);
+            proof.tell(By::Runtime, observed, text);
         }
         Word::NobodyToAsk => {
-            proof.tell("runtime", observed, "no runtime is there to ask");
+            proof.tell(By::Runtime, observed, "no runtime is there to ask");
         }
         _ => {}
     }
     if let Some(bereft) = entry.bereft {
-        proof.tell("netlink", bereft, "its netns has ended");
+        proof.tell(By::Netlink, bereft, "its netns has ended");
     } else {
-        proof.tell("netlink", observed, format!("no netns of this node has {}", entry.ip));
+        proof.tell(By::Netlink, observed, format!("no netns of this node has {}", entry.ip));
     }
     let history = map.call_history(id);
     match (leak.cause, history) {
         (LeakCause::BeforeBoot, _) => {
             let text = "it was written before the last boot, which ended every container";
-            proof.tell(&entry.store, entry.told, text);
+            proof.tell(By::Named(&entry.store), entry.told, text);
         }
         (LeakCause::DelNeverCalled, _) => {
             let since = map.calls_seen_since().unwrap_or_default();
-            proof.tell("probe", since, "DEL was never run for it: every run is seen since then");
+            proof.tell(By::Probe, since, "DEL was never run for it: every run is seen since then");
         }
         _ => {}
     }
@@ -198,7 +198,7 @@ fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
             .as_deref()
             .map(|path| format!(" in {}", said(path)))
             .unwrap_or_default();
-        proof.tell("probe", add, format!("ADD was run for it{path}"));
+        proof.tell(By::Probe, add, format!("ADD was run for it{path}"));
     }
     proof.dels(history);
 }
@@ -223,7 +223,8 @@ fn remediation(map: &NodeMap, leak: &Leak<'_>, id: &str) -> Vec<Step> {
 
 /// How each store lets go of one reservation, and of no other.
 fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
-    let host_local = || host_local::free(&entry.key, id).filter(|_| &*entry.store == "host-local");
+    let host_local =
+        || host_local::free(&entry.key, id).filter(|_| &*entry.store == store::HOST_LOCAL);
     if let Some(free) = host_local() {
         let what =
             text!("Free it under the plugin's own lock, if the file still names that container");
@@ -232,7 +233,7 @@ fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
     if let Some(steps) = whereabouts(entry) {
         return steps;
     }
-    if &*entry.store == "calico" {
+    if &*entry.store == store::CALICO {
         let show = Command::new("calicoctl").owns(&["ipam", "show"]);
         return vec![
             Step::look(
@@ -254,7 +255,7 @@ fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
 /// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's. Its
 /// overlapping reservation is not known on the node: `cluster scan` knows which object it is.
 fn whereabouts(entry: &ReservationEntry) -> Option<Vec<Step>> {
-    let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == "whereabouts")?;
+    let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == store::WHEREABOUTS)?;
     let (namespace, rest) = key.split_once('/')?;
     let (pool, offset) = rest.rsplit_once('/')?;
     let digits = !offset.is_empty() && offset.bytes().all(|byte| byte.is_ascii_digit());

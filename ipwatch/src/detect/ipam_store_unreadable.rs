@@ -3,9 +3,9 @@
 
 use std::net::IpAddr;
 
-use super::evidence::Proof;
+use super::evidence::{By, Proof};
 use super::run::{Again, Detector, Judged};
-use crate::fact::{BootNs, Unreadable};
+use crate::fact::{BootNs, SourceName, Unreadable, store};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, NodeMap, Thresholds, UnreadableEntry, WRITING};
 use crate::remedy::{Command, Step, host_local, said, text, value};
@@ -25,7 +25,11 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
 fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     let file = &entry.file;
     let mut proof = Proof::new(map);
-    proof.tell(&file.store, entry.told, format!("{}: {}", said(&file.path), said(&file.reason)));
+    proof.tell(
+        By::Named(&file.store),
+        entry.told,
+        format!("{}: {}", said(&file.path), said(&file.reason)),
+    );
     let impact = match &file.effect {
         Some(effect) => text!("The file {} says nothing: {}.", value(&file.path), value(effect)),
         None => {
@@ -58,7 +62,7 @@ fn remediation(file: &Unreadable) -> Vec<Step> {
     )];
     let (_, name) = path.rsplit_once('/').unwrap_or_default();
     let agent = match &*file.store {
-        "host-local" => {
+        store::HOST_LOCAL => {
             match name.parse::<IpAddr>() {
                 Ok(ip) => steps.extend(reserved(file, ip)),
                 Err(_) => steps.push(Step::advice(text!(
@@ -68,16 +72,16 @@ fn remediation(file: &Unreadable) -> Vec<Step> {
             }
             return steps;
         }
-        "cni" => {
+        _ if *file.store == *SourceName::Cni.as_str() => {
             steps.extend(cached(file));
             return steps;
         }
-        "libnetwork" => text!("dockerd"),
-        "netavark" => text!("podman"),
-        "terway" => text!("Terway's daemon"),
-        "aws-vpc-cni" => text!("the aws-node pod"),
-        "cilium" => text!("the cilium agent"),
-        store => text!("{}", value(store)),
+        store::LIBNETWORK => text!("dockerd"),
+        store::NETAVARK => text!("podman"),
+        store::TERWAY => text!("Terway's daemon"),
+        store::AWS_VPC_CNI => text!("the aws-node pod"),
+        store::CILIUM => text!("the cilium agent"),
+        other => text!("{}", value(other)),
     };
     steps.push(Step::advice(text!(
         "Ask its owner, which has it in memory and writes it anew: the log of {}; where that says that it cannot read \

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
@@ -55,7 +55,7 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     } else if let Some(entry) = map.container(dead) {
         let word = if entry.gone.is_some() { "not there any more" } else { &entry.container.word };
         let text = format!("container {} is {}", said(evidence::short(dead)), said(word));
-        proof.tell(&entry.container.runtime, entry.dead.unwrap_or(entry.told), text);
+        proof.tell(By::Named(&entry.container.runtime), entry.dead.unwrap_or(entry.told), text);
     }
     for found in mounts.iter().take(LISTED) {
         let of = said(evidence::short(&found.mount.container_id));
@@ -64,12 +64,12 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
             "{fs_type} of container {of} is mounted at {path} in mnt:[{}]",
             found.mount.mount_ns
         );
-        proof.tell("procfs", found.seen, text);
+        proof.tell(By::Procfs, found.seen, text);
     }
     let processes = mount.processes.iter().map(|p| format!("{} ({})", p.pid, said(&p.comm)));
     let processes: Vec<String> = processes.collect();
     let text = format!("in mnt:[{}]: pid {}", mount.mount_ns, processes.join(", "));
-    proof.tell("procfs", first.seen, text);
+    proof.tell(By::Procfs, first.seen, text);
     let key = format!("{}/{}", boot.boot_id, mount.mount_ns);
     let id = finding_id(Code::MountLeakBlocksRemoval, &key);
     Some(Candidate {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
@@ -66,7 +66,7 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     }
     for party in &first.parties {
         let text = format!("{} is {}", mac_text(party.mac), whose(map, party));
-        proof.tell("netlink", now, text);
+        proof.tell(By::Netlink, now, text);
     }
     let homes = first.parties.iter().filter_map(|party| map.netns(party.home?.netns));
     let pods: Vec<&Netns> = homes.filter(|entry| !entry.host).collect();
@@ -147,12 +147,12 @@ fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     for side in conflict.parties.iter().filter_map(|party| party.heard.as_ref()) {
         let mac = side.mac;
         let heard = [
-            ("wire", side.replied, format!("{mac} answered for {ip} on {on}")),
-            ("wire", side.requested, format!("{mac} asked as {ip} on {on}")),
-            ("wire", side.announced, format!("{mac} announced {ip} on {on}")),
-            ("neighbours", side.taken, format!("{on} took {mac} for {ip}")),
-            ("probe", side.lost, format!("{on} refused {mac}, which answered for {ip} too")),
-            ("probe", side.dad, format!("{mac} answered when {on} tried {ip} out")),
+            (By::Wire, side.replied, format!("{mac} answered for {ip} on {on}")),
+            (By::Wire, side.requested, format!("{mac} asked as {ip} on {on}")),
+            (By::Wire, side.announced, format!("{mac} announced {ip} on {on}")),
+            (By::Neighbours, side.taken, format!("{on} took {mac} for {ip}")),
+            (By::Probe, side.lost, format!("{on} refused {mac}, which answered for {ip} too")),
+            (By::Probe, side.dad, format!("{mac} answered when {on} tried {ip} out")),
         ];
         for (source, at, text) in heard {
             if let Some(at) = at {
@@ -163,11 +163,11 @@ fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     match conflict.grounds {
         ConflictGrounds::Dad => {
             let text = format!("{ip} on {on} is dadfailed: another one on the link has it");
-            proof.tell("netlink", conflict.heard, text);
+            proof.tell(By::Netlink, conflict.heard, text);
         }
         ConflictGrounds::InTurns => {
             let text = format!("{on} heard one, the other, and the first one again");
-            proof.tell("neighbours", conflict.heard, text);
+            proof.tell(By::Neighbours, conflict.heard, text);
         }
         _ => {}
     }

@@ -3,7 +3,7 @@
 //! Only what failed while the pod had the IP counts, and only on the device that leads to it. An entry that
 //! is missing says nothing: nobody may have asked, or the table was full.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -72,14 +72,14 @@ fn candidate(
     let mut proof = Proof::new(map);
     tell_silence(&mut proof, &device, ip, silence);
     for text in map.routes_to(ip) {
-        proof.tell("netlink", silence.changed, text);
+        proof.tell(By::Netlink, silence.changed, text);
     }
     for (key, _) in pod.routable().filter(|(key, _)| key.local == ip) {
         let down = pod.link(key.ifindex).is_some_and(|link| !link.up);
         let state = if down { ", which is down" } else { "" };
         let name = evidence::device_said(pod, key.ifindex);
         let text = format!("{ip} is on {name} of {}{state}", evidence::netns_text(pod));
-        proof.tell("netlink", silence.changed, text);
+        proof.tell(By::Netlink, silence.changed, text);
     }
     let subject = Subject { ip: Some(ip), ..evidence::subject(map, pod) };
     let whose =
@@ -121,7 +121,7 @@ fn candidate(
 pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Unanswered) {
     let device = said(device);
     if let Some(confirmed) = silence.confirmed {
-        proof.tell("neighbours", confirmed, format!("{ip} last answered on {device}"));
+        proof.tell(By::Neighbours, confirmed, format!("{ip} last answered on {device}"));
     }
     let text = match silence.failures {
         0 => format!("{device} asks for {ip} and has had no answer for 3 s (INCOMPLETE)"),
@@ -130,5 +130,5 @@ pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, sile
             evidence::count(n as usize, "time")
         ),
     };
-    proof.tell("neighbours", silence.changed, text);
+    proof.tell(By::Neighbours, silence.changed, text);
 }

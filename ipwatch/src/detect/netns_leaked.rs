@@ -4,7 +4,7 @@
 //! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
 //! one whose sandbox the runtime still has: its owner may clean up any moment.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
@@ -94,26 +94,30 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
             let id = said(evidence::short(&owner.sandbox));
             let text =
                 format!("no runtime has sandbox {id}; asked: {}", evidence::listed(runtimes));
-            proof.tell("runtime", map.all_listed().unwrap_or(searched), text);
+            proof.tell(By::Runtime, map.all_listed().unwrap_or(searched), text);
         }
         Some((owner, _)) => {
             let id = said(evidence::short(&owner.sandbox));
-            proof.tell("runtime", searched, format!("no runtime is there to ask for sandbox {id}"));
+            proof.tell(
+                By::Runtime,
+                searched,
+                format!("no runtime is there to ask for sandbox {id}"),
+            );
         }
         None => {}
     }
-    proof.tell("procfs", idle, format!("no task is left in {}", evidence::netns_text(netns)));
+    proof.tell(By::Procfs, idle, format!("no task is left in {}", evidence::netns_text(netns)));
     for holder in netns.holders() {
-        proof.tell("procfs", searched, format!("held by {}", holder_text(holder)));
+        proof.tell(By::Procfs, searched, format!("held by {}", holder_text(holder)));
     }
     if netns.held_by_kernel() {
         let text = "no mount, fd or socket holds it: a reference within the kernel does, a TCP connection \
                     that it still closes, or an fd in flight between two processes";
-        proof.tell("procfs", searched, text);
+        proof.tell(By::Procfs, searched, text);
     }
     let ips = evidence::addresses(netns).join(", ");
     if !ips.is_empty() {
-        proof.tell("netlink", searched, format!("still up: {ips}"));
+        proof.tell(By::Netlink, searched, format!("still up: {ips}"));
     }
     proof.done()
 }

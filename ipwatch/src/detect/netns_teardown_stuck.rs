@@ -3,7 +3,7 @@
 //! not leaked.
 
 use super::cause::{FRAMES, blocked_tasks};
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract::{self, HolderKind};
 use crate::fact::BootNs;
@@ -30,7 +30,7 @@ fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<
     let mut proof = Proof::new(map);
     let wchan = worker.wchan.as_deref().map_or_else(|| "unknown".to_owned(), said);
     proof.tell(
-        "procfs",
+        By::Procfs,
         busy.seen,
         format!(
             "kernel worker {} is in cleanup_net: state {}, wchan {wchan}",
@@ -40,10 +40,10 @@ fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<
     if !worker.stack.is_empty() {
         let frames: Vec<String> =
             worker.stack.iter().take(FRAMES).map(|frame| said(frame)).collect();
-        proof.tell("procfs", busy.seen, format!("its stack: {}", frames.join(" < ")));
+        proof.tell(By::Procfs, busy.seen, format!("its stack: {}", frames.join(" < ")));
     }
     if let Some(message) = &worker.message {
-        proof.tell("kernel log", busy.seen, said(message));
+        proof.tell(By::KernelLog, busy.seen, said(message));
     }
     let mut dying: Vec<_> = map.dying().collect();
     dying.sort_by_key(|netns| netns.dying);
@@ -51,7 +51,7 @@ fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<
         let ips = evidence::addresses(netns).join(", ");
         let ips = if ips.is_empty() { String::new() } else { format!(", still up: {ips}") };
         let at = netns.dying.unwrap_or_default();
-        proof.tell("probe", at, format!("{} began to end{ips}", evidence::netns_text(netns)));
+        proof.tell(By::Probe, at, format!("{} began to end{ips}", evidence::netns_text(netns)));
     }
     let first = dying.first();
     let queued = dying.len().saturating_sub(1);

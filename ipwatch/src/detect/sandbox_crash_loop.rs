@@ -1,7 +1,7 @@
 //! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
 //! why a range runs out; or none gets one, and then it is what follows when the range is empty.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::{BootNs, PodName};
@@ -26,7 +26,7 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
 fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
     let lately: Vec<&Attempt> =
         pod.attempts.iter().filter(|attempt| now.since(attempt.made) <= LOOP_WINDOW).collect();
-    if lately.len() < ATTEMPTS || !map.answers(&pod.runtime) {
+    if lately.len() < ATTEMPTS || !map.runtime_answers(&pod.runtime) {
         return None;
     }
     let (first, last) = (lately.first()?, lately.last()?);
@@ -42,7 +42,11 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         let ips = ips_of(map, &attempt.sandbox);
         let ips = if ips.is_empty() { "no IP is known of it".to_owned() } else { ips.join(", ") };
         let id = said(evidence::short(&attempt.sandbox));
-        proof.tell(&pod.runtime, attempt.made, format!("sandbox {id}{number} was made: {ips}"));
+        proof.tell(
+            By::Named(&pod.runtime),
+            attempt.made,
+            format!("sandbox {id}{number} was made: {ips}"),
+        );
     }
     let impact = if ips.is_empty() {
         text!(

@@ -6,7 +6,7 @@
 //! Only names that CNI plugins give count; pairs that people make, and Cilium's own, are left alone. A peer in a
 //! netns that is not known, or was not read whole, is unknown.
 
-use super::evidence::{self, Proof};
+use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract::{self, HolderKind};
 use crate::fact::{BootNs, Holder, Link};
@@ -65,7 +65,7 @@ fn candidate(
         said(&other.name),
         other.ifindex
     );
-    proof.tell("netlink", observed, text);
+    proof.tell(By::Netlink, observed, text);
     tell_pod(map, &mut proof, link, observed);
     Some(Candidate {
         code: Code::VethOrphaned,
@@ -90,7 +90,7 @@ fn candidate(
 fn tell_pod(map: &NodeMap, proof: &mut Proof<'_>, link: &Link, observed: BootNs) {
     if let Some(pod) = map.named_after(&link.name) {
         proof.tell(
-            "netlink",
+            By::Netlink,
             observed,
             format!("{} is the name of pod {}'s device", said(&link.name), said(&pod.to_string())),
         );
@@ -105,11 +105,11 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
     let mut proof = Proof::new(map);
     let text =
         format!("the node's route to {ip}/{} is by {}", route.to.prefix_len, said(&link.name));
-    proof.tell("netlink", observed, text);
+    proof.tell(By::Netlink, observed, text);
     let has = evidence::addresses(behind);
     let has = if has.is_empty() { "no address".to_owned() } else { has.join(", ") };
     let text = format!("{}, at its other end, has {has}", evidence::netns_text(behind));
-    proof.tell("netlink", observed, text);
+    proof.tell(By::Netlink, observed, text);
     tell_pod(map, &mut proof, link, observed);
     Some(Candidate {
         code: Code::VethOrphaned,

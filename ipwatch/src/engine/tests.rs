@@ -52,7 +52,7 @@ pub(crate) fn snapshot() -> Vec<Fact> {
         Observation::Source(Source { name: name.into(), status, detail: String::new() })
     };
     let mut all = vec![Observation::Boot(boot)];
-    all.extend(SOURCES.map(source));
+    all.extend(SOURCES.map(|name| source(name.as_str())));
     all.extend([
         Observation::Netns { netns: POD },
         Observation::Task(task),

@@ -24,6 +24,7 @@ use super::{
     Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Monitor,
     Observation, Origin, Pod, PodName, Process, Range, Reservation, RuntimeProcess, Sandbox, Scope,
 };
+use crate::fact::SourceName;
 
 /// Longest text that is for people alone: a line of a log, a state, a reason.
 const LONGEST_TEXT: usize = 8192;
@@ -304,7 +305,7 @@ impl Check<'_> {
     }
 
     fn attachment(&mut self, attachment: &mut Attachment) -> Verdict {
-        const SOURCE: &str = "cni";
+        const SOURCE: &str = SourceName::Cni.as_str();
         let id = self.fits(SOURCE, Name::ContainerId, &attachment.container_id);
         // Whoever makes a pod may choose it: that must not cost the others' results.
         if !self.fits(SOURCE, Name::Device, &attachment.ifname) {

@@ -36,12 +36,12 @@ use super::tenure::{self, Held};
 use super::wire::Origin;
 use super::{Link, Node, log_record, span};
 use crate::escape::escape;
-use crate::fact::SourceStatus;
+use crate::fact::{SourceName, SourceStatus};
 use crate::finding::Change;
 use crate::reading::Readings;
 
 /// The sink's name among the sources.
-pub(super) const NAME: &str = "otlp";
+pub(super) const NAME: &str = SourceName::Otlp.as_str();
 /// Time limit of the shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 

@@ -23,12 +23,13 @@ mod keys;
 mod model;
 pub(in crate::sources) mod pools;
 
+use crate::fact::store;
 use crate::sources::{Emit, kubernetes};
 
 /// Name of the store, and of its source.
-pub(in crate::sources) const STORE: &str = "calico";
+pub(in crate::sources) const STORE: &str = store::CALICO;
 /// Name of the source of its pools.
-const POOLS: &str = "calico-pools";
+const POOLS: &str = store::CALICO_POOLS;
 
 /// Starts to ask for Calico's objects in the API server, if `cluster` says so, and an etcd, if one is named. `node`: what
 /// this node is called, unless `cluster` knows better. To be called within the runtime of tokio.

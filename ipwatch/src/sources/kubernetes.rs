@@ -41,13 +41,13 @@ pub(crate) use self::credentials::Credentials;
 pub(crate) use self::error::ApiError;
 use self::reflector::Kind;
 use crate::clock;
-use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
+use crate::fact::{Fact, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::socket::Way;
 
 /// Name of the source.
-const SOURCE: &str = "kubernetes";
+const SOURCE: &str = SourceName::Kubernetes.as_str();
 
 /// `[kubernetes]`: whether and how the API server is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

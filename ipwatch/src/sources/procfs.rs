@@ -31,7 +31,7 @@ pub use mounts::MountWatch;
 pub use runtimes::RuntimesSeen;
 
 use crate::clock;
-use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
+use crate::fact::{Fact, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::sources::probes::host;
 
 /// Told where `/proc` does not show every task of the kernel.
@@ -86,7 +86,7 @@ impl Proc {
             ),
             Err(error) => (SourceStatus::Down, format!("{}: {error}", self.root.display())),
         };
-        fact(Observation::Source(Source { name: "procfs".to_owned(), status, detail }))
+        fact(Observation::Source(Source { name: SourceName::Procfs.into(), status, detail }))
     }
 }
 

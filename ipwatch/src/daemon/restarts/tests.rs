@@ -11,7 +11,8 @@ const PACE: Pace = Pace {
     again: (Duration::from_millis(2), Duration::from_millis(8)),
     settles: Duration::from_millis(40),
 };
-const PART: Part = Part { name: "the ear", sources: &["netlink", "routes"], is_vital: true };
+const PART: Part =
+    Part { name: "the ear", sources: &[SourceName::Netlink, SourceName::Routes], is_vital: true };
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is kept, and everything that can be seen of it.
@@ -122,7 +123,7 @@ async fn nothing_is_started_again_when_the_daemon_goes_down() {
 #[tokio::test]
 async fn two_parts_of_a_source_are_both_named() {
     let troubles = Troubles::default();
-    let other = Part { name: "the eye", sources: &["netlink"], is_vital: false };
+    let other = Part { name: "the eye", sources: &[SourceName::Netlink], is_vital: false };
     troubles.put(other, "dust".to_owned());
     assert!(!troubles.report()[0].is_blind);
     troubles.put(PART, "noise".to_owned());

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::super::restarts::Pace;
 use super::*;
+use crate::fact::SourceName;
 
 const PACE: Pace = Pace {
     again: (Duration::from_millis(2), Duration::from_millis(8)),
     settles: Duration::from_millis(40),
 };
-const PART: Part = Part { name: "the hand", sources: &["procfs"], is_vital: true };
+const PART: Part = Part { name: "the hand", sources: &[SourceName::Procfs], is_vital: true };
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A place whose threads begin by `begin` with the number of the thread, and then do jobs, which they send back.

@@ -176,7 +176,11 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
             27 | 28 => twins.now = twins.now.plus(STEPS[pick % STEPS.len()]),
             29 => twins.engine.retune(thresholds(pick), Vec::new()),
             30 => {
-                let names = SOURCES.into_iter().chain(["containerd", "host-local", "kubernetes"]);
+                let names = SOURCES.map(SourceName::as_str).into_iter().chain([
+                    "containerd",
+                    "host-local",
+                    "kubernetes",
+                ]);
                 let name = names.cycle().nth(pick % 9).unwrap_or_default();
                 let status = STATUSES[pick / 9 % STATUSES.len()];
                 let source = Source { name: name.into(), status, detail: String::new() };

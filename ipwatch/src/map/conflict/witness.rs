@@ -3,13 +3,13 @@
 
 use std::net::IpAddr;
 
-use crate::fact::BootNs;
 use crate::fact::cgroup::{attribution, session_user};
+use crate::fact::{BootNs, store};
 
 use crate::map::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry, Told};
 
 /// The store whose networks are those of the CNI configurations.
-const CONFIGURED: &str = "host-local";
+const CONFIGURED: &str = store::HOST_LOCAL;
 /// Tasks of a netns that are asked.
 const ASKED: usize = 64;
 /// An overlap that is over sooner hurts nobody: an address that moves is added before it is deleted, and a fail-over
@@ -66,7 +66,7 @@ impl NodeMap {
         let named =
             |range: &RangeEntry| range.is_of(entry) || range.range.network == *entry.network;
         *entry.store == *CONFIGURED
-            && self.answers(CONFIGURED)
+            && self.store_answers(CONFIGURED)
             && self.unreadable().next().is_none()
             && !self.ranges().any(named)
             && self

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::fact::{Block, BootNs, Range, SourceStatus};
+use crate::fact::{Block, BootNs, Range, SourceStatus, store};
 
 use super::ranges::Ranges;
 use crate::map::{NodeMap, RangeEntry};
 
 /// Stores that tell so, and the source that tells of their pools.
-const STORES: [(&str, &str); 1] = [("calico", "calico-pools")];
+const STORES: [(&str, &str); 1] = [(store::CALICO, store::CALICO_POOLS)];
 /// Blocks kept, of one store. Four of each of 5,000 nodes are 20,000.
 const MOST: usize = 131_072;
 

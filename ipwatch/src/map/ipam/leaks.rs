@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::fact::{BootNs, Holder};
+use crate::fact::{BootNs, Holder, store};
 
 use super::mismatch::Match;
 use crate::map::workload::HUNG;
@@ -32,10 +32,10 @@ const TOLD: usize = 64;
 const TOLD_OF_ALL: usize = 2048;
 /// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
 /// minutes for those that did not.
-const STICKY: (&str, u64) = ("terway", 660_000_000_000);
+const STICKY: (&str, u64) = (store::TERWAY, 660_000_000_000);
 /// Stores that are the whole cluster's: what no runtime of this node knows may be another node's. Calico says whose
 /// a block is, and its word on a node that has another name now, or is gone and came back, is no proof.
-const OF_THE_CLUSTER: [&str; 2] = ["whereabouts", "calico"];
+const OF_THE_CLUSTER: [&str; 2] = [store::WHEREABOUTS, store::CALICO];
 /// Netns of one sandbox that are looked at.
 const LOOKED_AT: usize = 8;
 
@@ -424,7 +424,7 @@ impl NodeMap {
     /// server's objects go on changing while it is silent.
     #[must_use]
     pub fn store_counts(&self, store: &str) -> bool {
-        !is_of_the_cluster(store) || self.answers(store)
+        !is_of_the_cluster(store) || self.store_answers(store)
     }
 
     /// Whether a reservation's container is gone.

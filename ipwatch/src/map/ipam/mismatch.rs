@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, Link, SourceStatus};
+use crate::fact::{BootNs, CniCommand, Link, SourceStatus, store};
 
 use crate::fact::cgroup::attribution;
 use crate::map::workload::HUNG;
@@ -25,9 +25,9 @@ const UNSEEN_RELEASE: u64 = 30_000_000_000;
 /// A release that is older than this was no part of what goes on now.
 const SEPARATE: u64 = 1_000_000_000;
 /// Stores whose IPs are not freed by a CNI plugin.
-const WITHOUT_CNI: [&str; 2] = ["libnetwork", "netavark"];
+const WITHOUT_CNI: [&str; 2] = [store::LIBNETWORK, store::NETAVARK];
 /// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
-const NAMED_BY_CNI: &str = "host-local";
+const NAMED_BY_CNI: &str = store::HOST_LOCAL;
 /// Disputes told of at a time. More are one cause's, or made up.
 const MOST: usize = 512;
 /// Tasks of a netns that are asked for their container.

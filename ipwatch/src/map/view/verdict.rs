@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::contract::{Reservation, Verdict};
+use crate::fact::SourceName;
 use crate::remedy::said;
 
 use super::ipam::{LISTED, reservation_view};
@@ -41,11 +42,11 @@ impl NodeMap {
             ));
         }
         // What is not seen may be there.
-        for name in ["netlink", "procfs"].into_iter().chain(self.stores()) {
-            if !self.answers(name) {
-                reasons.push(format!("{name} does not answer: nobody knows"));
-            }
+        let silent = |name: &str| format!("{name} does not answer: nobody knows");
+        for name in [SourceName::Netlink, SourceName::Procfs] {
+            reasons.extend(Some(silent(name.as_str())).filter(|_| !self.answers(name)));
         }
+        reasons.extend(self.stores().filter(|store| !self.store_answers(store)).map(silent));
         let short = self.short().filter(|netns| netns.with_ip(ip).next().is_none());
         reasons.extend(short.take(LISTED).map(|netns| {
             let kept = netns.addresses().len();

@@ -8,7 +8,7 @@ mod index;
 
 use std::collections::BTreeMap;
 
-use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName};
+use crate::fact::{BootNs, CniCommand, Endpoint, Link, PodName, SourceName};
 use crate::remedy::said;
 
 use self::index::Index;
@@ -24,7 +24,7 @@ const GRACE: u64 = 10_000_000_000;
 /// How Calico begins a device's name, unless it is told otherwise.
 const PREFIX: &str = "cali";
 /// Where the endpoint is the pod itself.
-pub(in crate::map) const PODS: &str = "kubernetes";
+pub(in crate::map) const PODS: &str = SourceName::Kubernetes.as_str();
 
 /// An endpoint as its datastore told of it last.
 #[derive(Debug, Clone)]
@@ -263,7 +263,7 @@ impl NodeMap {
     }
 
     fn tells(&self, name: &str, store: &Datastore) -> bool {
-        store.whole.is_some() && self.answers(name)
+        store.whole.is_some() && self.store_answers(name)
     }
 
     /// Datastores whose silence about a pod means something.

@@ -8,14 +8,10 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Pod};
+use crate::fact::{BootNs, Pod, SourceName};
 
 use crate::map::{Netns, NetnsId, NodeMap, SandboxEntry, Thresholds, Told};
 
-/// Name of the source.
-const SOURCE: &str = "kubernetes";
-/// Of the one that tells where that is not asked.
-const KUBELET: &str = "kubelet";
 /// Pods remembered, those that are gone included. A node runs some hundred.
 const MAX_PODS: usize = 4096;
 /// How long one that is gone is remembered when no runtime has anything of it.
@@ -139,21 +135,24 @@ impl NodeMap {
     /// Whether all of this node's pods were told of, and who told of them answers still.
     #[must_use]
     pub fn pods_answer(&self) -> bool {
-        self.workload.pods.listed.is_some() && (self.answers(SOURCE) || self.answers(KUBELET))
+        self.workload.pods.listed.is_some()
+            && (self.answers(SourceName::Kubernetes) || self.answers(SourceName::Kubelet))
     }
 
     /// Whether it is the kubelet that tells of the pods.
     #[must_use]
     pub fn kubelet_tells(&self) -> bool {
-        self.answers(KUBELET)
+        self.answers(SourceName::Kubelet)
     }
 
     /// Whether nobody asks the API server, nor the kubelet: then nothing of them is awaited.
     #[must_use]
     pub fn pods_are_off(&self) -> bool {
         use crate::fact::SourceStatus::Disabled;
-        let is_off = |name| self.source(name).is_none_or(|source| source.status == Disabled);
-        is_off(SOURCE) && is_off(KUBELET)
+        let is_off = |name: SourceName| {
+            self.source(name.as_str()).is_none_or(|source| source.status == Disabled)
+        };
+        is_off(SourceName::Kubernetes) && is_off(SourceName::Kubelet)
     }
 
     /// Pods that the API server does not have and whose sandbox and netns are here. None while it is
@@ -184,7 +183,7 @@ impl NodeMap {
         let netns = self.netns(netns).filter(|netns| !netns.host && netns.dying.is_none())?;
         let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
         let sandbox = self.sandbox(&owner.sandbox).filter(|entry| entry.gone.is_none())?;
-        if sandbox.sandbox.host_network || !self.answers(&sandbox.sandbox.runtime) {
+        if sandbox.sandbox.host_network || !self.runtime_answers(&sandbox.sandbox.runtime) {
             return None;
         }
         let uid = sandbox.sandbox.pod.as_ref()?.uid.as_deref()?;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceStatus};
+use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceName, SourceStatus};
 
 use super::crash_loop;
 use super::unasked::Why;
@@ -17,8 +17,6 @@ use crate::map::{Kinds, Netns, NodeMap, Thresholds, Tick, Told};
 const MAX_ENTRIES: usize = 16_384;
 /// How long one that is gone is remembered when nothing of it is left.
 const FORGET_AFTER: u64 = 600_000_000_000;
-/// Name of the source that says that there is no runtime at all.
-const NO_RUNTIME: &str = "runtime";
 /// Between two questions to one runtime about one matter.
 const ASK_AGAIN: u64 = 60_000_000_000;
 /// Before a question is repeated that was not answered.
@@ -172,7 +170,7 @@ impl NodeMap {
         let another = |known: &SandboxEntry| {
             known.gone.is_none()
                 && known.sandbox.runtime != sandbox.runtime
-                && self.answers(&known.sandbox.runtime)
+                && self.runtime_answers(&known.sandbox.runtime)
         };
         if known.is_some_and(another) {
             return;
@@ -227,7 +225,7 @@ impl NodeMap {
         let listed = &mut self.workload.runtimes.listed;
         if source.status == SourceStatus::Disabled {
             listed.remove(&source.name);
-        } else if source.name != NO_RUNTIME {
+        } else if source.name != SourceName::Runtime {
             listed.entry(source.name.clone()).or_default();
         }
         self.workload.owners.ask_all();
@@ -447,7 +445,7 @@ impl NodeMap {
             .runtimes
             .listed
             .iter()
-            .all(|(name, listed)| listed.last.is_some() && self.answers(name))
+            .all(|(name, listed)| listed.last.is_some() && self.runtime_answers(name))
     }
 
     /// Names of the runtimes that have told something.
@@ -459,7 +457,7 @@ impl NodeMap {
     #[must_use]
     pub fn word_on(&self, sandbox: &str) -> Word<'_> {
         if let Some(entry) = self.workload.runtimes.sandboxes.get(sandbox) {
-            return match (self.answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
+            return match (self.runtime_answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
                 (false, ..) => Word::Unknown(Why::Silent),
                 (_, Some(_), _) => Word::Gone(entry),
                 (_, _, Some(_)) => Word::Dead(entry),
@@ -472,14 +470,15 @@ impl NodeMap {
         let listed = &self.workload.runtimes.listed;
         if listed.is_empty() {
             // Told only when none was found.
-            let none = self.has_source(NO_RUNTIME);
+            let none = self.has_source(SourceName::Runtime);
             return if none { Word::NobodyToAsk } else { Word::Unknown(Why::Silent) };
         }
         // One that has never had a pod may be another's: a Docker beside a kubelet that is not asked.
         if !listed.values().any(|listed| listed.pods) {
             return Word::Unknown(Why::NoPods);
         }
-        let since = listed.iter().map(|(name, listed)| listed.first.filter(|_| self.answers(name)));
+        let since =
+            listed.iter().map(|(name, listed)| listed.first.filter(|_| self.runtime_answers(name)));
         let since: Option<Vec<BootNs>> = since.collect();
         let since = since.and_then(|since| since.into_iter().max());
         since.map_or(Word::Unknown(Why::Silent), Word::Denied)
@@ -536,7 +535,7 @@ impl NodeMap {
             let listed = self.workload.runtimes.listed.get(runtime);
             let listed =
                 listed.is_none_or(|one| one.second_look(*since, thresholds.second_look).is_some());
-            self.answers(runtime) && listed
+            self.runtime_answers(runtime) && listed
         })
     }
 

@@ -10,7 +10,7 @@ use inotify::WatchMask;
 use super::cache::{self, CacheError};
 use crate::clock;
 use crate::escape::defused;
-use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceStatus, Unreadable};
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceName, SourceStatus, Unreadable};
 use crate::reading::{self, Readings};
 use crate::sources::files::{self, FileFollower, Stopped};
 use crate::sources::inotify::{Event, Watches};
@@ -18,7 +18,7 @@ use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
-const NAME: &str = "cni";
+const NAME: &str = SourceName::Cni.as_str();
 /// Files that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
 

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Content, Directory, Settings, Store, Trouble, read_whole};
-use crate::fact::{PodName, Reservation};
+use crate::fact::{PodName, Reservation, store};
 use crate::sources::json::{self, Few, Name};
 
 /// Its name as a store.
-const NAME: &str = "aws-vpc-cni";
+const NAME: &str = store::AWS_VPC_CNI;
 
 /// Longest file that is read. An allocation takes some 300 bytes, and a node has at most some hundred.
 const LONGEST: usize = 8 << 20;

@@ -13,12 +13,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::{Content, Directory, Settings, Store, Trouble, read_whole, unread};
-use crate::fact::{PodName, Reservation};
+use crate::fact::{PodName, Reservation, store};
 use crate::reading;
 use crate::sources::json::{self, Name};
 
 /// Its name as a store.
-const NAME: &str = "cilium";
+const NAME: &str = store::CILIUM;
 
 /// Longest file that is read. The DNS history of an endpoint can make it some hundred kilobytes.
 const LONGEST: usize = 4 << 20;

@@ -15,10 +15,10 @@ use super::{
     Content, Directory, Settings, Store, Trouble, conflist, read_whole, subnet, too_long, unread,
 };
 use crate::bounded;
-use crate::fact::{Name, Reservation};
+use crate::fact::{Name, Reservation, store};
 
 /// Its name as a store.
-pub(super) const NAME: &str = "host-local";
+pub(super) const NAME: &str = store::HOST_LOCAL;
 
 /// Where it keeps reservations unless a configuration says otherwise.
 pub(super) const DEFAULT: &str = "/var/lib/cni/networks";

@@ -16,10 +16,10 @@ use serde::Deserialize;
 use super::bolt::{BoltStore, Snapshot};
 use super::document;
 use super::{Content, Trouble};
-use crate::fact::{Range, Reservation};
+use crate::fact::{Range, Reservation, store};
 use crate::sources::json::Name;
 
-const NAME: &str = "libnetwork";
+const NAME: &str = store::LIBNETWORK;
 const FILE: &str = "local-kv.db";
 const BUCKET: &str = "libnetwork";
 const PREFIX: &str = "docker/network/v1.0/";

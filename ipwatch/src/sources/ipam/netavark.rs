@@ -14,11 +14,11 @@ use super::bolt::Snapshot;
 use super::document;
 use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
-use crate::fact::{Range, RangePart, Reservation};
+use crate::fact::{Range, RangePart, Reservation, store};
 use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
-const NAME: &str = "netavark";
+const NAME: &str = store::NETAVARK;
 
 /// As podman says it when it runs a container.
 const EFFECT: &str = "podman starts no container in a network (\"IPAM error: … invalid database\")";

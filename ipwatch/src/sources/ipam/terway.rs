@@ -15,10 +15,10 @@ use serde::{Deserialize, Deserializer};
 use super::bolt::{BoltStore, Snapshot};
 use super::document;
 use super::{Content, Trouble};
-use crate::fact::{PodName, Reservation};
+use crate::fact::{PodName, Reservation, store};
 use crate::sources::json::{self, Few, Name};
 
-const NAME: &str = "terway";
+const NAME: &str = store::TERWAY;
 const FILE: &str = "ResRelation.db";
 const BUCKET: &str = "relation";
 

@@ -26,7 +26,7 @@ use self::client::Client;
 use self::error::{Ended, KubeletError};
 use super::pods;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceStatus};
+use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceName, SourceStatus};
 use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
 use crate::sources::session::{self, Standing};
@@ -34,7 +34,7 @@ use crate::sources::socket::{Paused, Way};
 use crate::sources::{Closed, Emit};
 
 /// Name of the source.
-pub(super) const SOURCE: &str = "kubelet";
+pub(super) const SOURCE: &str = SourceName::Kubelet.as_str();
 /// Where a kubelet has its socket.
 pub(super) const SOCKET: &str = "/var/lib/kubelet/pods-api/pods-api.sock";
 /// What is asked for, for people.

@@ -14,12 +14,12 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::reflector::{Change, Kind};
-use crate::fact::{Observation, PodName, Reservation, Scope};
+use crate::fact::{Observation, PodName, Reservation, Scope, store};
 use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
 /// Name of the store, and of its source.
-pub(super) const STORE: &str = "whereabouts";
+pub(super) const STORE: &str = store::WHEREABOUTS;
 /// Allocations that are followed: two /16.
 const MOST: usize = 131_072;
 

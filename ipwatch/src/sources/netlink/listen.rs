@@ -23,7 +23,7 @@ use super::sieve;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceStatus};
+use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -88,9 +88,14 @@ impl Listener {
         let links = [LINK, IPV4_IFADDR, IPV6_IFADDR, NSID];
         let routes = [IPV4_ROUTE, IPV6_ROUTE, NSID];
         Ok(Self {
-            links: Channel::open("netlink", Lost::Links, &links, None)?,
-            neighbours: Channel::open("neighbours", Lost::Neighbours, &[NEIGH, NSID], None)?,
-            routes: Channel::open("routes", Lost::Routes, &routes, Some(&sieve::ROUTES))?,
+            links: Channel::open(SourceName::Netlink, Lost::Links, &links, None)?,
+            neighbours: Channel::open(
+                SourceName::Neighbours,
+                Lost::Neighbours,
+                &[NEIGH, NSID],
+                None,
+            )?,
+            routes: Channel::open(SourceName::Routes, Lost::Routes, &routes, Some(&sieve::ROUTES))?,
             own: Own::of(host)?,
             lag: Lag::default(),
             counters: Arc::default(),
@@ -192,7 +197,7 @@ pub enum Stopped {
 /// One socket and how it fares.
 #[derive(Debug)]
 struct Channel {
-    name: &'static str,
+    name: SourceName,
     kind: Lost,
     socket: Socket,
     /// Why it hears less than it should.
@@ -207,7 +212,7 @@ struct Channel {
 
 impl Channel {
     fn open(
-        name: &'static str,
+        name: SourceName,
         kind: Lost,
         groups: &[u32],
         sieve: Option<&[libc::sock_filter]>,
@@ -304,10 +309,10 @@ impl Channel {
                 self.all_dropped()
             );
         }
-        tracing::debug!(source = self.name, detail, ?counters, "netlink");
+        tracing::debug!(source = %self.name, detail, ?counters, "netlink");
         let degraded = self.degraded.is_some();
         let status = if degraded { SourceStatus::Degraded } else { SourceStatus::Active };
-        let source = Source { name: self.name.to_owned(), status, detail };
+        let source = Source { name: self.name.into(), status, detail };
         Fact { at: clock::now(), origin: Origin::Netlink, what: Observation::Source(source) }
     }
 }

@@ -7,10 +7,10 @@ use ipwatch_common::{CallEndRecord, CallRecord, CallRefusedRecord, kind};
 
 use super::events::{TICK, whole};
 use super::plugin_file::{self, File};
-use crate::fact::{CniCall, Name, Observation, PodName, TaskKey};
+use crate::fact::{CniCall, Name, Observation, PodName, SourceName, TaskKey};
 
 /// The source that refused runs are counted for.
-const SOURCE: &str = "probes";
+const SOURCE: &str = SourceName::Probes.as_str();
 
 /// What a record of a call's beginning or end says; `None` when it is neither, or not whole, or of a
 /// command that is none of CNI's.

@@ -9,13 +9,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::fact::SourceName;
 use crate::reading::{self, Readings};
 
 /// Links that are followed on one way (`MAXSYMLINKS`, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
 
 /// Whom it concerns that a path does not answer.
-const SOURCE: &str = "probes";
+const SOURCE: &str = SourceName::Probes.as_str();
 
 /// What a path shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

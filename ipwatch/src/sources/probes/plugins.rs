@@ -14,11 +14,12 @@ use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use ipwatch_common::{DirKey, MOST_DIRS, PATH_KEY, path_key};
 use tokio::io::Interest;
 
+use crate::fact::SourceName;
 use crate::reading::{self, Readings, Target};
 use crate::sources::ready::ready;
 
 /// What `doctor` names where a directory does not answer.
-const SOURCE: &str = "probes";
+const SOURCE: &str = SourceName::Probes.as_str();
 
 /// The directories, as the kernel half knows them.
 pub struct PluginDirs {

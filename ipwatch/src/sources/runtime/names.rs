@@ -4,6 +4,7 @@
 //! name has its socket's path behind it. Before a runtime has said its name it is called what is
 //! usual for its socket.
 
+use crate::fact::{SourceName, store};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,22 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// The source that stands for all runtimes while there is none.
-pub(super) const NONE: &str = "runtime";
-/// Sources of others: no runtime may take their names.
-const TAKEN: [&str; 12] = [
-    "arp",
-    "cni",
-    "ledger",
-    "map",
-    "neighbours",
-    "netlink",
-    "otlp",
-    "probes",
-    "procfs",
-    "routes",
-    super::running::NAME,
-    NONE,
-];
+pub(super) const NONE: &str = SourceName::Runtime.as_str();
 /// Longest name that a runtime may give itself.
 const LONGEST: usize = 32;
 
@@ -101,10 +87,15 @@ impl Names {
 impl Inner {
     fn rename(&mut self, index: usize, wanted: &str, socket: &Path) {
         let mut others = self.seats.iter().enumerate().filter(|(other, _)| *other != index);
-        let taken = TAKEN.contains(&wanted) || others.any(|(_, (name, _))| name == wanted);
+        let taken = is_taken(wanted) || others.any(|(_, (name, _))| name == wanted);
         self.seats[index].0 =
             if taken { format!("{wanted} ({})", socket.display()) } else { wanted.to_owned() };
     }
+}
+
+/// Whether another source, or a kind of store, is called so.
+fn is_taken(name: &str) -> bool {
+    SourceName::ALL.iter().any(|own| own.as_str() == name) || store::ALL.contains(&name)
 }
 
 impl Seat {
@@ -182,6 +173,8 @@ mod tests {
         let seat = seat(&names, "/none/a.sock");
         for (called, name) in [
             ("netlink", "netlink (/none/a.sock)"),
+            ("kubelet", "kubelet (/none/a.sock)"),
+            ("host-local", "host-local (/none/a.sock)"),
             ("", "runtime (/none/a.sock)"),
             ("\u{1b}[2Jfoo\nbar", "2jfoobar"),
             ("Kata_1.0", "kata_1.0"),

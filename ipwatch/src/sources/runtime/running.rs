@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::names::Names;
 use crate::clock;
-use crate::fact::{Fact, Monitor, Observation, Origin, RuntimeProcess, SourceStatus};
+use crate::fact::{Fact, Monitor, Observation, Origin, RuntimeProcess, SourceName, SourceStatus};
 use crate::reading::{self, Readings};
 use crate::sources::procfs::{Proc, RuntimesSeen};
 use crate::sources::session::Standing;
@@ -22,7 +22,7 @@ use crate::sources::{Closed, Emit, Unheard};
 /// say otherwise.
 const EVERY: Duration = Duration::from_secs(30);
 /// The source's name.
-pub(super) const NAME: &str = "runtimes";
+pub(super) const NAME: &str = SourceName::Runtimes.as_str();
 /// Runtimes that `doctor` lists.
 const LISTED: usize = 8;
 
