@@ -72,23 +72,81 @@ fn files() -> Vec<(PathBuf, String, String)> {
             if parts.iter().any(is_test) || matches!(parts[..], ["lib" | "main" | "rooms"]) {
                 continue;
             }
-            let text = fs::read_to_string(&path).unwrap();
-            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned() + "\n";
-            let text = text.lines().map(code).collect();
+            let text = product(&fs::read_to_string(&path).unwrap());
             found.push((own.clone(), parts[0].to_owned(), text));
         }
     }
     found
 }
 
-/// The rooms that a text names.
-fn used(text: &str) -> impl Iterator<Item = &str> {
-    text.match_indices("crate::").map(|(at, word)| {
-        let rest = &text[at + word.len()..];
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        &rest[..end.unwrap_or(rest.len())]
-    })
+/// A file's lines without its comments and its modules of tests.
+fn product(text: &str) -> String {
+    let (mut found, mut lines) = (String::new(), text.lines().peekable());
+    while let Some(line) = lines.next() {
+        let next = lines.peek().copied().unwrap_or_default();
+        if line == "#[cfg(test)]" && next.contains("mod ") && next.ends_with('{') {
+            // rustfmt closes it at the margin. The lines stay, so that those behind keep their numbers.
+            found.push('\n');
+            for _ in lines.by_ref().take_while(|line| *line != "}") {
+                found.push('\n');
+            }
+        }
+        found.push_str(line.split("//").next().unwrap_or_default());
+        found.push('\n');
+    }
+    found
+}
+
+/// The rooms that a text names, and in which line.
+fn used(text: &str) -> Vec<(usize, &str)> {
+    let word = |text: &str| {
+        text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len())
+    };
+    let mut found = Vec::new();
+    for (at, path) in text.match_indices("crate::") {
+        let mut rest = &text[at + path.len()..];
+        let mut name = |rest: &str| {
+            let at = text.len() - rest.len();
+            found.push((text[..at].lines().count(), &text[at..at + word(rest)]));
+        };
+        // A group: the first word at its own depth and each behind a comma there.
+        let Some(group) = rest.strip_prefix('{') else {
+            name(rest);
+            continue;
+        };
+        rest = group.trim_start();
+        name(rest);
+        let mut depth = 0;
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => name(group[at + 1..].trim_start()),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_a_file_uses_is_seen() {
+    let text = "use crate::map::NodeMap; // crate::daemon
+use crate::{
+    fact::{Fact, Origin}, ledger,
+};
+
+#[cfg(test)]
+mod any_tests {
+    use crate::cli;
+}
+
+fn of(at: crate::clock::Time) {}
+";
+    let text = product(text);
+    let seen: Vec<_> = used(&text).into_iter().filter(|(_, name)| !name.is_empty()).collect();
+    assert_eq!(seen, [(1, "map"), (3, "fact"), (3, "ledger"), (11, "clock")]);
 }
 
 #[test]
@@ -99,8 +157,9 @@ fn no_room_uses_one_above_it() {
     for (file, room, text) in &files {
         let Some(own) = rank(room) else { panic!("{} is in no room", file.display()) };
         // A name that is no room is a macro, or a room of tests.
-        let above = used(text).filter(|name| rank(name).is_some_and(|theirs| theirs > own));
-        wrong.extend(above.map(|name| format!("{} uses {name}", file.display())));
+        let is_above = |(_, name): &(usize, &str)| rank(name).is_some_and(|theirs| theirs > own);
+        let above = used(text).into_iter().filter(is_above);
+        wrong.extend(above.map(|(line, name)| format!("{}.rs:{line} uses {name}", file.display())));
     }
     assert_eq!(wrong, [] as [String; 0]);
 }
