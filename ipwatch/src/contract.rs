@@ -7,6 +7,8 @@
 #![warn(missing_docs)]
 
 mod cluster;
+mod codes;
+mod finding;
 mod holder;
 mod step;
 
@@ -15,12 +17,13 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
+pub use self::codes::Code;
+pub use self::finding::{Ack, Change, ChangeKind, Evidence, Finding, Severity, Status, Subject};
 pub use self::holder::{Holder, HolderKind};
 pub use self::step::{Run, Step};
 pub use crate::prefix::Prefix;
 
 use crate::fact::{Mac, Name, SourceStatus};
-use crate::finding::Finding;
 
 /// The schema's name, in every document.
 pub const SCHEMA: &str = "ipwatch/v1";

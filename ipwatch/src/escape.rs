@@ -4,6 +4,8 @@
 //! escape sequence in one of them can clear the screen of the person on call, a newline can forge
 //! a log line, and a bidi override can make one name read as another.
 
+pub(crate) mod quote;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 

@@ -30,7 +30,10 @@ pub(crate) mod text;
 pub use command::{Command, Run};
 pub use daemon::Daemon;
 pub use text::{Part, Text};
-pub(crate) use text::{before_command, connection, end_of_quotation, said, text, value};
+pub(crate) use text::{text, value};
+
+use crate::contract;
+pub(crate) use crate::escape::quote::{before_command, connection, end_of_quotation, said};
 
 /// What a step that says what not to do begins with: `explain` shows it as DON'T.
 pub const NEVER: &str = "Do not: ";
@@ -83,6 +86,23 @@ impl Step {
     #[must_use]
     pub fn line(&self) -> String {
         line(self.what.as_str(), self.command.as_ref().map(Command::sh).as_deref())
+    }
+}
+
+impl From<&Step> for contract::Step {
+    fn from(step: &Step) -> Self {
+        let runs = step.command.iter().flat_map(Command::runs);
+        let run = |run: &Run| contract::Run {
+            argv: run.argv.clone(),
+            to: run.to.clone(),
+            pipe: run.pipe,
+        };
+        Self {
+            what: step.what.to_string(),
+            command: step.command.as_ref().map(Command::sh),
+            runs: runs.map(run).collect(),
+            changes: step.changes,
+        }
     }
 }
 

@@ -12,8 +12,9 @@ const ORDER: &[&[&str]] = &[
     &["clock"],
     // A read is bounded in size by the one and in time by the other.
     &["bounded", "reading"],
-    // A finding is told in the contract's words, with commands that ask for findings.
-    &["contract", "finding", "remedy"],
+    &["contract"],
+    &["remedy"],
+    &["finding"],
     &["map"],
     &["detect"],
     &["dial", "http", "tls"],

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Severity;
 use super::Step;
-use crate::finding::Severity;
 
 /// What no node alone can know: `cluster scan`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::remedy::{connection, said};
+use crate::escape::quote::{connection, said};
 
 /// Who or what keeps a netns alive. Only a process, a thread, an fd and a socket have a pid: a mount is not kept by a
 /// process, and is its path and the mount namespace it stands in.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::remedy;
+use crate::escape::quote::before_command;
 
 /// One step on the way out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,22 +38,8 @@ impl Step {
     #[must_use]
     pub fn line(&self) -> String {
         match &self.command {
-            Some(command) => format!("{}: {command}", remedy::before_command(&self.what)),
+            Some(command) => format!("{}: {command}", before_command(&self.what)),
             None => self.what.clone(),
-        }
-    }
-}
-
-impl From<&remedy::Step> for Step {
-    fn from(step: &remedy::Step) -> Self {
-        let runs = step.command.iter().flat_map(remedy::Command::runs);
-        let run =
-            |run: &remedy::Run| Run { argv: run.argv.clone(), to: run.to.clone(), pipe: run.pipe };
-        Self {
-            what: step.what.to_string(),
-            command: step.command.as_ref().map(remedy::Command::sh),
-            runs: runs.map(run).collect(),
-            changes: step.changes,
         }
     }
 }

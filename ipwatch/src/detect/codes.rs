@@ -1,5 +1,5 @@
 //! What each code needs: a row each, and a code without one does not compile. Names and runbooks, which layers below the
-//! detectors use too, are in `finding/codes.rs`.
+//! detectors use too, are in `contract/codes.rs`.
 
 use std::collections::BTreeSet;
 

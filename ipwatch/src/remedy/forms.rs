@@ -166,7 +166,7 @@ fn what_an_older_version_wrote_still_reads() {
     let mut document: serde_json::Value = serde_json::from_str(&text(&path).unwrap()).unwrap();
     for finding in document["findings"].as_array_mut().unwrap() {
         finding.as_object_mut().unwrap().remove("steps");
-        let finding: crate::finding::Finding = serde_json::from_value(finding.clone()).unwrap();
+        let finding: crate::contract::Finding = serde_json::from_value(finding.clone()).unwrap();
         assert!(finding.steps.is_empty() && !finding.remediation.is_empty());
     }
 }
