@@ -21,6 +21,7 @@ mod scan;
 mod show;
 mod table;
 mod text;
+mod view;
 mod watch;
 
 #[cfg(test)]

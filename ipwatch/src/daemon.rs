@@ -17,6 +17,7 @@ mod canary;
 mod capabilities;
 mod core;
 mod dispatch;
+mod jobs;
 mod latency;
 mod memory;
 mod orphan_sockets;
@@ -26,9 +27,11 @@ mod record_replay;
 mod reload;
 mod restarts;
 mod scrape;
+mod scraped;
 mod service;
 mod span_links;
 mod start;
+mod turn;
 mod workers;
 
 use std::io::IsTerminal as _;
@@ -44,7 +47,7 @@ use self::core::{Core, Parts};
 pub use self::record_replay::{record, replay};
 use self::reload::Reloads;
 pub use self::reload::Reread;
-use self::scrape::Scrape;
+use self::scraped::Scrape;
 use self::service::Service;
 use self::start::{Sight, Started};
 use crate::api::Streams;
@@ -112,7 +115,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut told = false;
         loop {
             tokio::select! {
-                () = core.turn() => service.turned(&core),
+                () = turn::turn(&mut core) => service.turned(&core),
                 read = reloads.read() => reloads.finish(read, &mut core, &mut service),
                 _ = hangup.recv() => if attended { break } else { reloads.begin() },
                 _ = interrupt.recv() => break,
@@ -299,7 +302,7 @@ fn one_shot(
         let patience = thresholds.grace + 2 * thresholds.second_look + 5_000_000_000;
         let until = clock::now().plus(patience);
         while clock::now() < until {
-            core.turn().await;
+            turn::turn(&mut core).await;
             if core.is_ready() && (sight == Sight::Everything || core.is_settled()) {
                 break;
             }
@@ -308,7 +311,8 @@ fn one_shot(
             let mut done = core.eyes.canary().map_err(anyhow::Error::msg)?.ask();
             // What it sees goes past the core.
             while matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
-                let _ = tokio::time::timeout(Duration::from_millis(10), core.turn()).await;
+                let _ =
+                    tokio::time::timeout(Duration::from_millis(10), turn::turn(&mut core)).await;
             }
         }
         Ok(core)

@@ -11,6 +11,7 @@
 
 mod backlog;
 mod file;
+mod format;
 mod id;
 pub mod life;
 mod seal;
@@ -21,8 +22,8 @@ pub mod tenure;
 mod writer;
 
 pub use self::file::{History, LedgerError, LedgerFile, Retention};
+pub use self::format::Loaded;
 pub use self::state::{Ledger, Word, Writes};
-pub use self::store::Loaded;
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::io::Read as _;
 
 use super::args::{Explain, Global};
-use super::output::{Out, View};
+use super::output::Out;
 use super::paste::{self, Fit, Pasted};
 use super::show::family::Families;
 use super::show::{self, card, story};
+use super::view::View;
 use super::{Failure, Outcome, text};
 use crate::api::client::{Client, ClientError};
 use crate::api::{Ask, Prefix, Selector};

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::args::{Format, Global};
 use super::table::Paint;
 use super::text::{self, Now};
+use super::view::View;
 use super::{Failure, show};
 use crate::contract::{Body, Document};
 use crate::escape::escape;
@@ -23,26 +24,6 @@ pub(super) struct Out {
     /// Columns of the terminal that stdout is, if it is one.
     width: Option<usize>,
     ascii: bool,
-}
-
-/// How text for people is laid out.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct View {
-    /// The document's moment.
-    pub(super) now: Now,
-    /// More columns.
-    pub(super) wide: bool,
-    /// Header lines, summaries and hints.
-    pub(super) headers: bool,
-    /// Consequences and resolved findings too.
-    pub(super) all: bool,
-    /// Addresses are told as those of pods.
-    pub(super) pods: bool,
-    pub(super) paint: Paint,
-    /// Longest line of a tree; `None` where nothing shows lines of a limited width.
-    pub(super) width: Option<usize>,
-    /// Trees are drawn without box characters.
-    pub(super) ascii: bool,
 }
 
 impl Out {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::args::{Format, Global, Observation, Query, Within};
-use super::output::{Out, View};
+use super::output::Out;
 use super::show::ip::{self, Around};
+use super::view::View;
 use super::{Failure, Outcome, show, text};
 use crate::api::client::{Client, ClientError, Watch};
 use crate::api::{Ask, Prefix, Selector, Stream};

@@ -13,8 +13,8 @@ mod probes;
 pub(super) mod story;
 pub(super) mod tree;
 
-use super::output::View;
 use super::text;
+use super::view::View;
 use crate::contract::{Body, Document};
 use crate::escape::escape;
 use crate::fact::SourceStatus;

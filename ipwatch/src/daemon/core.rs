@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::answer;
 use super::calls::Calls;
 use super::dispatch::Dispatch;
 use super::latency::Latency;
 use super::memory::Housekeeper;
 use super::own::{Own, lessened};
-use super::scrape::{self, Scrape};
+use super::scraped::Scrape;
 use super::span_links::{self, SpanLinks};
 use super::start::Eyes;
 use crate::api::{Event, Request, Streams};
@@ -87,6 +86,15 @@ pub(super) struct Parts {
     pub(super) scrapes: mpsc::Receiver<Question>,
 }
 
+/// What somebody wants to be told after a turn.
+pub(super) enum Asked {
+    Nothing,
+    Question(Request),
+    /// One for which something was found out.
+    Again(Request),
+    Scrape(Question),
+}
+
 impl Core {
     /// A core, and where its requests are put.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
@@ -135,21 +143,21 @@ impl Core {
         (core, asking)
     }
 
-    /// Waits for something to happen and deals with it. Cancel-safe.
-    pub(super) async fn turn(&mut self) {
+    /// Waits for something to happen, and deals with it unless it is a question. Cancel-safe.
+    pub(super) async fn wait(&mut self) -> Asked {
         let pause = self.pause();
         tokio::select! {
             Some(batch) = self.facts.recv() => {
                 self.apply(&batch);
                 self.drain();
             }
-            Some(request) = self.requests.recv() => return answer::answer(self, request),
-            Some(question) = self.scrapes.recv() => return scrape::answer(self, question),
+            Some(request) = self.requests.recv() => return Asked::Question(request),
+            Some(question) = self.scrapes.recv() => return Asked::Scrape(question),
             Some(request) = self.returned.recv() => {
                 // What was read for this question lies in the queue before it.
                 self.drain();
                 self.step();
-                return answer::answer_fresh(self, request);
+                return Asked::Again(request);
             }
             () = heard(&mut self.unanswered) => {
                 self.unanswered.clear();
@@ -165,6 +173,7 @@ impl Core {
             () = tokio::time::sleep(pause) => {}
         }
         self.step();
+        Asked::Nothing
     }
 
     fn pause(&self) -> Duration {

@@ -5,20 +5,18 @@
 //! the core: a job that finds its queue full is dropped, and the map asks again. One that hangs in the kernel is
 //! replaced ([`workers`]). The container runtimes are asked without a thread.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use super::orphan_sockets::Ask;
+use super::jobs::{LookJob, NetnsJob, SearchJob};
 use super::readers::{self, Searcher, Visitor};
 use super::restarts::{Pace, Part, Restarts, Trouble, Troubles};
 use super::workers::{self, Post};
-use crate::fact::{BootNs, Door, NetnsRef, Observation, SourceName, TaskKey};
+use crate::fact::{BootNs, NetnsRef, Observation, SourceName};
 use crate::map::request::Request;
 use crate::reading::Readings;
 use crate::sources::Emit;
@@ -38,39 +36,6 @@ const SEARCH: Part = Part {
     sources: &[SourceName::Procfs],
     is_vital: true,
 };
-
-/// For the thread `netns`.
-pub(super) enum NetnsJob {
-    Host,
-    Adopt { netns: NetnsRef, doors: Vec<Door>, neighbours: Vec<(u32, IpAddr)> },
-    Peers { netns: NetnsRef, doors: Vec<Door>, numbers: BTreeSet<i32> },
-    Orphans(Ask),
-}
-
-/// For the thread `looks`.
-pub(super) enum LookJob {
-    Look(TaskKey),
-    Threads(u32),
-    Cgroup(TaskKey),
-    Cleanup,
-    Presence(u32, oneshot::Sender<Option<NetnsRef>>),
-}
-
-/// For the thread `search`.
-pub(super) enum SearchJob {
-    /// Netns and tasks, and with `mounts` the netns mounts too.
-    Snapshot {
-        mounts: bool,
-        done: Option<oneshot::Sender<()>>,
-    },
-    Walk,
-    Tasks,
-    /// Every list that probes give.
-    Lists,
-    Mounts,
-    Holders(Vec<NetnsRef>),
-    ContainerMounts(Vec<String>),
-}
 
 impl Beside for Dispatch {
     fn sweep(&self) {

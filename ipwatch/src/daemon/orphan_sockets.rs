@@ -4,9 +4,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::dispatch::NetnsJob;
+use super::jobs::{Ask, NetnsJob, Told};
 use crate::clock;
-use crate::fact::{Door, Fact, Holder, NetnsRef, Observation, Origin};
+use crate::fact::{Door, Fact, NetnsRef, Observation, Origin};
 use crate::sources::netlink::{AdoptError, Requests};
 
 /// How long the thread `netns` may be kept from its other work, in nanoseconds.
@@ -15,21 +15,6 @@ const LONGEST: u64 = 500_000_000;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Doors tried.
 const MOST_DOORS: usize = 8;
-
-/// Ask for the orphans of these netns.
-pub(super) struct Ask {
-    netns: Vec<(NetnsRef, Vec<Door>)>,
-    answer: SyncSender<Vec<Told>>,
-}
-
-/// What was learnt of one netns.
-enum Told {
-    These(Vec<Holder>),
-    /// There is no way in, or this kernel cannot be asked.
-    NoWayIn,
-    /// Not now.
-    Unknown,
-}
 
 impl Ask {
     /// Asks on the thread that can enter netns; with `observe_only` not at all, for it may make the kernel

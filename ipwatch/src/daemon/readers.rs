@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::dispatch::{LookJob, NetnsJob, SearchJob};
+use super::jobs::{LookJob, NetnsJob, SearchJob};
 use super::orphan_sockets;
 use super::workers::{Ended, Worker, doubted, still_holds};
 use crate::clock;

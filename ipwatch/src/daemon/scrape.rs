@@ -1,70 +1,19 @@
 //! What a scrape is told: a reading of the map, the ledger and the sinks as they stand between two turns.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::core::Core;
+use super::scraped::Scrape;
 use crate::clock;
 use crate::contract::{Body, Document, Prefix, Probe};
-use crate::fact::BootNs;
-use crate::finding::{Change, ChangeKind, Code, Finding};
+use crate::finding::{Code, Finding};
 use crate::map::{Netns, NodeMap};
 use crate::metrics::{
     AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, Question, RANGES, Reading, Role,
-    Settings, Signal, Sizes,
+    Signal, Sizes,
 };
 use crate::sinks;
-
-/// A reading serves every scrape for so long, in ns, unless a finding changes: each walks the whole map.
-const KEPT: u64 = 1_000_000_000;
-
-/// What is counted between scrapes, and what of it a scrape may see.
-#[derive(Debug, Default)]
-pub(super) struct Scrape {
-    settings: Settings,
-    /// IPs that several may have: two nodes with one of them are no news.
-    shared: Vec<Prefix>,
-    opened: BTreeMap<Code, u64>,
-    /// What the last scrape was told, and when it was read.
-    last: Option<(BootNs, Arc<Reading>)>,
-    /// Facts that the map took.
-    pub(super) facts: u64,
-    /// How often everything was read again because events were lost.
-    pub(super) resyncs: u64,
-}
-
-impl Scrape {
-    /// What the configuration says of it.
-    pub(super) fn configure(&mut self, settings: &Settings, shared: &[Prefix]) {
-        self.settings = settings.clone();
-        self.shared = shared.to_vec();
-    }
-
-    /// Other IPs may be several's now.
-    pub(super) fn share(&mut self, shared: &[Prefix]) {
-        self.shared = shared.to_vec();
-    }
-
-    /// The next scrape is told nothing of before.
-    pub(super) fn forget(&mut self) {
-        self.last = None;
-    }
-
-    /// What is still new enough to be told again.
-    fn last(&self, now: BootNs) -> Option<Arc<Reading>> {
-        let (at, reading) = self.last.as_ref()?;
-        (now.since(*at) < KEPT).then(|| Arc::clone(reading))
-    }
-
-    /// A finding changed. Whoever is told of it finds it in a scrape.
-    pub(super) fn tell(&mut self, change: &Change) {
-        self.forget();
-        if change.change == ChangeKind::Opened {
-            *self.opened.entry(change.finding.code).or_default() += 1;
-        }
-    }
-}
 
 /// Answers from what is there.
 pub(super) fn answer(core: &mut Core, question: Question) {
@@ -208,23 +157,5 @@ fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
     if let Some(events) = counters.events {
         *reading.failures.get_or_insert(0) += events.failures;
         reading.telemetry.insert(sinks::events::NAME, signal(events.count));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reading_serves_for_a_second_and_not_beyond_a_change() {
-        let kept = || Scrape {
-            last: Some((BootNs(5), Arc::new(Reading::default()))),
-            ..Scrape::default()
-        };
-        assert!(kept().last(BootNs(5 + KEPT - 1)).is_some());
-        assert!(kept().last(BootNs(5 + KEPT)).is_none());
-        let mut scrape = kept();
-        scrape.tell(&crate::sinks::tests::opened("a"));
-        assert!(scrape.last(BootNs(6)).is_none(), "whoever is told of a finding finds it");
     }
 }

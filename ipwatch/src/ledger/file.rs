@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::FindingRow;
+use super::format::{FORMAT, Identity, Loaded, StoreError};
 use super::state::Writes;
-use super::store::{FORMAT, Identity, Loaded, StoreError};
 use super::tenure;
 use super::writer::{self, Pace, Shared};
 use crate::clock::Calendar;

@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
+use super::format::Loaded;
 use super::life::{Life, Record};
-use super::store::Loaded;
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
 use crate::contract::{Container, Netns, Pod, Tenure};

@@ -13,8 +13,8 @@
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::backlog::FindingRow;
+use super::format::{Identity, Loaded, StoreError};
 use super::life::{RESOLVED_KEPT, Record};
-use super::store::{Identity, Loaded, StoreError};
 use super::tenure::{Row, RowKey};
 use crate::finding::{Change, ChangeKind, Status};
 

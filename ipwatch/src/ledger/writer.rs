@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use super::Retention;
 use super::backlog::Backlog;
-use super::store::{Identity, Loaded, Store, StoreError, move_aside};
+use super::format::{Identity, Loaded, StoreError};
+use super::store::{Store, move_aside};
 use super::tenure::RowKey;
 use crate::clock;
 use crate::contract::Prefix;

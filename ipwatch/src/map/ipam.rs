@@ -2,7 +2,8 @@
 //!
 //! - `reservations`: what the stores reserve and let go of. `ranges`: out of what; `blocks`: how much of that is taken
 //!   where the reservations of other nodes are not told.
-//! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone.
+//! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone. `stores`: what kinds
+//!   of stores there are.
 //!
 //! What always holds: what a store has not listed whole is unknown, and nothing is concluded from its absence; an IP
 //! about which something has changed is marked before the next settling.
@@ -12,6 +13,7 @@ mod leaks;
 mod mismatch;
 mod ranges;
 mod reservations;
+mod stores;
 
 pub use leaks::{Leak, LeakCause, Leaked};
 pub(super) use mismatch::has;

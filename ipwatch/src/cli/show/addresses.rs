@@ -1,8 +1,8 @@
 //! Many addresses: one row each, the columns in the order of what was asked for.
 
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::Address;
 
 /// What stands in a column.

@@ -1,8 +1,8 @@
 //! One address and all that is known around it.
 
-use crate::cli::output::View;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
+use crate::cli::view::View;
 use crate::contract::{Address, Container, Holder, Neighbour, Pod};
 use crate::escape::escape;
 use crate::finding::{Finding, Status};

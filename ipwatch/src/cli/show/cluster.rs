@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::{Cluster, ClusterFinding, ClusterRange, Document, SourceState};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
@@ -204,7 +204,7 @@ mod tests {
             assert!(line.len() - wanted.len() > indent, "below it: {text}");
         }
         // Without headers too: it is of the finding.
-        let bare = document(&sample, crate::cli::output::View { headers: false, ..plain(&sample) });
+        let bare = document(&sample, crate::cli::view::View { headers: false, ..plain(&sample) });
         assert!(bare.contains("  first\\x1b[2J\n"), "{bare}");
     }
 

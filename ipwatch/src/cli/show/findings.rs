@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::family::{self, Families};
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text::{self, ShortIds};
+use crate::cli::view::View;
 use crate::contract::Document;
 use crate::finding::{Ack, Finding, Severity, Status};
 

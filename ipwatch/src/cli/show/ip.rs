@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::card::{self, Card};
-use crate::cli::output::View;
 use crate::cli::table::Style;
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::{Address, IpamEntry, Neighbour, Verdict};
 use crate::finding::{Code, Finding};
 

@@ -1,8 +1,8 @@
 //! What the IPAM can hand out, and whether kernel and runtime agree with what it reserves.
 
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::{IpamEntry, IpamHolder, IpamRange, Verdict};
 use crate::escape::escape;
 

@@ -1,8 +1,8 @@
 //! Neighbour entries and tenures.
 
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::{Claimant, IpamHolder, Neighbour, Tenure};
 
 pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {

@@ -1,8 +1,8 @@
 //! What can be seen: sources, then every event and the rung it stands on.
 
-use crate::cli::output::View;
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
+use crate::cli::view::View;
 use crate::contract::{Document, Probe, Proof};
 use crate::escape::escape;
 use crate::fact::SourceStatus;

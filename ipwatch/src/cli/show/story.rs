@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::family::Families;
 use super::{card, findings};
-use crate::cli::output::View;
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
+use crate::cli::view::View;
 use crate::contract::Document;
 use crate::escape::escape;
 use crate::fact::SourceStatus;

@@ -9,9 +9,9 @@ mod reach;
 use unicode_width::UnicodeWidthStr;
 
 use super::card;
-use crate::cli::output::View;
 use crate::cli::table::Style;
 use crate::cli::text::{self, ShortIds};
+use crate::cli::view::View;
 use crate::contract::{Address, Holder, HolderKind, Netns};
 use crate::escape::escape;
 use crate::finding::{Finding, Severity};

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fact::BootNs;
+use crate::fact::Holder;
 
 const A: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(11), nsid: None };
 const B: NetnsRef = NetnsRef { cookie: None, inode: Some(12), nsid: None };

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::ledger::backlog::Backlog;
-use crate::ledger::store::{Identity, Store};
+use crate::ledger::format::Identity;
+use crate::ledger::store::Store;
 
 fn identity() -> Identity {
     Identity { boot_id: "boot-1".to_owned(), node: "node-17".to_owned(), began: String::new() }

@@ -7,13 +7,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::fact::{Block, BootNs, Range, SourceStatus, store};
+use crate::fact::{Block, BootNs, Range, SourceStatus};
 
 use super::ranges::Ranges;
+use super::stores::{BY_BLOCKS, is_by_blocks};
 use crate::map::{NodeMap, RangeEntry};
 
-/// Stores that tell so, and the source that tells of their pools.
-const STORES: [(&str, &str); 1] = [(store::CALICO, store::CALICO_POOLS)];
 /// Blocks kept, of one store. Four of each of 5,000 nodes are 20,000.
 const MOST: usize = 131_072;
 
@@ -140,7 +139,7 @@ impl NodeMap {
             self.source(source).is_some_and(|source| source.status == status)
         };
         let silent = |range: &RangeEntry| {
-            STORES.iter().any(|(store, source)| {
+            BY_BLOCKS.iter().any(|(store, source)| {
                 range.range.store == *store && is(source, SourceStatus::Down)
             })
         };
@@ -148,11 +147,6 @@ impl NodeMap {
             self.ranges().filter(|range| !is(&range.range.store, SourceStatus::Disabled));
         ranges.all(|range| self.is_counted(range) && !silent(range))
     }
-}
-
-/// Whether a store tells by blocks what is taken.
-pub(in crate::map) fn is_by_blocks(store: &str) -> bool {
-    STORES.iter().any(|(own, _)| *own == store)
 }
 
 /// Whether a block is part of what a network hands out.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, Holder, store};
 
 use super::mismatch::Match;
+use super::stores::is_of_the_cluster;
 use crate::map::workload::HUNG;
 use crate::map::workload::Why;
 use crate::map::workload::strip_var;
@@ -33,9 +34,6 @@ const TOLD_OF_ALL: usize = 2048;
 /// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
 /// minutes for those that did not.
 const STICKY: (&str, u64) = (store::TERWAY, 660_000_000_000);
-/// Stores that are the whole cluster's: what no runtime of this node knows may be another node's. Calico says whose
-/// a block is, and its word on a node that has another name now, or is gone and came back, is no proof.
-const OF_THE_CLUSTER: [&str; 2] = [store::WHEREABOUTS, store::CALICO];
 /// Netns of one sandbox that are looked at.
 const LOOKED_AT: usize = 8;
 
@@ -484,11 +482,6 @@ impl NodeMap {
         }
         leaked
     }
-}
-
-/// Whether a store has the reservations of other nodes too.
-pub(in crate::map) fn is_of_the_cluster(store: &str) -> bool {
-    OF_THE_CLUSTER.contains(&store)
 }
 
 /// How long after its container is gone a reservation may stand.

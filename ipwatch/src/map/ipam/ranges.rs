@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Range, RangePart};
 
-use super::blocks::{Blocks, Known, is_by_blocks, is_within};
-use super::leaks::is_of_the_cluster;
+use super::blocks::{Blocks, Known, is_within};
+use super::stores::{is_by_blocks, is_of_the_cluster};
 use crate::map::{NodeMap, ReservationEntry};
 
 /// Ranges kept. A node has a few networks.
