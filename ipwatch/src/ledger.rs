@@ -21,7 +21,7 @@ mod tables;
 pub mod tenure;
 mod writer;
 
-pub use self::file::{History, LedgerError, LedgerFile, Retention};
+pub use self::file::{History, LedgerError, LedgerFile, Retention, Written};
 pub use self::format::Loaded;
 pub use self::state::{Ledger, Word, Writes};
 

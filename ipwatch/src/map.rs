@@ -177,7 +177,11 @@ impl NodeMap {
 
             Observation::NetnsClosed { netns } => {
                 if let Some(id) = self.find(netns) {
-                    self.scheduler.not_adopted(id, at);
+                    let is_dying = self.netns(id).is_some_and(|entry| entry.dying.is_some());
+                    match is_dying {
+                        true => self.scheduler.adopted(id),
+                        false => self.scheduler.not_adopted(id, at),
+                    }
                 }
             }
             Observation::Link { netns, link } => self.set_link(netns, link, at),

@@ -21,6 +21,9 @@ const HISTORY: usize = 1_000;
 /// Reservations in one answer: a /20, whole.
 const RESERVATIONS: usize = 4_096;
 
+/// How long an acknowledgement is waited for until it is on the disk.
+const ON_DISK: Duration = Duration::from_secs(2);
+
 type Reply = oneshot::Sender<Result<Document, AskError>>;
 
 /// Answers at once, or sends somebody to find out and answers when they are back.
@@ -98,10 +101,12 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         Ask::Canary => prove(core, uid, reply),
         Ask::Ack { what, seconds, note } => {
             let word = Word { uid, lasts: seconds.map(Duration::from_secs), note };
-            let _ = reply.send(acknowledge(core, &what, Some(word)));
+            let told = acknowledge(core, &what, Some(word));
+            once_written(core, told, reply);
         }
         Ask::Unack { what } => {
-            let _ = reply.send(acknowledge(core, &what, None));
+            let told = acknowledge(core, &what, None);
+            once_written(core, told, reply);
         }
     }
 }
@@ -209,6 +214,16 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
         finding.unjudged = core.is_blind(finding.code);
     }
     Ok(core.document(Body::Findings(found)))
+}
+
+/// Whoever is told that a finding is acknowledged may count on that, also if the daemon is killed next. Where the disk
+/// does not take it, the ledger's own state says so.
+fn once_written(core: &Core, told: Result<Document, AskError>, reply: Reply) {
+    let written = core.file.written();
+    tokio::spawn(async move {
+        let _ = tokio::task::spawn_blocking(move || written.wait(ON_DISK)).await;
+        let _ = reply.send(told);
+    });
 }
 
 /// One open finding, by its id alone: whoever names an IP or a pod may mean several.

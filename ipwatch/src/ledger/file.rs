@@ -164,6 +164,12 @@ impl LedgerFile {
         });
     }
 
+    /// Somebody's word is kept: see [`Written::wait`].
+    #[must_use]
+    pub fn written(&self) -> Written {
+        Written(Arc::clone(&self.shared))
+    }
+
     /// Who had the IPs of `prefix`, the newest first, at most `limit`. The query blocks on the disk:
     /// run it where that is allowed.
     #[must_use]
@@ -209,6 +215,18 @@ impl LedgerFile {
 impl Drop for LedgerFile {
     fn drop(&mut self) {
         self.shared.abandon();
+    }
+}
+
+/// What waits to be written, to be waited for on another thread.
+#[derive(Debug)]
+pub struct Written(Arc<Shared>);
+
+impl Written {
+    /// Waits until the findings that were queued are on the disk; not where there is none. `false`: they were not
+    /// within `timeout`, or nothing can be written now, which [`LedgerFile::status`] tells.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.0.written(timeout)
     }
 }
 

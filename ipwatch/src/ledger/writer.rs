@@ -199,6 +199,24 @@ impl Shared {
         inner.backlog.is_empty()
     }
 
+    /// Waits until the findings that were queued are on the disk. `false`: they were not within `timeout`, or
+    /// nothing can be written now.
+    pub(super) fn written(&self, timeout: Duration) -> bool {
+        if self.in_memory() {
+            return true;
+        }
+        let mut inner = self.lock();
+        let until = clock::now().plus(nanos(timeout));
+        while inner.backlog.is_urgent() || inner.writing.is_some() {
+            let left = until.since(clock::now());
+            if left == 0 || inner.trouble.is_some() || inner.done {
+                return false;
+            }
+            inner = self.wait(inner, Some(Duration::from_nanos(left)));
+        }
+        true
+    }
+
     /// Whether everything is on the disk and nothing is left to do.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
@@ -429,6 +447,7 @@ impl Writer {
             inner.backlog.put_back(Arc::unwrap_or_clone(rows));
         }
         drop(inner);
+        self.shared.changed.notify_all();
         written?;
         self.pauses.begin_anew();
         self.last_try = false;

@@ -19,6 +19,8 @@ const SEC: u64 = 1_000 * MS;
 const ADOPT_PAUSES: [u64; 6] = [20 * MS, 100 * MS, 500 * MS, 2 * SEC, 10 * SEC, 60 * SEC];
 /// An attempt is answered, however late. If its answer was lost, or its thread hangs:
 const ADOPT_UNANSWERED: u64 = 60 * SEC;
+/// Before a netns is opened that netlink called dead. Where a probe tells its end by name, that word comes first.
+const CONFIRM_AFTER: u64 = 20 * MS;
 /// Pauses before the second, third, … search for the holders of a netns without tasks.
 const SEARCH_PAUSES: [u64; 5] = [SEC, 5 * SEC, 30 * SEC, 120 * SEC, 300 * SEC];
 /// A netns is made before the first process is put into it; a search right away would be in vain.
@@ -130,6 +132,11 @@ impl Pending {
     pub(super) fn netns_appeared(&mut self, id: NetnsId, at: BootNs) {
         self.adopt.set(id, at);
         self.search.hasten(id, at.plus(SEARCH_AFTER_BIRTH));
+    }
+
+    /// It is called dead, and may live: no door opens one that is being torn down.
+    pub(super) fn confirm_end(&mut self, id: NetnsId, at: BootNs) {
+        self.adopt.set(id, at.plus(CONFIRM_AFTER));
     }
 
     /// What is known of it may be wrong.

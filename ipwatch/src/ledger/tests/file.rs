@@ -178,6 +178,21 @@ fn a_file_that_is_deleted_is_made_again_with_all_that_is_alive() {
 }
 
 #[test]
+fn whoever_waits_for_the_disk_finds_it_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path(), "boot-1");
+    for at in 10..30 {
+        see(&mut ledger, at, &[&*format!("{at}")]);
+        assert!(ledger.file.written().wait(PATIENCE));
+        assert_eq!(ledger.file.backlog(), (0, 0));
+    }
+    close(ledger);
+    let mut memory = Whole::open(None, &boot("boot-1"), Retention::default()).unwrap();
+    see(&mut memory, 10, &["a"]);
+    assert!(memory.file.written().wait(PATIENCE), "nothing waits for a disk");
+}
+
+#[test]
 fn nobody_else_may_read_it() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

@@ -304,8 +304,14 @@ impl NodeMap {
         if ids.is_empty() {
             self.graves_for_unknown(netns, at);
         }
+        // `unhash_nsid` (net/core/net_namespace.c, 6.12) frees an nsid and tells of it then: by that time it may be
+        // another netns's, which lives.
+        let by_nsid = netns.cookie.is_none() && netns.inode.is_none();
         for id in ids {
             self.mark_dying(id, at);
+            if by_nsid && self.kernel.netns.contains_key(&id) {
+                self.scheduler.confirm_end(id, at);
+            }
         }
     }
 

@@ -68,6 +68,49 @@ fn those_for_which_there_is_no_room_are_counted() {
     assert_eq!(feed.map.take_untold_endings(), 2);
 }
 
+/// `unhash_nsid` (net/core/net_namespace.c, 6.12) frees the nsid of a dying netns before it sends RTM_DELNSID: a new
+/// netns may have it by then.
+#[test]
+fn a_netns_that_is_called_dead_by_its_nsid_alone_is_opened_again() {
+    let mut feed = Feed::new(ALL);
+    let cookie = NetnsRef::cookie(7);
+    let adopted = |feed: &mut Feed| {
+        feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+        let netns = full(7, 70, 3);
+        let began = feed.tell(Observation::Began(Scope::Addresses { netns }));
+        feed.tell_at(began, Origin::Netlink, Observation::Address { netns, address: address(2) });
+        let ended = Observation::Ended { scope: Scope::Addresses { netns }, began, complete: true };
+        feed.tell(ended);
+    };
+    let opened = |feed: &mut Feed, after_ms: u64| {
+        let asks = |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.cookie == Some(7));
+        feed.wants(after_ms).iter().any(asks)
+    };
+    // The one before it had the nsid too, and what it had is still thought to be there.
+    feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(1) });
+    adopted(&mut feed);
+    assert!(!opened(&mut feed, 1_000));
+    feed.tell(Observation::NetnsDying { netns: NetnsRef::nsid(3) });
+    let id = feed.map.find(&cookie).unwrap();
+    assert!(feed.map.netns(id).unwrap().dying.is_some());
+    assert!(opened(&mut feed, 100), "whether it lives");
+    adopted(&mut feed);
+    let netns = feed.map.netns(id).unwrap();
+    assert_eq!((netns.dying, netns.names.nsid), (None, Some(3)));
+    assert_eq!(netns.addresses().map(|(key, _)| key.local).collect::<Vec<_>>(), [ip(2)]);
+
+    feed.tell(Observation::NetnsDying { netns: NetnsRef::nsid(3) });
+    assert!(opened(&mut feed, 100));
+    feed.tell(Observation::NetnsClosed { netns: cookie });
+    assert!(feed.map.netns(id).unwrap().dying.is_some(), "nothing opens it");
+    assert!(!opened(&mut feed, 60_000), "once");
+
+    // By its cookie no other one is meant.
+    adopted(&mut feed);
+    feed.tell(Observation::NetnsDying { netns: cookie });
+    assert!(!opened(&mut feed, 60_000));
+}
+
 #[test]
 fn without_sight_of_the_end_no_teardown_is_told() {
     let mut feed = Feed::new(NONE);

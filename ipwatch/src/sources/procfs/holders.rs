@@ -243,7 +243,7 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
             return Ok(());
         };
-        if process.home != Some(inode) {
+        if process.home != Some(inode) && !process.is_ipwatch() {
             let (pid, comm) = (process.pid, process.comm());
             let holder = match socket {
                 true => Holder::Socket { pid, fd, comm },
@@ -317,6 +317,20 @@ impl Process<'_> {
     fn comm(&mut self) -> String {
         let dir = self.dir;
         self.comm.get_or_insert_with(|| dir.comm()).clone()
+    }
+
+    /// Whether it is another ipwatch, a `scan` beside the daemon for one: its sockets are in a netns for as long as
+    /// it asks there. A name is anybody's to choose; the program that runs is not.
+    fn is_ipwatch(&mut self) -> bool {
+        let program = |dir: &Dir| {
+            let file = dir.path("exe").ok()?;
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let stat = rustix::fs::statx(file.as_fd(), c"", flags, StatxFlags::INO).ok()?;
+            Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+        };
+        let Ok(own) = Dir::open("/proc/self".as_ref()) else { return false };
+        // The program may lie where nothing answers; most have another name.
+        self.comm() == own.comm() && program(&own).is_some_and(|own| program(self.dir) == Some(own))
     }
 
     fn pidfd(&mut self) -> io::Result<&OwnedFd> {

@@ -193,3 +193,26 @@ fn a_netns_of_unknown_inode_and_a_search_out_of_time_prove_nothing() {
     let facts = Proc::new().search(&[other], late).unwrap();
     assert!(!held_by(&facts, other).1);
 }
+
+#[test]
+fn another_ipwatch_is_told_by_its_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = Dir::open("/proc/self".as_ref()).unwrap();
+    let is_ipwatch = |pid: u32| {
+        let dir = Dir::open(format!("/proc/{pid}").as_ref()).unwrap();
+        Process { pid, dir: &dir, home: None, pidfd: None, comm: None }.is_ipwatch()
+    };
+    assert!(is_ipwatch(std::process::id()));
+    let stranger = dir.path().join(own.comm());
+    std::fs::copy("/bin/sleep", &stranger).unwrap();
+    let mut child = Command::new(&stranger).arg("60").spawn().unwrap();
+    let named = Dir::open(format!("/proc/{}", child.id()).as_ref()).unwrap();
+    let has_our_name = (0..2_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        named.comm() == own.comm()
+    });
+    let taken_for_one = is_ipwatch(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(has_our_name && !taken_for_one, "a name alone");
+}
