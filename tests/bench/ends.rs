@@ -35,19 +35,19 @@ const OF_TASKS: [&str; 8] = [
 const ELSEWHERE: [&str; 4] = ["cni-call", "netns-list", "task-list", "file-list"];
 
 /// A daemon that is measured.
-struct Build {
+pub(crate) struct Build {
     /// In front of its figures.
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Of its netns and its state.
-    hint: &'static str,
-    path: PathBuf,
+    pub(crate) hint: &'static str,
+    pub(crate) path: PathBuf,
     config: Config,
     /// Tasks are told through the ring buffer of addresses.
     shares: bool,
 }
 
 /// The daemons that are compared.
-fn builds() -> Vec<Build> {
+pub(crate) fn builds() -> Vec<Build> {
     let before = std::env::var_os("IPWATCH_BENCH_BEFORE").map(|path| Build {
         name: "before: ",
         hint: "before",
@@ -99,7 +99,7 @@ pub(crate) fn of_processes(lab: &Lab) {
     }
 }
 
-fn start(lab: &Lab, build: &Build) -> Daemon {
+pub(crate) fn start(lab: &Lab, build: &Build) -> Daemon {
     let state = lab.subdir(&format!("state-{}", build.hint));
     let mut daemon = Daemon::spawn_by(Command::new(&build.path), lab, &build.config, &state);
     daemon.await_ready();
