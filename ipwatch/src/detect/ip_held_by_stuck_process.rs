@@ -22,7 +22,7 @@ use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, Progress, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
-use crate::remedy::{self, Command, Step, Text, said, text};
+use crate::remedy::{self, Command, Part, Step, Text, said, text};
 
 /// `PF_EXITING` of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x4;
@@ -143,13 +143,20 @@ fn candidate(
         since,
         observed,
         impact: match progress {
-            Some(_) => slow(ip, pod.as_ref(), container.as_ref()),
+            Some(_) => slow(ip, pod.as_ref(), container.as_ref(), throttled_to(threads)),
             None => impact(ip, pod.as_ref(), container.as_ref()),
         },
         remediation: match progress {
-            Some(_) => vec![Step::advice(text!(
-                "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
-            ))],
+            Some(_) => vec![Step::advice(match throttled_to(threads) {
+                Some(limit) => text!(
+                    "Wait: it ends by itself. The CPU limit of its cgroup, {} CPU, slows it down: with a higher one it \
+                     ends sooner",
+                    Part::Plain(limit)
+                ),
+                None => text!(
+                    "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
+                ),
+            })],
             None => remediation(threads, &boot.node, is_found),
         },
         caused_by: None,
@@ -196,7 +203,9 @@ fn evidence(
             Progress::Cpu(_) => "it used CPU time between two looks",
             Progress::Threads(_) => "threads of it ended between two looks",
         };
-        proof.tell(By::Procfs, newest, format!("it is exiting and not stuck: {how}"));
+        let limit = throttled_to(threads).map(|limit| format!(", and is throttled to {limit} CPU"));
+        let limit = limit.unwrap_or_default();
+        proof.tell(By::Procfs, newest, format!("it is exiting and not stuck: {how}{limit}"));
     }
     let ips = evidence::addresses(netns).join(", ");
     proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
@@ -304,9 +313,27 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text 
     )
 }
 
-fn slow(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
+fn slow(
+    ip: IpAddr,
+    pod: Option<&Pod>,
+    container: Option<&Container>,
+    limit: Option<String>,
+) -> Text {
     let owner = evidence::owner(pod, container, text!("the process"));
-    text!("{} stays up until {} has exited, which takes long but goes on.", ip, owner)
+    let why = limit.map(|limit| text!(", throttled to {} CPU", Part::Plain(limit)));
+    text!(
+        "{} stays up until {} has exited, which takes long but goes on{}.",
+        ip,
+        owner,
+        why.unwrap_or_default()
+    )
+}
+
+/// The CPU time that is granted to them, if it has run out: `0.05`.
+fn throttled_to(threads: &[(&TaskEntry, &LookEntry)]) -> Option<String> {
+    let least = threads.iter().filter_map(|(_, entry)| entry.look.throttled_to).min()?;
+    let text = format!("{}.{:03}", least / 1000, least % 1000);
+    Some(text.trim_end_matches('0').trim_end_matches('.').to_owned())
 }
 
 /// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as

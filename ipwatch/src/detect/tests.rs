@@ -335,6 +335,23 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
     }
 }
 
+#[test]
+fn a_cpu_limit_that_slows_it_down_is_told() {
+    let says = |throttled_to: Option<u32>| {
+        let mut case = Case::pod();
+        case.at(1_000, Observation::TaskExiting { task: KEY });
+        case.look(6_100, Look { state: 'R', throttled_to, ..hanging() });
+        let [found] = case.found().try_into().unwrap();
+        let proof: String = found.evidence.iter().map(|item| item.text.as_str()).collect();
+        [proof, found.impact.to_string(), found.remediation[0].line()]
+    };
+    let all = |said: &[String; 3], words: &str| said.iter().all(|text| text.contains(words));
+    assert!(all(&says(Some(50)), " 0.05 CPU"), "{:?}", says(Some(50)));
+    assert!(all(&says(Some(1_500)), " 1.5 CPU"));
+    assert!(all(&says(Some(2_000)), " 2 CPU"));
+    assert!(says(None).iter().all(|text| !text.contains("throttled")));
+}
+
 /// Anybody can hang in a netns of a user namespace of theirs, and give it any IP.
 #[test]
 fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {

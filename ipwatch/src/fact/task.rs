@@ -100,6 +100,10 @@ pub struct Look {
     /// `cgroup.freeze` that says 1, or a v1 `freezer.state`. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_by: Option<String>,
+    /// The CPU time that its cgroup grants and has run out of, in thousandths of a CPU: `cpu.max`, or on v1
+    /// `cpu.cfs_quota_us`, the least of it and those above it. Read only while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_to: Option<u32>,
     /// Its cgroup path, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,

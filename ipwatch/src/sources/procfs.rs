@@ -25,7 +25,7 @@ mod tasks;
 use std::io;
 use std::path::PathBuf;
 
-pub use cgroup::Freezers;
+pub use cgroup::Hierarchies;
 pub use holders::Search;
 pub use mounts::MountWatch;
 pub use runtimes::RuntimesSeen;
@@ -42,7 +42,7 @@ const NESTED: &str = "/proc is of a pid namespace within the node's first, as in
 #[derive(Debug, Clone)]
 pub struct Proc {
     root: PathBuf,
-    freezers: Freezers,
+    hierarchies: Hierarchies,
     sys: PathBuf,
     /// `/dev/kmsg`.
     kmsg: PathBuf,
@@ -61,7 +61,7 @@ impl Proc {
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
         Self {
-            freezers: Freezers::find(&root),
+            hierarchies: Hierarchies::find(&root),
             root,
             sys: PathBuf::from("/sys"),
             kmsg: PathBuf::from("/dev/kmsg"),

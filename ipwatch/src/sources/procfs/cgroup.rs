@@ -7,16 +7,18 @@ use super::files::{Dir, is_gone};
 use super::{Proc, fact, mounts};
 use crate::fact::{Fact, Observation, TaskKey};
 
-/// Where the hierarchies that can freeze are mounted.
+/// Where the hierarchies are mounted that stop tasks or slow them down.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Freezers {
+pub struct Hierarchies {
     /// cgroup v1, controller `freezer`.
-    pub v1: Option<PathBuf>,
+    pub freezer: Option<PathBuf>,
+    /// cgroup v1, controller `cpu`.
+    pub cpu: Option<PathBuf>,
     /// cgroup v2, on its own or beside v1.
-    pub v2: Option<PathBuf>,
+    pub unified: Option<PathBuf>,
 }
 
-impl Freezers {
+impl Hierarchies {
     /// As the daemon's own mount namespace has them.
     pub(super) fn find(proc: &Path) -> Self {
         let mut found = Self::default();
@@ -28,8 +30,9 @@ impl Freezers {
             }
             let path = || Some(mount.path());
             match mount.fs_type {
-                b"cgroup2" if found.v2.is_none() => found.v2 = path(),
-                b"cgroup" if mount.has_option(b"freezer") => found.v1 = path(),
+                b"cgroup2" if found.unified.is_none() => found.unified = path(),
+                b"cgroup" if mount.has_option(b"freezer") => found.freezer = path(),
+                b"cgroup" if mount.has_option(b"cpu") => found.cpu = path(),
                 _ => {}
             }
         });
@@ -57,13 +60,13 @@ impl Proc {
 
     /// Whether the cgroups in `lines` are frozen or being frozen. `None`: it cannot be told.
     pub(super) fn frozen(&self, lines: &str) -> Option<bool> {
-        let freezer = hierarchies(lines)
-            .find(|line| line.controllers.split(',').any(|name| name == "freezer"));
+        let freezer = hierarchies(lines).find(|line| line.has("freezer"));
         let unified = hierarchies(lines).find(Hierarchy::is_unified);
+        let mounted = &self.hierarchies;
         let v1 =
-            freezer.map_or(Some(false), |line| frozen_v1(self.freezers.v1.as_deref(), line.path));
+            freezer.map_or(Some(false), |line| frozen_v1(mounted.freezer.as_deref(), line.path));
         let v2 =
-            unified.map_or(Some(false), |line| frozen_v2(self.freezers.v2.as_deref(), line.path));
+            unified.map_or(Some(false), |line| frozen_v2(mounted.unified.as_deref(), line.path));
         match (v1, v2) {
             (Some(true), _) | (_, Some(true)) => Some(true),
             (Some(false), Some(false)) => Some(false),
@@ -73,19 +76,60 @@ impl Proc {
 
     /// The control file that freezes the cgroups in `lines`: of the innermost one that was itself asked to.
     pub(super) fn frozen_by(&self, lines: &str) -> Option<String> {
-        let freezer = hierarchies(lines)
-            .find(|line| line.controllers.split(',').any(|name| name == "freezer"));
+        let freezer = hierarchies(lines).find(|line| line.has("freezer"));
         let unified = hierarchies(lines).find(Hierarchy::is_unified);
         // `freezer.self_freezing` says what was asked for, without what a parent was
         // (`freezer_self_freezing_read`, legacy_freezer.c).
         let v1 = freezer.and_then(|line| {
-            asked(self.freezers.v1.as_deref()?, line.path, "freezer.self_freezing")
+            asked(self.hierarchies.freezer.as_deref()?, line.path, "freezer.self_freezing")
         });
-        let v2 = || asked(self.freezers.v2.as_deref()?, unified?.path, "cgroup.freeze");
+        let v2 = || asked(self.hierarchies.unified.as_deref()?, unified?.path, "cgroup.freeze");
         let file = v1.map(|dir| dir.join("freezer.state"));
         let file = file.or_else(|| v2().map(|dir| dir.join("cgroup.freeze")))?;
         file.into_os_string().into_string().ok()
     }
+}
+
+impl Proc {
+    /// The CPU time that the cgroups in `lines` and those above them grant and have run out of: the least, in
+    /// thousandths of a CPU. `None`: there is no such limit, or it cannot be told.
+    pub(super) fn throttled_to(&self, lines: &str) -> Option<u32> {
+        let v1 = |line: Hierarchy<'_>| {
+            Some((self.hierarchies.cpu.as_deref()?, line.path.to_owned(), quota_v1 as Quota))
+        };
+        let v2 = |line: Hierarchy<'_>| {
+            Some((self.hierarchies.unified.as_deref()?, line.path.to_owned(), quota_v2 as Quota))
+        };
+        let on_v1 = hierarchies(lines).find(|line| line.has("cpu")).and_then(v1);
+        let on_v2 = || hierarchies(lines).find(Hierarchy::is_unified).and_then(v2);
+        let (mount, path, quota) = on_v1.or_else(on_v2)?;
+        let limit = |dir: PathBuf| {
+            let dir = Dir::open(&dir).ok()?;
+            let (quota, period) = quota(&dir)?;
+            let throttled = dir.text("cpu.stat").ok()?.lines().any(|line| {
+                line.strip_prefix("nr_throttled ").is_some_and(|count| count.trim() != "0")
+            });
+            let thousandths = quota.saturating_mul(1000).checked_div(period)?;
+            u32::try_from(thousandths).ok().filter(|_| throttled)
+        };
+        selves_and_parents(mount, &path)?.filter_map(limit).min()
+    }
+}
+
+/// How a cgroup tells what CPU time it grants in which time, both in µs.
+type Quota = fn(&Dir) -> Option<(u64, u64)>;
+
+/// `QUOTA PERIOD`, or `max PERIOD` (`cpu_max_show`, kernel/sched/core.c).
+fn quota_v2(dir: &Dir) -> Option<(u64, u64)> {
+    let text = dir.text("cpu.max").ok()?;
+    let (quota, period) = text.trim().split_once(' ')?;
+    Some((quota.parse().ok()?, period.parse().ok()?))
+}
+
+/// -1 where nothing limits it.
+fn quota_v1(dir: &Dir) -> Option<(u64, u64)> {
+    let number = |file: &str| dir.text(file).ok()?.trim().parse().ok();
+    Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
 }
 
 /// One line of `/proc/PID/cgroup`: `ID:CONTROLLERS:PATH`.
@@ -96,6 +140,10 @@ struct Hierarchy<'a> {
 }
 
 impl Hierarchy<'_> {
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.split(',').any(|name| name == controller)
+    }
+
     fn is_unified(&self) -> bool {
         self.id == "0" && self.controllers.is_empty()
     }
@@ -168,13 +216,19 @@ fn ancestors(
 
 /// Of `path` below `mount` and its parents the innermost whose `file` says 1.
 fn asked(mount: &Path, path: &str, file: &str) -> Option<PathBuf> {
+    let says = |dir: &PathBuf| Dir::open(dir).and_then(|dir| dir.text(file));
+    selves_and_parents(mount, path)?.find(|dir| says(dir).is_ok_and(|text| text.trim() == "1"))
+}
+
+/// The directories of a cgroup and of those above it, the root left out. `None`: it is gone, or lies outside of our
+/// cgroup namespace (`cgroup_path_ns`).
+fn selves_and_parents<'a>(mount: &'a Path, path: &'a str) -> Option<impl Iterator<Item = PathBuf>> {
     if path.ends_with(" (deleted)") || path.split('/').any(|part| part == "..") {
         return None;
     }
     let below = Path::new(path.strip_prefix('/')?);
     let parts = below.ancestors().filter(|part| !part.as_os_str().is_empty());
-    let says = |dir: &PathBuf| Dir::open(dir).and_then(|dir| dir.text(file));
-    parts.map(|part| mount.join(part)).find(|dir| says(dir).is_ok_and(|text| text.trim() == "1"))
+    Some(parts.map(|part| mount.join(part)))
 }
 
 #[cfg(test)]

@@ -105,6 +105,10 @@ impl Proc {
                 .as_deref()
                 .filter(|_| frozen == Some(true))
                 .and_then(|lines| self.frozen_by(lines)),
+            throttled_to: groups
+                .as_deref()
+                .filter(|_| stat.state == 'R')
+                .and_then(|lines| self.throttled_to(lines)),
             cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
             stack: Vec::new(),
             wchan,

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::Proc;
-use super::cgroup::Freezers;
+use super::cgroup::Hierarchies;
 use crate::fact::TaskKey;
 
 /// The tree, gone with this value.
@@ -113,11 +113,15 @@ impl Tree {
         }
     }
 
-    /// Its `/proc`, with both kinds of freezer.
+    /// Its `/proc`, with every hierarchy.
     pub(super) fn proc(&self) -> Proc {
-        let freezers = Freezers { v1: Some(self.path("freezer")), v2: Some(self.path("unified")) };
+        let hierarchies = Hierarchies {
+            freezer: Some(self.path("freezer")),
+            cpu: Some(self.path("cpu")),
+            unified: Some(self.path("unified")),
+        };
         let servers = Default::default();
         let (root, sys, kmsg) = (self.path("proc"), self.path("sys"), self.path("kmsg"));
-        Proc { root, freezers, sys, kmsg, servers }
+        Proc { root, hierarchies, sys, kmsg, servers }
     }
 }

@@ -70,10 +70,38 @@ fn what_froze_it_is_the_nearest_that_was_asked_itself() {
 }
 
 #[test]
+fn the_least_cpu_time_that_has_run_out_counts() {
+    let tree = Tree::new();
+    let file = |path: &str, text: &str| tree.file(path, text);
+    let of = |lines: &str| tree.proc().throttled_to(lines);
+    let stat = |count: u32| format!("usage_usec 5\nnr_periods 9\nnr_throttled {count}\n");
+    file("unified/pod/cpu.max", "50000 100000\n");
+    file("unified/pod/cpu.stat", &stat(3));
+    file("unified/pod/a/cpu.max", "max 100000\n");
+    file("unified/pod/a/cpu.stat", &stat(0));
+    assert_eq!(of("0::/pod/a\n"), Some(500), "that of the one above");
+    file("unified/pod/a/cpu.max", "5000 100000\n");
+    assert_eq!(of("0::/pod/a\n"), Some(500), "its own has never run out");
+    file("unified/pod/a/cpu.stat", &stat(1));
+    assert_eq!(of("0::/pod/a\n"), Some(50));
+    assert_eq!(of("0::/pod/a (deleted)\n"), None);
+    assert_eq!(of("0::/\n"), None);
+    file("unified/pod/a/cpu.max", "5000 0\n");
+    assert_eq!(of("0::/pod/a\n"), Some(500), "nothing is divided by nothing");
+
+    file("cpu/pod/cpu.cfs_quota_us", "-1\n");
+    file("cpu/pod/cpu.cfs_period_us", "100000\n");
+    file("cpu/pod/cpu.stat", &stat(1));
+    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), None);
+    file("cpu/pod/cpu.cfs_quota_us", "20000\n");
+    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), Some(200));
+}
+
+#[test]
 fn a_freezer_that_is_not_mounted_may_freeze() {
     let tree = Tree::new();
     let mut proc = tree.proc();
-    proc.freezers = Freezers::default();
+    proc.hierarchies = Hierarchies::default();
     assert_eq!(proc.frozen("5:freezer:/pod\n"), None);
     assert_eq!(proc.frozen("5:freezer:/\n0::/\n"), Some(false));
     assert_eq!(proc.frozen("4:memory:/pod\n"), Some(false), "no freezer at all");
@@ -89,9 +117,10 @@ fn the_hierarchies_are_found_where_they_are_mounted() {
          38 31 0:35 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
          41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n",
     );
-    let found = Freezers::find(&tree.path("proc"));
-    assert_eq!(found.v1.as_deref(), Some(Path::new("/my cg/freezer")));
-    assert_eq!(found.v2.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+    let found = Hierarchies::find(&tree.path("proc"));
+    assert_eq!(found.freezer.as_deref(), Some(Path::new("/my cg/freezer")));
+    assert_eq!(found.cpu.as_deref(), Some(Path::new("/sys/fs/cgroup/cpu")));
+    assert_eq!(found.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
 }
 
 #[test]

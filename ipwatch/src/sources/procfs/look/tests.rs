@@ -156,7 +156,7 @@ fn a_real_process_stopped_and_then_dead() {
 
 #[test]
 fn a_real_process_in_a_frozen_v1_cgroup_with_sigkill_pending() {
-    let Some(freezer) = Proc::new().freezers.v1.filter(|_| root()) else {
+    let Some(freezer) = Proc::new().hierarchies.freezer.filter(|_| root()) else {
         eprintln!("skipped: no v1 freezer here");
         return;
     };
