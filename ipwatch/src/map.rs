@@ -246,9 +246,13 @@ impl NodeMap {
             }
 
             Observation::Pod(pod) => self.set_pod(pod, at),
-            Observation::PodGone { uid } => self.pod_gone(uid, at),
+            Observation::PodGone { uid } => {
+                self.pod_gone(uid, at);
+                self.pods_fewer();
+            }
             Observation::PodsConfirmed => {
                 self.pods_confirmed(at);
+                self.pods_fewer();
                 self.endpoints_confirmed(workload::PODS, at);
             }
 
@@ -314,7 +318,10 @@ impl NodeMap {
                 matches!(holder, Holder::Fd { .. } | Holder::Socket { .. })
             }),
             Scope::Runtime { runtime } => self.runtime_listed(runtime, began),
-            Scope::Pods => self.pods_listed(began),
+            Scope::Pods => {
+                self.pods_listed(began);
+                self.pods_fewer();
+            }
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
             // What was cut short tells something too: see `apply`.

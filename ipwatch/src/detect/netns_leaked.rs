@@ -18,6 +18,7 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     beyond: Kinds::NETNS
         .and(Kinds::TASKS)
         .and(Kinds::RUNTIMES)
+        .and(Kinds::PODS)
         .and(Kinds::CALLS)
         .and(Kinds::IPAM)
         .and(Kinds::TEARDOWN),

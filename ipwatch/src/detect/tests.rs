@@ -20,6 +20,7 @@ mod orphans;
 mod pods;
 mod pools;
 mod preconditions;
+mod proofs;
 mod sandboxes;
 mod silence;
 mod stores;

@@ -8,7 +8,7 @@ use crate::finding::Severity;
 /// Of [`other`]'s pod.
 const OTHER: &str = "00000000-0000-4000-8000-000000000001";
 
-fn pod(uid: &str) -> Pod {
+pub(super) fn pod(uid: &str) -> Pod {
     Pod {
         uid: uid.into(),
         namespace: "shop".into(),
@@ -35,7 +35,7 @@ impl Case {
     }
 
     /// A whole list of the API server's.
-    fn pods(&mut self, ms: u64, pods: Vec<Pod>) {
+    pub(super) fn pods(&mut self, ms: u64, pods: Vec<Pod>) {
         self.at(ms, Observation::Began(Scope::Pods));
         pods.into_iter().for_each(|pod| self.at(ms, Observation::Pod(pod)));
         self.at(

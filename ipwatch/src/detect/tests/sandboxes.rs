@@ -298,8 +298,8 @@ pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it
         let mut case = Case::with_runtime();
         case.empty(1_000);
         case.list(1_000, Vec::new());
-        case.searched(20_000, &holders);
-        case.searched(20_100, &holders);
+        case.searched(10_000, &holders);
+        case.searched(10_100, &holders);
         assert_eq!(case.codes(), [], "within its grace");
         let wants = case.wants(31_100);
         assert!(wants.iter().any(|want| matches!(want, Request::Holders { .. })), "{wants:?}");

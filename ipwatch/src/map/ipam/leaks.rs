@@ -14,6 +14,7 @@ use crate::fact::{BootNs, Holder, store};
 use super::mismatch::Match;
 use super::stores::is_of_the_cluster;
 use crate::map::workload::HUNG;
+use crate::map::workload::Proofs;
 use crate::map::workload::Why;
 use crate::map::workload::strip_var;
 use crate::map::{Kinds, NodeMap, RangeEntry, ReservationEntry, Thresholds, Word};
@@ -311,11 +312,25 @@ impl NodeMap {
         if netns.any(|id| self.netns(id).is_some()) || self.has_mount_of(id, mounted) {
             return None;
         }
-        let quick = self.surely_gone_from(entry, thresholds);
-        let grace = grace(entry, thresholds);
-        let from = match self.word_on(id) {
+        let word = self.word_on(id);
+        let gone = match word {
+            Word::Gone(sandbox) => sandbox.gone.unwrap_or_default(),
+            Word::Denied(first) => first,
+            _ => BootNs::default(),
+        };
+        let gone = entry.bereft.unwrap_or_default().max(gone);
+        let uid = entry.pod.as_deref().and_then(|pod| pod.uid.as_deref());
+        let proofs = match word {
+            Word::Gone(_) | Word::Denied(_) => {
+                Proofs { empty: entry.bereft.is_some(), ..self.proofs_of(id, uid, gone) }
+            }
+            _ => Proofs::default(),
+        };
+        let grace = grace(entry, proofs, thresholds);
+        let quick = self.surely_gone_from(entry, grace, thresholds);
+        let from = match word {
             Word::Lives | Word::Dead(_) => None,
-            Word::Gone(sandbox) => Some(sandbox.gone.unwrap_or_default().plus(grace)),
+            Word::Gone(_) => Some(gone.plus(grace)),
             // Of another node's nobody here can tell.
             Word::Denied(_)
                 if quick.is_none() && is_of_the_cluster(&entry.store) && !self.is_ours(id) =>
@@ -332,15 +347,11 @@ impl NodeMap {
             Word::Unknown(Why::NoPods) => quick.filter(|_| self.runtimes_answer()),
             Word::Unknown(_) => None,
         }?;
+        let from = from.max(self.after_calls(id, grace));
         let Some(history) = self.call_history(id) else { return Some(from) };
-        let ended = |end: BootNs| end.plus(grace);
-        let went = [history.add, history.del];
         // Of one that seems to run for ever the end was not seen, or will not come.
-        let calls = went.iter().flat_map(|went| {
-            let newest = went.last.filter(|_| went.running > 0);
-            [went.ended.map(ended), newest.map(|began| began.plus(HUNG))]
-        });
-        Some(calls.flatten().fold(from, BootNs::max))
+        let running = [history.add, history.del].map(|went| went.last.filter(|_| went.running > 0));
+        Some(running.into_iter().flatten().map(|began| began.plus(HUNG)).fold(from, BootNs::max))
     }
 
     /// Whether this node is known to have made this container: it has the result of its ADD, or has seen it.
@@ -352,10 +363,11 @@ impl NodeMap {
     fn surely_gone_from(
         &self,
         entry: &ReservationEntry,
+        grace: u64,
         thresholds: &Thresholds,
     ) -> Option<BootNs> {
         if let Some(bereft) = entry.bereft {
-            return Some(bereft.plus(grace(entry, thresholds)));
+            return Some(bereft.plus(grace));
         }
         // Runtimes clean up after a boot what they find; they are given the time.
         self.is_before_boot(entry).then(|| {
@@ -485,11 +497,11 @@ impl NodeMap {
 }
 
 /// How long after its container is gone a reservation may stand.
-fn grace(entry: &ReservationEntry, thresholds: &Thresholds) -> u64 {
+fn grace(entry: &ReservationEntry, proofs: Proofs, thresholds: &Thresholds) -> u64 {
     let (store, sticky) = STICKY;
     if *entry.store == *store {
         sticky.max(thresholds.sandbox_grace)
     } else {
-        thresholds.sandbox_grace
+        proofs.shorten(thresholds.sandbox_grace)
     }
 }

@@ -98,6 +98,7 @@ impl NodeMap {
     pub(in crate::map) fn searched(&mut self, netns: &NetnsRef, complete: bool, at: BootNs) {
         let Some(id) = self.find(netns) else { return };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let last = entry.searched.and_then(|(at, complete)| complete.then_some(at));
         // One that could not read everything does not outrank one that could.
         if complete || !entry.searched.is_some_and(|(_, complete)| complete) {
             entry.searched = Some((at, complete));
@@ -118,7 +119,7 @@ impl NodeMap {
             return;
         }
         let thresholds = self.thresholds;
-        let soon = self.next_search(id, at, &thresholds);
+        let soon = self.next_search(id, (at, complete), last, &thresholds);
         self.scheduler.searched(id, at, soon);
     }
 }

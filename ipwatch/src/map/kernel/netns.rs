@@ -238,6 +238,12 @@ impl Netns {
         self.searched
     }
 
+    /// A complete search after `since` found no fd and no socket that holds it.
+    pub(in crate::map) fn is_bare_since(&self, since: BootNs) -> bool {
+        self.searched.is_some_and(|(at, complete)| complete && at >= since)
+            && !self.has_hidden_holder()
+    }
+
     /// More than one complete search found nothing that holds it: what does is within the kernel. One may
     /// have fallen between the last holder's end and the netns's own.
     #[must_use]

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fact::{BootNs, Holder, Life};
 
 use super::calls::HUNG;
+use super::proof::Proofs;
 use super::runtime::Word;
 use super::sandbox::strip_var;
 use crate::fact::cgroup::{attribution, is_nested};
@@ -43,6 +44,8 @@ pub enum Told {
 pub(in crate::map) struct Owners {
     all: bool,
     some: BTreeSet<NetnsId>,
+    /// What is left behind may count sooner than was planned.
+    hasten: bool,
     /// Owned by a sandbox of kubelet's that no runtime has told of.
     unresolved_peers: BTreeSet<NetnsId>,
     /// Sandbox and netns.
@@ -53,6 +56,11 @@ impl Owners {
     /// Something was told that may name any netns.
     pub(in crate::map) fn ask_all(&mut self) {
         self.all = true;
+    }
+
+    /// What is left behind may count sooner than was planned.
+    pub(in crate::map) fn hasten_searches(&mut self) {
+        self.hasten = true;
     }
 
     /// Something was told of one netns.
@@ -95,7 +103,11 @@ impl NodeMap {
     pub(in crate::map) fn settle_owners(&mut self, thresholds: &Thresholds) {
         let all = std::mem::take(&mut self.workload.owners.all);
         let some = std::mem::take(&mut self.workload.owners.some);
+        let hasten = std::mem::take(&mut self.workload.owners.hasten);
         if !all && some.is_empty() {
+            if hasten {
+                self.hasten_searches(thresholds);
+            }
             return;
         }
         if all {
@@ -328,7 +340,17 @@ impl NodeMap {
         let idle = entry.idle_since()?;
         match self.word_on(&owner.sandbox) {
             Word::Gone(sandbox) => {
-                Some(idle.max(sandbox.gone.unwrap_or_default()).plus(thresholds.sandbox_grace))
+                let gone = idle.max(sandbox.gone.unwrap_or_default());
+                // Where no IP is up nobody is hurt, and dockerd takes half a minute (`gcPeriod` of its netns files).
+                let proofs = match entry.routable().next() {
+                    Some(_) => Proofs {
+                        empty: entry.is_bare_since(gone),
+                        ..self.proofs_of(&owner.sandbox, None, gone)
+                    },
+                    None => Proofs::default(),
+                };
+                let grace = proofs.shorten(thresholds.sandbox_grace);
+                Some(gone.plus(grace).max(self.after_calls(&owner.sandbox, grace)))
             }
             Word::Denied(first) if owner.kubelet => {
                 Some(self.denied_from(entry, first, thresholds).max(idle))
@@ -405,12 +427,13 @@ impl NodeMap {
         }
     }
 
-    /// When to search again for the holders of a netns that was just searched: once more for certainty
-    /// when it looks leaked.
+    /// When to search again for the holders of a netns that was just searched, and before that as a whole at
+    /// `last`: once more for certainty when it looks leaked. What a search finds may be what makes it count.
     pub(in crate::map) fn next_search(
         &self,
         id: NetnsId,
-        at: BootNs,
+        (at, complete): (BootNs, bool),
+        last: Option<BootNs>,
         thresholds: &Thresholds,
     ) -> Option<BootNs> {
         let entry = self.netns(id)?;
@@ -418,8 +441,12 @@ impl NodeMap {
         if at < from {
             return Some(from);
         }
-        let sure = from.plus(thresholds.second_look);
-        (at < sure).then(|| at.plus(thresholds.second_look).max(sure))
+        if !complete {
+            return None;
+        }
+        let counted = last.filter(|last| *last >= from);
+        let sure = counted.is_some_and(|last| at.since(last) >= thresholds.second_look);
+        (!sure).then(|| counted.unwrap_or(at).plus(thresholds.second_look).max(at))
     }
 }
 

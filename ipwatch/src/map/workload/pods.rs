@@ -86,6 +86,12 @@ impl NodeMap {
         entry.gone.get_or_insert(at);
     }
 
+    /// A pod may be gone, or known to be: what its sandbox has left behind may count sooner.
+    pub(in crate::map) fn pods_fewer(&mut self) {
+        self.ipam.ask_all_leaks();
+        self.workload.owners.hasten_searches();
+    }
+
     /// All that the API server told is as new as this.
     pub(in crate::map) fn pods_confirmed(&mut self, at: BootNs) {
         self.workload.pods.confirmed = self.workload.pods.confirmed.max(Some(at));
@@ -130,6 +136,19 @@ impl NodeMap {
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&PodEntry> {
         self.workload.pods.known.get(uid)
+    }
+
+    /// Whether this uid, of a pod whose sandbox was gone at that moment, is no pod's of this node any more.
+    pub(in crate::map) fn is_no_pod(&self, uid: &str, gone: BootNs) -> bool {
+        let pods = &self.workload.pods;
+        if let Some(entry) = pods.known.get(uid) {
+            return entry.gone.is_some() && entry.pod.mirror_of.is_none();
+        }
+        // A static pod's is the kubelet's own, and nobody else has it.
+        pods.overflowed.is_none()
+            && is_given_by_api(uid)
+            && !pods.is_static(uid)
+            && pods.confirmed.is_some_and(|confirmed| confirmed >= gone)
     }
 
     /// Whether all of this node's pods were told of, and who told of them answers still.

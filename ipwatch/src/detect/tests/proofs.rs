@@ -1,0 +1,130 @@
+//! What each proof is worth: the table of docs/confidence.md.
+
+use super::ipam::*;
+use super::pods::pod;
+use super::sandboxes::{ID, UID, mount_of, other, sandbox};
+use super::*;
+use crate::fact::{Life, Sandbox, Sight};
+
+/// What is proven (nothing is left in the kernel, no call, no pod), and what remains of a grace of 30 s, in ms.
+const TABLE: [((bool, bool, bool), u64); 8] = [
+    ((false, false, false), 30_000),
+    ((true, false, false), 10_000),
+    ((false, true, false), 10_000),
+    ((false, false, true), 10_000),
+    ((true, true, false), 3_000),
+    ((true, false, true), 3_000),
+    ((false, true, true), 3_000),
+    ((true, true, true), 0),
+];
+/// The sandbox is gone by then.
+const GONE: u64 = 2_000;
+
+/// Of a sandbox that has no netns.
+fn bare() -> Observation {
+    let alive = sandbox(Life::Alive, "Ready");
+    Observation::Sandbox(Sandbox { id: NEW.into(), netns_path: None, pid: None, ..alive })
+}
+
+/// Calls are seen or not; the pod was deleted, or nobody asks for it.
+fn case(calls: bool, no_pod: bool) -> Case {
+    let mut case = Case::reserved();
+    if !calls {
+        case.at(13, Observation::Sight(Sight { calls: false, ..SEEN }));
+    }
+    if no_pod {
+        case.source("kubernetes", SourceStatus::Active);
+        case.pods(20, vec![pod(UID)]);
+        case.at(1_900, Observation::PodGone { uid: UID.into() });
+    }
+    case
+}
+
+#[test]
+fn each_proof_shortens_the_grace_of_a_reservation() {
+    for (proofs, grace) in TABLE {
+        let (empty, calls, no_pod) = proofs;
+        let mut case = case(calls, no_pod);
+        if empty {
+            case.gone(1_500);
+        } else {
+            // One whose netns nobody ever saw.
+            case.reserve(900, 9, NEW);
+            case.list(1_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready")), bare()]);
+        }
+        let rest = || match empty {
+            true => other(),
+            false => vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))],
+        };
+        case.list(GONE, rest());
+        let is_told = |case: &mut Case, at: u64| {
+            case.list(at, rest());
+            case.codes_at(at + 1).contains(&Code::IpamReservationLeaked)
+        };
+        if grace > 0 {
+            assert!(!is_told(&mut case, GONE + grace - 10), "{proofs:?}: too soon");
+        }
+        assert!(is_told(&mut case, GONE + grace + 10), "{proofs:?}: too late");
+    }
+}
+
+#[test]
+fn each_proof_shortens_the_grace_of_a_netns() {
+    for (proofs, grace) in TABLE {
+        let (empty, calls, no_pod) = proofs;
+        let mut case = case(calls, no_pod);
+        case.empty(1_500);
+        let holders = [mount_of(super::sandboxes::PATH, 1, 1)];
+        case.list(GONE, other());
+        if empty {
+            case.searched(GONE, &holders);
+        }
+        let is_told = |case: &mut Case, at: u64| {
+            case.list(at, other());
+            case.searched(at, &holders);
+            case.codes_at(at + 1).contains(&Code::NetnsLeaked)
+        };
+        // A search that finds nothing but a mount is itself a proof, from then on.
+        let without = TABLE.iter().find(|(known, _)| *known == (true, calls, no_pod)).unwrap().1;
+        let due = if empty { grace } else { without };
+        if due > 0 {
+            assert!(!is_told(&mut case, GONE + due - 10), "{proofs:?}: too soon");
+        }
+        assert!(is_told(&mut case, GONE + due + 10), "{proofs:?}: too late");
+    }
+}
+
+#[test]
+fn what_may_still_clean_up_keeps_its_grace() {
+    // A pod that the API server has.
+    let mut living = case(true, false);
+    living.source("kubernetes", SourceStatus::Active);
+    living.pods(20, vec![pod(UID)]);
+    living.gone(1_500);
+    living.list(GONE, other());
+    living.list(GONE + 2_990, other());
+    assert!(!living.codes_at(GONE + 2_991).contains(&Code::IpamReservationLeaked));
+    // A DEL that has just ended: its runtime goes on.
+    let mut ended = case(true, true);
+    ended.call(1_000, 500, crate::fact::CniCommand::Del, ID);
+    ended.gone(1_500);
+    ended.list(GONE, other());
+    ended.call_ended(4_000, 500, 0);
+    ended.list(5_900, other());
+    assert!(!ended.codes_at(5_901).contains(&Code::IpamReservationLeaked), "two seconds ago");
+    ended.list(6_100, other());
+    assert!(ended.codes_at(6_101).contains(&Code::IpamReservationLeaked));
+    // A netns without an IP hurts nobody, and dockerd takes half a minute.
+    let mut without = case(true, true);
+    let address = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+    without.at(1_000, Observation::AddressGone { netns: POD, key: address });
+    without.empty(1_500);
+    without.list(GONE, other());
+    let search = |case: &mut Case, at: u64| {
+        case.list(at, other());
+        case.searched(at, &[mount_of(super::sandboxes::PATH, 1, 1)]);
+        case.codes_at(at + 1).contains(&Code::NetnsLeaked)
+    };
+    assert!(!search(&mut without, GONE + 29_000));
+    assert!(search(&mut without, GONE + 30_100));
+}
