@@ -21,6 +21,7 @@ pub use mismatch::{Grounds, IpamMismatch, Match};
 pub use ranges::{Level, RangeEntry, Usage};
 pub(super) use reservations::Ipam;
 pub use reservations::{Release, ReservationEntry, UnreadableEntry, WRITING};
+pub(super) use stores::is_freed_by_cni;
 
 use crate::fact::BootNs;
 

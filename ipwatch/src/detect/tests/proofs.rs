@@ -114,6 +114,17 @@ fn what_may_still_clean_up_keeps_its_grace() {
     assert!(!ended.codes_at(5_901).contains(&Code::IpamReservationLeaked), "two seconds ago");
     ended.list(6_100, other());
     assert!(ended.codes_at(6_101).contains(&Code::IpamReservationLeaked));
+    // Nobody runs a plugin for it: that none runs proves nothing.
+    let mut docker = Case::with_runtime();
+    docker.at(1, Observation::Sight(SEEN));
+    docker.empty(1_500);
+    docker.list(GONE, other());
+    let holders = [mount_of(super::sandboxes::PATH, 1, 1)];
+    docker.searched(GONE, &holders);
+    docker.searched(GONE + 9_900, &holders);
+    assert!(!docker.codes().contains(&Code::NetnsLeaked));
+    docker.searched(GONE + 10_100, &holders);
+    assert!(docker.codes().contains(&Code::NetnsLeaked), "the search alone is a proof");
     // A netns without an IP hurts nobody, and dockerd takes half a minute.
     let mut without = case(true, true);
     let address = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };

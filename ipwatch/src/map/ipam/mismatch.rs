@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, CniCommand, Link, SourceStatus, store};
 
+use super::stores::is_freed_by_cni;
 use crate::fact::cgroup::attribution;
 use crate::map::workload::HUNG;
 use crate::map::workload::mounts_of;
@@ -24,8 +25,6 @@ const UNSEEN_CALL: u64 = 5_000_000_000;
 const UNSEEN_RELEASE: u64 = 30_000_000_000;
 /// A release that is older than this was no part of what goes on now.
 const SEPARATE: u64 = 1_000_000_000;
-/// Stores whose IPs are not freed by a CNI plugin.
-const WITHOUT_CNI: [&str; 2] = [store::LIBNETWORK, store::NETAVARK];
 /// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
 const NAMED_BY_CNI: &str = store::HOST_LOCAL;
 /// Disputes told of at a time. More are one cause's, or made up.
@@ -355,7 +354,7 @@ impl NodeMap {
         now: BootNs,
     ) -> BootNs {
         let mut from = since.plus(pause);
-        if WITHOUT_CNI.contains(&store) || !self.sees_calls(now) {
+        if !is_freed_by_cni(store) || !self.sees_calls(now) {
             from = from.max(since.plus(UNSEEN_CALL));
         }
         // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.

@@ -8,6 +8,14 @@ const OF_THE_CLUSTER: [&str; 2] = [store::WHEREABOUTS, store::CALICO];
 /// Stores that tell so, and the source that tells of their pools.
 pub(super) const BY_BLOCKS: [(&str, &str); 1] = [(store::CALICO, store::CALICO_POOLS)];
 
+/// Stores whose IPs are not freed by a CNI plugin.
+const WITHOUT_CNI: [&str; 2] = [store::LIBNETWORK, store::NETAVARK];
+
+/// Whether a CNI plugin frees what is reserved in a store.
+pub(in crate::map) fn is_freed_by_cni(store: &str) -> bool {
+    !WITHOUT_CNI.contains(&store)
+}
+
 /// Whether a store has the reservations of other nodes too.
 pub(in crate::map) fn is_of_the_cluster(store: &str) -> bool {
     OF_THE_CLUSTER.contains(&store)

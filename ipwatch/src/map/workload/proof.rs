@@ -5,6 +5,7 @@
 
 use crate::fact::BootNs;
 use crate::map::NodeMap;
+use crate::map::ipam::is_freed_by_cni;
 
 /// After the end of a run of a plugin its runtime goes on with what belongs to it: the netns, the sandbox.
 const AFTER_CALL: u64 = 2_000_000_000;
@@ -60,7 +61,13 @@ impl NodeMap {
     fn no_call_for(&self, sandbox: &str, gone: BootNs) -> bool {
         let seen = self.calls_seen_since().is_some_and(|since| since < gone);
         let history = self.call_history(sandbox);
-        seen && history.is_none_or(|history| history.add.running + history.del.running == 0)
+        // Nothing is proven by the silence of plugins that nobody runs: dockerd and netavark do without.
+        let by_cni = history.is_some()
+            || self.attachment_of(sandbox).is_some()
+            || self.reservations_for(sandbox).any(|entry| is_freed_by_cni(&entry.store));
+        by_cni
+            && seen
+            && history.is_none_or(|history| history.add.running + history.del.running == 0)
     }
 
     /// Whether who told of all pods has told that this one's is gone, or has told of all since `gone` and not of it.
