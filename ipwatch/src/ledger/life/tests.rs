@@ -144,6 +144,37 @@ fn one_that_comes_back_has_its_old_id_and_a_new_life() {
     assert_eq!(life.resolved().count(), 0, "it is not over any more");
 }
 
+/// The oldest leak of a network stands for the others.
+#[test]
+fn an_acknowledgement_holds_for_the_cause_whoever_stands_for_it() {
+    let because = |key: &str, code: Code, at: u64| {
+        let mut found = candidate(key, at);
+        (found.code, found.caused_by) = (code, Some((CODE, "a".to_owned())));
+        found
+    };
+    let other = Code::IpDuplicate;
+    let ack = Ack { at: "now".to_owned(), uid: Some(0), until: None, note: None };
+    let id = |code: Code, key: &str| finding_id(code, key);
+    let acked = |life: &Life, id: &str| life.get(id).unwrap().finding.acked.clone();
+
+    let mut life = Life::default();
+    let all = |at| [candidate("a", at), because("b", CODE, at), because("c", other, at)];
+    see(&mut life, 10, &all(10));
+    see(&mut life, 20, &all(20));
+    life.acknowledge(&id(CODE, "a"), "now", Some(ack.clone()));
+    // The next one stands for the rest of them. What follows from it as another kind is another cause now.
+    let rest = [candidate("b", 30), Candidate { caused_by: None, ..because("c", other, 30) }];
+    let changes = see(&mut life, 30, &rest);
+    let told = changes.iter().find(|change| change.finding.id == id(CODE, "b")).unwrap();
+    assert_eq!((told.change, &told.finding.acked), (ChangeKind::Updated, &Some(ack.clone())));
+    assert_eq!(acked(&life, &id(CODE, "b")), Some(ack));
+    assert_eq!(acked(&life, &id(other, "c")), None);
+    // It ends with the cause.
+    see(&mut life, 40, &[]);
+    see(&mut life, 50, &[candidate("b", 50)]);
+    assert_eq!(acked(&life, &id(CODE, "b")), None);
+}
+
 #[test]
 fn only_what_people_act_on_is_an_update() {
     let mut life = Life::default();
