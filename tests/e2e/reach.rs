@@ -11,6 +11,7 @@ use serde_json::Value;
 use support::arp::{Prober, all_ask_all};
 use support::harness::FIGURE;
 use support::poll::{settle, until};
+use support::role::{Helper, Role};
 use support::{Config, Daemon, Lab, Netns, patience};
 
 support::tests! {
@@ -18,6 +19,7 @@ support::tests! {
     one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves @ Kernel Stock,
     one_ip_behind_one_router_is_told_until_its_route_goes @ Kernel,
     a_holder_that_restarts_is_one_page_and_few_updates,
+    a_holder_of_many_threads_is_one_page_and_few_updates,
 }
 
 /// Wirings that are there at the same time.
@@ -382,6 +384,35 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
 /// The process of a duplicate's holder is made anew twice a second for more than ten seconds.
 fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
     const RESTARTS: usize = 26;
+    let restart = |pod: &Netns| {
+        let start = || Command::new("sleep").arg("60").spawn().expect("run sleep");
+        for _ in 0..RESTARTS {
+            let mut holder = pod.run(start);
+            std::thread::sleep(Duration::from_millis(500));
+            holder.kill().expect("kill it");
+            holder.wait().expect("wait for it");
+        }
+    };
+    let held_back = is_one_page_and_few_updates(lab, "26 restarts of a holder", restart);
+    assert!(held_back > 3, "{held_back} changes were held back");
+}
+
+/// The holder of a duplicate has 5,000 threads, and beside them 100 processes a second that come and go.
+fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
+    let crowd = |pod: &Netns| {
+        let mut threads = Helper::new(Role::Threads).inside(pod).arg("5000").start();
+        let mut churn = Helper::new(Role::Churn).inside(pod).arg("100").arg("12").start();
+        churn.tell("go");
+        let made = churn.hear();
+        println!("{made} processes");
+        threads.signal(libc::SIGKILL);
+        assert!(threads.ends(30), "it does not end");
+    };
+    is_one_page_and_few_updates(lab, "5,000 threads and 1,200 processes of a holder", crowd);
+}
+
+/// `happen` is what goes on in one netns of a duplicate. Returns how many changes were held back.
+fn is_one_page_and_few_updates(lab: &Lab, what: &str, happen: impl FnOnce(&Netns)) -> u64 {
     let daemon = Daemon::start(lab, &Config::default());
     let follower = daemon.follow();
     let node = Netns::new(lab, "node");
@@ -396,28 +427,23 @@ fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
     }
     let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(7).to_string();
     let found = daemon.await_firing("ip-duplicate", 10, own);
-    let pods = &pods;
-    let start = || Command::new("sleep").arg("60").spawn().expect("run sleep");
     let began = std::time::Instant::now();
-    for _ in 0..RESTARTS {
-        let mut holder = pods[1].run(start);
-        std::thread::sleep(Duration::from_millis(500));
-        holder.kill().expect("kill it");
-        holder.wait().expect("wait for it");
-    }
+    happen(&pods[1]);
     let tens = began.elapsed().as_secs().div_ceil(10);
     let told = || -> Vec<Value> {
         let all = follower.changes_seen().into_iter();
         all.filter(|change| change["finding"]["id"] == found["id"]).collect()
     };
+    let held_back = |changes: &[Value]| -> u64 {
+        changes.iter().filter_map(|change| change["held_back"].as_u64()).sum()
+    };
     // Whoever asks is told of the last one at once; whoever follows, within ten seconds.
-    until("what was held back is told", 15, || {
-        told().iter().any(|change| change["held_back"].as_u64().is_some_and(|n| n > 3))
-    });
+    until("what was held back is told", 15, || held_back(&told()) > 0);
     let changes = told();
     let of = |kind: &str| changes.iter().filter(|one| one["change"] == kind).count();
     assert_eq!(of("opened"), 1, "one page: {changes:#?}");
     let (updates, most) = (of("updated"), usize::try_from(tens).unwrap() + 2);
-    println!("{FIGURE}{RESTARTS} restarts of a holder: {updates} updates");
+    println!("{FIGURE}{what}: {updates} updates, {} changes held back", held_back(&changes));
     assert!(updates <= most, "{updates} updates, and {most} are to be expected: {changes:#?}");
+    held_back(&changes)
 }

@@ -97,6 +97,6 @@ impl std::str::FromStr for Code {
             .iter()
             .copied()
             .find(|code| code.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is no finding code"))
+            .ok_or_else(|| format!("unknown finding code {text:?}"))
     }
 }

@@ -326,7 +326,7 @@ impl NodeMap {
             }
             _ => Proofs::default(),
         };
-        let grace = grace(entry, proofs, thresholds);
+        let grace = grace(&entry.store, proofs, thresholds);
         let quick = self.surely_gone_from(entry, grace, thresholds);
         let from = match word {
             Word::Lives | Word::Dead(_) => None,
@@ -496,12 +496,30 @@ impl NodeMap {
     }
 }
 
-/// How long after its container is gone a reservation may stand.
-fn grace(entry: &ReservationEntry, proofs: Proofs, thresholds: &Thresholds) -> u64 {
-    let (store, sticky) = STICKY;
-    if *entry.store == *store {
-        sticky.max(thresholds.sandbox_grace)
+/// How long after its container is gone a reservation in a store may stand.
+fn grace(store: &str, proofs: Proofs, thresholds: &Thresholds) -> u64 {
+    let whole = thresholds.sandbox_grace;
+    let (sticky, pause) = STICKY;
+    if store == sticky {
+        pause.max(whole)
+    } else if is_of_the_cluster(store) {
+        // What the API server or an etcd sends may be seconds late.
+        proofs.shorten(whole).max(whole / 3)
     } else {
-        proofs.shorten(thresholds.sandbox_grace)
+        proofs.shorten(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_late_or_is_kept_on_purpose_is_given_time() {
+        let thresholds = Thresholds::default();
+        let all = Proofs { empty: true, no_call: true, no_pod: true };
+        let of = |store: &str| grace(store, all, &thresholds) / 1_000_000_000;
+        assert_eq!([store::HOST_LOCAL, store::WHEREABOUTS, store::CALICO].map(of), [0, 10, 10]);
+        assert_eq!(of(store::TERWAY), 660);
     }
 }
