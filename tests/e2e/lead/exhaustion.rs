@@ -8,6 +8,7 @@ use support::fake_cri::FakeCri;
 use support::lead::{Failure, Told};
 use support::network::{Container, Network};
 use support::pod::{Containerd, PodSandbox, Setup};
+use support::poll::until;
 use support::remedy::{Shell, change};
 use support::{Config, Daemon, Lab, Netns, Sandbox};
 
@@ -152,9 +153,15 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     let add = |n: usize| {
         let netns = Netns::new(lab, &format!("c{n}"));
         let ip = network.add(&containers[n], &netns);
-        // Where nothing pushes new netns, one that is gone within the second may never have been seen.
+        // Where nothing pushes new netns, one that is gone within the second may never have been seen; nor is it known
+        // whose it was, before its mount is read.
         if let Ok(ip) = &ip {
             daemon.await_ip(ip, netns.inode);
+            let path = netns.path().to_str().unwrap().to_owned();
+            until("it is known where it is mounted", 10, || {
+                let known = daemon.ip_in(ip, netns.inode);
+                known.is_some_and(|entry| entry["netns"]["path"] == *path)
+            });
         }
         ip
     };
