@@ -85,7 +85,7 @@ impl Step {
     /// The step in one line: the words, then the command.
     #[must_use]
     pub fn line(&self) -> String {
-        line(self.what.as_str(), self.command.as_ref().map(Command::sh).as_deref())
+        contract::Step::from(self).line()
     }
 }
 
@@ -103,14 +103,6 @@ impl From<&Step> for contract::Step {
             runs: runs.map(run).collect(),
             changes: step.changes,
         }
-    }
-}
-
-/// A step in one line, of which the command has been written for a shell already.
-pub(crate) fn line(what: &str, command: Option<&str>) -> String {
-    match command {
-        Some(command) => format!("{}: {command}", before_command(what)),
-        None => what.to_owned(),
     }
 }
 

@@ -338,8 +338,9 @@ fn left_to(
 ) -> Option<Ack> {
     let finding = &record.finding;
     let before = finding.caused_by.as_ref().filter(|_| cause.is_none())?;
-    let (_, ack) = left.remove(before).filter(|(code, _)| *code == finding.code)?;
-    finding.acked.is_none().then_some(ack)
+    // What follows from it as another kind leaves it to the others.
+    left.get(before).filter(|(code, _)| *code == finding.code && finding.acked.is_none())?;
+    left.remove(before).map(|(_, ack)| ack)
 }
 
 /// Is told with the change of the finding, if there is one.
@@ -448,7 +449,7 @@ impl Remediation {
         let (mut lines, mut steps) = (Vec::new(), Vec::new());
         for step in &candidate.remediation {
             let step = Step::from(&*step.asking(daemon));
-            lines.push(remedy::line(&step.what, step.command.as_deref()));
+            lines.push(step.line());
             steps.push(step);
         }
         Self { lines, steps }

@@ -163,7 +163,7 @@ fn an_acknowledgement_holds_for_the_cause_whoever_stands_for_it() {
     see(&mut life, 20, &all(20));
     life.acknowledge(&id(CODE, "a"), "now", Some(ack.clone()));
     // The next one stands for the rest of them. What follows from it as another kind is another cause now.
-    let rest = [candidate("b", 30), Candidate { caused_by: None, ..because("c", other, 30) }];
+    let rest = [Candidate { caused_by: None, ..because("c", other, 30) }, candidate("b", 30)];
     let changes = see(&mut life, 30, &rest);
     let told = changes.iter().find(|change| change.finding.id == id(CODE, "b")).unwrap();
     assert_eq!((told.change, &told.finding.acked), (ChangeKind::Updated, &Some(ack.clone())));
