@@ -376,7 +376,7 @@ impl NodeMap {
     #[must_use]
     pub fn has_first_snapshot(&self) -> bool {
         let host = self.host().and_then(|id| self.netns(id));
-        self.kernel.has_first_tasks_and_mounts() && host.is_some_and(|host| host.dumped)
+        self.kernel.has_first_tasks_and_mounts() && host.is_some_and(|host| host.opened.is_some())
     }
 
     /// Whether this source has said how it stands.

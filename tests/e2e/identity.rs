@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 use support::fuse::Hung;
+use support::role::{Helper, Role};
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, daemon, patience, poorer};
 
 support::tests! {
     reuse_mixes_nothing_up @ Alone Kernel Stock Rung,
     reuse_mixes_nothing_up_without_cookies @ Alone Kernel Rung,
+    without_btf_the_inode_of_a_process_that_ended_is_anothers @ Alone Kernel Stock,
     an_earlier_boot_never_merges_with_this_one needs [Fuse] @ Kernel Rung,
 }
 
@@ -65,6 +67,38 @@ fn has_only(daemon: &Daemon, netns: &Netns, ip: &str, cookie: Option<u64>) -> i6
     nsid.unwrap_or_else(|| {
         panic!("in {} only {ip} is expected, of cookie {cookie:?}: {seen:#?}", netns.inode)
     })
+}
+
+/// Nothing tells that a netns has ended which a process alone held. The next to have its inode is mounted.
+fn without_btf_the_inode_of_a_process_that_ended_is_anothers(lab: &Lab) {
+    let state = lab.subdir("state");
+    let mut daemon =
+        Daemon::spawn_by(poorer::without_btf(&daemon::binary()), lab, &Config::default(), &state);
+    daemon.await_ready();
+    for n in 1.. {
+        let mut first = Helper::new(Role::Mover).start();
+        let inode = first.ask("unshare");
+        let inode: u64 =
+            inode.trim_start_matches("net:[").trim_end_matches(']').parse().expect("an inode");
+        support::poll::until("its loopback is known", 10, || {
+            !daemon.list("addresses", &["query", "netns", &inode.to_string()]).is_empty()
+        });
+        first.end();
+        // The kernel frees an inode when it has taken the netns down, and hands out the lowest.
+        let mut others: Vec<Netns> = Vec::new();
+        while others.len() < 10 && others.last().is_none_or(|netns| netns.inode != inode) {
+            std::thread::sleep(std::time::Duration::from_millis(50) * patience());
+            others.push(Netns::new(lab, "i"));
+        }
+        let Some(next) = others.last().filter(|netns| netns.inode == inode) else {
+            assert!(n < 10, "this test shows nothing unless inodes are reused");
+            continue;
+        };
+        next.veth_to_host();
+        next.add_address(&lab.cidr(7), "eth0");
+        daemon.await_ip(lab.ip(7), inode);
+        return;
+    }
 }
 
 /// The daemon is shown another boot id; the process that hangs is the same.

@@ -13,6 +13,7 @@ support::tests! {
     the_socket_is_opened_as_the_configuration_says @ Kernel Stock,
     without_bpf_the_rest_goes_on @ Kernel Stock,
     without_btf_the_rest_goes_on @ Kernel Stock,
+    without_btf_what_is_mounted_on_the_node_alone_is_found @ Kernel Stock,
 }
 
 fn every_event_says_where_it_stands(lab: &Lab) {
@@ -139,6 +140,12 @@ fn without_bpf_the_rest_goes_on(lab: &Lab) {
 fn without_btf_the_rest_goes_on(lab: &Lab) {
     let says = ["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"];
     goes_on(lab, poorer::without_btf(&daemon::binary()), &says);
+}
+
+/// As in a container, or a service with mounts of its own, which gets none of the node's.
+fn without_btf_what_is_mounted_on_the_node_alone_is_found(lab: &Lab) {
+    let says = ["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"];
+    goes_on(lab, poorer::without_btf_and_propagation(&daemon::binary()), &says);
 }
 
 /// The daemon says once that its probes are missing and what to do (`says`), and answers all the same.

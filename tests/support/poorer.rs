@@ -6,6 +6,8 @@ use std::process::Command;
 use crate::Lab;
 use crate::role::{Helper, Role};
 
+const NO_BTF: &str = "mount -t tmpfs none /sys/kernel/btf";
+
 /// bpf(2) is forbidden.
 #[must_use]
 pub fn without_bpf(program: &Path) -> Command {
@@ -27,7 +29,13 @@ fn without(call: &str, program: &Path) -> Command {
 /// The kernel's type information is not there.
 #[must_use]
 pub fn without_btf(program: &Path) -> Command {
-    with_mounts("mount -t tmpfs none /sys/kernel/btf", Path::new("-"), program)
+    with_mounts(NO_BTF, "slave", Path::new("-"), program)
+}
+
+/// Nor does it see what is mounted on the node from now on.
+#[must_use]
+pub fn without_btf_and_propagation(program: &Path) -> Command {
+    with_mounts(NO_BTF, "private", Path::new("-"), program)
 }
 
 /// The boot id is another one.
@@ -35,13 +43,13 @@ pub fn without_btf(program: &Path) -> Command {
 pub fn in_another_boot(lab: &Lab, program: &Path) -> Command {
     let id = lab.dir().join("boot_id");
     std::fs::write(&id, "00000000-1111-4222-8333-444444444444\n").expect("write a boot id");
-    with_mounts("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", &id, program)
+    with_mounts("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", "slave", &id, program)
 }
 
-/// Runs `script`, with `$0` as given, in a mount namespace of its own that follows the host's.
-fn with_mounts(script: &str, zero: &Path, program: &Path) -> Command {
+/// Runs `script`, with `$0` as given, in a mount namespace of its own that follows the host's by this propagation.
+fn with_mounts(script: &str, propagation: &str, zero: &Path, program: &Path) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "slave", "sh", "-c"]);
+    command.args(["-m", "--propagation", propagation, "sh", "-c"]);
     command.arg(format!("{script} && exec \"$@\"")).arg(zero).arg(program);
     command
 }

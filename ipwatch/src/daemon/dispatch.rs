@@ -140,9 +140,10 @@ impl Dispatch {
                 self.search.try_send(SearchJob::ContainerMounts(ids)).is_ok()
             }
             Request::Cleanup => self.looks.try_send(LookJob::Cleanup).is_ok(),
-            Request::Walk => {
+            Request::Walk { everywhere } => {
                 let job = SearchJob::Snapshot { mounts: false, done: None };
-                self.search.try_send(job).is_ok()
+                let taken = self.search.try_send(job).is_ok();
+                taken && (!everywhere || self.search.try_send(SearchJob::AllMounts).is_ok())
             }
         };
         if !taken {

@@ -37,6 +37,8 @@ pub(super) enum SearchJob {
     /// Every list that probes give.
     Lists,
     Mounts,
+    /// Those of every mount namespace.
+    AllMounts,
     Holders(Vec<NetnsRef>),
     ContainerMounts(Vec<String>),
 }

@@ -174,6 +174,9 @@ impl Searcher {
             SearchJob::Tasks => self.tasks(),
             SearchJob::Lists => self.lists(),
             SearchJob::Mounts => self.mounts(),
+            // Where netns are listed, a mount is no news.
+            SearchJob::AllMounts if self.has_snapshots => Ok(()),
+            SearchJob::AllMounts => self.all_mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
             SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
         }
@@ -222,6 +225,12 @@ impl Searcher {
         let facts = self.proc.mounts().map(|facts| stamped(facts, began));
         self.tell_procfs(facts.as_ref().err())?;
         self.put("mounts", facts)
+    }
+
+    fn all_mounts(&self) -> Result<(), Closed> {
+        let began = clock::now();
+        let facts = self.proc.all_mounts().map(|facts| stamped(facts, began));
+        self.put("all mounts", facts)
     }
 
     /// Whatever may hold these netns: threads, mounts, fds, sockets, connections that nobody has.

@@ -11,7 +11,10 @@ use crate::fact::{Door, NetnsRef, TaskKey};
 pub enum Request {
     /// Read the list of netns and the tasks in them: something is heard of a netns that nobody has
     /// seen yet.
-    Walk,
+    Walk {
+        /// It was read in vain: search the mounts of every mount namespace, where nothing lists the netns.
+        everywhere: bool,
+    },
     /// Open this netns by one of its doors, learn all its names (an nsid is assigned where there is
     /// none, unless the configuration forbids it) and read what is in it.
     Adopt {

@@ -35,6 +35,8 @@ const TRIES_BEFORE_DOUBT: usize = 4;
 const DOUBTS_EVERY: u64 = 60 * SEC;
 /// Walks for netns that are known by their nsid only.
 const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
+/// So many of them found nothing: it may be mounted where only a search finds it.
+const WALKS_IN_VAIN: usize = 2;
 /// When to look whether an exiting task is gone, where no probe tells: most are after some ms.
 const GONE_YET: [u64; 2] = [100 * MS, SEC];
 /// Pauses before a cgroup is asked for again: the first answer may have been lost.
@@ -147,6 +149,11 @@ impl Pending {
             self.adopt_tries.remove(&id);
             self.adopt.hasten(id, at);
         }
+    }
+
+    /// It is to be opened already, or is being opened.
+    pub(super) fn opens(&self, id: NetnsId) -> bool {
+        self.adopt.contains(&id)
     }
 
     pub(super) fn adopted(&mut self, id: NetnsId) {
@@ -435,7 +442,7 @@ impl NodeMap {
     pub fn has_unopened(&self) -> bool {
         self.scheduler.adopt.keys().any(|id| {
             self.scheduler.adopt_tries.get(id).is_none_or(|tries| tries.failed < 2)
-                && self.netns(*id).is_some_and(|entry| !entry.dumped)
+                && self.netns(*id).is_some_and(|entry| entry.opened.is_none())
         })
     }
 
@@ -482,11 +489,14 @@ impl NodeMap {
             self.reopen_named(now);
         }
         if self.scheduler.walk.is_some_and(|due| due <= now) {
-            wants.push(Request::Walk);
+            let everywhere = self.scheduler.walk_tries >= WALKS_IN_VAIN;
+            wants.push(Request::Walk { everywhere });
             let pause = WALK_PAUSES[self.scheduler.walk_tries.min(WALK_PAUSES.len() - 1)];
             self.scheduler.walk_tries += 1;
             let nameless = self.all_netns().any(|entry| {
-                entry.names.cookie.is_none() && entry.names.inode.is_none() && !entry.dumped
+                entry.names.cookie.is_none()
+                    && entry.names.inode.is_none()
+                    && entry.opened.is_none()
             });
             self.scheduler.walk = nameless.then(|| now.plus(pause));
             if !nameless {

@@ -304,11 +304,17 @@ fn a_netns_that_was_read_too_early_is_read_again() {
 #[test]
 fn a_netns_known_by_its_nsid_alone_asks_for_a_walk() {
     let mut feed = Feed::new(NONE);
+    let walks = |feed: &mut Feed, after_ms| {
+        feed.wants(after_ms).into_iter().find_map(|want| match want {
+            Request::Walk { everywhere } => Some(everywhere),
+            _ => None,
+        })
+    };
     feed.tell(Observation::Netns { netns: NetnsRef::nsid(3) });
-    assert!(feed.wants(0).contains(&Request::Walk));
+    assert_eq!([0, 10, 200].map(|ms| walks(&mut feed, ms)), [Some(false), Some(false), Some(true)]);
     feed.tell(Observation::Netns { netns: full(7, 70, 3) });
-    feed.wants(10);
-    assert!(!feed.wants(10_000).contains(&Request::Walk));
+    feed.wants(2_000);
+    assert_eq!(walks(&mut feed, 10_000), None);
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl NodeMap {
         let entry = self.netns(self.far_netns(host, link)?)?;
         // gVisor takes the address off the device and answers itself: without any, nothing is known.
         let told = entry.tasks().len() == 0 || entry.routable().next().is_some();
-        let whole = entry.dumped
+        let whole = entry.opened.is_some()
             && entry.beyond_bounds() == 0
             && entry.dying.is_none()
             && !entry.host

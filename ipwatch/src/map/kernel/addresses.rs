@@ -160,7 +160,7 @@ impl NodeMap {
             return;
         }
         let Some(entry) = self.kernel.netns.get(&id) else { return };
-        if buried || (echo && entry.dumped) {
+        if buried || (echo && entry.opened.is_some()) {
             if !buried {
                 self.kernel.netlink_reconcile.raise(id, key, true, at);
             }

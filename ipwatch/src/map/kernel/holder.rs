@@ -1,11 +1,13 @@
 //! What other than a task holds a netns: mounts, fds, sockets, as they are told and searched for.
 //!
 //! Where no end of a netns is seen, its inode may be another's by the next walk: the kernel hands it out again at once
-//! (`proc_alloc_inum`, 5.10 to 6.18). What shows it is that every mount that was known has gone, and others have come:
-//! such a netns is opened again.
+//! (`proc_alloc_inum`, 5.10 to 6.18). What was read of a netns is known to be that of its inode's owner for as long as
+//! something holds it that already did when it was opened. After that it is opened again.
 
-use crate::fact::{BootNs, Holder, NetnsRef};
+use crate::fact::{BootNs, Holder, NetnsRef, TaskKey};
 
+use super::netns::Netns;
+use super::task::TICK;
 use crate::map::{NetnsId, NodeMap};
 
 /// Holders kept per netns.
@@ -33,6 +35,21 @@ fn is_mount(holder: &Holder) -> bool {
     matches!(holder, Holder::Mount { .. })
 }
 
+impl Netns {
+    /// It is held, and nothing that holds it is known to have done so when it was opened. A task may be known for as long
+    /// as a snapshot takes to come after its end, so it is not asked where there are mounts.
+    fn is_anothers_perhaps(&self) -> bool {
+        let Some(opened) = self.opened.filter(|_| !self.host) else { return false };
+        let held_then = |hold: &Hold| hold.since <= opened;
+        if self.holders.keys().any(is_mount) {
+            return !self.holders.iter().any(|(holder, hold)| is_mount(holder) && held_then(hold));
+        }
+        let held = !self.holders.is_empty() || !self.tasks.is_empty();
+        let ran_then = |task: &TaskKey| task.start.saturating_mul(TICK) <= opened.0;
+        held && !self.holders.values().any(held_then) && !self.tasks.keys().any(ran_then)
+    }
+}
+
 impl NodeMap {
     pub(in crate::map) fn set_holder(&mut self, netns: &NetnsRef, holder: &Holder, at: BootNs) {
         let Some(id) = self.resolve(netns, at) else { return };
@@ -52,44 +69,33 @@ impl NodeMap {
             self.scheduler.holder_appeared(id, at);
             if is_mount(holder) {
                 self.workload.ask_owner(id);
-                if std::mem::take(&mut entry.unmounted) {
-                    self.doubt_inode(id, at);
-                }
             }
+            self.doubt_inode(id, at);
         }
     }
 
-    /// The inode of a netns may be another's.
-    fn doubt_inode(&mut self, id: NetnsId, at: BootNs) {
-        if !self.sight.teardown_end {
+    /// What holds a netns has changed: its inode may be another's, if nothing has held it since it was opened.
+    pub(super) fn doubt_inode(&mut self, id: NetnsId, at: BootNs) {
+        if self.sight.teardown_end || self.scheduler.opens(id) {
+            return;
+        }
+        if self.kernel.netns.get(&id).is_some_and(Netns::is_anothers_perhaps) {
             self.scheduler.doubted(id, false, at);
         }
     }
 
     /// A whole pass over a part of the holders did not meet these.
     pub(in crate::map) fn sweep_holders(&mut self, began: BootNs, part: impl Fn(&Holder) -> bool) {
-        let (mut lost, mut replaced) = (Vec::new(), Vec::new());
+        let mut lost = Vec::new();
         for entry in self.kernel.netns.values_mut() {
-            let (before, mut unmounted) = (entry.holders.len(), false);
-            entry.holders.retain(|holder, hold| {
-                let stays = hold.touched >= began || !part(holder);
-                unmounted |= !stays && is_mount(holder);
-                stays
-            });
+            let before = entry.holders.len();
+            entry.holders.retain(|holder, hold| hold.touched >= began || !part(holder));
             if entry.holders.len() < before {
                 lost.push(entry.id);
-            }
-            let mut mounts = entry.holders.iter().filter(|(holder, _)| is_mount(holder)).peekable();
-            if unmounted && mounts.peek().is_none() {
-                entry.unmounted = true;
-            } else if unmounted && mounts.all(|(_, hold)| hold.since >= began) {
-                replaced.push(entry.id);
             }
         }
         for id in lost {
             self.scheduler.holders_changed(id, began);
-        }
-        for id in replaced {
             self.doubt_inode(id, began);
         }
     }
@@ -104,9 +110,7 @@ impl NodeMap {
             entry.searched = Some((at, complete));
         }
         if complete {
-            let mounted = entry.holders.keys().any(is_mount);
             entry.holders.retain(|_, hold| hold.touched >= at);
-            entry.unmounted |= mounted && !entry.holders.keys().any(is_mount);
             let bare = entry.holders.is_empty();
             entry.bare_searches = if bare { entry.bare_searches.saturating_add(1) } else { 0 };
         }
@@ -114,12 +118,13 @@ impl NodeMap {
         // end cannot be seen, that is its end.
         let held = !entry.holders.is_empty() || !entry.tasks.is_empty();
         let listed = entry.names.cookie.is_some() || entry.names.nsid.is_some();
-        if complete && !held && !listed && !entry.dumped && !entry.host {
+        if complete && !held && !listed && entry.opened.is_none() && !entry.host {
             self.remove_netns(id, at, "netns-gone");
             return;
         }
         let thresholds = self.thresholds;
         let soon = self.next_search(id, (at, complete), last, &thresholds);
         self.scheduler.searched(id, at, soon);
+        self.doubt_inode(id, at);
     }
 }

@@ -34,8 +34,8 @@ pub struct Netns {
     pub first_seen: BootNs,
     /// When its teardown was seen to begin, or its nsid was taken away.
     pub dying: Option<BootNs>,
-    /// Its addresses were dumped whole at least once.
-    pub dumped: bool,
+    /// When the dump began that was the last to tell its addresses whole.
+    pub opened: Option<BootNs>,
     /// When the dump of its addresses began that is being applied.
     pub(super) dumping: Option<BootNs>,
     /// The same of its neighbours.
@@ -57,8 +57,6 @@ pub struct Netns {
     /// With the cgroup of each, which is asked for often.
     pub(super) tasks: BTreeMap<TaskKey, Option<Rc<str>>>,
     pub(super) holders: BTreeMap<Holder, Hold>,
-    /// Every mount of it that was known has gone: see `holder`.
-    pub(super) unmounted: bool,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
     /// The newest searches, so many, found nothing that holds it.
@@ -94,7 +92,7 @@ impl Netns {
             host,
             first_seen: at,
             dying: None,
-            dumped: false,
+            opened: None,
             dumping: None,
             dumping_neighbours: None,
             more: 0,
@@ -109,7 +107,6 @@ impl Netns {
             wiring: Topology::default(),
             tasks: BTreeMap::new(),
             holders: BTreeMap::new(),
-            unmounted: false,
             searched: None,
             bare_searches: 0,
             owner: None,
@@ -130,7 +127,7 @@ impl Netns {
         self.first_seen = self.first_seen.min(other.first_seen);
         self.touched = self.touched.max(other.touched);
         self.dying = self.dying.or(other.dying);
-        self.dumped |= other.dumped;
+        self.opened = self.opened.max(other.opened);
         self.unkept.addresses += other.unkept.addresses;
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
@@ -420,7 +417,7 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.dumping = None;
         if complete {
-            entry.dumped = true;
+            entry.opened = entry.opened.max(Some(began));
             self.unkept_of_dump(id, true);
             self.scheduler.adopted(id);
             self.announce(id);

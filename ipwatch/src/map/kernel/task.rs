@@ -18,7 +18,7 @@ const SIGKILL: u32 = 9;
 /// A task that a snapshot told is taken for one that events tell of after so long.
 const KNOWN: u64 = 5_000_000_000;
 /// Nanoseconds of a tick (USER_HZ), in which start times are told.
-const TICK: u64 = 10_000_000;
+pub(super) const TICK: u64 = 10_000_000;
 
 /// A task in a netns other than the host's.
 #[derive(Debug)]
@@ -284,6 +284,7 @@ impl NodeMap {
             self.kernel.tasks.index(task.key);
             let searching = self.kernel.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
             self.scheduler.task_entered(netns, at, searching);
+            self.doubt_inode(netns, at);
         }
         if unnamed {
             self.scheduler.unnamed(task.key, at);
@@ -354,6 +355,7 @@ impl NodeMap {
             }
             self.workload.ask_owner(netns);
         }
+        self.doubt_inode(netns, at);
     }
 
     /// Removes a task from every index but its netns's.

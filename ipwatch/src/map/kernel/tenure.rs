@@ -133,7 +133,7 @@ impl NodeMap {
     /// Tells of a netns's addresses, once its identity will not change any more.
     pub(in crate::map) fn announce(&mut self, id: NetnsId) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let lasting = entry.names.cookie.is_some() || entry.dumped;
+        let lasting = entry.names.cookie.is_some() || entry.opened.is_some();
         if entry.announced || entry.host || !lasting {
             return;
         }

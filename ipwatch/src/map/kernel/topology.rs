@@ -144,7 +144,8 @@ impl NodeMap {
         /// What is being made is made whole first.
         const SOON: u64 = 100_000_000;
         let filters = Some(LinkDetail::Bridge { vlan_filtering: true });
-        let Some(entry) = self.kernel.netns.get_mut(&id).filter(|entry| entry.dumped) else {
+        let Some(entry) = self.kernel.netns.get_mut(&id).filter(|entry| entry.opened.is_some())
+        else {
             return;
         };
         let wiring = &mut entry.wiring;

@@ -118,32 +118,99 @@ fn without_sight_of_the_end_no_teardown_is_told() {
     assert!(feed.map.take_endings().is_empty());
 }
 
+const INODE: NetnsRef = NetnsRef { inode: Some(70), cookie: None, nsid: None };
+
+fn opens(feed: &mut Feed) -> bool {
+    let asks =
+        |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.inode == Some(70));
+    feed.wants(100).iter().any(asks)
+}
+
+/// It is opened and dumped, as it was asked to be.
+fn is_opened(feed: &mut Feed) {
+    let netns = NetnsRef { cookie: Some(7), ..INODE };
+    let began = feed.tell(Observation::Began(Scope::Addresses { netns }));
+    feed.tell(Observation::Ended { scope: Scope::Addresses { netns }, began, complete: true });
+}
+
+/// A walk meets the netns below these paths; whether it is opened then.
+fn walk(feed: &mut Feed, paths: &[&str]) -> bool {
+    let began = feed.tell(Observation::Netns { netns: INODE });
+    for path in paths {
+        feed.tell(Observation::Holder { netns: INODE, holder: mounted_at(path) });
+    }
+    let scope = Scope::Mounts { mount_ns: 1 };
+    feed.tell(Observation::Ended { scope, began, complete: true });
+    opens(feed)
+}
+
+/// A snapshot meets these processes in it, each named by the tick of its start; whether it is opened then.
+fn snapshot(feed: &mut Feed, pids: &[u32]) -> bool {
+    let began = feed.tell(Observation::Began(Scope::Tasks));
+    for pid in pids {
+        let mut told = task(*pid, INODE);
+        told.key.start = u64::from(*pid);
+        feed.tell_from(Origin::Procfs, Observation::Task(told));
+    }
+    feed.tell(Observation::Ended { scope: Scope::Tasks, began, complete: true });
+    opens(feed)
+}
+
 /// The kernel hands out the inode of a netns again at once (`ns_alloc_inum`): where no end is seen, a walk meets it as
 /// before.
 #[test]
 fn an_inode_whose_mounts_are_all_others_is_opened_again() {
     let mut feed = Feed::new(NONE);
-    let inode = NetnsRef { inode: Some(70), ..NetnsRef::default() };
-    let walk = |feed: &mut Feed, paths: &[&str]| {
-        let began = feed.tell(Observation::Netns { netns: inode });
-        for path in paths {
-            feed.tell(Observation::Holder { netns: inode, holder: mounted_at(path) });
-        }
-        let scope = Scope::Mounts { mount_ns: 1 };
-        feed.tell(Observation::Ended { scope, began, complete: true });
-        let asks = |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.inode == Some(70));
-        feed.wants(100).iter().any(asks)
-    };
     assert!(walk(&mut feed, &["/run/netns/a"]), "it is new");
-    let netns = NetnsRef { cookie: Some(7), ..inode };
-    let began = feed.tell(Observation::Began(Scope::Addresses { netns }));
-    feed.tell(Observation::Ended { scope: Scope::Addresses { netns }, began, complete: true });
+    is_opened(&mut feed);
     assert!(!walk(&mut feed, &["/run/netns/a"]));
     assert!(!walk(&mut feed, &["/run/netns/a", "/run/netns/copy"]), "one mount more");
-    assert!(!walk(&mut feed, &["/run/netns/copy"]), "one mount less");
+    assert!(walk(&mut feed, &["/run/netns/copy"]), "that one was never opened by");
+    is_opened(&mut feed);
     assert!(walk(&mut feed, &["/run/netns/b"]), "another netns, perhaps");
     assert!(!walk(&mut feed, &["/run/netns/b"]), "once");
+    is_opened(&mut feed);
+    assert!(!walk(&mut feed, &["/run/netns/b"]));
     assert!(!walk(&mut feed, &[]), "there is nothing to open it by");
     assert!(walk(&mut feed, &["/run/netns/c"]), "made anew");
     assert!(!walk(&mut feed, &["/run/netns/c"]));
+}
+
+/// Whichever is read first, that its tasks have gone or that it is mounted.
+#[test]
+fn one_that_tasks_held_is_opened_again_when_it_is_mounted() {
+    for tasks_are_read_first in [false, true] {
+        let mut feed = Feed::new(NONE);
+        assert!(snapshot(&mut feed, &[100]), "it is new");
+        is_opened(&mut feed);
+        assert!(!snapshot(&mut feed, &[100]));
+        if tasks_are_read_first {
+            assert!(!snapshot(&mut feed, &[]), "there is nothing to open it by");
+        }
+        assert!(walk(&mut feed, &["/run/netns/a"]));
+        is_opened(&mut feed);
+        assert!(!snapshot(&mut feed, &[]));
+    }
+}
+
+#[test]
+fn one_whose_tasks_are_all_others_is_opened_again() {
+    let mut feed = Feed::new(NONE);
+    assert!(snapshot(&mut feed, &[100]), "it is new");
+    is_opened(&mut feed);
+    assert!(!snapshot(&mut feed, &[100, 101]), "one more");
+    assert!(snapshot(&mut feed, &[115]), "another netns, perhaps");
+    assert!(!snapshot(&mut feed, &[116]), "once");
+    is_opened(&mut feed);
+    assert!(!snapshot(&mut feed, &[116]));
+}
+
+#[test]
+fn nothing_is_opened_again_where_ends_are_seen() {
+    let mut feed = Feed::new(ALL);
+    assert!(snapshot(&mut feed, &[100]), "it is new");
+    is_opened(&mut feed);
+    assert!(!snapshot(&mut feed, &[115]));
+    assert!(!walk(&mut feed, &["/run/netns/a"]));
+    assert!(!walk(&mut feed, &["/run/netns/b"]));
 }

@@ -336,7 +336,9 @@ fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
     for _ in 0..50 {
         for want in feed.wants(100) {
             match want {
-                Request::Walk => drop(feed.tell(Observation::Netns { netns: NetnsRef::inode(70) })),
+                Request::Walk { .. } => {
+                    feed.tell(Observation::Netns { netns: NetnsRef::inode(70) });
+                }
                 Request::Adopt { netns, .. } if netns == old => {
                     opened += 1;
                     feed.tell(Observation::NetnsClosed { netns });

@@ -47,27 +47,39 @@ impl Search {
 }
 
 impl Proc {
-    /// The netns mounts of the daemon's own mount namespace, bracketed by [`Scope::Mounts`]: those that
-    /// runtimes and people make, for one read of one file. The others are searched for only when
-    /// somebody wants to know who holds a netns.
+    /// The netns mounts of the node's mount namespace, that of its first process, and of the daemon's own, which may be a
+    /// container's or a hardened service's: those that runtimes and people make, for one read of one file each. Each
+    /// mount namespace's are bracketed by its [`Scope::Mounts`]. All others are searched for only when somebody wants
+    /// to know who holds a netns.
     ///
     /// # Errors
     /// `/proc` is unreadable.
     pub fn mounts(&self) -> io::Result<Vec<Fact>> {
         let root = Dir::open(&self.root)?;
-        let mount_ns = root.dir("self")?.namespace("ns/mnt", "mnt")?;
-        let pid = self.first_of_ours(&root, mount_ns);
-        let scope = Scope::Mounts { mount_ns };
+        let ours = root.dir("self")?.namespace("ns/mnt", "mnt")?;
+        let mut facts = Vec::new();
+        // Whoever may not ask for the link may not read the mounts either (`mounts_open_common`, fs/proc_namespace.c).
+        let nodes = root.dir("1").and_then(|dir| dir.namespace("ns/mnt", "mnt"));
+        if let Some(mount_ns) = nodes.ok().filter(|nodes| *nodes != ours) {
+            self.mounts_in("1", Place { mount_ns, pid: 1 }, &mut facts)?;
+        }
+        let pid = self.first_of_ours(&root, ours);
+        self.mounts_in("self", Place { mount_ns: ours, pid }, &mut facts)?;
+        Ok(facts)
+    }
+
+    fn mounts_in(&self, process: &str, place: Place, facts: &mut Vec<Fact>) -> io::Result<()> {
+        let scope = Scope::Mounts { mount_ns: place.mount_ns };
         let began = clock::now();
-        let mut facts = vec![Fact { at: began, ..fact(Observation::Began(scope.clone())) }];
-        let complete = mounts::lines(&self.root.join("self/mountinfo"), |line| {
+        facts.push(Fact { at: began, ..fact(Observation::Began(scope.clone())) });
+        let complete = mounts::lines(&self.root.join(process).join("mountinfo"), |line| {
             let Some(mount) = Mount::parse(line) else { return };
             let Some(inode) = mount.netns() else { return };
-            let holder = mounted(Place { mount_ns, pid }, &mount, None, false);
+            let holder = mounted(place, &mount, None, false);
             facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
         })?;
         facts.push(fact(Observation::Ended { scope, began, complete }));
-        Ok(facts)
+        Ok(())
     }
 
     /// The node's first process, if it is in our own mount namespace: it outlives the daemon, for whoever looks a path
@@ -105,7 +117,8 @@ impl Proc {
                 facts.push(fact(Observation::Holder { netns, holder }));
             }
         };
-        let mut complete = self.each_mount(&known, search.until, &mut found)?;
+        let is_wanted = |inode| known.contains_key(&inode);
+        let mut complete = self.each_mount(is_wanted, search.until, &mut found)?;
         if search.files {
             let mut files = Files { wanted: &known, search, sockets: HashMap::new(), found };
             complete &= files.search(&Dir::open(&self.root)?)?;
@@ -117,10 +130,31 @@ impl Proc {
         Ok(facts)
     }
 
+    /// The mounts, in every mount namespace, of netns that [`Proc::mounts`] does not tell of.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub fn all_mounts(&self) -> io::Result<Vec<Fact>> {
+        let told: HashSet<u32> = self
+            .mounts()?
+            .iter()
+            .filter_map(|fact| match &fact.what {
+                Observation::Holder { netns, .. } => netns.inode,
+                _ => None,
+            })
+            .collect();
+        let mut facts = Vec::new();
+        let found = |inode, holder| {
+            facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
+        };
+        self.each_mount(|inode| !told.contains(&inode), Search::everything().until, found)?;
+        Ok(facts)
+    }
+
     /// Every mount of a wanted netns; false when a mount namespace could not be read.
     fn each_mount(
         &self,
-        wanted: &HashMap<u32, NetnsRef>,
+        wanted: impl Fn(u32) -> bool,
         until: BootNs,
         mut found: impl FnMut(u32, Holder),
     ) -> io::Result<bool> {
@@ -131,9 +165,7 @@ impl Proc {
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
-            let Some(inode) = mount.netns().filter(|inode| wanted.contains_key(inode)) else {
-                return;
-            };
+            let Some(inode) = mount.netns().filter(|inode| wanted(*inode)) else { return };
             if ids.insert(mount.id) {
                 let foreign = own != Some(place.mount_ns);
                 let place = match first.filter(|_| !foreign) {
