@@ -95,6 +95,18 @@ fn each_proof_shortens_the_grace_of_a_netns() {
 }
 
 #[test]
+fn that_a_pod_is_gone_stays_proven_when_its_source_falls_silent() {
+    let mut case = case(true, true);
+    case.gone(1_500);
+    case.list(GONE, other());
+    case.list(GONE + 20, other());
+    assert!(case.codes_at(GONE + 21).contains(&Code::IpamReservationLeaked));
+    case.source("kubernetes", SourceStatus::Down);
+    case.list(GONE + 1_000, other());
+    assert!(case.codes_at(GONE + 1_001).contains(&Code::IpamReservationLeaked));
+}
+
+#[test]
 fn what_may_still_clean_up_keeps_its_grace() {
     // A pod that the API server has.
     let mut living = case(true, false);

@@ -70,12 +70,13 @@ impl NodeMap {
             && history.is_none_or(|history| history.add.running + history.del.running == 0)
     }
 
-    /// Whether who told of all pods has told that this one's is gone, or has told of all since `gone` and not of it.
+    /// Whether who told of all pods has told that this one's is gone, or has told of all since `gone` and not of it. A uid
+    /// is no other pod's ever after: it stays proven when whoever told falls silent.
     fn has_no_pod(&self, sandbox: &str, uid: Option<&str>, gone: BootNs) -> bool {
         let told =
             self.sandbox(sandbox).and_then(|entry| entry.sandbox.pod.as_ref()?.uid.as_deref());
         let history = || self.call_history(sandbox)?.pod.as_ref()?.uid.as_deref();
         let Some(uid) = told.or(uid).or_else(history) else { return false };
-        self.pods_answer() && self.is_no_pod(uid, gone)
+        self.is_no_pod(uid, gone)
     }
 }
