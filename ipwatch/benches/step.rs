@@ -188,6 +188,7 @@ fn node(pods: u64) -> Vec<Observation> {
         network: "cbr0".to_owned(),
         path: "/etc/cni/net.d/10-cbr0.conflist".to_owned(),
         data_dir: None,
+        shares: false,
         sets: vec![vec![RangePart { first, last, except: Vec::new() }]],
     }));
     let scopes = [

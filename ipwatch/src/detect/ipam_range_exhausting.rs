@@ -171,7 +171,14 @@ fn tell_owners(
             Some(pod) => format!("pod {}", said(&format!("{}/{}", pod.namespace, pod.name))),
             None => evidence::reserved_for(entry).to_string(),
         };
-        proof.tell(By::Named(&entry.store), now, format!("{}: {mark}{whose}", entry.ip));
+        // A range that shares its IPs has them taken by others too.
+        let pool = match &*entry.network {
+            own if range.range.shares && own != range.range.network => {
+                format!(", by {}", said(own))
+            }
+            _ => String::new(),
+        };
+        proof.tell(By::Named(&entry.store), now, format!("{}: {mark}{whose}{pool}", entry.ip));
     }
     let used = usize::try_from(range.usage().used).unwrap_or(usize::MAX);
     if range.is_by_blocks() && used > listed {

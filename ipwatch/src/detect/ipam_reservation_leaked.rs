@@ -96,11 +96,10 @@ fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
         network: Some(entry.network.to_string()),
         netns: None,
     };
-    let room =
-        map.ranges().find(|range| range.is_of(entry) && range.contains(entry.ip)).map(|range| {
-            let usage = range.usage();
-            text!(" {} of {} are left there.", usage.free, usage.usable)
-        });
+    let room = map.range_of(entry).map(|range| {
+        let usage = range.usage();
+        text!(" {} of {} are left there.", usage.free, usage.usable)
+    });
     let others = map.leaked_beside(entry).checked_sub(1).filter(|others| *others > 0);
     let others = others.map(|others| {
         let others = evidence::count(others, "other reservation");

@@ -46,6 +46,9 @@ pub struct Range {
     /// Directory of the network's reservations, where the store has one for each network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<String>,
+    /// It hands out no IP that another network of its store has reserved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares: bool,
     /// The sets; at least one.
     pub sets: Vec<Vec<RangePart>>,
 }

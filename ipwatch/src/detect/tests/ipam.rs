@@ -67,6 +67,7 @@ impl Case {
                 network: "cbr0".into(),
                 path: "/etc/cni/net.d/10-flannel.conflist".into(),
                 data_dir: Some("/var/lib/cni/networks/cbr0".into()),
+                shares: false,
                 sets: vec![vec![part]],
             }),
         );

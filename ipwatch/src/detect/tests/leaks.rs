@@ -282,6 +282,7 @@ fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
             network: "one".into(),
             path: "/one".into(),
             data_dir: None,
+            shares: false,
             sets: vec![vec![part]],
         };
         case.at(12, Observation::Range(range));

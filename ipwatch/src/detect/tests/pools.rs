@@ -30,6 +30,7 @@ fn full(others: u8) -> Case {
             network: "default-ipv4-ippool".into(),
             path: "ippools/default-ipv4-ippool".into(),
             data_dir: None,
+            shares: false,
             sets: vec![vec![part]],
         }),
     );
@@ -100,6 +101,7 @@ fn pool(name: &str, first: u8, last: u8) -> Observation {
         network: name.into(),
         path: format!("ippools/{name}"),
         data_dir: None,
+        shares: false,
         sets: vec![vec![part]],
     })
 }

@@ -40,6 +40,18 @@ fn cached(offset: u8) -> Observation {
     })
 }
 
+/// What a NetworkAttachmentDefinition lets a pool hand out: five IPs.
+fn pool(network: &str, definition: &str, shares: bool) -> Observation {
+    Observation::Range(Range {
+        store: "whereabouts".into(),
+        network: network.into(),
+        path: format!("network-attachment-definitions/shop/{definition}"),
+        data_dir: None,
+        shares,
+        sets: vec![vec![RangePart { first: ip(10), last: ip(14), except: Vec::new() }]],
+    })
+}
+
 /// A /27 of which five IPs can be had, as only the NetworkAttachmentDefinition says, and five allocations:
 /// two of this node's pods of before it crashed, three of others.
 fn crashed() -> Case {
@@ -49,16 +61,7 @@ fn crashed() -> Case {
     }
     case.at(1, Observation::Sight(SEEN));
     case.list(11, alive());
-    case.at(
-        12,
-        Observation::Range(Range {
-            store: "whereabouts".into(),
-            network: "10.0.0.0-27".into(),
-            path: "network-attachment-definitions/shop/ipvlan".into(),
-            data_dir: None,
-            sets: vec![vec![RangePart { first: ip(10), last: ip(14), except: Vec::new() }]],
-        }),
-    );
+    case.at(12, pool("10.0.0.0-27", "ipvlan", true));
     let scope = Scope::Reservations { store: "whereabouts".into() };
     case.at(12, Observation::Began(scope.clone()));
     for (offset, podref) in
@@ -158,4 +161,38 @@ fn a_pod_of_this_node_that_its_runtime_forgot_has_leaked() {
         .filter_map(|one| one.subject.ip)
         .collect();
     assert_eq!(leaks, [ip(13)]);
+}
+
+/// No pod can have from one pool what another one of the same network name has handed out.
+#[test]
+fn pools_that_overlap_share_what_is_taken_and_what_leaked() {
+    let taken = |network: &str, shares: bool| {
+        let mut case = crashed();
+        case.at(13, cached(10));
+        case.at(13, pool(network, "other", shares));
+        let found = later(&mut case);
+        let of = |one: &&Candidate| one.subject.network.as_deref() == Some(network);
+        let range = found.iter().filter(of).find(|one| one.code == Code::IpamRangeExhausting);
+        range.map(|range| {
+            let items = range.evidence.iter().map(|item| item.text.as_str());
+            items.collect::<Vec<_>>().join("\n")
+        })
+    };
+    let text = taken("10.0.0.0-28", true).expect("nothing is left in it");
+    assert!(text.contains("5 of 5 taken, 1 of them leaked, 0 free"), "{text}");
+    assert!(
+        text.contains("10.0.0.12: pod \"shop/x\" (container \"0c4c1b2a9d7e\"), by 10.0.0.0-27"),
+        "{text}"
+    );
+    assert_eq!(taken("10.0.0.0-28", false), None, "its definition says that it does not share");
+    assert_eq!(taken("net-10.0.0.0-28", true), None, "of another network name");
+    // A reservation that is given back is free in both.
+    let mut case = crashed();
+    case.at(13, pool("10.0.0.0-28", "other", true));
+    for offset in 10..15 {
+        let key = format!("ippools/kube-system/10.0.0.0-27/{offset}");
+        case.at(14, Observation::ReservationGone { store: "whereabouts".into(), key });
+    }
+    let free: Vec<u64> = case.0.ranges().map(|range| range.usage().free).collect();
+    assert_eq!(free, [5, 5]);
 }

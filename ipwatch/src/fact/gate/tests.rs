@@ -252,6 +252,7 @@ proptest! {
             Observation::Range(Range {
                 store: "host-local".into(), network: e.clone(), path: g.clone(),
                 data_dir: Some(h.clone()), sets: Vec::new(),
+                shares: false,
             }),
             Observation::Attachment(Attachment {
                 container_id: d.clone(), ifname: f.clone(), network: e.clone(),

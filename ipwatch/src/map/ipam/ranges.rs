@@ -81,7 +81,7 @@ impl RangeEntry {
         tightest.map_or(none, |set| Usage { usable: most.unwrap_or(set.usable), ..set })
     }
 
-    /// Whether a reservation comes out of this range's network.
+    /// Whether a reservation comes out of this range's network, or of another one that it shares its IPs with.
     #[must_use]
     pub fn is_of(&self, entry: &ReservationEntry) -> bool {
         if self.range.store != *entry.store {
@@ -91,7 +91,12 @@ impl RangeEntry {
             Some(_) => self.has_file(&entry.key),
             // Whoever asks for an IP names no pool.
             None if self.is_by_blocks() => self.contains(entry.ip),
-            None => self.range.network == *entry.network,
+            None if self.range.network == *entry.network => true,
+            None => {
+                self.range.shares
+                    && self.contains(entry.ip)
+                    && space(&self.range.network) == space(&entry.network)
+            }
         }
     }
 
@@ -167,6 +172,21 @@ impl RangeEntry {
         let sets = self.range.sets.iter().enumerate();
         sets.filter(move |(_, parts)| within(parts)).map(|(set, _)| set)
     }
+}
+
+/// The networks of a store that share their IPs: of a pool of Whereabouts its name without the range, `net-` of
+/// `net-10.0.0.0-27` (whereabouts 0.8, pkg/storage/kubernetes/ipam.go, `IPPoolName`). A name that may be read in two
+/// ways is read as the one that shares less.
+fn space(network: &str) -> &str {
+    let is_range = |text: &str| {
+        text.rsplit_once('-').is_some_and(|(first, length)| {
+            length.parse::<u8>().is_ok() && first.replace('-', ":").parse::<IpAddr>().is_ok()
+        })
+    };
+    let after = |(at, _)| at + 1;
+    let mut starts = network.rmatch_indices('-').map(after).chain([0]);
+    let start = starts.find(|at| is_range(&network[*at..]));
+    &network[..start.unwrap_or(network.len())]
 }
 
 /// How near a range is to its end. What was near stays so until there is a step more than that takes: a pod
@@ -433,6 +453,13 @@ impl NodeMap {
         self.ipam.ranges.all.values()
     }
 
+    /// The range that a reservation comes out of: its own network's first.
+    #[must_use]
+    pub fn range_of(&self, entry: &ReservationEntry) -> Option<&RangeEntry> {
+        let of = || self.ranges().filter(|range| range.hands_out(entry));
+        of().find(|range| range.range.network == *entry.network).or_else(|| of().next())
+    }
+
     /// Reservations that a range has handed out, in IP order.
     pub fn reserved_in<'a>(
         &'a self,
@@ -475,6 +502,25 @@ mod tests {
             (usage(253, 0), minutes(5), Level::Out),
         ] {
             assert_eq!(level(usage, left, Level::Enough), expected, "{usage:?} {left:?}");
+        }
+    }
+
+    #[test]
+    fn pools_of_one_network_name_share() {
+        for (network, expected) in [
+            ("10.0.0.0-27", ""),
+            ("net-10.0.0.0-27", "net-"),
+            ("my-net-10.0.0.0-27", "my-net-"),
+            ("fd00---64", ""),
+            ("net-fd00---64", "net-"),
+            ("ab-fd00---64", "ab-"),
+            ("fd00-1---64", "fd00-"),
+            ("net-fd00-1-2-3-4-5-6-7-64", "net-"),
+            ("podman", "podman"),
+            ("a-b", "a-b"),
+            ("", ""),
+        ] {
+            assert_eq!(space(network), expected, "{network}");
         }
     }
 

@@ -18,6 +18,7 @@ fn pool(n: u8) -> Observation {
         network: format!("pool-{n}"),
         path: format!("ippools/pool-{n}"),
         data_dir: None,
+        shares: false,
         sets: vec![vec![RangePart { first: ip(n, 0), last: ip(n, 255), except: Vec::new() }]],
     })
 }

@@ -26,7 +26,7 @@ fn part(first: u8, last: u8, except: &[u8]) -> RangePart {
 
 fn range(sets: Vec<Vec<RangePart>>) -> Range {
     let (store, network, path) = ("host-local".into(), "net".into(), "/a.conflist".into());
-    Range { store, network, path, data_dir: Some("/net".into()), sets }
+    Range { store, network, path, data_dir: Some("/net".into()), shares: false, sets }
 }
 
 fn gone(last: u8) -> Observation {

@@ -30,6 +30,7 @@ fn range(path: &str) -> Observation {
         network: "many".into(),
         path: path.into(),
         data_dir: Some("/many".into()),
+        shares: false,
         sets: vec![vec![part]],
     })
 }

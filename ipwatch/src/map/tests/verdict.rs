@@ -20,6 +20,7 @@ fn feed() -> Feed {
         network,
         path,
         data_dir: Some("/net".into()),
+        shares: false,
         sets,
     }));
     feed.tell(Observation::Reservation(Reservation {

@@ -43,7 +43,7 @@ impl NodeMap {
         network: Option<&str>,
         most: usize,
     ) -> Vec<IpamEntry> {
-        let pools = self.ranges().filter(|range| range.is_by_blocks());
+        let pools = self.ranges().filter(|range| range.is_by_blocks() || range.range.shares);
         let pool = network.and_then(|name| pools.into_iter().find(|one| one.range.network == name));
         let of_network = |entry: &&ReservationEntry| {
             network.is_none_or(|name| *entry.network == *name)

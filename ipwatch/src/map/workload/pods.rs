@@ -151,10 +151,15 @@ impl NodeMap {
             && pods.confirmed.is_some_and(|confirmed| confirmed >= gone)
     }
 
+    /// Whether all of this node's pods were told of once.
+    pub(in crate::map) fn pods_were_told(&self) -> bool {
+        self.workload.pods.listed.is_some()
+    }
+
     /// Whether all of this node's pods were told of, and who told of them answers still.
     #[must_use]
     pub fn pods_answer(&self) -> bool {
-        self.workload.pods.listed.is_some()
+        self.pods_were_told()
             && (self.answers(SourceName::Kubernetes) || self.answers(SourceName::Kubelet))
     }
 

@@ -73,6 +73,9 @@ impl NodeMap {
     /// Whether who told of all pods has told that this one's is gone, or has told of all since `gone` and not of it. A uid
     /// is no other pod's ever after: it stays proven when whoever told falls silent.
     fn has_no_pod(&self, sandbox: &str, uid: Option<&str>, gone: BootNs) -> bool {
+        if !self.pods_were_told() {
+            return false;
+        }
         let told =
             self.sandbox(sandbox).and_then(|entry| entry.sandbox.pod.as_ref()?.uid.as_deref());
         let history = || self.call_history(sandbox)?.pod.as_ref()?.uid.as_deref();

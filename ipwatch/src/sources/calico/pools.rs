@@ -72,6 +72,7 @@ fn range(name: &str, pool: &Pool) -> Option<Range> {
         network: name.to_owned(),
         path: format!("ippools/{name}"),
         data_dir: None,
+        shares: false,
         sets: vec![vec![RangePart { first, last, except: Vec::new() }]],
     })
 }

@@ -96,6 +96,7 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
             store: host_local::NAME.to_owned(),
             network: network.name.clone(),
             path: path.display().to_string(),
+            shares: false,
             data_dir: {
                 let root = network.data_dir.as_deref().unwrap_or(default_dir);
                 Some(root.join(&network.name).display().to_string())

@@ -167,7 +167,7 @@ impl Network {
         let sets = sets.filter(|sets| !sets.is_empty())?;
         let network = self.name.clone().map_or_else(|| id.to_owned(), |Name(name)| name);
         let path = path.to_string_lossy().into_owned();
-        Some(Range { store: NAME.to_owned(), network, path, data_dir: None, sets })
+        Some(Range { store: NAME.to_owned(), network, path, data_dir: None, shares: false, sets })
     }
 }
 

@@ -156,7 +156,14 @@ pub(crate) fn range(json: &[u8], path: &Path) -> Result<Option<Range>, Trouble> 
     let sets: Option<Vec<_>> = subnets.iter().map(|subnet| Some(vec![part(subnet)?])).collect();
     let Name(name) = network.name;
     let path = path.to_string_lossy().into_owned();
-    let range = |sets| Range { store: NAME.to_owned(), network: name, path, data_dir: None, sets };
+    let range = |sets| Range {
+        store: NAME.to_owned(),
+        network: name,
+        path,
+        data_dir: None,
+        shares: false,
+        sets,
+    };
     Ok(sets.filter(|sets| !sets.is_empty()).map(range))
 }
 

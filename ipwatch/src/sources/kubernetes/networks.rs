@@ -1,7 +1,7 @@
 //! What Whereabouts may hand out: the NetworkAttachmentDefinitions, for its pools do not say.
 //!
 //! Read of one: its name, and of `spec.config` the types of the plugins and Whereabouts' own keys `range`,
-//! `range_start`, `range_end`, `exclude`, `network_name` and `ipRanges`.
+//! `range_start`, `range_end`, `exclude`, `network_name`, `enable_overlapping_ranges` and `ipRanges`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -65,10 +65,17 @@ struct Ipam {
     kind: Name,
     #[serde(default)]
     network_name: Name,
+    /// Whether an IP is handed out once in all ranges (whereabouts 0.8, pkg/config: `OverlappingRanges`).
+    #[serde(rename = "enable_overlapping_ranges", default = "yes")]
+    shares: bool,
     #[serde(flatten)]
     own: Written,
     #[serde(rename = "ipRanges", default)]
     ranges: Few<Written, 64>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A range as it is written.
@@ -170,6 +177,7 @@ fn ranges(name: &str, config: &str) -> Result<Vec<fact::Range>, ()> {
                     + &pool_name(&range),
                 path: format!("network-attachment-definitions/{name}"),
                 data_dir: None,
+                shares: ipam.shares,
                 sets: vec![parts],
             });
         }
