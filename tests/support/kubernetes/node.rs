@@ -116,6 +116,21 @@ impl<'a> Node<'a> {
         self.kubelet.crash();
     }
 
+    /// Starts it again, and waits until it has said that the node is Ready.
+    pub fn restart_kubelet(&mut self) {
+        let path = format!("/api/v1/nodes/{}", self.control.node);
+        let said = |node: &Value| {
+            condition_of(node, "Ready")["lastHeartbeatTime"].as_str().map(str::to_owned)
+        };
+        let before = said(&self.api().get(&path).expect("the node"));
+        self.kubelet.restart();
+        until("kubelet says that the node is Ready", 90, || {
+            self.kubelet.assert_running();
+            let node = self.api().get(&path).unwrap_or_default();
+            condition(&node, "Ready") && said(&node) > before
+        });
+    }
+
     /// Asks for a pod whose container runs `command` and sees `dir` as `/host`.
     pub fn create(&self, name: &str, dir: &Path, command: &[&str]) {
         let container = json!({
@@ -220,9 +235,13 @@ fn kubelet(
 
 /// Whether a condition of a node or a pod is true.
 fn condition(object: &Value, kind: &str) -> bool {
+    condition_of(object, kind)["status"] == "True"
+}
+
+/// The condition; null before anybody has said anything of it.
+fn condition_of<'a>(object: &'a Value, kind: &str) -> &'a Value {
     let conditions = object["status"]["conditions"].as_array();
-    let is = |condition: &Value| condition["type"] == kind && condition["status"] == "True";
-    conditions.is_some_and(|all| all.iter().any(is))
+    conditions.and_then(|all| all.iter().find(|one| one["type"] == kind)).unwrap_or(&Value::Null)
 }
 
 /// The top of a lab's cgroups; none that [`cgroup::sweep`] takes, which ends no processes.

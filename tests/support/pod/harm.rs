@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Containerd, Pod, PodSandbox, place};
 use crate::fuse::Hung;
@@ -68,10 +68,12 @@ impl Containerd<'_> {
         super::sweep::remove_runc_state(self.lab.tag());
     }
 
-    /// After [`Containerd::wipe`]: starts with nothing.
-    pub fn restart_empty(&mut self) {
+    /// After [`Containerd::wipe`]: starts with nothing. Returns since when it answers.
+    pub fn restart_empty(&mut self) -> Instant {
         self.restart();
+        let since = Instant::now();
         self.import_image();
+        since
     }
 
     /// Kills the pod's shim and its pause process, and nothing else of the pod.
