@@ -207,9 +207,8 @@ impl Side {
         let (last, first) = (self.last, self.first);
         let looked = self.looked.filter(|at| self.home.is_none() && now > *at);
         let looked = looked.map(|at| at.plus(LOOK_AGAIN));
-        [last.plus(FORGOTTEN), last.plus(HANDED_OVER), first.plus(OUT_OF_STEP)]
-            .into_iter()
-            .chain(looked)
+        let announced = self.announced.map(|at| at.plus(HANDED_OVER));
+        [last.plus(FORGOTTEN), first.plus(OUT_OF_STEP)].into_iter().chain(announced).chain(looked)
     }
 
     /// It was heard to announce the IP and in no other way that counts as use.

@@ -143,7 +143,31 @@ proptest! {
     }
 }
 
-/// The test above finds conflicts to compare.
+/// An announcement counts after its own two seconds, however soon after it the entry was taken (found by the test above).
+#[test]
+fn an_announcement_that_became_the_entry_counts_by_the_clock() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(Observation::Link {
+        netns: HOST,
+        link: link(BRIDGE, "bridge", Mac([2, 0, 0, 0, 0, 1])),
+    });
+    (0..3).for_each(|n| wire(&mut feed, n, mac(n), true));
+    let steps = [
+        Step::Address { pod: 0, ip: 1, tried: false },
+        Step::Claim { ip: 1, mac: 2, kind: 0 },
+        Step::Pause { which: 4 },
+        Step::Takes { ip: 1, mac: 2, refused: None },
+        Step::Pause { which: 5 },
+        Step::Pause { which: 4 },
+    ];
+    for step in &steps {
+        take(&mut feed, step);
+        feed.wants(1);
+    }
+    assert_eq!(feed.map.conflicts(feed.at).len(), 1);
+}
+
+/// The first test finds conflicts to compare.
 #[test]
 fn two_answers_are_kept() {
     let mut feed = Feed::new(ALL);
