@@ -160,6 +160,27 @@ pub(super) fn an_ip_that_is_freed_while_it_is_held_is_told_within_a_second() {
     assert_eq!(case.codes_at(3_001), [], "it was given back");
 }
 
+/// Whoever has an IP of the range up in a netns of his own is not the pod that it was reserved for.
+#[test]
+fn an_ip_that_a_stranger_has_too_is_not_held_by_the_pod() {
+    let stranger = NetnsRef { cookie: Some(88), inode: Some(880), nsid: None };
+    let mut case = Case::reserved();
+    case.cached(900, "cbr0");
+    case.at(900, Observation::Netns { netns: stranger });
+    let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+    let address = Address { key, scope: Some(0), flags: Some(0x80) };
+    case.at(901, Observation::Address { netns: stranger, address });
+    case.wants(902);
+    case.call(1_500, 500, CniCommand::Del, ID);
+    case.release(1_600, 5);
+    case.call_ended(1_700, 500, 0);
+    case.gone(1_800);
+    case.list(1_900, other());
+    for ms in [2_000, 4_000, 6_000, 40_000] {
+        assert!(!case.codes_at(ms).contains(&Code::IpReleasedButHeld), "after {ms} ms");
+    }
+}
+
 #[test]
 fn the_agenda_says_when_to_look_again() {
     let mut case = Case::reserved();

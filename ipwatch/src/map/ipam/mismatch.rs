@@ -109,12 +109,7 @@ impl NodeMap {
         }) {
             return Match::Same;
         }
-        let by_cgroup = netns.cgroups().take(ASKED).any(|(_, cgroup)| {
-            cgroup
-                .and_then(attribution)
-                .is_some_and(|found| found.container_id.as_deref() == Some(id))
-        });
-        if by_cgroup || self.is_mounted_for(netns, id) {
+        if self.shows(netns, id) {
             return Match::Same;
         }
         // A guess by its IP is a name, and an id that is nobody's sandbox may be one of its containers.
@@ -123,6 +118,22 @@ impl NodeMap {
             Some(_) => Match::Other,
             None => Match::Unknown,
         }
+    }
+
+    /// Whether what is in a netns, or where it is mounted, says that it is this container's.
+    fn shows(&self, netns: &Netns, id: &str) -> bool {
+        let by_cgroup = netns.cgroups().take(ASKED).any(|(_, cgroup)| {
+            cgroup
+                .and_then(attribution)
+                .is_some_and(|found| found.container_id.as_deref() == Some(id))
+        });
+        by_cgroup || self.is_mounted_for(netns, id)
+    }
+
+    /// Whether a netns is taken for a container's by nothing but its IP, which whoever is root in a netns can give it.
+    fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
+        let by_ip = netns.owner().is_some_and(|owner| owner.told == Told::ByIp);
+        by_ip && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
     }
 
     /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
@@ -264,6 +275,7 @@ impl NodeMap {
         let own: Option<&Release> = self
             .releases_of(ip)
             .filter(|release| self.belongs(holder, &release.was) == Match::Same)
+            .filter(|release| !self.is_guess(holder, &release.was))
             .max_by_key(|release| release.at);
         let address = address_since(holder, ip);
         // The IP came back after its release: that is another life of it, of which nothing is known.
