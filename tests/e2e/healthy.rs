@@ -231,7 +231,7 @@ fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
 }
 
 /// Sets it when dropped.
-struct Stops<'a>(&'a AtomicBool);
+pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {

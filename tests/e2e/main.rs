@@ -5,7 +5,7 @@
 //! [`neighbour_links`] (what is found), [`remedies`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
-//! [`never`], [`never_ipam`], [`never_pool`] and [`healthy`] (what must not be found), [`identity`], [`scale`],
+//! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`identity`], [`scale`],
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`ended_sources`] (what is started again),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
@@ -69,6 +69,7 @@ mod systemd;
 mod tape;
 mod tracing;
 mod ways_to_die;
+mod zoo;
 
 fn main() -> std::process::ExitCode {
     support::harness::main(&[
@@ -141,5 +142,6 @@ fn main() -> std::process::ExitCode {
         neighbours::TESTS,
         neighbour_links::TESTS,
         healthy::TESTS,
+        zoo::TESTS,
     ])
 }
