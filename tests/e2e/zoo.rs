@@ -90,7 +90,10 @@ fn nothing_innocent_is_flagged(lab: &Lab) {
     std::thread::scope(|scope| {
         // However it ends, they end.
         let _stops = Stops(&stop);
-        let all: Vec<_> = ANIMALS.map(|(_, animal)| scope.spawn(move || animal(lab, zoo))).into();
+        let all = ANIMALS.map(|(name, animal)| {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn_scoped(scope, move || animal(lab, zoo)).expect("a thread")
+        });
         while began.elapsed() < time && !all.iter().any(|one| one.is_finished()) {
             std::thread::sleep(Duration::from_millis(500));
             quiet(&follower.changes_seen());
