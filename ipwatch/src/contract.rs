@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterFinding, ClusterRange};
 pub use self::codes::Code;
-pub use self::finding::{Ack, Change, ChangeKind, Evidence, Finding, Severity, Status, Subject};
+pub use self::finding::{
+    Ack, Change, ChangeKind, Evidence, Finding, Reserved, Severity, Status, Subject,
+};
 pub use self::holder::{Holder, HolderKind};
 pub use self::step::{Run, Step};
 pub use crate::prefix::Prefix;

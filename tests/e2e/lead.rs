@@ -63,9 +63,17 @@ pub(crate) fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
     }
 }
 
-/// The finding is about this IP.
+/// The finding is about this IP, alone or among others.
 pub(crate) fn is_about(ip: &str) -> impl Fn(&Value) -> bool {
-    move |finding| finding["subject"]["ip"] == ip
+    move |finding| ips(finding).any(|known| known == ip)
+}
+
+/// The IPs that a finding is about.
+pub(crate) fn ips(finding: &Value) -> impl Iterator<Item = &str> {
+    let subject = &finding["subject"];
+    let of_several = subject["reservations"].as_array().into_iter().flatten();
+    let all = std::iter::once(subject).chain(of_several);
+    all.filter_map(|one| one["ip"].as_str())
 }
 
 /// The finding is about this network.

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::contract::Prefix;
+use crate::contract::{Pod, Prefix};
 use crate::finding::{Code, Finding};
 
 /// Longest text that is looked at; kubelet's longest errors are some kilobytes.
@@ -216,20 +216,18 @@ impl<'a> Pasted<'a> {
     /// Whether it names what a finding is about.
     fn names(&self, finding: &Finding) -> bool {
         let subject = &finding.subject;
-        let pod = subject.pod.as_ref();
         let has = |name: Option<&str>| name.is_some_and(|name| self.words.contains(name));
         // A pod's name alone is too often a common word.
-        let by_name = pod.is_some_and(|pod| {
+        let by_name = |pod: &Pod| {
             has(pod.name.as_deref()) && (pod.namespace.is_none() || has(pod.namespace.as_deref()))
-        });
+        };
+        let is_named = |id: &str| self.ids().any(|word| id.starts_with(word));
         let netns = subject.netns.as_ref().and_then(|netns| netns.path.as_deref());
-        let container = subject.container.as_ref().and_then(|container| container.id.as_deref());
-        by_name
-            || has(pod.and_then(|pod| pod.uid.as_deref()))
+        subject.pods().any(|pod| by_name(pod) || has(pod.uid.as_deref()))
             || has(netns.and_then(|path| path.rsplit('/').next()))
             || has(Some(&finding.id))
-            || subject.ip.is_some_and(|ip| self.is_at(ip))
-            || container.is_some_and(|id| self.ids().any(|word| id.starts_with(word)))
+            || subject.ips().any(|ip| self.is_at(ip))
+            || subject.containers().filter_map(|one| one.id.as_deref()).any(is_named)
             || finding.evidence.iter().any(|item| self.is_in(&item.text))
     }
 

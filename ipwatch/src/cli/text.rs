@@ -196,7 +196,10 @@ pub(super) fn subject(subject: &Subject) -> String {
     }
     match (&subject.netns, &subject.network) {
         (Some(of), _) => format!("netns {}", netns(of)),
-        (None, Some(network)) => shown(network),
+        (None, Some(network)) => match subject.several() {
+            Some(count) => format!("{}, {count} IPs", shown(network)),
+            None => shown(network),
+        },
         _ => String::new(),
     }
 }

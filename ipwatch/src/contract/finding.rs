@@ -49,6 +49,60 @@ pub struct Subject {
     /// The CNI network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
+    /// Reservations that one cause has left, where there are several, the oldest first. `ip`, `container` and `pod` are
+    /// absent then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<Reserved>,
+    /// How many of these the daemon does not list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reservations_omitted: u32,
+}
+
+impl Subject {
+    /// Whether it is about this IP.
+    #[must_use]
+    pub fn has_ip(&self, ip: IpAddr) -> bool {
+        self.ips().any(|known| known == ip)
+    }
+
+    /// Every IP that it names.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.ip.into_iter().chain(self.reservations.iter().map(|one| one.ip))
+    }
+
+    /// How many reservations it is about, where these are several.
+    #[must_use]
+    pub fn several(&self) -> Option<usize> {
+        let omitted = usize::try_from(self.reservations_omitted).unwrap_or(usize::MAX);
+        (!self.reservations.is_empty()).then(|| self.reservations.len().saturating_add(omitted))
+    }
+
+    /// Every pod that it names.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pod.iter().chain(self.reservations.iter().filter_map(|one| one.pod.as_ref()))
+    }
+
+    /// Every container that it names.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.container
+            .iter()
+            .chain(self.reservations.iter().filter_map(|one| one.container.as_ref()))
+    }
+}
+
+/// One of several reservations that a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// The IP.
+    pub ip: IpAddr,
+    /// Its name in the store: a path, or an object's.
+    pub key: String,
+    /// The container that it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
+    /// That container's pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
 }
 
 /// One item of proof.
@@ -167,12 +221,12 @@ pub struct Change {
     pub at: Option<String>,
     /// How many changes of holders, subject or remedies came before it and were not told, because the last one was told
     /// less than ten seconds before.
-    #[serde(default, skip_serializing_if = "is_none_held_back")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub held_back: u32,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none_held_back(n: &u32) -> bool {
+fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 

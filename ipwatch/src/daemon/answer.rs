@@ -9,7 +9,7 @@ use super::core::Core;
 use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
-use crate::contract::{Address, Body, Document, IpamEntry, IpamRange};
+use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Pod};
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::Word;
@@ -254,15 +254,17 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
 
 /// Whether a finding is meant by an id prefix, a code, an IP, a pod or the name of one.
 fn is_about(finding: &Finding, what: &str) -> bool {
-    let subject = &finding.subject;
-    let pod = subject.pod.as_ref();
-    let full =
-        pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_deref()?, pod.name.as_deref()?)));
+    let is_of = |pod: &Pod| {
+        let name = pod.name.as_deref();
+        name == Some(what)
+            || name.zip(what.split_once('/')).is_some_and(|(name, (namespace, of))| {
+                name == of && pod.namespace.as_deref() == Some(namespace)
+            })
+    };
     finding.id.starts_with(what)
         || finding.code.as_str() == what
-        || subject.ip.is_some_and(|ip| what.parse() == Ok(ip))
-        || full.as_deref() == Some(what)
-        || pod.and_then(|pod| pod.name.as_deref()) == Some(what)
+        || what.parse().is_ok_and(|ip| finding.subject.has_ip(ip))
+        || finding.subject.pods().any(is_of)
 }
 
 /// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
@@ -299,7 +301,7 @@ fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Docu
 
 fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
     let mut verdict = core.map().verdict(ip, container);
-    let about = |finding: &&Finding| finding.subject.ip == Some(ip);
+    let about = |finding: &&Finding| finding.subject.has_ip(ip);
     let open = core.ledger().findings(false);
     verdict.findings = open.iter().filter(about).map(|finding| finding.id.clone()).collect();
     core.document(Body::Verdict(verdict))

@@ -87,11 +87,16 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) 
         let Finding { code, severity, status, .. } = *finding;
         *reading.findings.entry(FindingGroup { code, severity, status, role }).or_default() += 1;
         if finding.pages() {
-            let pod = finding.subject.pod.as_ref();
+            let subject = &finding.subject;
+            // The labels are what an alert is known by: what changes while a network leaks is none of them.
+            let network = subject.network.clone().filter(|_| subject.netns.is_none());
+            let pod = subject.pod.as_ref().filter(|_| network.is_none());
+            let ip = subject.ip.filter(|_| network.is_none());
             critical.push(CriticalFinding {
                 id: finding.id.clone(),
                 code: finding.code,
-                ip: finding.subject.ip.map(|ip| ip.to_string()),
+                ip: ip.map(|ip| ip.to_string()),
+                network,
                 namespace: pod.and_then(|pod| pod.namespace.clone()),
                 pod: pod.and_then(|pod| pod.name.clone()),
             });

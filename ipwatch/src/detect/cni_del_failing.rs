@@ -133,6 +133,7 @@ fn candidate(
                 })
             }),
             network: reservation.map(|entry| entry.network.to_string()),
+            ..Subject::default()
         },
         holders: Vec::new(),
         evidence: proof.done(),

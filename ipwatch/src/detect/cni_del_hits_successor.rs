@@ -84,7 +84,7 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
                     ..Default::default()
                 })
             }),
-            network: None,
+            ..Subject::default()
         },
         holders: Vec::new(),
         evidence: proof.done(),

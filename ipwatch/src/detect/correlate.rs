@@ -233,7 +233,7 @@ fn fold_ranges(map: &NodeMap, found: &mut [Candidate]) {
         let leak = found.iter().position(|one| {
             LEAKS.contains(&one.code)
                 && one.caused_by.as_ref().is_none_or(|(code, _)| !LEAKS.contains(code))
-                && one.subject.ip.is_some_and(|ip| {
+                && one.subject.ips().any(|ip| {
                     range.contains(ip) && map.reservations_of(ip).any(|entry| range.is_of(entry))
                 })
         });

@@ -198,7 +198,6 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         severity: Severity::Info,
         subject: Subject {
             ip: endpoint.ips.first().copied(),
-            netns: None,
             container: container.or_else(|| {
                 let id = Some(stale.container.to_owned());
                 Some(contract::Container { id, ..Default::default() })
@@ -210,7 +209,7 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
                     ..Default::default()
                 })
             }),
-            network: None,
+            ..Subject::default()
         },
         holders: Vec::new(),
         evidence: proof.done(),

@@ -154,7 +154,7 @@ pub(super) fn subject(map: &NodeMap, netns: &Netns) -> Subject {
         netns: Some(map.netns_view(netns)),
         container,
         pod,
-        network: None,
+        ..Subject::default()
     }
 }
 

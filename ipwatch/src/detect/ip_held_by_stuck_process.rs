@@ -136,7 +136,7 @@ fn candidate(
             netns: Some(map.netns_view(netns)),
             container: container.clone(),
             pod: pod.clone(),
-            network: None,
+            ..Subject::default()
         },
         holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
         evidence: evidence(map, threads, netns, kill, progress),

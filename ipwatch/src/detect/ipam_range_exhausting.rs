@@ -230,7 +230,7 @@ fn remediation(
     } else if leaked > 0 {
         steps.push(Step::look(
             text!(
-                "Free the {}: the finding of each says how. This lists them",
+                "Free the {}: the finding that this one is folded under says how. This lists them",
                 evidence::count(leaked, "leak")
             ),
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),

@@ -2,7 +2,7 @@
 //! gone. Each is one pod less that the network has room for, for ever: host-local clears nothing up.
 //!
 //! Which reservations these are is worked out in `map/ipam/leaks.rs`. Those of one network that leaked for the
-//! same reason are one cause: the oldest stands for them.
+//! same reason are one finding, with an id that stays while the IPs in it change.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,13 @@ use crate::contract;
 use crate::fact::{BootNs, store};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{
-    CallHistory, Kinds, Leak, LeakCause, NodeMap, ReservationEntry, Thresholds, Word,
+    CallHistory, Kinds, Leak, LeakCause, NodeMap, RangeEntry, ReservationEntry, Thresholds, Usage,
+    Word,
 };
-use crate::remedy::{Command, Part, Step, host_local, kubernetes, said, text, value};
+use crate::remedy::{Command, Part, Step, Text, host_local, kubernetes, said, text, value};
+
+/// Reservations of one finding whose proof is told.
+const PROVEN: usize = 24;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
     on: Kinds::NONE,
@@ -22,42 +26,81 @@ pub(super) const DETECTOR: Detector = Detector::Whole {
     detect,
 };
 
-fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
-    let mut by_network: BTreeMap<(&str, &str), Vec<Leak<'_>>> = BTreeMap::new();
+fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
+    let mut groups: BTreeMap<(&str, &str, LeakCause), Vec<Member<'_>>> = BTreeMap::new();
+    let mut again = Again::OnChange;
     for leak in map.leaks().filter(|leak| map.store_counts(&leak.entry.store)) {
-        let network = (&*leak.entry.store, &*leak.entry.network);
-        by_network.entry(network).or_default().push(leak);
-    }
-    let mut found = Vec::new();
-    for leaks in by_network.values_mut() {
-        leaks.sort_by_key(|leak| (leak.from, leak.entry.ip));
-        let mut firsts: BTreeMap<LeakCause, String> = BTreeMap::new();
-        let unused = leaks.first().is_some_and(|leak| map.is_nobodys_network(leak.entry));
-        for leak in leaks.iter() {
-            let Some(mut candidate) = candidate(map, leak, now) else { continue };
-            if unused {
-                nobodys(&mut candidate, leak.entry);
-            }
-            match firsts.get(&leak.cause) {
-                Some(first) => candidate.caused_by = Some((candidate.code, first.clone())),
-                None => {
-                    firsts.insert(leak.cause, candidate.key.clone());
-                }
-            }
-            found.push(candidate);
+        again = again.sooner(Again::always_if(is_as_of_now(map, leak.entry)));
+        let group = (&*leak.entry.store, &*leak.entry.network, leak.cause);
+        if let Some(member) = Member::of(map, leak, now) {
+            groups.entry(group).or_default().push(member);
         }
     }
-    (found, Again::always_if(map.leaks().any(|leak| is_as_of_now(map, leak.entry))))
+    let found = groups.into_iter().map(|((store, network, cause), mut members)| {
+        let sure = |one: &Member<'_>| one.observed.since(one.leak.from) >= thresholds.second_look;
+        // One that has been seen once waits for its second look as the first of them did.
+        if members.iter().any(sure) {
+            members.retain(sure);
+        }
+        members.sort_by_key(|one| (one.leak.from, one.leak.entry.ip));
+        let key = format!("{store}/{network}/{}", cause.as_str());
+        let mut candidate = candidate(map, key, &members);
+        if members.iter().all(|one| map.is_nobodys_network(one.leak.entry)) {
+            nobodys(&mut candidate, &members);
+        }
+        candidate
+    });
+    (found.collect(), again)
+}
+
+/// A leak that has been seen.
+struct Member<'a> {
+    leak: Leak<'a>,
+    /// The container of its reservation.
+    id: &'a str,
+    /// When it was last seen to be one.
+    observed: BootNs,
+}
+
+impl<'a> Member<'a> {
+    fn of(map: &'a NodeMap, leak: Leak<'a>, now: BootNs) -> Option<Self> {
+        let id = leak.entry.container_id.as_deref()?;
+        let observed = observed(map, id, leak.from, now)?;
+        Some(Self { leak, id, observed })
+    }
+
+    /// What is known of it, by the runtime that had it, else by its reservation or by the runs of its plugins.
+    fn told(&self, map: &NodeMap) -> contract::Reserved {
+        let entry = self.leak.entry;
+        let pod = entry.pod.as_deref().cloned();
+        let pod = pod.or_else(|| map.call_history(self.id)?.pod.clone());
+        let (container, told) = map.sandbox_told(self.id).unwrap_or_default();
+        let bare = || contract::Container { id: Some(self.id.to_owned()), ..Default::default() };
+        let pod = told.or_else(|| {
+            pod.map(|pod| contract::Pod {
+                namespace: Some(pod.namespace),
+                name: Some(pod.name),
+                uid: pod.uid,
+                ..Default::default()
+            })
+        });
+        let container = Some(container.unwrap_or_else(bare));
+        contract::Reserved { ip: entry.ip, key: entry.key.to_string(), container, pod }
+    }
 }
 
 /// No pod misses what was reserved in a network that is handed out no more.
-fn nobodys(candidate: &mut Candidate, entry: &ReservationEntry) {
+fn nobodys(candidate: &mut Candidate, members: &[Member<'_>]) {
+    let [first, rest @ ..] = members else { return };
+    let entry = first.leak.entry;
     candidate.severity = Severity::Info;
     candidate.impact = text!(
-        "{} is reserved in {}, which no CNI configuration names any more: nobody hands out from it, and no pod misses \
-         the IP.",
-        entry.ip,
-        value(&entry.network)
+        "{} {} reserved in {}, which no CNI configuration names any more: nobody hands out from it, and no pod misses \
+         {}.",
+        if rest.is_empty() { text!("{}", entry.ip) } else { evidence::count(members.len(), "IP") },
+        if rest.is_empty() { "is" } else { "are" },
+        value(&entry.network),
+        if rest.is_empty() { "the IP" } else { "them" }
     );
     candidate.remediation.push(Step::advice(text!(
         "Remove its directory with all its reservations only while no CNI configuration of the node names the network and \
@@ -73,58 +116,76 @@ fn is_as_of_now(map: &NodeMap, entry: &ReservationEntry) -> bool {
         || map.netns_of_sandbox(id).is_some()
 }
 
-fn candidate(map: &NodeMap, leak: &Leak<'_>, now: BootNs) -> Option<Candidate> {
-    let entry = leak.entry;
-    let id = entry.container_id.as_deref()?;
-    let observed = observed(map, id, leak.from, now)?;
-    let history = map.call_history(id);
-    let pod = entry.pod.as_deref().cloned().or_else(|| history?.pod.clone());
-    let (container, told) = map.sandbox_told(id).unwrap_or_default();
-    let subject = Subject {
-        ip: Some(entry.ip),
-        container: container.or_else(|| {
-            Some(contract::Container { id: Some(id.to_owned()), ..Default::default() })
-        }),
-        pod: told.or_else(|| {
-            pod.map(|pod| contract::Pod {
-                namespace: Some(pod.namespace),
-                name: Some(pod.name),
-                uid: pod.uid,
-                ..Default::default()
-            })
-        }),
-        network: Some(entry.network.to_string()),
-        netns: None,
+/// What one cause has left in one network. There is at least one.
+fn candidate(map: &NodeMap, key: String, members: &[Member<'_>]) -> Candidate {
+    let first = &members[0];
+    let entry = first.leak.entry;
+    let network = Some(entry.network.to_string());
+    let omitted = map.leaked_beside(entry).saturating_sub(map.leaks_told(entry));
+    let subject = match members {
+        [one] => {
+            let contract::Reserved { ip, container, pod, .. } = one.told(map);
+            Subject { ip: Some(ip), container, pod, network, ..Subject::default() }
+        }
+        _ => Subject {
+            network,
+            reservations: members.iter().map(|one| one.told(map)).collect(),
+            reservations_omitted: u32::try_from(omitted).unwrap_or(u32::MAX),
+            ..Subject::default()
+        },
     };
-    let room = map.range_of(entry).map(|range| {
-        let usage = range.usage();
-        text!(" {} of {} are left there.", usage.free, usage.usable)
-    });
-    let others = map.leaked_beside(entry).checked_sub(1).filter(|others| *others > 0);
-    let others = others.map(|others| {
-        let others = evidence::count(others, "other reservation");
-        text!(" {} of this network leaked too (ipwatch query ipam lists them).", others)
-    });
-    Some(Candidate {
+    let since = |one: &Member<'_>| one.leak.entry.bereft.unwrap_or(one.leak.from).min(one.observed);
+    Candidate {
         code: Code::IpamReservationLeaked,
-        key: format!("{}/{}/{id}", entry.store, entry.key),
+        key,
         severity: Severity::Warning,
         subject,
         holders: Vec::new(),
-        evidence: evidence(map, leak, observed),
-        since: entry.bereft.unwrap_or(leak.from).min(observed),
-        observed,
-        impact: text!(
-            "{} is reserved in {} for a container that is gone: no pod can have it any more.{}{}",
-            entry.ip,
-            value(&entry.network),
-            others.unwrap_or_default(),
-            room.unwrap_or_default()
-        ),
-        remediation: remediation(map, leak, id),
+        evidence: evidence(map, members),
+        since: members.iter().map(since).min().unwrap_or_default(),
+        observed: members.iter().map(|one| one.observed).max().unwrap_or_default(),
+        impact: impact(map, members, omitted),
+        remediation: remediation(map, members, omitted),
         caused_by: None,
-        preexisting: entry.preexisting,
-    })
+        preexisting: members.iter().all(|one| one.leak.entry.preexisting),
+    }
+}
+
+/// What the network is short of by them.
+fn impact(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Text {
+    let leak = &members[0].leak;
+    let network = value(&leak.entry.network);
+    let usage = map.range_of(leak.entry).map(RangeEntry::usage);
+    let left = |usage: Usage| text!("{} of {} free", usage.free, usage.usable);
+    if members.len() == 1 {
+        let left = usage.map(|usage| text!(" {} there.", left(usage))).unwrap_or_default();
+        return text!(
+            "{} is reserved in {} for a container that is gone: no pod can have it any more.{}",
+            leak.entry.ip,
+            network,
+            left
+        );
+    }
+    let left = usage.map(|usage| text!("{}, ", left(usage))).unwrap_or_default();
+    let more = (omitted > 0).then(|| text!(" {} more are not listed here.", omitted));
+    text!(
+        "{}: {}{} leaked{}. They are reserved for containers that are gone: no pod can have them any more.{}",
+        network,
+        left,
+        members.len(),
+        words(leak.cause),
+        more.unwrap_or_default()
+    )
+}
+
+/// Why nobody gave them back.
+fn words(cause: LeakCause) -> &'static str {
+    match cause {
+        LeakCause::BeforeBoot => " before the last boot",
+        LeakCause::DelFailed => " because CNI DEL failed",
+        LeakCause::DelNeverCalled => " because CNI DEL was never run",
+        LeakCause::Unknown => "",
+    }
 }
 
 /// When it was last seen to be so: what runtimes say is as old as their newest list.
@@ -137,9 +198,28 @@ fn observed(map: &NodeMap, id: &str, from: BootNs, now: BootNs) -> Option<BootNs
     (said >= from).then_some(said)
 }
 
-fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::finding::Evidence> {
+/// Of one each proof by itself, of several a line for each.
+fn evidence(map: &NodeMap, members: &[Member<'_>]) -> Vec<crate::finding::Evidence> {
+    if let [one] = members {
+        return proof(map, one);
+    }
+    let mut all = Proof::new(map);
+    for one in members.iter().take(PROVEN) {
+        let items: Vec<String> = proof(map, one).into_iter().map(|item| item.text).collect();
+        let store = By::Named(&one.leak.entry.store);
+        all.tell(store, one.leak.entry.told, items.join("; "));
+    }
+    let more = members.len().saturating_sub(PROVEN);
+    if more > 0 {
+        let text = format!("and {more} more, of which each of these is true");
+        all.tell(By::Named(&members[0].leak.entry.store), members[0].observed, text);
+    }
+    all.done()
+}
+
+fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
+    let Member { leak, id, observed } = member;
     let entry = leak.entry;
-    let id = entry.container_id.as_deref().unwrap_or_default();
     let mut proof = Proof::new(map);
     let age = entry.since.and_then(evidence::date);
     let age = age.map(|date| format!(", written {date}")).unwrap_or_default();
@@ -160,31 +240,30 @@ fn evidence(map: &NodeMap, leak: &Leak<'_>, observed: BootNs) -> Vec<crate::find
                 said(evidence::short(id)),
                 evidence::listed(runtimes)
             );
-            proof.tell(By::Runtime, observed, text);
+            proof.tell(By::Runtime, *observed, text);
         }
         Word::NobodyToAsk => {
-            proof.tell(By::Runtime, observed, "no runtime is there to ask");
+            proof.tell(By::Runtime, *observed, "no runtime is there to ask");
         }
         _ => {}
     }
     if let Some(bereft) = entry.bereft {
         proof.tell(By::Netlink, bereft, "its netns has ended");
     } else {
-        proof.tell(By::Netlink, observed, format!("no netns of this node has {}", entry.ip));
+        proof.tell(By::Netlink, *observed, format!("no netns of this node has {}", entry.ip));
     }
-    let history = map.call_history(id);
-    match (leak.cause, history) {
-        (LeakCause::BeforeBoot, _) => {
+    match leak.cause {
+        LeakCause::BeforeBoot => {
             let text = "it was written before the last boot, which ended every container";
             proof.tell(By::Named(&entry.store), entry.told, text);
         }
-        (LeakCause::DelNeverCalled, _) => {
+        LeakCause::DelNeverCalled => {
             let since = map.calls_seen_since().unwrap_or_default();
             proof.tell(By::Probe, since, "DEL was never run for it: every run is seen since then");
         }
-        _ => {}
+        LeakCause::DelFailed | LeakCause::Unknown => {}
     }
-    if let Some(history) = history {
+    if let Some(history) = map.call_history(id) {
         tell_calls(&mut proof, history);
     }
     proof.done()
@@ -202,17 +281,32 @@ fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
     proof.dels(history);
 }
 
-fn remediation(map: &NodeMap, leak: &Leak<'_>, id: &str) -> Vec<Step> {
-    let entry = leak.entry;
-    // Not `ipwatch check`: it says no to an IP that is reserved, as this one is.
-    let mut steps = vec![
-        Step::look(
-            text!("Ask once more whether anybody has the IP: this must name nobody"),
-            Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip),
-        ),
-        evidence::ask_runtime(map, id),
-    ];
-    steps.extend(free(entry, id));
+fn remediation(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Vec<Step> {
+    let network = &members[0].leak.entry.network;
+    // Not `ipwatch check`: it says no to an IP that is reserved, as these are.
+    let mut steps = match members {
+        [one] => vec![
+            Step::look(
+                text!("Ask once more whether anybody has the IP: this must name nobody"),
+                Command::new("ipwatch").owns(&["query", "ip"]).ip(one.leak.entry.ip),
+            ),
+            evidence::ask_runtime(map, one.id),
+        ],
+        _ => vec![Step::look(
+            text!("See every reservation of the network, and which of them have no container"),
+            Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
+        )],
+    };
+    let mut after = None;
+    for one in members {
+        let Freeing { each, once } = free(one.leak.entry, one.id);
+        steps.extend(each);
+        after = after.or(once);
+    }
+    steps.extend(after);
+    if omitted > 0 {
+        steps.push(Step::advice(text!("{} more are listed as these are freed.", omitted)));
+    }
     steps.push(Step::never(&text!(
         "run one of the loops that ask docker ps for the last word of each file: it is eth0, and they delete the \
          reservations of living pods"
@@ -220,40 +314,50 @@ fn remediation(map: &NodeMap, leak: &Leak<'_>, id: &str) -> Vec<Step> {
     steps
 }
 
-/// How each store lets go of one reservation, and of no other.
-fn free(entry: &ReservationEntry, id: &str) -> Vec<Step> {
+/// How a store lets go of one reservation, and of no other.
+#[derive(Default)]
+struct Freeing {
+    /// What is to be done for each.
+    each: Vec<Step>,
+    /// What is to be done once, after all of them.
+    once: Option<Step>,
+}
+
+fn free(entry: &ReservationEntry, id: &str) -> Freeing {
     let host_local =
         || host_local::free(&entry.key, id).filter(|_| &*entry.store == store::HOST_LOCAL);
     if let Some(free) = host_local() {
-        let what =
-            text!("Free it under the plugin's own lock, if the file still names that container");
-        return vec![Step::change(what, free)];
+        let what = text!(
+            "Free {} under the plugin's own lock, if the file still names that container",
+            entry.ip
+        );
+        return Freeing { each: vec![Step::change(what, free)], once: None };
     }
-    if let Some(steps) = whereabouts(entry) {
-        return steps;
+    if let Some(freeing) = whereabouts(entry) {
+        return freeing;
     }
     if &*entry.store == store::CALICO {
         let show = Command::new("calicoctl").owns(&["ipam", "show"]);
-        return vec![
-            Step::look(
-                text!("See whose Calico says it is"),
-                show.word("--ip={}", &[entry.ip.into()]),
-            ),
-            Step::advice(text!(
-                "calico-kube-controllers frees it by itself. By hand it may be released with calicoctl only while no pod \
-                 of the cluster has the IP: nothing else guards one that is given it meanwhile."
-            )),
-        ];
+        let look = Step::look(
+            text!("See whose Calico says it is"),
+            show.word("--ip={}", &[entry.ip.into()]),
+        );
+        let once = Step::advice(text!(
+            "calico-kube-controllers frees it by itself. By hand it may be released with calicoctl only while no pod of \
+             the cluster has the IP: nothing else guards one that is given it meanwhile."
+        ));
+        return Freeing { each: vec![look], once: Some(once) };
     }
-    vec![Step::advice(text!(
+    let once = Step::advice(text!(
         "Let {} give it back: its own garbage collection, or CNI DEL.",
         value(&entry.store)
-    ))]
+    ));
+    Freeing { each: Vec::new(), once: Some(once) }
 }
 
 /// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's. Its
 /// overlapping reservation is not known on the node: `cluster scan` knows which object it is.
-fn whereabouts(entry: &ReservationEntry) -> Option<Vec<Step>> {
+fn whereabouts(entry: &ReservationEntry) -> Option<Freeing> {
     let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == store::WHEREABOUTS)?;
     let (namespace, rest) = key.split_once('/')?;
     let (pool, offset) = rest.rsplit_once('/')?;
@@ -269,18 +373,16 @@ fn whereabouts(entry: &ReservationEntry) -> Option<Vec<Step>> {
     };
     let remove = kubernetes::remove_allocation(kubernetes::kubectl(&[]), &allocation);
     let offset = Part::Plain(offset.to_owned());
-    Some(vec![
-        Step::change(
-            text!("Free offset {} of the pool, if it is still that container's", offset),
-            remove,
+    let free = Step::change(
+        text!("Free offset {} of the pool, if it is still that container's", offset),
+        remove,
+    );
+    let overlapping = Step::look(
+        text!(
+            "An overlapping reservation keeps an IP from being handed out until it is deleted too. This names each, \
+             with the command that deletes it if it is still the same"
         ),
-        Step::look(
-            text!(
-                "Its overlapping reservation keeps {} from being handed out until it is deleted too. This names it, \
-                 with the command that deletes it if it is still the same",
-                entry.ip
-            ),
-            Command::new("ipwatch").owns(&["cluster", "scan"]),
-        ),
-    ])
+        Command::new("ipwatch").owns(&["cluster", "scan"]),
+    );
+    Some(Freeing { each: vec![free], once: Some(overlapping) })
 }

@@ -105,7 +105,6 @@ impl Life {
         let seen = by_id(candidates);
         let date = calendar.date(now);
         let mut changes = self.resolve_missing(date.clone(), &seen, blind);
-        let mut left = acks_of(&changes);
         changes.extend(self.end_acks(&date));
         // Known before any of them is told, so that a consequence that comes first in the list still
         // names its cause.
@@ -125,11 +124,7 @@ impl Life {
             let remediation = Remediation::of(candidate, &self.daemon);
             let seen = Seen { candidate, cause, remediation };
             let change = match self.open.get_mut(&id) {
-                Some(record) => {
-                    let ack = left_to(record, seen.cause.as_ref(), &mut left);
-                    let change = update(record, now, calendar, seen, self.second_look);
-                    inherit(record, ack, change)
-                }
+                Some(record) => update(record, now, calendar, seen, self.second_look),
                 None => Some(self.begin(id, now, calendar, seen)),
             };
             changes.extend(change);
@@ -318,41 +313,6 @@ impl Life {
         self.open.insert(id, record);
         Change::new(ChangeKind::Opened, finding)
     }
-}
-
-/// The acknowledgements of those that are over, by the id.
-fn acks_of(resolved: &[Change]) -> BTreeMap<String, (Code, Ack)> {
-    let acked = resolved.iter().filter_map(|change| {
-        let finding = &change.finding;
-        Some((finding.id.clone(), (finding.code, finding.acked.clone()?)))
-    });
-    acked.collect()
-}
-
-/// What was acknowledged is a cause, and goes on if another of the same code stands for it: several leaks of one network
-/// have one cause, and the oldest of them, which stood for all, is freed first.
-fn left_to(
-    record: &Record,
-    cause: Option<&String>,
-    left: &mut BTreeMap<String, (Code, Ack)>,
-) -> Option<Ack> {
-    let finding = &record.finding;
-    let before = finding.caused_by.as_ref().filter(|_| cause.is_none())?;
-    // What follows from it as another kind leaves it to the others.
-    left.get(before).filter(|(code, _)| *code == finding.code && finding.acked.is_none())?;
-    left.remove(before).map(|(_, ack)| ack)
-}
-
-/// Is told with the change of the finding, if there is one.
-fn inherit(record: &mut Record, ack: Option<Ack>, change: Option<Change>) -> Option<Change> {
-    if ack.is_none() {
-        return change;
-    }
-    record.finding.acked = ack;
-    let mut change =
-        change.unwrap_or_else(|| Change::new(ChangeKind::Updated, record.finding.clone()));
-    change.finding.acked.clone_from(&record.finding.acked);
-    Some(change)
 }
 
 /// One candidate for each id. Should a detector name one thing twice, the latest observation counts.

@@ -165,6 +165,7 @@ impl Scrape {
                 ("id", finding.id.clone()),
                 ("code", finding.code.as_str().to_owned()),
                 ("ip", text(&finding.ip)),
+                ("network", text(&finding.network)),
                 ("namespace", text(&finding.namespace)),
                 ("pod", text(&finding.pod)),
                 ("node", label(&reading.node)),

@@ -127,8 +127,10 @@ pub struct CriticalFinding {
     pub id: String,
     /// Its kind.
     pub code: Code,
-    /// The IP at stake.
+    /// The IP at stake. None where a network is: then its IPs come and go, and the series stays.
     pub ip: Option<String>,
+    /// The network.
+    pub network: Option<String>,
     /// The pod's namespace.
     pub namespace: Option<String>,
     /// The pod's name.

@@ -66,8 +66,8 @@ pub(super) fn sentence(change: &Change) -> String {
     };
     // Writing to a String cannot fail.
     let _ = write!(line, "{verb}: {}", finding.code);
-    if let Some(ip) = finding.subject.ip {
-        let _ = write!(line, " {ip}");
+    if let Some(about) = about(finding) {
+        let _ = write!(line, " {about}");
     }
     if let Some(pod) = named(finding) {
         let _ = write!(line, " of {}", said(&pod));
@@ -85,6 +85,17 @@ pub(super) fn sentence(change: &Change) -> String {
         let _ = write!(line, " ({} changes before it not reported)", change.held_back);
     }
     line
+}
+
+/// The IP that it is about, else the network where it is about one.
+pub(super) fn about(finding: &Finding) -> Option<String> {
+    let subject = &finding.subject;
+    if let Some(ip) = subject.ip {
+        return Some(ip.to_string());
+    }
+    let network = subject.network.as_deref().filter(|_| subject.netns.is_none())?;
+    let several = subject.several().map(|count| format!(" ({count} IPs)")).unwrap_or_default();
+    Some(format!("network {}{several}", said(network)))
 }
 
 pub(super) fn pod(finding: &Finding) -> Option<String> {

@@ -23,8 +23,8 @@ pub(super) fn record(change: &Change) -> LogRecord {
         Severity::Warning => SeverityNumber::Warn,
         Severity::Info => SeverityNumber::Info,
     };
-    let ip = finding.subject.ip.map(|ip| format!(" {ip}")).unwrap_or_default();
-    let body = format!("{verb}: {}{ip}: {}", finding.code, clean(&finding.impact));
+    let about = journal::about(finding).map(|about| format!(" {about}")).unwrap_or_default();
+    let body = format!("{verb}: {}{about}: {}", finding.code, clean(&finding.impact));
     LogRecord {
         time_unix_nano: nanos(at),
         observed_time_unix_nano: nanos(at),

@@ -57,6 +57,7 @@ names! {
     FINDING_CODE = "ipwatch.finding.code",
     FINDING_ID = "ipwatch.finding.id",
     FINDING_IMPACT = "ipwatch.finding.impact",
+    FINDING_IPS = "ipwatch.finding.ips",
     FINDING_PREEXISTING = "ipwatch.finding.preexisting",
     FINDING_REMEDIATION = "ipwatch.finding.remediation",
     FINDING_SEVERITY = "ipwatch.finding.severity",

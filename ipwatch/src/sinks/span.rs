@@ -159,6 +159,10 @@ pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     out.extend(finding.acked.as_ref().map(|ack| text(names::FINDING_ACKED, &ack.at)));
     out.extend(finding.caused_by.as_deref().map(|id| text(names::FINDING_CAUSED_BY, id)));
     out.extend(subject.ip.map(|ip| text(names::NETWORK_LOCAL_ADDRESS, &ip.to_string())));
+    if subject.several().is_some() {
+        let ips: Vec<String> = subject.ips().map(|ip| ip.to_string()).collect();
+        out.push(list(names::FINDING_IPS, ips.iter().map(String::as_str)));
+    }
     out.extend(subject.network.as_deref().map(|name| text(names::CNI_NETWORK, name)));
     subject.netns.iter().for_each(|netns| attributes::netns(netns, &mut out));
     subject.container.iter().for_each(|container| attributes::container(container, &mut out));

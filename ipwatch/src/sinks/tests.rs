@@ -25,7 +25,7 @@ pub(crate) fn opened(id: &str) -> Change {
                 uid: Some("7f3a".to_owned()),
                 ..Pod::default()
             }),
-            network: None,
+            ..Subject::default()
         },
         holders: vec![Holder {
             pid: Some(812),
@@ -92,6 +92,26 @@ pub(super) fn full() -> Change {
     change
 }
 
+/// One that is about two reservations.
+pub(crate) fn of_two_reservations(id: &str) -> Change {
+    let mut change = opened(id);
+    let reserved = |ip: &str| crate::contract::Reserved {
+        ip: ip.parse().unwrap(),
+        key: format!("/var/lib/cni/networks/pods/{ip}"),
+        container: None,
+        pod: None,
+    };
+    change.finding.code = Code::IpamReservationLeaked;
+    change.finding.holders.clear();
+    change.finding.subject = Subject {
+        network: Some("pods".to_owned()),
+        reservations: vec![reserved("10.0.3.17"), reserved("10.0.3.18")],
+        reservations_omitted: 3,
+        ..Subject::default()
+    };
+    change
+}
+
 /// The name of every attribute that anything sends which carries all it can.
 pub(super) fn everything_sent() -> BTreeSet<String> {
     use super::{attributes, call, log_record, metrics, span, teardown, tenure};
@@ -107,6 +127,7 @@ pub(super) fn everything_sent() -> BTreeSet<String> {
     let links = vec![tenure::link(&held.tenure, "boot")];
     let spans = [
         span::span(&change, &links),
+        span::span(&of_two_reservations("b"), &[]),
         call::span(&run),
         tenure::span(&held),
         teardown::span(&teardown::tests::teardown(Some(30), true)),

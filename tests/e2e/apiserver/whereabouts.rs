@@ -12,7 +12,7 @@ use support::remedy::{Shell, change, changes};
 use support::{Daemon, Lab};
 
 use crate::lead::exhaustion::{EXHAUSTING, network_of};
-use crate::lead::{SOON, await_ready, config_for, evidence, is_about, is_of};
+use crate::lead::{SOON, await_ready, config_for, evidence, ips, is_about, is_of};
 
 support::tests! {
     a_crashed_nodes_allocations_are_told needs [ApiServer, Containerd],
@@ -92,12 +92,11 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     }
     let shell = Shell::new(lab).with_kubectl(&control.admin_config());
     shell.looks(&full);
-    let mut leaks = Vec::new();
+    let leak = daemon.await_firing(LEAKED, SOON, |finding| {
+        [10, 12].iter().all(|offset| is_about(&ip(*offset))(finding)) && is_of(&network)(finding)
+    });
+    let text = leak.to_string();
     for (pod, offset, reference) in [(&dead[0], 10, None), (&dead[1], 12, Some("shop/db-1"))] {
-        let leak = daemon.await_firing(LEAKED, SOON, |finding| {
-            is_about(&ip(offset))(finding) && is_of(&network)(finding)
-        });
-        let text = leak.to_string();
         let key = format!("ippools/kube-system/{network}/{offset}");
         // Only who asks the API server knows the overlapping reservation as it is, to delete no other.
         let freed =
@@ -107,35 +106,43 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
         }
         assert!(reference.is_none_or(|pod| evidence(&leak).contains(pod)), "{leak:#?}");
         assert!(evidence(&full).contains(&format!("{}: leaked", ip(offset))), "{full:#?}");
-        leaks.push((leak, offset));
     }
     // Of the others nothing is said, neither of the living one nor of those that only other nodes know.
-    let whose = |finding: &Value| finding["subject"]["ip"].as_str().map(str::to_owned);
     let of_pool = daemon.findings().into_iter().filter(|f| is_of(&network)(f));
-    let told: BTreeSet<String> = of_pool.filter_map(|finding| whose(&finding)).collect();
+    let told: BTreeSet<String> =
+        of_pool.flat_map(|finding| ips(&finding).map(str::to_owned).collect::<Vec<_>>()).collect();
     assert_eq!(told, BTreeSet::from([ip(10), ip(12)]));
     assert_ne!(network, network_of(&containerd));
-    let (leak, _) = &leaks[1];
-    comes_back(&shell, &control, &network, &overlapping, leak);
-    for (leak, offset) in leaks {
+    comes_back(&shell, &control, &network, &overlapping, &leak, &ip(12));
+    shell.looks(&leak);
+    for offset in [10, 12] {
         frees(&shell, &control, &network, &leak, offset);
     }
+    daemon.await_resolved(&leak, SOON);
 }
 
 /// The pod of a leak is back under its name on another node, with the same IP: whatever is printed is run line by line,
 /// and it keeps both that and what keeps the IP for all pools.
-fn comes_back(shell: &Shell, control: &ControlPlane, pool: &str, overlapping: &str, leak: &Value) {
+fn comes_back(
+    shell: &Shell,
+    control: &ControlPlane,
+    pool: &str,
+    overlapping: &str,
+    leak: &Value,
+    ip: &str,
+) {
     const NEW: &str = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
-    let ip = leak["subject"]["ip"].as_str().expect("an IP");
     let (path, kept) = (format!("{}/{pool}", stores::POOLS), format!("{overlapping}/{ip}"));
-    let before = control.api().get(&path).expect("the pool")["spec"]["allocations"]["12"].clone();
-    let set = |one: &Value| {
+    let before = control.api().get(&path).expect("the pool")["spec"]["allocations"].clone();
+    let set = |allocations: &Value| {
         let mut object = control.api().get(&path).expect("the pool");
-        object["spec"]["allocations"]["12"] = one.clone();
+        object["spec"]["allocations"] = allocations.clone();
         control.api().ask("PUT", &path, Some(&object)).expect("write the pool");
     };
     let living = json!({ "id": NEW, "podref": "shop/db-1", "ifname": "net1" });
-    set(&living);
+    let mut now = before.clone();
+    now["12"] = living.clone();
+    set(&now);
     stores::reserve(control, overlapping, ip, "shop/db-1", NEW);
     for command in changes(leak) {
         let _ = shell.run(&command);
@@ -149,8 +156,7 @@ fn comes_back(shell: &Shell, control: &ControlPlane, pool: &str, overlapping: &s
 
 /// The printed command frees the allocation, if it is still the one that leaked.
 fn frees(shell: &Shell, control: &ControlPlane, pool: &str, leak: &Value, offset: u8) {
-    shell.looks(leak);
-    let command = change(leak, "kubectl patch ");
+    let command = change(leak, &format!("/spec/allocations/{offset}/"));
     let path = format!("{}/{pool}", stores::POOLS);
     let (key, object) = (offset.to_string(), control.api().get(&path).expect("the pool"));
     let mine = object["spec"]["allocations"][&key].clone();

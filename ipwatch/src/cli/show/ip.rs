@@ -33,7 +33,7 @@ pub(in crate::cli) fn render(
     let about: Vec<&Finding> = (around.findings.iter())
         .filter(|finding| {
             let named = addresses.iter().any(|address| address.findings.contains(&finding.id));
-            finding.subject.ip == Some(ip) || named
+            finding.subject.has_ip(ip) || named
         })
         .collect();
     let (verdict, style) = state(addresses, around, &about);

@@ -78,6 +78,7 @@ const CASES: &[fn()] = &[
     super::leaks::a_reservation_without_its_container_is_a_leak_when_its_runtime_had_it,
     super::leaks::a_reservation_that_no_runtime_knows_is_given_time,
     super::leaks::what_was_written_before_the_boot_is_a_leak_soon_after_it,
+    super::leaks::what_leaked_by_one_cause_is_one_finding,
     super::leaks::a_range_that_leaks_run_out_by_is_told_under_them,
     super::leaks::a_range_that_is_low_stays_so_while_a_pod_comes_and_goes,
     super::neighbours::a_refused_answer_is_a_conflict_and_both_are_named,

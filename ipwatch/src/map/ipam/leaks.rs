@@ -51,6 +51,19 @@ pub enum LeakCause {
     Unknown,
 }
 
+impl LeakCause {
+    /// Its name, which is part of the id of a finding.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BeforeBoot => "before-boot",
+            Self::DelFailed => "del-failed",
+            Self::DelNeverCalled => "del-never-called",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// A reservation whose container is gone.
 #[derive(Debug)]
 pub struct Leak<'a> {
@@ -479,6 +492,12 @@ impl NodeMap {
     pub fn leaked_beside(&self, entry: &ReservationEntry) -> usize {
         let place = (entry.store.clone(), entry.network.clone());
         self.ipam.leaks.places.get(&place).map_or(0, BTreeSet::len)
+    }
+
+    /// How many of these are among [`NodeMap::leaks`].
+    #[must_use]
+    pub fn leaks_told(&self, entry: &ReservationEntry) -> usize {
+        self.leaked_beside(entry).min(TOLD)
     }
 
     /// Counts the leaks of a range that has just become known.

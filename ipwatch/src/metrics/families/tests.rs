@@ -48,6 +48,7 @@ fn full() -> Reading {
         id: "k3f9aaaaaaaaaaaa".into(),
         code: Code::IpDuplicate,
         ip: Some("10.0.3.17".into()),
+        network: None,
         namespace: Some("shop".into()),
         pod: Some("api-0".into()),
     };
@@ -158,7 +159,7 @@ fn a_reading_is_told_as_it_is() {
     let page = page(full());
     for line in [
         "ipwatch_findings{code=\"ip-duplicate\",severity=\"critical\",status=\"firing\",role=\"cause\"} 2",
-        "ipwatch_critical_finding_info{id=\"k3f9aaaaaaaaaaaa\",code=\"ip-duplicate\",ip=\"10.0.3.17\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
+        "ipwatch_critical_finding_info{id=\"k3f9aaaaaaaaaaaa\",code=\"ip-duplicate\",ip=\"10.0.3.17\",network=\"\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
         "ipwatch_address_info{ip=\"10.0.3.17\",netns=\"4026532177\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
         "ipwatch_ipam_range_free{store=\"host-local\",network=\"cbr0\",range=\"10.0.3.2-10.0.3.254\"} 2",
         "ipwatch_probe_events_lost_total{event=\"task-signalled\"} 0",

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Severity};
-use crate::remedy::{before_command, said};
-use crate::sinks::{action, cut};
+use crate::remedy::before_command;
+use crate::sinks::{action, cut, journal};
 
 /// Longest message, in bytes: the API server takes no more.
 const MOST: usize = 1024;
@@ -135,12 +135,7 @@ fn reason(code: Code) -> String {
 /// What it is about, who holds it, what will break, and what to do first.
 pub(in crate::sinks) fn message(finding: &Finding) -> String {
     let mut parts = Vec::new();
-    let subject = &finding.subject;
-    let about = match (&subject.ip, &subject.network) {
-        (Some(ip), _) => Some(ip.to_string()),
-        (None, Some(network)) => Some(format!("network {}", said(network))),
-        (None, None) => None,
-    };
+    let about = journal::about(finding);
     let held = finding.holders.first().map(|holder| {
         let more = finding.holders.len() - 1;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -72,7 +72,8 @@ fn actions(finding: &Finding) -> String {
 fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<String>)) {
     let subject = &finding.subject;
     let text = |text: &Option<String>| text.as_deref().map(|text| escape(text).into_owned());
-    optional("IPWATCH_IP", subject.ip.map(|ip| ip.to_string()));
+    // A field may stand in an entry several times: `journalctl IPWATCH_IP=` finds each of them.
+    subject.ips().for_each(|ip| optional("IPWATCH_IP", Some(ip.to_string())));
     if let Some(netns) = &subject.netns {
         optional("IPWATCH_NETNS", netns.inode.map(|inode| inode.to_string()));
         optional("IPWATCH_NETNS_COOKIE", netns.cookie.map(|cookie| cookie.to_string()));

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::*;
 use crate::bounded;
 use crate::contract::Step;
-use crate::sinks::tests::{opened, resolved, updated};
+use crate::sinks::tests::{of_two_reservations, opened, resolved, updated};
 
 const CATALOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd/ipwatch.catalog");
 
@@ -36,6 +36,20 @@ fn an_entry_says_what_it_is_about() {
     }
     assert!(fields["MESSAGE"].starts_with("opened: ip-held-by-stuck-process 10.0.3.17"));
     assert!(!fields.contains_key("IPWATCH_NETWORK"), "what is unknown is absent");
+}
+
+#[test]
+fn each_ip_of_several_reservations_is_a_field_of_the_entry() {
+    let change = of_two_reservations("k3f9");
+    let all = fields(&change).into_iter().filter(|(name, _)| *name == "IPWATCH_IP");
+    assert_eq!(all.map(|(_, ip)| ip).collect::<Vec<_>>(), ["10.0.3.17", "10.0.3.18"]);
+    let fields = of(&change);
+    assert_eq!(fields["IPWATCH_NETWORK"], "pods");
+    let message = &fields["MESSAGE"];
+    assert!(
+        message.starts_with("opened: ipam-reservation-leaked network pods (5 IPs)"),
+        "{message}"
+    );
 }
 
 #[test]
