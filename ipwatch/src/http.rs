@@ -3,10 +3,13 @@
 //!
 //! - `accept`: who comes, each in a place of its own.
 //! - `bind`: a Unix socket's file.
+//! - `peer`: who is at the other end of one. `seats`: how many of each user's clients are served.
 //! - `stall`: a client that stops reading is given up.
 
 pub(crate) mod accept;
 pub(crate) mod bind;
+pub(crate) mod peer;
+pub(crate) mod seats;
 pub(crate) mod stall;
 
 use std::convert::Infallible;

@@ -5,7 +5,6 @@
 //! go over one bounded channel, events over a broadcast that overtakes slow followers.
 
 mod answer;
-mod peer;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +20,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use self::answer::{Answerer, Problem, Visit};
-use self::peer::{Access, Peer};
 use super::{Request, Streams};
 use crate::http::accept::accept;
 use crate::http::bind::{Bound, GROUP};
+use crate::http::peer::{Access, Peer};
+use crate::http::seats::{NoSeat, Seats};
 use crate::http::{self, Patience};
 
 pub use crate::http::bind::BindError;
@@ -40,9 +40,10 @@ const DOCUMENTS: usize = 4;
 pub struct Options {
     /// Group whose members may ask, where the node has it.
     pub group: String,
-    /// Connections at one time, followers included.
+    /// Connections at one time, followers included: a quarter of them for each user that is not root, and a quarter for
+    /// root alone.
     pub connections: usize,
-    /// Followers of `/v1/watch` at one time.
+    /// Followers of `/v1/watch` at one time, shared in the same way.
     pub watchers: usize,
     /// How long a client may take to send its request's head.
     pub head_timeout: Duration,
@@ -60,7 +61,7 @@ impl Default for Options {
             group: GROUP.to_owned(),
             connections: 64,
             watchers: 16,
-            head_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(1),
             answer_timeout: Duration::from_secs(20),
             stall_timeout: Duration::from_secs(20),
             whole_timeout: Duration::from_secs(60),
@@ -102,18 +103,18 @@ impl Server {
             requests,
             events,
             closed,
-            watchers: Arc::new(Semaphore::new(self.options.watchers)),
+            watchers: Seats::new(self.options.watchers),
             documents: Arc::new(Semaphore::new(DOCUMENTS)),
-            large: Arc::new(Semaphore::new(DOCUMENTS)),
+            large: Seats::new(DOCUMENTS),
             answer_timeout: self.options.answer_timeout,
         };
         let access = Access { uid: rustix::process::geteuid().as_raw(), gid: self.bound.group };
         let options = self.options.clone();
-        let serve = |stream: UnixStream, seated: bool| {
+        let serve = |stream: UnixStream, seated: Result<(), NoSeat>| {
             let (answerer, options) = (answerer.clone(), options.clone());
             async move {
-                let asker =
-                    if seated { access.asker(&stream, &options) } else { Err(Problem::full()) };
+                let asker = seated.map_err(Problem::no_seat);
+                let asker = asker.and_then(|()| access.asker(&stream, &options));
                 serve(stream, answerer, asker, &options).await;
             }
         };

@@ -3,14 +3,16 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+use super::peer;
+use super::seats::{NoSeat, Seat, Seats, User};
 
 /// Pause after a failed accept: out of fds is not cured by trying again at once.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -23,6 +25,9 @@ pub(crate) trait Listen {
     type Stream;
 
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Whose it is.
+    fn user(stream: &Self::Stream) -> User;
 }
 
 impl Listen for UnixListener {
@@ -30,6 +35,11 @@ impl Listen for UnixListener {
 
     async fn next(&self) -> io::Result<UnixStream> {
         Ok(self.accept().await?.0)
+    }
+
+    /// One that the kernel does not name is nobody's: he shares a user's seats with his like.
+    fn user(stream: &UnixStream) -> User {
+        Some(peer::credentials(stream.as_fd()).map_or(u32::MAX, |credentials| credentials.uid))
     }
 }
 
@@ -39,10 +49,14 @@ impl Listen for TcpListener {
     async fn next(&self) -> io::Result<TcpStream> {
         Ok(self.accept().await?.0)
     }
+
+    fn user(_stream: &TcpStream) -> User {
+        None
+    }
 }
 
 /// Lets clients in until `shutdown` is done, `seats` of them at one time, and has each served by a task;
-/// `serve` is told whether there was a place for it, and `sent_away` of each that was not even told so. The
+/// `serve` is told why there was no place for it, and `sent_away` of each that was not even told so. The
 /// tasks that still run are returned.
 pub(crate) async fn accept<L, S, F>(
     listener: &L,
@@ -53,7 +67,7 @@ pub(crate) async fn accept<L, S, F>(
 ) -> JoinSet<()>
 where
     L: Listen,
-    S: Fn(L::Stream, bool) -> F,
+    S: Fn(L::Stream, Result<(), NoSeat>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
     let places = Places::new(seats);
@@ -75,7 +89,7 @@ where
             }
         };
         // Beyond the second row nobody is even told: the client sees a closed connection.
-        let Some((place, seated)) = places.take() else {
+        let Some((place, seated)) = places.take(L::user(&stream)) else {
             sent_away();
             continue;
         };
@@ -89,21 +103,20 @@ where
 
 /// Places for connections.
 struct Places {
-    seats: Arc<Semaphore>,
-    overflow: Arc<Semaphore>,
+    seats: Seats,
+    overflow: Seats,
 }
 
 impl Places {
     fn new(seats: usize) -> Self {
-        let row = |places| Arc::new(Semaphore::new(places));
-        Self { seats: row(seats), overflow: row(OVERFLOW) }
+        Self { seats: Seats::new(seats), overflow: Seats::new(OVERFLOW) }
     }
 
     /// A place, and whether it is one to be served on.
-    fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
-        let place = |row: &Arc<Semaphore>| Arc::clone(row).try_acquire_owned().ok();
-        place(&self.seats)
-            .map(|place| (place, true))
-            .or_else(|| place(&self.overflow).map(|place| (place, false)))
+    fn take(&self, user: User) -> Option<(Seat, Result<(), NoSeat>)> {
+        match self.seats.take(user) {
+            Ok(seat) => Some((seat, Ok(()))),
+            Err(why) => self.overflow.take(user).ok().map(|seat| (seat, Err(why))),
+        }
     }
 }

@@ -20,6 +20,7 @@ use super::answer::Answerer;
 use super::{Listen, Question};
 use crate::http::accept::{Listen as Door, accept};
 use crate::http::bind::{self, Bound};
+use crate::http::seats::NoSeat;
 use crate::http::{self, Patience};
 
 /// How long connections that are being served may go on after a shutdown began.
@@ -177,12 +178,14 @@ where
     L: Door,
     L::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let serve = |stream: L::Stream, seated: bool| {
+    let serve = |stream: L::Stream, seated: Result<(), NoSeat>| {
         let answerer = answerer.clone();
         async move {
             let served = http::serve(stream, options.patience, |request| {
                 let answerer = answerer.clone();
-                async move { if seated { answerer.answer(&request).await } else { answerer.full() } }
+                async move {
+                    if seated.is_ok() { answerer.answer(&request).await } else { answerer.full() }
+                }
             });
             if timeout(options.whole, served).await.is_err() {
                 tracing::debug!("a scrape took too long");

@@ -11,13 +11,14 @@ use hyper::body::{Bytes, Frame};
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api::route::{self, BadTarget, ROUTES, Route};
 use crate::api::{Ask, AskError, Event, Request, Selector, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
+use crate::http::seats::{NoSeat, Seat, Seats};
 use crate::http::{Answer, response, whole};
 
 /// What every connection needs to answer.
@@ -27,11 +28,11 @@ pub(super) struct Answerer {
     pub(super) events: Streams,
     /// Turns true when the server goes down.
     pub(super) closed: watch::Receiver<bool>,
-    pub(super) watchers: Arc<Semaphore>,
+    pub(super) watchers: Seats,
     /// Documents that are made at one time: one of everything may have megabytes.
     pub(super) documents: Arc<Semaphore>,
     /// Answers above [`LARGE`] that are being read at one time.
-    pub(super) large: Arc<Semaphore>,
+    pub(super) large: Seats,
     pub(super) answer_timeout: Duration,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Visit {
     /// It stays for what comes.
     pub(super) follows: AtomicBool,
     /// Where it reads a large answer, until it has gone.
-    place: OnceLock<OwnedSemaphorePermit>,
+    place: OnceLock<Seat>,
 }
 
 impl Visit {
@@ -96,7 +97,7 @@ impl Answerer {
         let _turn = timeout(self.answer_timeout, turn).await.map_err(|_| Problem::busy())?;
         let bytes = json(self.ask(visit.uid, ask).await?).await?;
         if bytes.len() > LARGE {
-            let place = Arc::clone(&self.large).try_acquire_owned().map_err(|_| Problem::busy())?;
+            let place = self.large.take(Some(visit.uid)).map_err(|_| Problem::busy())?;
             let _ = visit.place.set(place);
         }
         Ok(answered(bytes))
@@ -140,12 +141,15 @@ impl Answerer {
 
     /// Events from now on, one JSON document a line, until either side goes.
     fn watch(&self, visit: &Visit, stream: Stream) -> Result<Answer, Problem> {
-        let place = Arc::clone(&self.watchers).try_acquire_owned().map_err(|_| {
-            Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many clients follow the daemon already",
-                "stop one of the running `ipwatch watch`",
-            )
+        let place = self.watchers.take(Some(visit.uid)).map_err(|why| {
+            let what = match why {
+                NoSeat::Full => "too many clients follow the daemon already".to_owned(),
+                NoSeat::OwnFull(uid) => {
+                    format!("user {uid} follows the daemon as often as one user may")
+                }
+            };
+            let next = "stop one of the running `ipwatch watch`";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, what, next)
         })?;
         visit.follows.store(true, Ordering::Relaxed);
         let follower = Follower {
@@ -166,7 +170,7 @@ impl Answerer {
 struct Follower {
     events: broadcast::Receiver<Event>,
     closed: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _place: Seat,
 }
 
 impl Follower {
@@ -221,12 +225,15 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "look at the daemon's log")
     }
 
-    pub(super) fn full() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many clients are connected",
-            "try again in a moment; `ss -xp` shows who is connected",
-        )
+    pub(super) fn no_seat(why: NoSeat) -> Self {
+        let what = match why {
+            NoSeat::Full => "too many clients are connected".to_owned(),
+            NoSeat::OwnFull(uid) => {
+                format!("user {uid} has as many clients connected as one user may have")
+            }
+        };
+        let next = "try again in a moment; `ss -xp` shows who is connected";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, what, next)
     }
 
     /// What the core says. `elsewhere` is where to look for what is not there.

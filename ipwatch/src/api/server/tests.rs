@@ -93,6 +93,7 @@ fn held(last: u8) -> Event {
         from: "2026-01-02T03:04:05.000Z".into(),
         to: None,
         ended_by: None,
+        times: None,
     })
 }
 
@@ -327,13 +328,45 @@ async fn a_foreign_user_is_refused_with_a_reason() {
     rig.stop().await;
 }
 
-/// Asks from a thread whose user is nobody: Linux keeps credentials per thread.
+/// One user connects as often as he can and asks nothing.
+#[tokio::test]
+async fn whoever_only_connects_keeps_no_seat_from_root() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let patient = Duration::from_secs(60);
+    let rig = Rig::start(Options { connections: 8, head_timeout: patient, ..options() });
+    let open = std::fs::Permissions::from_mode;
+    std::fs::set_permissions(rig.path.parent().unwrap(), open(0o755)).unwrap();
+    std::fs::set_permissions(&rig.path, open(0o666)).unwrap();
+    let path = rig.path.clone();
+    let held = std::thread::spawn(move || {
+        become_nobody();
+        let all = (0..40).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap());
+        all.collect::<Vec<_>>()
+    });
+    let held = tokio::task::spawn_blocking(move || held.join().unwrap()).await.unwrap();
+    for _ in 0..4 {
+        let answer = rig.get("/v1/doctor?x=1").await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "root is answered: {answer}");
+    }
+    drop(held);
+    rig.stop().await;
+}
+
+/// Linux keeps credentials per thread.
+fn become_nobody() {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(65534), rustix::fs::Gid::from_raw(65534));
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+}
+
+/// Asks from a thread whose user is nobody.
 async fn as_nobody(client: Client) -> ClientError {
     let asked = std::thread::spawn(move || {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(65534), rustix::fs::Gid::from_raw(65534));
-        rustix::thread::set_thread_groups(&[]).unwrap();
-        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        become_nobody();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(client.ask(&Ask::Doctor)).unwrap_err()
     });

@@ -11,24 +11,24 @@ const MOST_GROUPS: usize = 1024;
 
 /// The other end, as it was when it connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) uid: u32,
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
     /// Its primary group and its supplementary ones.
-    pub(super) gids: Vec<u32>,
+    pub(crate) gids: Vec<u32>,
 }
 
 /// Who may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// The daemon's own user.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
     /// The group that owns the socket.
-    pub(super) gid: Option<u32>,
+    pub(crate) gid: Option<u32>,
 }
 
 impl Access {
     /// Root, our own user, and members of the socket's group.
-    pub(super) fn admits(&self, peer: &Peer) -> bool {
+    pub(crate) fn admits(&self, peer: &Peer) -> bool {
         peer.uid == 0
             || peer.uid == self.uid
             || self.gid.is_some_and(|gid| peer.gids.contains(&gid))
@@ -37,7 +37,7 @@ impl Access {
 
 impl Peer {
     /// Asks the kernel.
-    pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
+    pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
         let credentials = credentials(socket.as_fd())?;
         let mut gids = supplementary(socket.as_fd())?;
         gids.push(credentials.gid);
@@ -47,7 +47,7 @@ impl Peer {
 
 /// `SO_PEERCRED`. By hand, for a peer in a pid namespace that is not below ours has pid 0 here (`pid_vnr` in
 /// `cred_to_ucred`, net/core/sock.c), which rustix takes for an error. Who it is its user tells.
-fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
+pub(super) fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes into `credentials`, which is as long, and the length it wrote
