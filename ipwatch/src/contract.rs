@@ -454,6 +454,10 @@ pub struct Tenure {
     /// daemon came back).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
+    /// How often it came and went in that time, where this tells of more than one time: its netns has too many to keep
+    /// each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<u32>,
 }
 
 /// One event that ipwatch wants to see, and how it sees it.

@@ -1,7 +1,8 @@
 //! The ledger: candidates become findings with a life, and the life is on disk.
 //!
 //! - `state`: findings and tenures as they stand, and what of them is to be written; pure. Its parts: [`life`]
-//!   (pending, firing, resolved) and [`tenure`] (who held an IP from when to when).
+//!   (pending, firing, resolved), [`tenure`] (who held an IP from when to when) and `flaps` (how many rows of these one
+//!   netns may have).
 //! - `file`: what opens the file, reads back and queues. `backlog`, `writer`: the thread that writes it.
 //!   `store`, `tables`, `seal`: the file itself.
 //!
@@ -11,6 +12,7 @@
 
 mod backlog;
 mod file;
+mod flaps;
 mod format;
 mod id;
 pub mod life;

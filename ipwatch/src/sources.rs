@@ -47,6 +47,9 @@ pub(crate) use self::initial_sync::Unheard;
 use crate::canary::Claims;
 use crate::fact::{Fact, Gate};
 
+/// Facts that are handed over at a time.
+const BATCH: usize = 128;
+
 /// Where a source puts what it saw. Bounded: a source that is faster than the map waits, and what it
 /// loses meanwhile (ring buffer, socket buffer) is counted where it is lost and then read again.
 ///
@@ -83,10 +86,10 @@ impl Emit {
     pub async fn send(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
         self.claims.settled().await;
         self.admit(&mut facts);
-        if facts.is_empty() {
-            return Ok(());
+        for batch in batches(facts) {
+            self.sender.send(batch).await.map_err(|_| Closed)?;
         }
-        self.sender.send(facts).await.map_err(|_| Closed)
+        Ok(())
     }
 
     /// Hands facts over from a thread of its own. Never call it on an async worker.
@@ -96,10 +99,10 @@ impl Emit {
     pub fn send_blocking(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
         self.claims.settled_blocking();
         self.admit(&mut facts);
-        if facts.is_empty() {
-            return Ok(());
+        for batch in batches(facts) {
+            self.sender.blocking_send(batch).map_err(|_| Closed)?;
         }
-        self.sender.blocking_send(facts).map_err(|_| Closed)
+        Ok(())
     }
 
     fn admit(&self, facts: &mut Vec<Fact>) {
@@ -107,6 +110,16 @@ impl Emit {
         // A thread that died here left at most a list that counts as short.
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).admit(facts);
     }
+}
+
+/// The same facts, in parts of [`BATCH`]: whoever fills a netns with addresses decides how long a dump of it is, and
+/// what waits for the map is bounded in facts, not in dumps.
+fn batches(facts: Vec<Fact>) -> impl Iterator<Item = Vec<Fact>> {
+    let mut facts = facts.into_iter();
+    std::iter::from_fn(move || {
+        let batch: Vec<Fact> = facts.by_ref().take(BATCH).collect();
+        Some(batch).filter(|batch| !batch.is_empty())
+    })
 }
 
 /// The receiving end has gone: stop quietly.

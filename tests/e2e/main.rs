@@ -69,6 +69,7 @@ mod systemd;
 mod tape;
 mod tracing;
 mod ways_to_die;
+mod worst_hour;
 mod zoo;
 
 fn main() -> std::process::ExitCode {
@@ -142,6 +143,7 @@ fn main() -> std::process::ExitCode {
         neighbours::TESTS,
         neighbour_links::TESTS,
         healthy::TESTS,
+        worst_hour::TESTS,
         zoo::TESTS,
     ])
 }

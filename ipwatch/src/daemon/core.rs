@@ -417,7 +417,13 @@ impl Core {
     /// The envelope around an answer.
     pub(super) fn document(&self, body: Body) -> Document {
         let map = self.map();
-        let (status, detail) = self.file.status();
+        let (status, mut detail) = self.file.status();
+        let forgotten = self.ledger().forgotten();
+        if forgotten > 0 {
+            detail.push_str(&format!(
+                "; {forgotten} tenures are in no history: their network namespaces have more than is kept of one"
+            ));
+        }
         let mut sources = map.sources();
         for trouble in self.dispatch.troubles(clock::now()) {
             if let Some(source) = sources.iter_mut().find(|source| source.name == trouble.source) {
@@ -439,7 +445,7 @@ impl Core {
         let (beyond, claims) = (map.beyond_bounds(), map.forgotten_claims());
         if beyond + claims > 0 {
             let mut detail = format!(
-                "{beyond} links, addresses or routes are more than is kept, {claims} claims of IPs were \
+                "{beyond} addresses, links, neighbours, routes or VLANs are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
             detail.extend(map.said_of_short());

@@ -6,7 +6,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
+use super::flaps::{Flaps, Kept};
 use super::format::Loaded;
+use super::id::tenure_hash;
 use super::life::{Life, Record};
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
@@ -49,6 +51,7 @@ pub struct Ledger {
     calendar: Calendar,
     life: Life,
     open: Open,
+    flaps: Flaps,
     writes: Writes,
     /// Changes that belong to the next [`Ledger::observe`]: what a reboot ended.
     owed: Vec<Change>,
@@ -195,8 +198,23 @@ impl Ledger {
     /// An IP is no longer held. The tenure as it ended; `None` when it was not held.
     pub fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
         let (row, tenure) = self.open.released(key, &self.calendar.date(at), ended_by)?;
-        self.writes.tenures.push(row);
+        let netns = key.split_once('/').map_or(key, |(netns, _)| netns);
+        let (name, netns) = (row.name, tenure_hash(netns));
+        match self.flaps.ended(netns, row, &tenure, at) {
+            Kept::Own(row) => self.writes.tenures.push(row),
+            Kept::Within(longer) => {
+                self.supersede(name);
+                self.writes.tenures.push(longer);
+            }
+            Kept::No => self.supersede(name),
+        }
         Some(tenure)
+    }
+
+    /// Tenures that left no row, because their netns have had more than is kept of one.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.flaps.lost()
     }
 
     /// After the first complete snapshot: ends what an earlier run left open and is not among `alive`,

@@ -114,6 +114,19 @@ impl Row {
     }
 }
 
+impl Row {
+    /// The same row, which tells of a later tenure of the same address too. `None` when it cannot be read.
+    pub(super) fn prolonged(&self, later: &Tenure) -> Option<Self> {
+        let mut tenure = self.tenure()?;
+        tenure.to.clone_from(&later.to);
+        tenure.ended_by.clone_from(&later.ended_by);
+        tenure.container = later.container.clone().or(tenure.container);
+        tenure.pod = later.pod.clone().or(tenure.pod);
+        tenure.times = Some(tenure.times.unwrap_or(1).saturating_add(1));
+        Some(Self { name: self.name, ..Self::new(self.hash, &tenure) })
+    }
+}
+
 fn encode(tenure: &Tenure) -> Arc<[u8]> {
     // Plain structs of strings and numbers: serialising them cannot fail.
     serde_json::to_vec(tenure).unwrap_or_default().into()

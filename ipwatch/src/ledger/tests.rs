@@ -158,6 +158,7 @@ fn tenure(ip: &str, from: u64) -> Tenure {
         from: CALENDAR.date(BootNs(from * SECOND)),
         to: None,
         ended_by: None,
+        times: None,
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
 //! - `netns`: what a dump may and may not overwrite. `tombstones`: what it must not bring back. `addresses`: what the
-//!   kernel takes for one; `shares`: how many are kept, and whose. `links`: devices, and what goes with them.
+//!   kernel takes for one; `shares`: how many are kept, and whose; `fittings`: the same of all else in a netns. `links`: devices, and what goes with them.
 //!   `netlink_reconcile`: what netlink says and no probe has told.
 //! - `neighbours`: ARP and NDP entries; `news`: what of them changed. `topology`: what else of a netns says who can
 //!   reach whom. `unresolved_peers`: links to netns that nobody has named yet.
@@ -15,6 +15,7 @@
 //! the IPs of the addresses in `netns`; a task that is in the table is in the set of its netns.
 
 mod addresses;
+mod fittings;
 mod holder;
 mod identity;
 mod links;
@@ -57,6 +58,7 @@ pub(super) struct Kernel {
     by_ip: BTreeSet<(IpAddr, NetnsId)>,
     tombstones: tombstones::Tombstones,
     shares: shares::Shares,
+    fittings: fittings::Fittings,
     netlink_reconcile: netlink_reconcile::Unconfirmed,
     unresolved_peers: unresolved_peers::UnresolvedPeers,
     news: news::News,
@@ -110,9 +112,9 @@ impl Kernel {
         (self.netns.len(), self.by_ip.len(), self.tasks.len())
     }
 
-    /// Links, addresses and routes that were beyond the bounds and are not kept.
+    /// What of all netns is not kept.
     pub(super) fn beyond_bounds(&self) -> u64 {
-        self.all().map(|entry| entry.beyond_bounds() + entry.wiring.beyond).sum()
+        self.all().map(Netns::beyond_bounds).sum()
     }
 
     /// Tasks have been read at least once, and mounts.

@@ -7,6 +7,7 @@ mod calls;
 mod conflicts;
 mod detail;
 mod endings;
+mod fittings;
 mod ipam;
 mod leaks;
 mod missed;

@@ -91,7 +91,7 @@ const TASKS: Family = gauge("ipwatch_tasks", "Tasks in the map: those outside th
 const NEIGHBOURS: Family = gauge("ipwatch_neighbours", "Neighbour entries in the map");
 const BEYOND: Family = gauge(
     "ipwatch_beyond_bounds",
-    "Links, addresses and routes that are more than is kept of one netns, or of all",
+    "Addresses, links, neighbours, routes and VLANs that are more than is kept of one netns, or of all",
 );
 const FORGOTTEN: Family =
     counter("ipwatch_claims_forgotten_total", "Claims of IPs that were forgotten for want of room");

@@ -95,6 +95,7 @@ pub(super) mod tests {
             from: "2026-01-01T00:00:00.000Z".to_owned(),
             to: to.map(str::to_owned),
             ended_by: to.map(|_| "netns-gone".to_owned()),
+            times: None,
         };
         Held { tenure, holders: finding.holders, boot_id: "boot".into() }
     }

@@ -91,7 +91,7 @@ pub(super) fn history(history: &[Tenure], view: View) -> String {
             Cell::new(lasted),
             Cell::new(text::owner(tenure.pod.as_ref(), tenure.container.as_ref())),
             Cell::new(text::netns(&tenure.netns)),
-            Cell::new(tenure.ended_by.as_deref().unwrap_or_default()),
+            Cell::new(ended(tenure)),
         ];
         if view.wide {
             let container = tenure.container.as_ref().map(text::container);
@@ -103,6 +103,15 @@ pub(super) fn history(history: &[Tenure], view: View) -> String {
         table.row(row);
     }
     table.render(view.headers, view.paint)
+}
+
+/// How it ended, and how often where one row tells of more than one time.
+fn ended(tenure: &Tenure) -> String {
+    let by = tenure.ended_by.as_deref().unwrap_or_default();
+    match tenure.times {
+        Some(times) => format!("{by}, the last of {times} times"),
+        None => by.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ fn tenure(ip: &str, from: &str) -> Tenure {
         from: from.to_owned(),
         to: None,
         ended_by: None,
+        times: None,
     }
 }
 

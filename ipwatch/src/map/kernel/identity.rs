@@ -291,6 +291,7 @@ impl NodeMap {
         self.workload.forget_owner(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
         self.recount(other);
+        self.refit(other);
         gone.owner = None;
         self.kernel.teardowns.revived(other);
         self.workload.ask_owner(id);
@@ -305,6 +306,7 @@ impl NodeMap {
         let names = gone.names;
         entry.absorb(&mut gone);
         self.recount(id);
+        self.refit(id);
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let ips: Vec<_> = entry.addresses.keys().map(|key| key.local).collect();
         for ip in ips {
@@ -331,6 +333,7 @@ impl NodeMap {
         self.kernel.teardowns.finished(id, at);
         let Some(entry) = self.kernel.netns.remove(&id) else { return };
         self.recount(id);
+        self.refit(id);
         self.conflict.rewired();
         self.kernel.names.unbind(id, &entry.names);
         for key in entry.addresses.keys() {

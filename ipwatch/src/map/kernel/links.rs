@@ -2,6 +2,7 @@
 
 use crate::fact::{BootNs, Link, NetnsRef, Origin};
 
+use super::fittings::Fitting;
 use super::netns::LinkEntry;
 use super::tombstones::Tombstone;
 use crate::map::{AddressEntry, AddressId, NodeMap};
@@ -15,8 +16,16 @@ impl NodeMap {
         if self.kernel.tombstones.covers(Tombstone::Link(id, link.ifindex), at) {
             return;
         }
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let is_new = !entry.links.contains_key(&link.ifindex);
+        if is_new && entry.links.len() >= MAX_LINKS {
+            self.not_kept_of(id, 1);
+            return;
+        }
+        if is_new && !self.make_room_for(id, Fitting::Link, at) {
+            return;
+        }
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let full = entry.links.len() >= MAX_LINKS;
         let mut went_down = false;
         match entry.links.get_mut(&link.ifindex) {
             Some(known) if known.touched > at => {}
@@ -32,7 +41,6 @@ impl NodeMap {
                     self.conflict.rewired();
                 }
             }
-            None if full => entry.more += 1,
             None => {
                 let new = LinkEntry { link: link.clone(), since: at, touched: at };
                 entry.links.insert(link.ifindex, new);
@@ -44,6 +52,9 @@ impl NodeMap {
         if went_down {
             entry.wiring.forget_routes(link.ifindex, at);
             self.conflict.readdressed();
+        }
+        if is_new || went_down {
+            self.refit(id);
         }
         self.met(id, link, at);
         self.want_vlans(id, link, at);
@@ -68,6 +79,7 @@ impl NodeMap {
         entry.wiring.forget_device(ifindex, at);
         self.conflict.rewired();
         self.forget_device_neighbours(id, ifindex);
+        self.refit(id);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         // Where probes tell of addresses they tell of these too, and in order.
         if hearsay {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Mac, Neighbour, NetnsRef, Origin};
 
+use super::fittings::Fitting;
 use super::tombstones::Tombstone;
 use crate::map::conflict::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
 use crate::map::{NetnsId, NodeMap};
@@ -11,6 +12,8 @@ use crate::map::{NetnsId, NodeMap};
 /// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
 /// (`gc_thresh3`) is 1024.
 const MAX_NEIGHBOURS: usize = 4096;
+/// The part of them that goes at a time.
+const OLDEST: usize = 16;
 
 /// `NUD_*`, `include/uapi/linux/neighbour.h` and `include/net/neighbour.h`.
 const NUD_REACHABLE: u16 = 0x02;
@@ -84,6 +87,15 @@ impl NodeMap {
             return;
         }
         let before = known.map(|known| known.neighbour.clone());
+        if before.is_none() {
+            if entry.neighbours.len() >= MAX_NEIGHBOURS {
+                self.forget_oldest_neighbours(id, at);
+            }
+            if !self.make_room_for(id, Fitting::Neighbour, at) {
+                return;
+            }
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         match entry.neighbours.get_mut(&key) {
             Some(known) => {
                 if known.neighbour.mac != new.mac || known.neighbour.state != new.state {
@@ -94,15 +106,11 @@ impl NodeMap {
                 known.touched = at;
             }
             None => {
-                if entry.neighbours.len() >= MAX_NEIGHBOURS {
-                    let oldest = entry.neighbours.iter().min_by_key(|(_, known)| known.touched);
-                    if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                        entry.neighbours.remove(&oldest);
-                    }
-                }
                 entry.neighbours.insert(key, NeighbourEntry::new(new, at));
+                self.refit(id);
             }
         }
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
         let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
         self.conflict.neighbour_told(id, new, Place { confirmed, host, dumped }, at);
         self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
@@ -122,10 +130,32 @@ impl NodeMap {
         self.kernel.tombstones.dig(Tombstone::Neighbour(id, ifindex, ip), at);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.neighbours.get(&(ifindex, ip)).is_some_and(|known| known.touched <= at) {
-            entry.neighbours.remove(&(ifindex, ip));
-            self.conflict.neighbour_gone(id, ifindex, ip, at);
-            self.kernel.news.changed(id, ifindex, ip);
+            self.forget_neighbour(id, ifindex, ip, at);
+            self.refit(id);
         }
+    }
+
+    /// One less is kept, whether it is gone or not.
+    pub(super) fn forget_neighbour(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.neighbours.remove(&(ifindex, ip));
+        self.conflict.neighbour_gone(id, ifindex, ip, at);
+        self.kernel.news.changed(id, ifindex, ip);
+    }
+
+    /// Makes room in a netns that has as many as are kept of one: some at a time, for to find them is a walk over all.
+    fn forget_oldest_neighbours(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let mut all: Vec<(BootNs, (u32, IpAddr))> =
+            entry.neighbours.iter().map(|(key, known)| (known.touched, *key)).collect();
+        let count = all.len() / OLDEST;
+        all.select_nth_unstable(count);
+        all.truncate(count);
+        for (_, (ifindex, ip)) in all {
+            self.forget_neighbour(id, ifindex, ip, at);
+        }
+        self.not_kept_of(id, count);
+        self.refit(id);
     }
 
     pub(in crate::map) fn sweep_neighbours(&mut self, netns: &NetnsRef, began: BootNs) {
@@ -137,6 +167,7 @@ impl NodeMap {
             self.conflict.neighbour_gone(id, ifindex, ip, began);
             self.kernel.news.changed(id, ifindex, ip);
         }
+        self.refit(id);
     }
 
     /// A device is gone, and with it what its entries said.

@@ -40,8 +40,6 @@ pub struct Netns {
     pub(super) dumping: Option<BootNs>,
     /// The same of its neighbours.
     pub(super) dumping_neighbours: Option<BootNs>,
-    /// Links that were beyond the bounds.
-    pub(super) more: u64,
     pub(super) unkept: Unkept,
     /// Its addresses have been told as tenures.
     pub(super) announced: bool,
@@ -95,7 +93,6 @@ impl Netns {
             opened: None,
             dumping: None,
             dumping_neighbours: None,
-            more: 0,
             unkept: Unkept::default(),
             announced: false,
             touched: at,
@@ -129,6 +126,7 @@ impl Netns {
         self.dying = self.dying.or(other.dying);
         self.opened = self.opened.max(other.opened);
         self.unkept.addresses += other.unkept.addresses;
+        self.unkept.fittings += other.unkept.fittings;
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
@@ -197,9 +195,9 @@ impl Netns {
         self.changed > since
     }
 
-    /// Its links and addresses that were beyond the bounds and are not kept.
+    /// What of it was beyond the bounds and is not kept: addresses, links, neighbours, routes and what else it has.
     pub(in crate::map) fn beyond_bounds(&self) -> u64 {
-        self.more + self.unkept()
+        self.unkept.fittings + self.unkept()
     }
 
     /// The tasks known in it: processes, and threads whose process is not.
@@ -394,15 +392,21 @@ impl NodeMap {
 
     /// What is told with the time `at` from now on is this dump's.
     pub(in crate::map) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
-        let (Scope::Addresses { netns } | Scope::Neighbours { netns }) = scope else { return };
+        let (Scope::Addresses { netns } | Scope::Neighbours { netns } | Scope::Links { netns }) =
+            scope
+        else {
+            return;
+        };
         let Some(id) = self.resolve(netns, at) else { return };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         match scope {
-            Scope::Addresses { .. } => entry.dumping = Some(at),
-            _ => entry.dumping_neighbours = Some(at),
-        }
-        if matches!(scope, Scope::Addresses { .. }) {
-            self.unkept_of_dump(id, false);
+            Scope::Addresses { .. } => {
+                entry.dumping = Some(at);
+                self.unkept_of_dump(id, false);
+            }
+            Scope::Neighbours { .. } => entry.dumping_neighbours = Some(at),
+            // Links come first of all that is read of a netns, and routes last.
+            _ => self.fittings_of_dump(id, false),
         }
     }
 

@@ -1,4 +1,4 @@
-//! How many addresses are kept, and whose.
+//! How many addresses are kept, and whose; what is left out is read anew. The same of all else in a netns: `fittings`.
 //!
 //! Whoever can make one netns can make many and fill each, and no container may use up what others need. So the room is
 //! shared: when it is full, a netns that has few addresses takes room from the one that has most. What is not kept is
@@ -14,7 +14,7 @@ use crate::map::{AddressId, Netns, NetnsId, NodeMap, Table};
 /// Addresses kept per netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
 /// Addresses kept of all netns together, but the host's.
-const MAX_IN_ALL: usize = 262_144;
+const MAX_IN_ALL: usize = 65_536;
 /// What is cut off a netns at one time, as a part of what it has: to find the newest costs a walk over all of them.
 const CUT: usize = 16;
 /// So much must be free, as a part, before what was not kept is read anew.
@@ -44,7 +44,7 @@ pub(in crate::map) struct Shares {
     /// The same in order.
     sizes: BTreeSet<(usize, NetnsId)>,
     kept: usize,
-    /// Netns of which some are not kept.
+    /// Netns of which something is not kept, be it addresses or fittings.
     short: BTreeSet<NetnsId>,
     /// When they were last read anew, and the last of them.
     reread: (BootNs, Option<NetnsId>),
@@ -67,8 +67,11 @@ impl Shares {
 pub(in crate::map) struct Unkept {
     /// Addresses, roughly.
     pub(super) addresses: u64,
+    /// Links, neighbours, routes, VLANs and names of other netns, roughly.
+    pub(super) fittings: u64,
     /// The same of the dump that is being applied.
     in_dump: u64,
+    pub(super) fittings_in_dump: u64,
 }
 
 impl Netns {
@@ -138,26 +141,30 @@ impl NodeMap {
             return;
         }
         entry.unkept.addresses = found;
-        if found == 0 {
+        self.mark_short(id);
+    }
+
+    /// Something of it is not kept, or everything is.
+    pub(in crate::map) fn mark_short(&mut self, id: NetnsId) {
+        let unkept = self.kernel.netns.get(&id).map(|entry| entry.unkept).unwrap_or_default();
+        if unkept.addresses + unkept.fittings == 0 {
             self.kernel.shares.short.remove(&id);
+        } else {
+            self.kernel.shares.short.insert(id);
         }
     }
 
     /// Something came to or went from its addresses.
     pub(in crate::map) fn recount(&mut self, id: NetnsId) {
-        let entry = self.kernel.netns.get(&id);
-        if entry.is_none_or(|entry| entry.unkept.addresses == 0) {
-            self.kernel.shares.short.remove(&id);
-        } else {
-            self.kernel.shares.short.insert(id);
-        }
-        let counts = entry.filter(|entry| !entry.host);
+        self.mark_short(id);
+        let counts = self.kernel.netns.get(&id).filter(|entry| !entry.host);
         self.kernel.shares.set(id, counts.map_or(0, |entry| entry.addresses.len()));
     }
 
     /// Netns of which not all addresses are kept.
     pub fn short(&self) -> impl Iterator<Item = &Netns> {
-        self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id))
+        let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
+        short.filter(|entry| entry.unkept() > 0)
     }
 
     /// The same for people, after what else is beyond the bounds; those that lack most come first.
@@ -197,7 +204,8 @@ impl NodeMap {
             after.chain(short).copied().take(AT_A_TIME.min(short.len())).collect();
         self.kernel.shares.reread = (now, next.last().copied());
         let Bounds { of_one, in_all } = self.kernel.shares.bounds;
-        let room = self.kernel.shares.kept < in_all - in_all / ROOM;
+        let room =
+            self.kernel.shares.kept < in_all - in_all / ROOM && self.kernel.fittings.has_room();
         for id in next {
             let Some(entry) = self.kernel.netns.get(&id).filter(|entry| entry.dying.is_none())
             else {

@@ -127,6 +127,7 @@ impl NodeMap {
             from: self.calendar().date(since),
             to: None,
             ended_by: None,
+            times: None,
         })
     }
 

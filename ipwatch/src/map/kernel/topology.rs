@@ -1,11 +1,13 @@
 //! What of a netns says who can reach whom, beside its links: what it calls other netns, the VLANs of its
 //! bridges' ports, its default routes and those to single IPs.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::fact::{BootNs, Hop, Link, LinkDetail, NetnsRef, Route, RouteKey, Vlans};
 
+use super::fittings::Fitting;
 use super::tombstones::Tombstone;
 use crate::map::{NetnsId, NodeMap};
 
@@ -27,8 +29,8 @@ pub(in crate::map) struct Topology {
     /// What it calls other netns.
     peers: BTreeMap<i32, NetnsId>,
     vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
-    /// Routes that were beyond the bounds.
-    pub(super) beyond: u64,
+    /// How many ranges these are.
+    ranges: usize,
     /// Bridges whose VLANs were asked for.
     asked: BTreeSet<u32>,
     routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
@@ -67,12 +69,57 @@ impl Topology {
                 *own = vlans;
             }
         }
+        self.ranges = self.vlans.values().map(|(ranges, _)| ranges.len()).sum();
         for (key, route) in other.routes {
             let own = self.routes.entry(key).or_default();
             if own.1 <= route.1 {
                 *own = route;
             }
         }
+    }
+
+    pub(super) fn routes_len(&self) -> usize {
+        self.routes.len()
+    }
+
+    pub(super) fn vlan_ranges(&self) -> usize {
+        self.ranges
+    }
+
+    pub(super) fn peers_len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Gives up so many routes, the newest ones. How many there were.
+    pub(super) fn shed_routes(&mut self, count: usize) -> usize {
+        let mut all: Vec<(Reverse<BootNs>, RouteKey)> =
+            self.routes.iter().map(|(key, (_, told))| (Reverse(*told), *key)).collect();
+        if count > 0 && count < all.len() {
+            all.select_nth_unstable(count);
+        }
+        all.truncate(count);
+        all.iter().for_each(|(_, key)| drop(self.routes.remove(key)));
+        all.len()
+    }
+
+    /// Gives up the VLANs of devices until so many ranges are gone. How many are.
+    pub(super) fn shed_vlans(&mut self, count: usize) -> usize {
+        let before = self.ranges;
+        while before - self.ranges < count
+            && let Some(ifindex) = self.vlans.last_key_value().map(|(ifindex, _)| *ifindex)
+        {
+            self.forget_vlans(ifindex);
+        }
+        before - self.ranges
+    }
+
+    /// Gives up so many names of other netns. How many there were.
+    pub(super) fn shed_peers(&mut self, count: usize) -> usize {
+        (0..count).map_while(|_| self.peers.pop_last()).count()
+    }
+
+    fn forget_vlans(&mut self, ifindex: u32) {
+        self.ranges -= self.vlans.remove(&ifindex).map_or(0, |(ranges, _)| ranges.len());
     }
 
     /// A device is gone, or down: the kernel drops its routes and tells of none (`fib_sync_down_dev`).
@@ -87,7 +134,7 @@ impl Topology {
 
     /// A device is gone.
     pub(in crate::map) fn forget_device(&mut self, ifindex: u32, at: BootNs) {
-        self.vlans.remove(&ifindex);
+        self.forget_vlans(ifindex);
         self.forget_routes(ifindex, at);
     }
 }
@@ -102,14 +149,20 @@ impl NodeMap {
     ) {
         let Some(id) = self.resolve(netns, at) else { return };
         let Some(peer) = self.resolve(peer, at) else { return };
-        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let peers = &mut entry.wiring.peers;
-        if peers.get(&nsid) != Some(&peer) && (peers.len() < MAX_PEERS || peers.contains_key(&nsid))
-        {
-            peers.insert(nsid, peer);
-            self.conflict.rewired();
-            self.kernel.unresolved_peers.named(id, nsid);
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let peers = &entry.wiring.peers;
+        let known = peers.get(&nsid).copied();
+        if known == Some(peer) || (known.is_none() && peers.len() >= MAX_PEERS) {
+            return;
         }
+        if known.is_none() && !self.make_room_for(id, Fitting::Peer, at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        entry.wiring.peers.insert(nsid, peer);
+        self.refit(id);
+        self.conflict.rewired();
+        self.kernel.unresolved_peers.named(id, nsid);
     }
 
     /// Two entries turned out to be one netns.
@@ -169,15 +222,25 @@ impl NodeMap {
         if self.kernel.tombstones.covers(Tombstone::Link(id, ifindex), at) {
             return;
         }
-        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let known = entry.wiring.vlans.entry(ifindex).or_default();
-        if known.1 <= at {
-            let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
-            if known.0 != new || known.1 == BootNs::default() {
-                self.conflict.rewired();
-            }
-            *known = (new, at);
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let known = entry.wiring.vlans.get(&ifindex);
+        if known.is_some_and(|(_, told)| *told > at) {
+            return;
         }
+        let new: Vec<Vlans> = vlans.iter().take(MAX_VLANS).copied().collect();
+        let had = known.map_or(0, |(ranges, _)| ranges.len());
+        let more = new.len().saturating_sub(had);
+        if more > 0 && !self.make_room_for(id, Fitting::Vlans(more), at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        if entry.wiring.vlans.get(&ifindex).is_none_or(|(known, _)| *known != new) {
+            self.conflict.rewired();
+        }
+        entry.wiring.forget_vlans(ifindex);
+        entry.wiring.ranges += new.len();
+        entry.wiring.vlans.insert(ifindex, (new, at));
+        self.refit(id);
     }
 
     pub(in crate::map) fn set_route(&mut self, netns: &NetnsRef, route: &Route, at: BootNs) {
@@ -185,13 +248,18 @@ impl NodeMap {
         if self.kernel.tombstones.covers(Tombstone::Route(id, route.key), at) {
             return;
         }
-        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let routes = &mut entry.wiring.routes;
-        if routes.len() >= MAX_ROUTES && !routes.contains_key(&route.key) {
-            entry.wiring.beyond += 1;
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let routes = &entry.wiring.routes;
+        let is_new = !routes.contains_key(&route.key);
+        if is_new && routes.len() >= MAX_ROUTES {
+            self.not_kept_of(id, 1);
             return;
         }
-        let known = routes.entry(route.key).or_default();
+        if is_new && !self.make_room_for(id, Fitting::Route, at) {
+            return;
+        }
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let known = entry.wiring.routes.entry(route.key).or_default();
         if known.1 < at {
             *known = (Vec::new(), at);
         }
@@ -203,6 +271,9 @@ impl NodeMap {
                     known.0.push(*hop);
                 }
             }
+        }
+        if is_new {
+            self.refit(id);
         }
     }
 
@@ -225,6 +296,7 @@ impl NodeMap {
         self.conflict.readdressed();
         if known.is_empty() {
             entry.wiring.routes.remove(key);
+            self.refit(id);
         }
     }
 
@@ -234,5 +306,7 @@ impl NodeMap {
             entry.wiring.routes.retain(|_, (_, told)| *told >= began);
             self.conflict.readdressed();
         }
+        self.refit(id);
+        self.fittings_of_dump(id, true);
     }
 }

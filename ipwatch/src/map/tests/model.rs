@@ -109,6 +109,7 @@ proptest! {
             prop_assert_eq!(held.len(), by_ip);
             prop_assert!(netns >= 1);
             feed.map.agenda(feed.at, &Thresholds::default());
+            feed.map.assert_fittings_count();
         }
     }
 }

@@ -283,6 +283,7 @@ impl NodeMap {
             self.ipam.touch(key.local);
         }
         self.conflict.readdressed();
+        self.refit(id);
         if let Some(owner) = owner {
             if owner.told == Told::Surely {
                 let others: Vec<NetnsId> = self.workload.owners.netns_of(&owner.sandbox).collect();

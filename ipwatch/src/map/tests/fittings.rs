@@ -1,0 +1,143 @@
+//! Links, neighbours and routes of netns that anybody can make, and of those that a runtime vouches for.
+
+use super::*;
+use crate::fact::{Hop, Life, Neighbour, Route, RouteKey, Sandbox, Scope, Vlans};
+
+const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const PATH: &str = "/run/netns/cni-1";
+const POD: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+/// Enough for a few netns.
+const IN_ALL: usize = 256 * 1024;
+
+fn bounded() -> Feed {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_fittings(IN_ALL);
+    feed
+}
+
+/// The names of the nth netns of somebody whom nobody vouches for.
+fn strange(n: u32) -> NetnsRef {
+    full(100 + u64::from(n), 1_000 + n, 100 + n as i32)
+}
+
+fn link(ifindex: u32) -> Link {
+    Link { ifindex, name: format!("d{ifindex}"), up: true, ..Link::default() }
+}
+
+fn neighbour(k: u32) -> Neighbour {
+    let (ip, state) = (Ipv4Addr::from_bits(0x0b00_0000 + k).into(), 0x80);
+    Neighbour { ifindex: 2, ip, mac: None, state, claimed: None, admin: true }
+}
+
+fn route(k: u32) -> Route {
+    let to = Ipv4Addr::from_bits(0x0c00_0000 + k).into();
+    let key = RouteKey { to, prefix_len: 32, table: 254, priority: 0 };
+    Route { key, hops: vec![Hop { ifindex: 2, gateway: None }] }
+}
+
+/// So many of each.
+fn fill(feed: &mut Feed, netns: NetnsRef, count: u32) {
+    for k in 0..count {
+        feed.tell(Observation::Link { netns, link: link(2 + k) });
+        feed.tell(Observation::Neighbour { netns, neighbour: neighbour(k) });
+        feed.tell(Observation::Route { netns, route: route(k) });
+        feed.tell(Observation::PeerNetns { netns, nsid: k as i32, peer: HOST });
+        let vlans = (0..8).map(|id| Vlans {
+            first: 2 * id + 1,
+            last: 2 * id + 1,
+            pvid: false,
+            untagged: false,
+        });
+        feed.tell(Observation::Vlans { netns, ifindex: 2 + k, vlans: vlans.collect() });
+    }
+}
+
+/// Links, neighbours and routes that are kept.
+fn kept(feed: &Feed, netns: NetnsRef) -> [usize; 3] {
+    let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
+    [entry.links().count(), entry.neighbours().count(), entry.routes().count()]
+}
+
+/// A runtime says that this is its sandbox's.
+fn vouch(feed: &mut Feed) {
+    feed.tell(Observation::Netns { netns: POD });
+    feed.tell(Observation::Holder { netns: POD, holder: mounted_at(PATH) });
+    feed.tell(Observation::Sandbox(Sandbox {
+        runtime: "containerd".into(),
+        id: ID.into(),
+        pod: Some(PodName { namespace: "shop".into(), name: "web-0".into(), uid: None }),
+        attempt: Some(0),
+        name: None,
+        life: Life::Alive,
+        word: "Ready".into(),
+        created: None,
+        ips: Vec::new(),
+        netns_path: Some(PATH.into()),
+        pid: None,
+        host_network: false,
+    }));
+    feed.wants(1);
+}
+
+#[test]
+fn strangers_share_what_pods_and_the_host_leave() {
+    let mut feed = bounded();
+    vouch(&mut feed);
+    fill(&mut feed, POD, 10);
+    for n in 0..20 {
+        fill(&mut feed, strange(n), 100);
+    }
+    fill(&mut feed, HOST, 200);
+    assert_eq!(kept(&feed, POD), [10, 10, 10], "nobody takes it from a pod");
+    assert_eq!(kept(&feed, HOST), [200, 200, 200], "nor from the host");
+    let of: Vec<usize> = (0..20).map(|n| kept(&feed, strange(n)).iter().sum()).collect();
+    let all: usize = of.iter().sum();
+    assert!(all * 224 < IN_ALL && of.iter().all(|one| *one > 0), "{of:?}");
+    // A pod that comes later takes it from them.
+    fill(&mut feed, POD, 60);
+    assert_eq!(kept(&feed, POD), [60, 60, 60]);
+    assert!(feed.map.beyond_bounds() > 1_000, "{}", feed.map.beyond_bounds());
+    feed.map.assert_fittings_count();
+}
+
+#[test]
+fn what_was_given_up_is_read_anew_once_there_is_room() {
+    let mut feed = bounded();
+    for n in 0..4 {
+        feed.tell(Observation::Netns { netns: strange(n) });
+        fill(&mut feed, strange(n), 100);
+    }
+    let beyond = |feed: &Feed, n| {
+        feed.map.netns(feed.map.find(&strange(n)).unwrap()).unwrap().beyond_bounds()
+    };
+    assert!(beyond(&feed, 3) > 0);
+    for n in 0..3 {
+        feed.tell(Observation::NetnsGone { netns: strange(n) });
+    }
+    let read = |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.cookie == strange(3).cookie);
+    let mut asked = false;
+    for _ in 0..4 {
+        asked |= feed.wants(60_000).iter().any(read);
+    }
+    assert!(asked, "there is room");
+    let netns = strange(3);
+    let began = feed.tell(Observation::Began(Scope::Links { netns }));
+    fill(&mut feed, netns, 100);
+    let scope = Scope::Routes { netns };
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
+    assert_eq!((kept(&feed, netns), beyond(&feed, 3)), ([100, 100, 100], 0));
+    feed.map.assert_fittings_count();
+}
+
+#[test]
+fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
+    let mut feed = Feed::new(ALL);
+    for k in 0..5_000 {
+        feed.tell(Observation::Neighbour { netns: strange(0), neighbour: neighbour(k) });
+    }
+    let [_, count, _] = kept(&feed, strange(0));
+    assert!((3_800..=4_096).contains(&count), "{count}");
+    let entry = feed.map.netns(feed.map.find(&strange(0)).unwrap()).unwrap();
+    let newest: IpAddr = Ipv4Addr::from_bits(0x0b00_0000 + 4_999).into();
+    assert!(entry.neighbours().any(|known| known.neighbour.ip == newest), "the oldest went");
+}

@@ -1,0 +1,137 @@
+//! Somebody without any privilege of his own does what the kernel lets everybody do, as much of it as he can: in network
+//! namespaces of a user namespace of his. The daemon lives on, and goes on telling of others.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::harness::FIGURE;
+use support::poll::until;
+use support::{Config, Daemon, Lab, Netns, patience, proc};
+
+support::tests! {
+    netns_that_are_full_take_no_memory @ Alone,
+}
+
+/// Netns of a stranger's, and what each is filled with: as many neighbours and routes as ipwatch keeps of one.
+const NETNS: usize = 24;
+const NEIGHBOURS: u32 = 4_096;
+const ROUTES: u32 = 8_192;
+/// What that may cost, in KiB, with what the allocator keeps: 12 MiB of it are what is kept of them.
+const MEMORY: u64 = 40 * 1024;
+
+/// Somebody with nothing but an account.
+const NOBODY: u32 = 65_534;
+
+/// A process in a user namespace and a netns of its own, ended when dropped.
+struct Stranger {
+    child: Child,
+    done: PathBuf,
+}
+
+impl Stranger {
+    /// One that runs `script` as root of its own namespaces, and stays.
+    fn start(dir: &Path, name: &str, script: &str) -> Self {
+        let done = dir.join(format!("{name}.done"));
+        let script = format!("{script}\ntouch {}; exec sleep 600", done.display());
+        let mut command = Command::new("unshare");
+        command.args(["-Urn", "sh", "-c", &script]).uid(NOBODY).gid(NOBODY).current_dir("/");
+        let child = command.stdout(Stdio::null()).spawn().expect("run unshare");
+        Self { child, done }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.exists()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory that everybody writes to, as `/tmp`.
+fn open_dir(lab: &Lab) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = std::env::temp_dir().join(format!("{}-open", lab.tag()));
+    fs::create_dir_all(&dir).expect("make a directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("open it");
+    dir
+}
+
+/// Lines for `ip -batch`.
+fn batch(dir: &Path, name: &str, lines: impl Iterator<Item = String>) -> PathBuf {
+    let path = dir.join(name);
+    let text = lines.fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "{line}");
+        text
+    });
+    fs::write(&path, text).expect("write a batch");
+    path
+}
+
+/// The attack of security.md 2: 100 netns as these had the daemon killed within 13 s, where it may use 192 MiB.
+fn netns_that_are_full_take_no_memory(lab: &Lab) {
+    let dir = open_dir(lab);
+    let ip = |base: u32, n: u32| Ipv4Addr::from_bits(base + n);
+    let neighbours = (0..NEIGHBOURS).map(|n| {
+        let mac = format!("02:00:00:00:{:02x}:{:02x}", n >> 8, n & 0xff);
+        format!("neigh add {} lladdr {mac} dev d0 nud permanent", ip(0x0a00_0001, n))
+    });
+    let neighbours = batch(&dir, "neighbours", neighbours);
+    let routes = (0..ROUTES).map(|n| format!("route add {}/32 dev d0", ip(0x0b00_0000, n)));
+    let routes = batch(&dir, "routes", routes);
+    let script = format!(
+        "ip link add d0 type veth peer name d1 && ip link set d0 up && ip link set d1 up && \
+         ip -batch {} && ip -batch {}",
+        neighbours.display(),
+        routes.display()
+    );
+
+    let daemon = Daemon::start(lab, &Config::default());
+    let pod = Netns::new(lab, "pod");
+    pod.veth_to_host();
+    pod.add_address(&lab.cidr(9), "eth0");
+    daemon.await_ip(lab.ip(9), pod.inode);
+    let before = proc::rss_kib(daemon.pid());
+    let strangers: Vec<Stranger> =
+        (0..NETNS).map(|n| Stranger::start(&dir, &format!("n{n}"), &script)).collect();
+    let began = Instant::now();
+    let mut most = before;
+    while !strangers.iter().all(Stranger::is_done) {
+        most = most.max(proc::rss_kib(daemon.pid()));
+        assert!(
+            began.elapsed() < Duration::from_secs(90) * patience(),
+            "the attack takes its time"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Whoever is new is found all the same.
+    let late = Netns::new(lab, "late");
+    late.veth_to_host();
+    late.add_address(&lab.cidr(10), "eth0");
+    let added = Instant::now();
+    daemon.await_ip(lab.ip(10), late.inode);
+    let found = added.elapsed();
+    until("what is left out is said", 60, || {
+        let map = daemon.source("map");
+        map.is_some_and(|map| map["detail"].to_string().contains(" more than is kept"))
+    });
+    most = most.max(proc::rss_kib(daemon.pid()));
+    println!(
+        "{FIGURE}{NETNS} netns with {NEIGHBOURS} neighbours and {ROUTES} routes: {} MiB more; a new address is told after \
+         {found:.1?}",
+        (most - before) / 1024
+    );
+    assert!(most - before < MEMORY, "{before} KiB before, {most} KiB at most");
+    // What it knew of others it still knows.
+    daemon.await_ip(lab.ip(9), pod.inode);
+    drop(strangers);
+    let _ = fs::remove_dir_all(&dir);
+}
