@@ -17,7 +17,7 @@ support::tests! {
 }
 
 /// Seconds of grace in these tests.
-const GRACE: u32 = 2;
+const GRACE: u32 = 1;
 /// Within which the finding fires after that.
 const IN_TIME: u32 = 3;
 const CODE: &str = "ip-held-by-stuck-process";
@@ -97,6 +97,16 @@ impl Case {
         Self { way, helper, netns, _hung: hung }
     }
 
+    /// One of each way that can be tried here and is wanted, all of which hang, or are about to.
+    fn all(lab: &Lab, memory: Option<&Path>, wanted: impl Fn(Way) -> bool) -> Vec<Self> {
+        let none = Path::new(NO_MEMORY);
+        let ways = ways(memory, wanted).into_iter();
+        let all = ways.map(|way| Self::new(lab, way, memory.unwrap_or(none))).collect();
+        // What is known of them by their start lies behind.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        all
+    }
+
     /// Has it come to its end. Returns when.
     fn end(&mut self) -> Timestamp {
         if !self.way.hangs_leader() {
@@ -159,13 +169,7 @@ fn each_is_found_by(
     wanted: impl Fn(&Daemon, Way) -> bool,
 ) {
     let memory = cgroup::with_little_memory(lab);
-    let memory = memory.as_deref();
-    let mut cases: Vec<Case> = ways(memory, |way| wanted(daemon, way))
-        .into_iter()
-        .map(|way| Case::new(lab, way, memory.unwrap_or(Path::new(NO_MEMORY))))
-        .collect();
-    // What is known of them by their start lies behind.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut cases = Case::all(lab, memory.as_deref(), |way| wanted(daemon, way));
     let ends: Vec<Timestamp> = cases.iter_mut().map(Case::end).collect();
     let judged = cases.iter().zip(ends);
     let late: Vec<_> =
@@ -184,8 +188,8 @@ fn ways(memory: Option<&Path>, wanted: impl Fn(Way) -> bool) -> Vec<Way> {
     ways
 }
 
-/// Nothing looks at all tasks: what is found is told by the probes. One after the other: what is told of one may have
-/// others looked at.
+/// Nothing looks at all tasks: what is found is told by the probes. They end one after the other, and stay until the last
+/// is found: what is told of one may have others looked at.
 fn each_is_found_without_a_sweep(lab: &Lab) {
     if support::daemon::probes() == "off" {
         return;
@@ -199,9 +203,8 @@ fn each_is_found_without_a_sweep(lab: &Lab) {
     // A thread that waits for its leader in an exec has sent no signal and not exited: it is seen where a probe can be
     // put on a function, and nowhere else.
     let wanted = |way| way != Way::Exec || group_exit["rung"] != "snapshot";
-    for way in ways(memory, wanted) {
-        let mut case = Case::new(lab, way, memory.unwrap_or(Path::new(NO_MEMORY)));
-        std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut cases = Case::all(lab, memory, wanted);
+    for case in &mut cases {
         let end = case.end();
         assert_eq!(case.is_late(&daemon, end, IN_TIME), None, "not in time");
     }
