@@ -121,9 +121,17 @@ fn misused(usage: &clap::Error) -> ExitCode {
 
 /// Says why, and which exit code that is.
 fn failed(failure: &Failure) -> ExitCode {
-    complain(&failure.to_string());
+    let next = if is_out_of_files(failure) { "; raise LimitNOFILE= (ulimit -n)" } else { "" };
+    complain(&format!("{failure}{next}"));
     let not_found = matches!(failure, Failure::NotFound(_));
     ExitCode::from(if not_found { NOT_FOUND } else { ERROR })
+}
+
+/// Whether it failed for want of another open file.
+fn is_out_of_files(failure: &Failure) -> bool {
+    let Failure::Other(error) = failure else { return false };
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()))
 }
 
 fn dispatch(cli: Cli) -> Result<Outcome, Failure> {

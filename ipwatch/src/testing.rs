@@ -1,6 +1,8 @@
-//! What the unit tests of several rooms share: a log that is read back, a server of gRPC, a certificate authority.
+//! What the unit tests of several rooms share: a log that is read back, a server of gRPC, a certificate authority, a
+//! finding.
 
 pub(crate) mod authority;
+mod finding;
 
 use std::convert::Infallible;
 use std::io;
@@ -13,6 +15,8 @@ use tonic::codegen::http::{Request, Response};
 use tower::ServiceExt as _;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing::{Dispatch, Subscriber};
+
+pub(crate) use self::finding::finding;
 
 /// Collects what is logged. Clones write into the same.
 #[derive(Clone, Debug, Default)]

@@ -37,6 +37,7 @@ mod differential;
 mod ended_sources;
 mod etcd;
 mod export;
+mod faults;
 mod fixtures;
 mod forged;
 mod healthy;
@@ -109,6 +110,7 @@ fn main() -> std::process::ExitCode {
         cni_calls::TESTS,
         forged::TESTS,
         export::TESTS,
+        faults::TESTS,
         metrics::TESTS,
         ipam_bolt::TESTS,
         etcd::TESTS,

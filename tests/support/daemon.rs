@@ -178,7 +178,7 @@ impl Daemon {
     }
 
     /// How it ended, if it has.
-    pub(crate) fn has_ended(&mut self) -> Option<String> {
+    pub fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().expect("wait for the daemon")?;
         Some(format!("{status}\n{}", self.log()))
     }

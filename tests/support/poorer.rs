@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::Lab;
 use crate::role::{Helper, Role};
+use crate::{Lab, unit};
 
 const NO_BTF: &str = "mount -t tmpfs none /sys/kernel/btf";
 
@@ -36,6 +36,18 @@ pub fn without_btf(program: &Path) -> Command {
 #[must_use]
 pub fn without_btf_and_propagation(program: &Path) -> Command {
     with_mounts(NO_BTF, "private", Path::new("-"), program)
+}
+
+/// `/proc` shows a process to nobody but those who may trace it (`hidepid=2`), and it has the unit's capabilities alone.
+#[must_use]
+pub fn with_hidden_processes(program: &Path) -> Command {
+    let names = unit::capabilities();
+    let names = names.iter().map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let kept: String = names.map(|name| format!(",+{name}")).collect();
+    let script = format!(
+        "mount -t proc -o hidepid=2 proc /proc && set -- setpriv --bounding-set=-all{kept} \"$@\""
+    );
+    with_mounts(&script, "slave", Path::new("-"), program)
 }
 
 /// The boot id is another one.

@@ -113,7 +113,7 @@ impl Server {
         let serve = |stream: UnixStream, seated: Result<(), NoSeat>| {
             let (answerer, options) = (answerer.clone(), options.clone());
             async move {
-                let asker = seated.map_err(Problem::no_seat);
+                let asker = seated.map_err(Problem::no_connection);
                 let asker = asker.and_then(|()| access.asker(&stream, &options));
                 serve(stream, answerer, asker, &options).await;
             }

@@ -160,7 +160,7 @@ impl LedgerFile {
         self.shared.put(|backlog| {
             superseded.iter().for_each(|name| backlog.forget(name));
             findings.into_iter().for_each(|(row, id)| backlog.finding(&id, row));
-            tenures.into_iter().for_each(|row| backlog.tenure(row));
+            tenures.into_values().for_each(|row| backlog.tenure(row));
         });
     }
 

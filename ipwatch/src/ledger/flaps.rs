@@ -28,6 +28,19 @@ struct Netns {
     last: HashMap<u128, Row>,
 }
 
+impl Netns {
+    fn new() -> Self {
+        Self { budget: Budget::new(BURST, EACH), last: HashMap::new() }
+    }
+
+    /// The row of an address by which later ones are told.
+    fn remember(&mut self, row: &Row) {
+        if self.last.len() < MAX_ADDRESSES || self.last.contains_key(&row.hash) {
+            self.last.insert(row.hash, row.clone());
+        }
+    }
+}
+
 /// So many at once, and one more from time to time.
 #[derive(Debug)]
 struct Budget {
@@ -90,40 +103,38 @@ impl Flaps {
 
     /// A tenure of this netns has ended.
     pub(super) fn ended(&mut self, netns: u128, row: Row, tenure: &Tenure, now: BootNs) -> Kept {
-        if self.netns.len() >= MAX_NETNS && !self.netns.contains_key(&netns) {
-            self.netns.retain(|_, known| !known.budget.is_whole(now));
-        }
         let strange = tenure.container.is_none() && tenure.pod.is_none();
-        let room = self.netns.len() < MAX_NETNS || self.netns.contains_key(&netns);
-        let mut fits = !strange || self.strangers.has(now);
-        if room {
-            let new = || Netns { budget: Budget::new(BURST, EACH), last: HashMap::new() };
-            let known = self.netns.entry(netns).or_insert_with(new);
-            fits &= known.budget.has(now);
-            if fits {
+        let known = known(&mut self.netns, netns, now);
+        // So many others flap that this one is not known: what a container is known to have is told all the same.
+        let has_room = known.as_ref().map_or(!strange, |known| known.budget.has(now));
+        if has_room && (!strange || self.strangers.has(now)) {
+            if let Some(known) = known {
                 known.budget.take(now);
-                if known.last.len() < MAX_ADDRESSES || known.last.contains_key(&row.hash) {
-                    known.last.insert(row.hash, row.clone());
-                }
-            } else if let Some(last) = known.last.get_mut(&row.hash)
-                && let Some(longer) = last.prolonged(tenure)
-            {
-                *last = longer.clone();
-                return Kept::Within(longer);
+                known.remember(&row);
             }
-        } else {
-            // So many others flap that this one is not known: what a container is known to have is told all the same.
-            fits &= !strange;
+            if strange {
+                self.strangers.take(now);
+            }
+            return Kept::Own(row);
         }
-        if !fits {
-            self.lost = self.lost.saturating_add(1);
-            return Kept::No;
+        if let Some(last) = known.and_then(|known| known.last.get_mut(&row.hash))
+            && let Some(longer) = last.prolonged(tenure)
+        {
+            *last = longer.clone();
+            return Kept::Within(longer);
         }
-        if strange {
-            self.strangers.take(now);
-        }
-        Kept::Own(row)
+        self.lost = self.lost.saturating_add(1);
+        Kept::No
     }
+}
+
+/// What is known of this netns, or would be from now on. `None`: there is no room.
+fn known(all: &mut HashMap<u128, Netns>, netns: u128, now: BootNs) -> Option<&mut Netns> {
+    if all.len() >= MAX_NETNS && !all.contains_key(&netns) {
+        all.retain(|_, known| !known.budget.is_whole(now));
+    }
+    let has_room = all.len() < MAX_NETNS || all.contains_key(&netns);
+    has_room.then(|| all.entry(netns).or_insert_with(Netns::new))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! What must go to the disk is collected as [`Writes`] for [`LedgerFile`](super::LedgerFile), and what the file brings
 //! back is joined by [`Ledger::restore`].
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use super::flaps::{Flaps, Kept};
@@ -34,10 +34,21 @@ pub struct Writes {
     /// Rows of tenures that must not be written after all. They go before anything else here is put.
     pub(super) superseded: Vec<RowKey>,
     pub(super) findings: Vec<Record>,
-    pub(super) tenures: Vec<Row>,
+    pub(super) tenures: BTreeMap<RowKey, Row>,
 }
 
 impl Writes {
+    /// The newest of each row is what is written.
+    fn tenures(&mut self, rows: impl IntoIterator<Item = Row>) {
+        self.tenures.extend(rows.into_iter().map(|row| (row.name, row)));
+    }
+
+    /// A row must not be written after all, or goes.
+    fn supersede(&mut self, name: RowKey) {
+        self.tenures.remove(&name);
+        self.superseded.push(name);
+    }
+
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -173,7 +184,7 @@ impl Ledger {
     /// is a new one: a key that is held already goes on since its beginning, and only learns.
     pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {
         let new = !self.open.contains(key);
-        self.writes.tenures.extend(self.open.held(key, tenure));
+        self.writes.tenures(self.open.held(key, tenure));
         new
     }
 
@@ -185,14 +196,14 @@ impl Ledger {
 
     /// The container or the pod of a held IP became known.
     pub fn named(&mut self, key: &str, container: Option<Container>, pod: Option<Pod>) {
-        self.writes.tenures.extend(self.open.named(key, container, pod));
+        self.writes.tenures(self.open.named(key, container, pod));
     }
 
     /// Two netns turned out to be one: the tenure of `from` goes on as `to`, since its own beginning.
     pub fn moved(&mut self, from: &str, to: &str, netns: Netns) {
         let Some((row, superseded)) = self.open.moved(from, to, netns) else { return };
-        superseded.into_iter().for_each(|name| self.supersede(name));
-        self.writes.tenures.push(row);
+        superseded.into_iter().for_each(|name| self.writes.supersede(name));
+        self.writes.tenures([row]);
     }
 
     /// An IP is no longer held. The tenure as it ended; `None` when it was not held.
@@ -201,12 +212,12 @@ impl Ledger {
         let netns = key.split_once('/').map_or(key, |(netns, _)| netns);
         let (name, netns) = (row.name, tenure_hash(netns));
         match self.flaps.ended(netns, row, &tenure, at) {
-            Kept::Own(row) => self.writes.tenures.push(row),
+            Kept::Own(row) => self.writes.tenures([row]),
             Kept::Within(longer) => {
-                self.supersede(name);
-                self.writes.tenures.push(longer);
+                self.writes.supersede(name);
+                self.writes.tenures([longer]);
             }
-            Kept::No => self.supersede(name),
+            Kept::No => self.writes.supersede(name),
         }
         Some(tenure)
     }
@@ -223,7 +234,7 @@ impl Ledger {
         self.settled = true;
         let ended = self.open.settle(alive, &self.calendar.date(at), "unseen");
         let (rows, tenures): (Vec<Row>, Vec<Tenure>) = ended.into_iter().unzip();
-        self.writes.tenures.extend(rows);
+        self.writes.tenures(rows);
         tenures
     }
 
@@ -247,7 +258,7 @@ impl Ledger {
         let records = known.iter().filter_map(|id| self.life.get(id)).cloned();
         self.writes.findings.extend(records);
         let rows = held.iter().filter_map(|hash| self.open.get(*hash)).cloned();
-        self.writes.tenures.extend(rows.chain(ended));
+        self.writes.tenures(rows.chain(ended));
     }
 
     /// Takes over what goes on. Tenures that turn out to be over are returned, to be written.
@@ -273,16 +284,10 @@ impl Ledger {
             if self.settled && self.open.get(row.hash).is_none() {
                 ended.extend(row.end(&self.calendar.date(now), "unseen").map(|(row, _)| row));
             } else if let Some(superseded) = self.open.continue_from(row) {
-                self.supersede(superseded);
+                self.writes.supersede(superseded);
             }
         }
         ended
-    }
-
-    /// A row must not be written after all, or goes.
-    fn supersede(&mut self, name: RowKey) {
-        self.writes.tenures.retain(|row| row.name != name);
-        self.writes.superseded.push(name);
     }
 
     fn write_findings(&mut self, changes: &[Change]) {

@@ -112,9 +112,7 @@ impl Row {
         tenure.ended_by = Some(ended_by.to_owned());
         Some((Self { name: self.name, ..Self::new(self.hash, &tenure) }, tenure))
     }
-}
 
-impl Row {
     /// The same row, which tells of a later tenure of the same address too. `None` when it cannot be read.
     pub(super) fn prolonged(&self, later: &Tenure) -> Option<Self> {
         let mut tenure = self.tenure()?;

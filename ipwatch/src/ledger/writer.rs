@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::Retention;
 use super::backlog::Backlog;
+use super::claim::Claim;
 use super::format::{Identity, Loaded, StoreError};
 use super::store::{Store, move_aside};
 use super::tenure::RowKey;
@@ -295,6 +296,7 @@ pub(super) fn start(
         pauses: Pauses::new(pace.retry),
         retry_at: BootNs::default(),
         last_try: false,
+        claim: None,
     };
     match writer.open() {
         Ok(()) => {}
@@ -328,6 +330,8 @@ struct Writer {
     retry_at: BootNs,
     /// The file was tried once more because the daemon goes down.
     last_try: bool,
+    /// On the directory of the file.
+    claim: Option<Claim>,
 }
 
 impl Writer {
@@ -348,6 +352,8 @@ impl Writer {
         if let Some(Err(error)) = store.map(|store| store.close(&self.shared.path)) {
             tracing::warn!("{}: {error}; the next start checks it", self.shared.path.display());
         }
+        // Whoever waits for the end may open it again at once.
+        self.claim = None;
         self.shared.lock().done = true;
         self.shared.changed.notify_all();
     }
@@ -408,6 +414,10 @@ impl Writer {
         let path = self.shared.path.clone();
         if let Some(dir) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            // One that was deleted, or moved away, is not the one that stands there now.
+            if !self.claim.as_ref().is_some_and(|claim| claim.is_on(dir)) {
+                self.claim = Some(Claim::on(dir)?);
+            }
         }
         let (store, loaded) = match Store::open(&path, &self.identity) {
             Err(StoreError::Corrupted(why)) => {

@@ -26,8 +26,8 @@ use super::*;
 use crate::contract::{HolderKind, Prefix, Selector};
 use crate::fact::Door;
 use crate::fact::{
-    Address, AddressKey, Attachment, Holder, Link, Look, NetnsRef, PodName, Presence, Sender, Task,
-    TaskKey,
+    Address, AddressKey, Attachment, Holder, Life, Link, Look, NetnsRef, PodName, Presence,
+    Sandbox, Sender, Task, TaskKey,
 };
 
 const MS: u64 = 1_000_000;
@@ -56,6 +56,27 @@ fn task(pid: u32, netns: NetnsRef) -> Task {
         state: None,
         idle: None,
     }
+}
+
+const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const PATH: &str = "/run/netns/cni-1";
+
+/// What a runtime says of its sandbox [`ID`], whose netns is mounted at [`PATH`].
+fn sandbox(pid: Option<u32>) -> Observation {
+    Observation::Sandbox(Sandbox {
+        runtime: "containerd".into(),
+        id: ID.into(),
+        pod: Some(PodName { namespace: "shop".into(), name: "web-0".into(), uid: None }),
+        attempt: Some(0),
+        name: None,
+        life: Life::Alive,
+        word: "Ready".into(),
+        created: None,
+        ips: Vec::new(),
+        netns_path: Some(PATH.into()),
+        pid,
+        host_network: false,
+    })
 }
 
 /// A map and a clock that ticks one ms a fact.

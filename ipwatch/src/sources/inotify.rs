@@ -193,11 +193,36 @@ impl Watches {
 
 /// What the kernel means where it has run out of something for inotify.
 fn scarce(error: io::Error) -> io::Error {
+    scarce_of(error, || std::fs::File::open("/").is_ok())
+}
+
+/// `inotify_init1` says EMFILE of this user's instances and of this process's files alike (`get_unused_fd_flags`,
+/// fs/file.c; `inotify_new_group`, fs/notify/inotify): whether another file can be opened tells which.
+fn scarce_of(error: io::Error, has_fds: impl FnOnce() -> bool) -> io::Error {
     use rustix::io::Errno;
     let what = match Errno::from_io_error(&error) {
+        Some(Errno::MFILE) if !has_fds() => {
+            "ipwatch has as many open files as it may: raise LimitNOFILE= (ulimit -n)"
+        }
         Some(Errno::MFILE) => "no inotify instance is left: raise fs.inotify.max_user_instances",
         Some(Errno::NOSPC) => "no inotify watch is left: raise fs.inotify.max_user_watches",
         _ => return error,
     };
     io::Error::new(error.kind(), what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_run_out_is_named() {
+        let of = |errno: i32, has_fds| {
+            scarce_of(io::Error::from_raw_os_error(errno), || has_fds).to_string()
+        };
+        assert!(of(libc::EMFILE, false).contains("LimitNOFILE"));
+        assert!(of(libc::EMFILE, true).contains("max_user_instances"));
+        assert!(of(libc::ENOSPC, true).contains("max_user_watches"));
+        assert!(of(libc::EACCES, true).contains("denied"));
+    }
 }

@@ -142,14 +142,8 @@ impl Answerer {
     /// Events from now on, one JSON document a line, until either side goes.
     fn watch(&self, visit: &Visit, stream: Stream) -> Result<Answer, Problem> {
         let place = self.watchers.take(Some(visit.uid)).map_err(|why| {
-            let what = match why {
-                NoSeat::Full => "too many clients follow the daemon already".to_owned(),
-                NoSeat::OwnFull(uid) => {
-                    format!("user {uid} follows the daemon as often as one user may")
-                }
-            };
             let next = "stop one of the running `ipwatch watch`";
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, what, next)
+            Problem::no_seat(why, "following the daemon", next)
         })?;
         visit.follows.store(true, Ordering::Relaxed);
         let follower = Follower {
@@ -225,15 +219,19 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "look at the daemon's log")
     }
 
-    pub(super) fn no_seat(why: NoSeat) -> Self {
+    /// There is no place to do this.
+    fn no_seat(why: NoSeat, doing: &str, next: &str) -> Self {
         let what = match why {
-            NoSeat::Full => "too many clients are connected".to_owned(),
+            NoSeat::Full => format!("too many clients are {doing}"),
             NoSeat::OwnFull(uid) => {
-                format!("user {uid} has as many clients connected as one user may have")
+                format!("user {uid} has as many clients {doing} as one user may have")
             }
         };
-        let next = "try again in a moment; `ss -xp` shows who is connected";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, what, next)
+    }
+
+    pub(super) fn no_connection(why: NoSeat) -> Self {
+        Self::no_seat(why, "connected", "try again in a moment; `ss -xp` shows who is connected")
     }
 
     /// What the core says. `elsewhere` is where to look for what is not there.

@@ -17,7 +17,6 @@ use crate::finding::{Finding, finding_id};
 use crate::remedy::hostile::{Shape, WAYS, any_text, is_shaped, replaced, worse};
 use crate::remedy::shell::{check, check_prose};
 use crate::remedy::{Command, Step, connection};
-use crate::sinks::tests::opened;
 
 /// One line of what a case does to its map.
 #[derive(Debug, Clone)]
@@ -320,7 +319,7 @@ fn lines(found: &Candidate) -> [Vec<String>; 2] {
         impact: found.impact.to_string(),
         remediation: found.remediation.iter().map(Step::line).collect(),
         steps: found.remediation.iter().map(contract::Step::from).collect(),
-        ..opened("k3f9").finding
+        ..crate::testing::finding("k3f9")
     };
     // The impact stands at the beginning of a line in tables and in fields of the journal.
     let impact = [format!("THEN   {}", finding.impact), finding.impact.clone()];

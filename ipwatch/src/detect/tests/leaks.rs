@@ -254,16 +254,22 @@ fn leaked(found: &[Candidate]) -> &Candidate {
     one
 }
 
-#[test]
-pub(super) fn what_leaked_by_one_cause_is_one_finding() {
+/// These have leaked, of a range that ends with `last`.
+fn of_one_cause(last: u8, leaked: std::ops::Range<u8>) -> Case {
     let mut case = Case::reserved();
-    case.range(13, 2, 20);
+    case.range(13, 2, last);
     case.list(1_000, not_ready());
     let of = |last| Observation::Reservation(reservation(last, NEW));
-    case.store(1_100, (6..20).map(of).collect());
+    case.store(1_100, leaked.map(of).collect());
     for ms in [301_200, 302_000] {
         case.list(ms, not_ready());
     }
+    case
+}
+
+#[test]
+pub(super) fn what_leaked_by_one_cause_is_one_finding() {
+    let mut case = of_one_cause(20, 6..20);
     let found = case.found();
     let all = leaked(&found);
     let ips: Vec<IpAddr> = (6..20).map(ip).collect();
@@ -312,14 +318,7 @@ fn one_that_leaks_later_is_looked_at_twice_too() {
 
 #[test]
 fn of_many_leaks_the_oldest_are_listed_and_the_others_counted() {
-    let mut case = Case::reserved();
-    case.range(13, 2, 254);
-    case.list(1_000, not_ready());
-    let of = |last| Observation::Reservation(reservation(last, NEW));
-    case.store(1_100, (20..120).map(of).collect());
-    for ms in [301_200, 302_000] {
-        case.list(ms, not_ready());
-    }
+    let case = of_one_cause(254, 20..120);
     let found = case.found();
     let all = leaked(&found);
     assert_eq!(all.subject.ips().count(), 64);

@@ -125,6 +125,25 @@ fn a_disk_that_fills_up_loses_nothing() {
     close(ledger);
 }
 
+/// It would keep a history of its own in the place of the one that waits.
+#[test]
+fn a_second_daemon_is_refused_though_the_file_of_the_first_is_closed() {
+    let Some(disk) = Disk::small("a_second_daemon_is_refused") else { return };
+    let filler = disk.fill();
+    let first = open(disk.path(), "boot-1");
+    assert_eq!(first.status().0, SourceStatus::Degraded, "nothing could be opened");
+    std::fs::remove_file(filler).unwrap();
+    disk.read_only(true);
+    let refused = |error: LedgerError| assert!(matches!(error, LedgerError::Locked(_)), "{error}");
+    refused(try_open(disk.path(), "boot-1", Retention::default()).unwrap_err());
+    disk.read_only(false);
+    let mut first = first;
+    until_active(&mut first);
+    refused(try_open(disk.path(), "boot-1", Retention::default()).unwrap_err());
+    close(first);
+    close(open(disk.path(), "boot-1"));
+}
+
 #[test]
 fn a_disk_that_becomes_read_only_is_waited_for() {
     let Some(disk) = Disk::small("a_disk_that_becomes_read_only") else { return };

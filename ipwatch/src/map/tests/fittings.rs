@@ -1,10 +1,8 @@
 //! Links, neighbours and routes of netns that anybody can make, and of those that a runtime vouches for.
 
 use super::*;
-use crate::fact::{Hop, Life, Neighbour, Route, RouteKey, Sandbox, Scope, Vlans};
+use crate::fact::{Hop, Neighbour, Route, RouteKey, Scope, Vlans};
 
-const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-const PATH: &str = "/run/netns/cni-1";
 const POD: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
 /// Enough for a few netns.
 const IN_ALL: usize = 256 * 1024;
@@ -62,20 +60,7 @@ fn kept(feed: &Feed, netns: NetnsRef) -> [usize; 3] {
 fn vouch(feed: &mut Feed) {
     feed.tell(Observation::Netns { netns: POD });
     feed.tell(Observation::Holder { netns: POD, holder: mounted_at(PATH) });
-    feed.tell(Observation::Sandbox(Sandbox {
-        runtime: "containerd".into(),
-        id: ID.into(),
-        pod: Some(PodName { namespace: "shop".into(), name: "web-0".into(), uid: None }),
-        attempt: Some(0),
-        name: None,
-        life: Life::Alive,
-        word: "Ready".into(),
-        created: None,
-        ips: Vec::new(),
-        netns_path: Some(PATH.into()),
-        pid: None,
-        host_network: false,
-    }));
+    feed.tell(sandbox(None));
     feed.wants(1);
 }
 

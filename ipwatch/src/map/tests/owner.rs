@@ -1,10 +1,8 @@
 //! Whose a netns is, while its sandbox is still being made in another.
 
 use super::*;
-use crate::fact::{CniCall, CniCommand, Life, Sandbox};
+use crate::fact::{CniCall, CniCommand};
 
-const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-const PATH: &str = "/run/netns/cni-1";
 const INIT: u32 = 10;
 /// The netns of a runtime that does not run in the host's.
 const RUNTIMES: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
@@ -21,25 +19,8 @@ fn being_made(feed: &mut Feed, cgroup: &str) {
 /// What the runtime says when it is made.
 fn told(feed: &mut Feed) {
     feed.tell(Observation::Task(task(INIT, PODS)));
-    feed.tell(sandbox());
+    feed.tell(sandbox(Some(INIT)));
     feed.wants(1);
-}
-
-fn sandbox() -> Observation {
-    Observation::Sandbox(Sandbox {
-        runtime: "containerd".into(),
-        id: ID.into(),
-        pod: Some(PodName { namespace: "shop".into(), name: "ptp-0".into(), uid: None }),
-        attempt: Some(0),
-        name: None,
-        life: Life::Alive,
-        word: "Ready".into(),
-        created: None,
-        ips: Vec::new(),
-        netns_path: Some(PATH.into()),
-        pid: Some(INIT),
-        host_network: false,
-    })
 }
 
 fn owner(feed: &Feed, netns: &NetnsRef) -> Option<String> {
@@ -99,7 +80,7 @@ fn a_mount_in_a_containers_mount_namespace_makes_no_owner() {
         let mut feed = Feed::new(ALL);
         feed.tell(Observation::Task(task(5, RUNTIMES)));
         feed.tell(Observation::Holder { netns: RUNTIMES, holder });
-        feed.tell(sandbox());
+        feed.tell(sandbox(Some(INIT)));
         feed.tell(added(PATH));
         feed.wants(1);
         assert_eq!(owner(&feed, &RUNTIMES).is_some(), owned);
@@ -121,7 +102,7 @@ fn nor_does_it_take_one_away() {
 fn whoever_has_the_pid_may_have_been_on_his_way() {
     let mut feed = Feed::new(ALL);
     feed.tell(Observation::Task(task(INIT, RUNTIMES)));
-    feed.tell(sandbox());
+    feed.tell(sandbox(Some(INIT)));
     feed.wants(1);
     assert_eq!(owner(&feed, &RUNTIMES).as_deref(), Some(ID), "its first process is in it");
     feed.tell(Observation::Holder { netns: PODS, holder: mounted_at(PATH) });
@@ -130,7 +111,7 @@ fn whoever_has_the_pid_may_have_been_on_his_way() {
         assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
         assert_eq!(owner(&feed, &RUNTIMES), None);
         feed.tell(Observation::Task(task(INIT, PODS)));
-        feed.tell(sandbox());
+        feed.tell(sandbox(Some(INIT)));
         feed.wants(1);
     }
 }
@@ -141,7 +122,7 @@ fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     let mut feed = Feed::new(ALL);
     feed.tell(Observation::Holder { netns: PODS, holder: mounted_at(PATH) });
     feed.tell(Observation::Task(task(INIT, PODS)));
-    feed.tell(sandbox());
+    feed.tell(sandbox(Some(INIT)));
     feed.tell(Observation::Address { netns: PODS, address: address(5) });
     feed.tell(Observation::Attachment(Attachment {
         container_id: ID.into(),

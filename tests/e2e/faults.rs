@@ -1,0 +1,173 @@
+//! The node fails around the daemon, or the daemon with it: what it knew it knows afterwards, what came meanwhile it
+//! finds, and what it lacks it names.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::fuse::Hung;
+use support::role::{Helper, Role, Running};
+use support::stuck::{self, How, Stuck};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, harness, patience, poorer, sys};
+
+support::tests! {
+    with_too_few_files_it_says_so,
+    stopped_for_a_while_it_catches_up needs [Fuse],
+    where_proc_hides_processes_it_sees_them needs [Fuse],
+    killed_again_and_again_it_keeps_what_it_had needs [Fuse],
+}
+
+fn config() -> Config {
+    Config::default().grace(1)
+}
+
+/// A netns with the lab's IP of this number.
+fn with_address(lab: &Lab, hint: &str, host: u8) -> Netns {
+    let netns = Netns::new(lab, hint);
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(host), "eth0");
+    netns
+}
+
+/// Waits for the finding about this netns.
+fn await_finding(daemon: &Daemon, netns: &Netns) -> Value {
+    eventually("the finding fires", 15, || {
+        let all = daemon.findings_in(netns.inode);
+        all.into_iter().find(|finding| finding["status"] == "firing")
+    })
+}
+
+/// Files are what it needs most of, and inotify, which says the same of two kinds of want, is not what is short.
+fn with_too_few_files_it_says_so(lab: &Lab) {
+    for files in [16, 24, 32] {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        command.arg(daemon::binary());
+        let mut daemon = Daemon::spawn_by(command, lab, &config(), &lab.subdir("state"));
+        // Whether it can go on with so few is its own affair.
+        let said = eventually("it says what it lacks", 20, || {
+            let said = daemon.log();
+            (daemon.has_ended().is_some() || said.contains("LimitNOFILE")).then_some(said)
+        });
+        assert!(said.contains("LimitNOFILE"), "{files}: {said}");
+        assert!(!said.contains("max_user_instances"), "{files}: {said}");
+        drop(daemon);
+        std::fs::remove_file(lab.dir().join("daemon.log")).expect("a log of its own for each");
+    }
+}
+
+/// As a machine that was suspended, or a cgroup that was frozen.
+fn stopped_for_a_while_it_catches_up(lab: &Lab) {
+    let before = Stuck::new(lab);
+    let gone = with_address(lab, "gone", 21);
+    let daemon = Daemon::start(lab, &config());
+    let known = await_finding(&daemon, &before.netns);
+    daemon.await_ip(lab.ip(21), gone.inode);
+
+    sys::kill(daemon.pid(), libc::SIGSTOP).expect("stop it");
+    drop(gone);
+    let came = with_address(lab, "came", 22);
+    let mut hung = Hung::mount_at(lab, "meanwhile");
+    let stuck = with_address(lab, "meanwhile", 23);
+    let mut helper = stuck::start(How::Kill, &stuck, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    let pause = if harness::is_long() { 60 } else { 8 };
+    std::thread::sleep(Duration::from_secs(pause));
+    sys::kill(daemon.pid(), libc::SIGCONT).expect("let it go on");
+
+    daemon.await_ip(lab.ip(22), came.inode);
+    await_finding(&daemon, &stuck);
+    support::poll::until("what went meanwhile is gone", 20, || daemon.ip(lab.ip(21)).is_empty());
+    let after = await_finding(&daemon, &before.netns);
+    assert_eq!((&after["id"], &after["since"]), (&known["id"], &known["since"]));
+}
+
+/// With the unit's capabilities, as processes are hidden from who may not trace them.
+fn where_proc_hides_processes_it_sees_them(lab: &Lab) {
+    let stuck = Stuck::new(lab);
+    let command = poorer::with_hidden_processes(&daemon::binary());
+    let mut daemon = Daemon::spawn_by(command, lab, &config(), &lab.subdir("state"));
+    daemon.await_ready();
+    let finding = await_finding(&daemon, &stuck.netns);
+    assert_eq!(finding["holders"][0]["pid"], stuck.helper.pid(), "{finding}");
+    let inside = with_address(lab, "inside", 22);
+    let helper = Helper::new(Role::Park).inside(&inside).start();
+    daemon.await_holder(lab.ip(22), inside.inode, "the helper", |h| h["pid"] == helper.pid());
+}
+
+/// One of several that hang.
+struct Standing {
+    netns: Netns,
+    _helper: Running,
+    _hung: Hung,
+}
+
+impl Standing {
+    fn new(lab: &Lab, host: u8) -> Self {
+        let mut hung = Hung::mount_at(lab, &format!("s{host}"));
+        let netns = with_address(lab, &format!("s{host}"), host);
+        let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+        stuck::hang(How::Kill, &mut helper);
+        Self { netns, _helper: helper, _hung: hung }
+    }
+}
+
+/// `kill -9` at random moments, from before it is ready to long after, while addresses come and go.
+fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
+    let standing: Vec<Standing> = (30..35).map(|host| Standing::new(lab, host)).collect();
+    let churned = with_address(lab, "churn", 40);
+    let identity = |daemon: &Daemon| {
+        let of = |(one, host): (&Standing, u8)| {
+            let finding = await_finding(daemon, &one.netns);
+            let history = daemon.list("history", &["query", "history", &lab.ip(host).to_string()]);
+            assert_eq!(history.len(), 1, "one tenure over all of it: {history:#?}");
+            assert!(history[0]["to"].is_null(), "and it lasts: {history:#?}");
+            let stays = ["id", "since", "firing_at"].map(|key| finding[key].clone());
+            (one.netns.inode, (stays, history[0]["from"].clone()))
+        };
+        standing.iter().zip(30..).map(of).collect::<BTreeMap<_, _>>()
+    };
+    let daemon = Daemon::start(lab, &config());
+    let before = identity(&daemon);
+    daemon.crash();
+
+    let times = if harness::is_long() { 100 } else { 8 };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in (0..100_u8).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                let cidr = lab.cidr(100 + n);
+                churned.add_address(&cidr, "eth0");
+                churned.ip(&format!("addr del {cidr} dev eth0"));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        // A seed of its own, so that a failure can be tried again.
+        let mut random: u64 = 0x9e37_79b9_7f4a_7c15;
+        for _ in 0..times {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let daemon = Daemon::spawn(lab, &config(), &lab.subdir("state"));
+            std::thread::sleep(Duration::from_millis(random >> 33 & 0x7ff) * patience());
+            daemon.crash();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+
+    let daemon = Daemon::start(lab, &config());
+    assert_eq!(identity(&daemon), before, "the same findings, since the same moments");
+    let all = daemon.list("findings", &["query", "findings", "--all"]);
+    let ours = |finding: &&Value| {
+        finding["subject"]["netns"]["inode"].as_u64().is_some_and(|of| before.contains_key(&of))
+    };
+    let of: Vec<&Value> = all.iter().filter(ours).collect();
+    assert_eq!(of.len(), before.len(), "none is lost, doubled or resolved: {of:#?}");
+    let files = std::fs::read_dir(lab.subdir("state")).expect("list the state directory");
+    let name = |file: std::io::Result<std::fs::DirEntry>| file.expect("an entry").file_name();
+    let names: Vec<String> = files.map(|file| name(file).to_string_lossy().into_owned()).collect();
+    assert!(!names.iter().any(|name| name.contains("corrupt")), "undamaged: {names:?}");
+}
