@@ -88,7 +88,7 @@ fn without_btf_the_inode_of_a_process_that_ended_is_anothers(lab: &Lab) {
         let mut others: Vec<Netns> = Vec::new();
         while others.len() < 10 && others.last().is_none_or(|netns| netns.inode != inode) {
             std::thread::sleep(std::time::Duration::from_millis(50) * patience());
-            others.push(Netns::new(lab, "i"));
+            others.push(Netns::new(lab, &format!("i{n}-{}", others.len())));
         }
         let Some(next) = others.last().filter(|netns| netns.inode == inode) else {
             assert!(n < 10, "this test shows nothing unless inodes are reused");

@@ -191,13 +191,23 @@ impl Watches {
     }
 }
 
+/// Open files that other threads may have closed between a failure and the look at what it meant.
+const CLOSED_SINCE: u64 = 16;
+
 /// What the kernel means where it has run out of something for inotify.
 fn scarce(error: io::Error) -> io::Error {
-    scarce_of(error, || std::fs::File::open("/").is_ok())
+    scarce_of(error, has_fds)
+}
+
+/// Whether this process may open more files than others of its threads may have closed a moment ago.
+fn has_fds() -> bool {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.is_none_or(|limit| open.count() as u64 + CLOSED_SINCE < limit)
 }
 
 /// `inotify_init1` says EMFILE of this user's instances and of this process's files alike (`get_unused_fd_flags`,
-/// fs/file.c; `inotify_new_group`, fs/notify/inotify): whether another file can be opened tells which.
+/// fs/file.c; `inotify_new_group`, fs/notify/inotify): whether more files can be opened tells which.
 fn scarce_of(error: io::Error, has_fds: impl FnOnce() -> bool) -> io::Error {
     use rustix::io::Errno;
     let what = match Errno::from_io_error(&error) {

@@ -53,6 +53,7 @@ use crate::bounded;
 use crate::contract;
 use crate::fact::{NetnsRef, Sight};
 use crate::sources::arp;
+use crate::sources::errors::chain;
 
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
@@ -501,8 +502,8 @@ fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, ProbesError> {
     ebpf.take_map(name).ok_or_else(|| ProbesError::Load(format!("it has no map {name}")))
 }
 
-fn load_error(error: impl std::error::Error) -> ProbesError {
-    ProbesError::Load(error.to_string())
+fn load_error(error: impl std::error::Error + 'static) -> ProbesError {
+    ProbesError::Load(chain(&error))
 }
 
 /// BTF is parsed in tens of megabytes, which glibc would keep for itself for ever after.
