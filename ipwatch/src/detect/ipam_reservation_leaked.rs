@@ -258,8 +258,8 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
             proof.tell(By::Named(&entry.store), entry.told, text);
         }
         LeakCause::DelNeverCalled => {
-            let since = map.calls_seen_since().unwrap_or_default();
-            proof.tell(By::Probe, since, "DEL was never run for it: every run is seen since then");
+            let since = map.calls_seen_over(entry.first_seen, leak.from).unwrap_or_default();
+            proof.tell(By::Probe, since, "DEL was never run for it: every run was seen since then");
         }
         LeakCause::DelFailed | LeakCause::Unknown => {}
     }

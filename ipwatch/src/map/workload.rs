@@ -6,7 +6,8 @@
 //!   whether a container may belong to a runtime that nobody asks. `container_mounts`: mounts of dead containers.
 //! - `pods`: what the API server says of this node's pods. `endpoints`: what Calico's datastore has wired, and which
 //!   living pods it does not have.
-//! - `calls`: runs of CNI plugins; `late_del`: DELs of old sandboxes, and what the pod's new one loses meanwhile.
+//! - `calls`: runs of CNI plugins; `seen`: when none of them could be missed; `late_del`: DELs of old sandboxes, and what
+//!   the pod's new one loses meanwhile.
 //!
 //! What always holds: only the owner of a container says that it is dead, and what nobody who could own it denies is
 //! not gone; a netns has at most one owner, and a guess gives way to what is certain.
@@ -21,6 +22,7 @@ mod pods;
 mod proof;
 mod runtime;
 mod sandbox;
+mod seen;
 mod unasked;
 
 use std::collections::BTreeMap;

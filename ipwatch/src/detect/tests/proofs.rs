@@ -107,6 +107,36 @@ fn that_a_pod_is_gone_stays_proven_when_its_source_falls_silent() {
 }
 
 #[test]
+fn that_no_plugin_was_run_stays_proven_when_runs_are_lost_later() {
+    let lost = || Observation::Lost { count: None, calls: true };
+    let leak = |case: &mut Case, at: u64| {
+        case.list(at, other());
+        let mut all = case.then(at + 1).into_iter();
+        all.find(|one| one.code == Code::IpamReservationLeaked).map(|one| one.key)
+    };
+    // 3 s remain of the grace.
+    let known = || {
+        let mut case = case(true, false);
+        case.gone(1_500);
+        case.list(GONE, other());
+        case
+    };
+    let mut late = known();
+    let key = leak(&mut late, GONE + 3_010);
+    assert!(key.is_some());
+    late.at(GONE + 6_000, lost());
+    assert_eq!(leak(&mut late, GONE + 6_010), key, "the same finding, for the same cause");
+    late.at(GONE + 7_000, Observation::Sight(Sight { calls: false, ..SEEN }));
+    assert_eq!(leak(&mut late, GONE + 7_010), key);
+    late.call(GONE + 8_000, 500, crate::fact::CniCommand::Del, ID);
+    assert_eq!(leak(&mut late, GONE + 8_010), None, "it is being given back");
+    let mut early = known();
+    early.at(GONE + 1_000, lost());
+    assert_eq!(leak(&mut early, GONE + 3_010), None, "a DEL may have been among them");
+    assert!(leak(&mut early, GONE + 10_010).is_some());
+}
+
+#[test]
 fn what_may_still_clean_up_keeps_its_grace() {
     // A pod that the API server has.
     let mut living = case(true, false);

@@ -45,7 +45,7 @@ pub enum LeakCause {
     BeforeBoot,
     /// DEL was run, and failed.
     DelFailed,
-    /// DEL was never run: every run has been seen since before the reservation was made.
+    /// DEL was never run: every run was seen from before the reservation was made until it was a leak.
     DelNeverCalled,
     /// Nobody knows.
     Unknown,
@@ -333,13 +333,13 @@ impl NodeMap {
         };
         let gone = entry.bereft.unwrap_or_default().max(gone);
         let uid = entry.pod.as_deref().and_then(|pod| pod.uid.as_deref());
-        let proofs = match word {
+        let shorten = |proofs| grace(&entry.store, proofs, thresholds);
+        let grace = match word {
             Word::Gone(_) | Word::Denied(_) => {
-                Proofs { empty: entry.bereft.is_some(), ..self.proofs_of(id, uid, gone) }
+                self.proven_grace((id, uid), gone, entry.bereft.is_some(), shorten)
             }
-            _ => Proofs::default(),
+            _ => shorten(Proofs::default()),
         };
-        let grace = grace(&entry.store, proofs, thresholds);
         let quick = self.surely_gone_from(entry, grace, thresholds);
         let from = match word {
             Word::Lives | Word::Dead(_) => None,
@@ -417,8 +417,8 @@ impl NodeMap {
         paths.any(|path| mounted.get_or_init(all).contains(strip_var(path)))
     }
 
-    /// Why nobody gave it back.
-    fn leak_cause(&self, entry: &ReservationEntry) -> LeakCause {
+    /// Why nobody gave it back that is a leak from then on.
+    fn leak_cause(&self, entry: &ReservationEntry, from: BootNs) -> LeakCause {
         let history = entry.container_id.as_deref().and_then(|id| self.call_history(id));
         let del = history.map(|history| history.del).unwrap_or_default();
         if del.failures > 0 {
@@ -427,7 +427,7 @@ impl NodeMap {
         if self.is_before_boot(entry) {
             return LeakCause::BeforeBoot;
         }
-        let seen = self.calls_seen_since().is_some_and(|since| since < entry.first_seen);
+        let seen = self.calls_seen_over(entry.first_seen, from).is_some();
         if seen && !entry.preexisting && del.first.is_none() {
             return LeakCause::DelNeverCalled;
         }
@@ -439,7 +439,7 @@ impl NodeMap {
         let told = self.ipam.leaks.places.values().flat_map(|here| here.iter().take(TOLD));
         told.take(TOLD_OF_ALL).filter_map(|(from, slot)| {
             let entry = self.ipam.get(*slot)?;
-            Some(Leak { entry, cause: self.leak_cause(entry), from: *from })
+            Some(Leak { entry, cause: self.leak_cause(entry, *from), from: *from })
         })
     }
 

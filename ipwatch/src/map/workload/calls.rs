@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
 
 use super::sandbox::strip_var;
+use super::seen::Seen;
 use crate::map::{Kinds, NodeMap};
 
 /// Runs under way that are kept. A node that starts 50 pods a second has some hundred.
@@ -170,8 +171,8 @@ pub(in crate::map) struct Calls {
     /// Where netns are mounted: for whom the newest ADD was that was given this path, and when it began.
     paths: BTreeMap<String, (Arc<str>, BootNs)>,
     tidied: BootNs,
-    /// Every run has been seen since then.
-    pub(super) seen_since: Option<BootNs>,
+    /// When every run was seen.
+    seen: Seen,
 }
 
 impl Calls {
@@ -358,7 +359,8 @@ impl NodeMap {
 
     /// The begin or the end of a run may have been lost: all are seen again from now on.
     pub(in crate::map) fn calls_lost(&mut self, at: BootNs) {
-        self.workload.calls.seen_since = self.workload.calls.seen_since.map(|since| since.max(at));
+        self.workload.calls.seen.lost(at);
+        self.ipam.ask_all_leaks();
     }
 
     /// A call of this container's has begun or ended: what its reservations mean may have changed.
@@ -424,14 +426,20 @@ impl NodeMap {
 
     /// Every run is seen from now on, or no longer.
     pub(in crate::map) fn calls_seen(&mut self, seen: bool, at: BootNs) {
-        let since = &mut self.workload.calls.seen_since;
-        *since = seen.then(|| since.unwrap_or(at));
+        self.workload.calls.seen.set(seen, at);
+        self.ipam.ask_all_leaks();
     }
 
     /// Since when every run has been seen; absent where they are not.
     #[must_use]
     pub fn calls_seen_since(&self) -> Option<BootNs> {
-        self.workload.calls.seen_since
+        self.workload.calls.seen.since()
+    }
+
+    /// Whether every run was seen from before `from` until `until`, or still is: since when.
+    #[must_use]
+    pub fn calls_seen_over(&self, from: BootNs, until: BootNs) -> Option<BootNs> {
+        self.workload.calls.seen.over(from, until)
     }
 
     /// Runs that ended since the last call of this.

@@ -343,14 +343,14 @@ impl NodeMap {
             Word::Gone(sandbox) => {
                 let gone = idle.max(sandbox.gone.unwrap_or_default());
                 // Where no IP is up nobody is hurt, and dockerd takes half a minute (`gcPeriod` of its netns files).
-                let proofs = match entry.routable().next() {
-                    Some(_) => Proofs {
-                        empty: entry.is_bare_since(gone),
-                        ..self.proofs_of(&owner.sandbox, None, gone)
-                    },
-                    None => Proofs::default(),
+                let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
+                let grace = match entry.routable().next() {
+                    Some(_) => {
+                        let empty = entry.is_bare_since(gone);
+                        self.proven_grace((&owner.sandbox, None), gone, empty, shorten)
+                    }
+                    None => shorten(Proofs::default()),
                 };
-                let grace = proofs.shorten(thresholds.sandbox_grace);
                 Some(gone.plus(grace).max(self.after_calls(&owner.sandbox, grace)))
             }
             Word::Denied(first) if owner.kubelet => {

@@ -15,7 +15,7 @@ const AFTER_CALL: u64 = 2_000_000_000;
 pub(in crate::map) struct Proofs {
     /// Its netns was seen to end, or nothing that could go on is in it: no task, fd or socket, by a complete search.
     pub(in crate::map) empty: bool,
-    /// Every run of a CNI plugin is seen, and none for it is under way.
+    /// Every run of a CNI plugin was seen since before it was gone, and none for it is under way.
     pub(in crate::map) no_call: bool,
     /// The API server or the kubelet does not have its pod any more.
     pub(in crate::map) no_pod: bool,
@@ -36,18 +36,22 @@ impl Proofs {
 }
 
 impl NodeMap {
-    /// What is proven of a sandbox that no runtime has had since `gone`. `uid` is its pod's where nothing else tells.
-    pub(in crate::map) fn proofs_of(
+    /// What is left of the grace of what a sandbox has left behind that no runtime has had since `gone`, by `shorten`. `uid`
+    /// is its pod's where nothing else tells. `empty` is as in [`Proofs`].
+    pub(in crate::map) fn proven_grace(
         &self,
-        sandbox: &str,
-        uid: Option<&str>,
+        (sandbox, uid): (&str, Option<&str>),
         gone: BootNs,
-    ) -> Proofs {
-        Proofs {
-            empty: false,
-            no_call: self.no_call_for(sandbox, gone),
-            no_pod: self.has_no_pod(sandbox, uid, gone),
+        empty: bool,
+        shorten: impl Fn(Proofs) -> u64,
+    ) -> u64 {
+        let no_pod = self.has_no_pod(sandbox, uid, gone);
+        let grace = shorten(Proofs { empty, no_call: true, no_pod });
+        // What is lost when the grace is over changes nothing of it.
+        if self.no_call_for(sandbox) && self.calls_seen_over(gone, gone.plus(grace)).is_some() {
+            return grace;
         }
+        shorten(Proofs { empty, no_call: false, no_pod })
     }
 
     /// Until when runs of plugins for a sandbox that have ended may be why something of it is still there.
@@ -58,16 +62,14 @@ impl NodeMap {
         ended.map_or(BootNs::default(), |ended| ended.plus(grace.max(AFTER_CALL)))
     }
 
-    fn no_call_for(&self, sandbox: &str, gone: BootNs) -> bool {
-        let seen = self.calls_seen_since().is_some_and(|since| since < gone);
+    /// Whether it is one whose plugins are run, and none is.
+    fn no_call_for(&self, sandbox: &str) -> bool {
         let history = self.call_history(sandbox);
         // Nothing is proven by the silence of plugins that nobody runs: dockerd and netavark do without.
         let by_cni = history.is_some()
             || self.attachment_of(sandbox).is_some()
             || self.reservations_for(sandbox).any(|entry| is_freed_by_cni(&entry.store));
-        by_cni
-            && seen
-            && history.is_none_or(|history| history.add.running + history.del.running == 0)
+        by_cni && history.is_none_or(|history| history.add.running + history.del.running == 0)
     }
 
     /// Whether who told of all pods has told that this one's is gone, or has told of all since `gone` and not of it. A uid
