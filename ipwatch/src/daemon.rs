@@ -3,7 +3,7 @@
 //! - `start`: the sources, in an order that leaves no gap.
 //! - `core`: the single owner of the engine; `answer`: what it says when asked. `own`: the facts that the daemon tells
 //!   itself.
-//! - `span_links`: the tenures and the runs of plugins that a finding is about.
+//! - `span_links`: the tenures, the runs of plugins and the cause that a finding is about.
 //! - `dispatch`, `readers`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
 //! - `restarts`: what becomes of a part of a source that has ended.
 //! - `canary`: when it runs, and what follows from it.
@@ -52,6 +52,7 @@ use self::service::Service;
 use self::start::{Sight, Started};
 use crate::api::Streams;
 use crate::api::server::{Options, Server};
+use crate::bounded;
 use crate::clock;
 use crate::config::{Config, DEFAULT_SOCKET};
 use crate::contract::{Body, Document};
@@ -197,6 +198,12 @@ fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<LedgerFile>
     Ok(LedgerFile::open(Some(&config.state_dir), &started.boot, retention)?)
 }
 
+/// An id that no other run has, a UUID of version 4 (`proc_do_uuid`, drivers/char/random.c).
+fn run_id() -> Option<String> {
+    let text = bounded::read_text(Path::new("/proc/sys/kernel/random/uuid"), 64).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
 fn core(
     config: &Config,
     started: Started,
@@ -207,6 +214,8 @@ fn core(
 ) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
     let node = sinks::Node {
         name: started.boot.node.clone(),
+        kubernetes: config.kubernetes.node_of_a_cluster(&started.boot.node),
+        instance: run_id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         resource: otlp.as_ref().map(|otlp| otlp.resource.clone()).unwrap_or_default(),
     };

@@ -32,12 +32,17 @@ use crate::remedy::end_of_quotation;
 use events::Events;
 pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
+pub use span::to_finding;
 
 /// Who sends the telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// The node's name.
     pub name: String,
+    /// Its name in the cluster, where it is in one.
+    pub kubernetes: Option<String>,
+    /// Id of this run of ipwatch, which no other has; absent where the kernel gives none.
+    pub instance: Option<String>,
     /// Version of ipwatch.
     pub version: String,
     /// Further resource attributes (`OTEL_RESOURCE_ATTRIBUTES`).

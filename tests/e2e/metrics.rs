@@ -148,6 +148,10 @@ fn a_finding_is_there_when_it_is_told(lab: &Lab) {
     network.del(&container, Some(&pod)).ok();
     drop(pod);
     until("it is gone when it is over", 20, || !scrape(&address).body.contains(id));
+    let page = scrape(&address);
+    let resolved = page.samples("ipwatch_findings_resolved_total");
+    let mine = resolved.iter().find(|line| line.contains("ip-released-but-held"));
+    assert!(mine.is_some_and(|line| !line.ends_with(" 0")), "{resolved:?}");
 }
 
 fn addresses_are_told_within_their_bounds(lab: &Lab) {

@@ -158,15 +158,16 @@ impl Case {
 /// All at once, and each is found within its grace and `IN_TIME`.
 fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> bool) {
     let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
-    each_is_found_by(lab, &daemon, IN_TIME, wanted);
+    each_is_found_by(lab, &daemon, IN_TIME, wanted, || ());
 }
 
-/// The same within another time after its grace.
+/// The same within another time after its grace. `meanwhile` runs while all still hang.
 fn each_is_found_by(
     lab: &Lab,
     daemon: &Daemon,
     in_time: u32,
     wanted: impl Fn(&Daemon, Way) -> bool,
+    meanwhile: impl FnOnce(),
 ) {
     let memory = cgroup::with_little_memory(lab);
     let mut cases = Case::all(lab, memory.as_deref(), |way| wanted(daemon, way));
@@ -175,6 +176,7 @@ fn each_is_found_by(
     let late: Vec<_> =
         judged.filter_map(|(case, end)| case.is_late(daemon, end, in_time)).collect();
     assert!(late.is_empty(), "not in time: {late:?}");
+    meanwhile();
 }
 
 /// Says that there is no cgroup for a process that is to run out of memory.
@@ -221,13 +223,16 @@ fn each_is_found_by_the_sweep_alone(lab: &Lab) {
     let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
     let reader = proc::thread_named(daemon.pid(), "ipwatch-tasks").expect("tasks are told of here");
     let held = sys::Held::take(reader).expect("hold a thread of the daemon");
-    each_is_found_by(lab, &daemon, sweep + IN_TIME, |_, _| true);
     let missed = || {
         let probes = daemon.list("probes", &["doctor"]);
         let exit = probes.iter().find(|probe| probe["event"] == "process-exit").expect("listed");
         exit["missed"].as_u64().unwrap_or(0)
     };
-    support::poll::until("what no event told is counted", sweep + 15, || missed() > 0);
+    // What one sweep has found the next one confirms.
+    let counted = || {
+        support::poll::until("what no event told is counted", 2 * sweep + 15, || missed() > 0);
+    };
+    each_is_found_by(lab, &daemon, sweep + IN_TIME, |_, _| true, counted);
     println!("{} ends were missed", missed());
     drop(held);
 }

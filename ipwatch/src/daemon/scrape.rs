@@ -1,5 +1,6 @@
 //! What a scrape is told: a reading of the map, the ledger and the sinks as they stand between two turns.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ fn read(core: &Core) -> Reading {
         node,
         kernel: boot.map(|boot| boot.kernel.clone()).unwrap_or_default(),
         whole: core.is_whole(),
-        opened: Code::ALL.iter().map(|code| (*code, 0)).collect(),
+        opened: of_every_code(&core.scrape.opened),
+        resolved: of_every_code(&core.scrape.resolved),
         ranges: ranges(core),
         addresses: core.scrape.settings.address_info.then(|| addresses(core)),
         probes,
@@ -60,10 +62,14 @@ fn read(core: &Core) -> Reading {
         forgotten_claims: core.map().forgotten_claims(),
         ..Reading::default()
     };
-    reading.opened.extend(core.scrape.opened.iter().map(|(code, count)| (*code, *count)));
     findings(&mut reading, core.ledger().open_findings());
     telemetry(&mut reading, core.sinks.counters());
     reading
+}
+
+/// A counter begins at 0, so that its first increase is one.
+fn of_every_code(counts: &BTreeMap<Code, u64>) -> BTreeMap<Code, u64> {
+    Code::ALL.iter().map(|code| (*code, counts.get(code).copied().unwrap_or_default())).collect()
 }
 
 /// Every event, how it is seen, and how many of it were missed.

@@ -18,6 +18,7 @@ pub(super) struct Scrape {
     /// IPs that several may have: two nodes with one of them are no news.
     pub(super) shared: Vec<Prefix>,
     pub(super) opened: BTreeMap<Code, u64>,
+    pub(super) resolved: BTreeMap<Code, u64>,
     /// What the last scrape was told, and when it was read.
     pub(super) last: Option<(BootNs, Arc<Reading>)>,
     /// Facts that the map took.
@@ -52,9 +53,12 @@ impl Scrape {
     /// A finding changed. Whoever is told of it finds it in a scrape.
     pub(super) fn tell(&mut self, change: &Change) {
         self.forget();
-        if change.change == ChangeKind::Opened {
-            *self.opened.entry(change.finding.code).or_default() += 1;
-        }
+        let counts = match change.change {
+            ChangeKind::Opened => &mut self.opened,
+            ChangeKind::Resolved => &mut self.resolved,
+            ChangeKind::Updated => return,
+        };
+        *counts.entry(change.finding.code).or_default() += 1;
     }
 }
 

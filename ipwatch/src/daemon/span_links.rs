@@ -1,5 +1,5 @@
-//! What a finding is about, for its spans: the tenure of its IP, and the newest runs of CNI plugins for its
-//! container. What a span points at is exported too, even where the rest of its kind is not: a link that leads
+//! What a finding is about, for its spans: the tenure of its IP, the newest runs of CNI plugins for its container, and
+//! the finding that it follows from. What a span points at is exported too, even where the rest of its kind is not: a link that leads
 //! nowhere helps nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +10,11 @@ use crate::fact::{CniCommand, NetnsRef, TaskKey};
 use crate::finding::{Change, ChangeKind, Finding};
 use crate::ledger::Ledger;
 use crate::map::{CallEntry, Ending, NodeMap, strip_var};
-use crate::sinks::Link;
 use crate::sinks::call::{Run, RunKey};
 use crate::sinks::otlp::{Calls, Otlp};
 use crate::sinks::teardown::Teardown;
 use crate::sinks::tenure::{self, Held};
+use crate::sinks::{self, Link};
 
 /// Findings whose links are remembered, and spans of others that are known to have been sent.
 const MOST: usize = 4096;
@@ -48,7 +48,9 @@ impl SpanLinks {
         let mut links = self.of.remove(&finding.id).unwrap_or_default();
         let tenures = self.tenures_of(finding, map, ledger, otlp);
         let runs = otlp.calls().map(|calls| self.runs_of(finding, map, &calls));
-        for link in tenures.into_iter().chain(runs.into_iter().flatten()) {
+        let cause = finding.caused_by.as_deref().and_then(|id| ledger.open_finding(id));
+        let cause = cause.map(sinks::to_finding);
+        for link in tenures.into_iter().chain(runs.into_iter().flatten()).chain(cause) {
             if links.len() < MOST_LINKS && !links.contains(&link) {
                 links.push(link);
             }

@@ -180,6 +180,12 @@ impl Ledger {
         self.life.open().map(|record| &record.finding)
     }
 
+    /// One of them.
+    #[must_use]
+    pub fn open_finding(&self, id: &str) -> Option<&Finding> {
+        self.life.get(id).map(|record| &record.finding)
+    }
+
     /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Whether it
     /// is a new one: a key that is held already goes on since its beginning, and only learns.
     pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {

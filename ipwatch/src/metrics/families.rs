@@ -10,7 +10,7 @@ use super::reading::Reading;
 use super::text::{Family, Fill, Kind, Labels, Page, label};
 use crate::contract::{IpamRange, Probe};
 use crate::fact::SourceStatus;
-use crate::finding::{Severity, Status};
+use crate::finding::{Code, Severity, Status};
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Kind::Counter, help }
@@ -33,6 +33,10 @@ const CRITICAL: Family = gauge(
 );
 const OPENED: Family =
     counter("ipwatch_findings_opened_total", "Findings that opened since the daemon started");
+const RESOLVED: Family = counter(
+    "ipwatch_findings_resolved_total",
+    "Findings that were resolved since the daemon started",
+);
 const RANGE_USABLE: Family =
     gauge("ipwatch_ipam_range_usable", "Pods that a network has room for on this node");
 const RANGE_USED: Family = gauge("ipwatch_ipam_range_used", "IPs of it that are reserved");
@@ -174,9 +178,12 @@ impl Scrape {
         });
         let doubled = page.family(&CRITICAL, told)?;
         omitted.insert(CRITICAL.name, reading.critical.omitted + doubled);
-        let opened = reading.opened.iter();
-        let opened = opened.map(|(code, count)| (vec![("code", code.as_str().to_owned())], *count));
-        page.family(&OPENED, opened).map(|_| ())
+        for (family, counts) in [(&OPENED, &reading.opened), (&RESOLVED, &reading.resolved)] {
+            let of =
+                |(code, count): (&Code, &u64)| (vec![("code", code.as_str().to_owned())], *count);
+            page.family(family, counts.iter().map(of))?;
+        }
+        Ok(())
     }
 
     fn ranges(&self, page: &mut Page<'_>, omitted: &mut Omitted) -> fmt::Result {

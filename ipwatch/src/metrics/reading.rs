@@ -24,6 +24,8 @@ pub struct Reading {
     pub critical: Counted<CriticalFinding>,
     /// Findings that opened since the start; every code is there.
     pub opened: BTreeMap<Code, u64>,
+    /// Findings that were resolved since then; every code is there.
+    pub resolved: BTreeMap<Code, u64>,
     /// What the networks can still hand out.
     pub ranges: Counted<IpamRange>,
     /// IPs of pods; `None` when nobody wants them.

@@ -31,15 +31,18 @@ pub(super) fn resource(node: &Node) -> Resource {
 /// Sort key of a resource attribute: our own first, then those of `OTEL_RESOURCE_ATTRIBUTES` in their order.
 pub(super) fn place(key: &str, node: &Node) -> (Option<usize>, Option<usize>) {
     let said = node.resource.iter().position(|(said, _)| said == key);
-    (said, own(node).iter().position(|own| own.key.as_str() == key))
+    (said, own(node).position(|own| own.key.as_str() == key))
 }
 
-fn own(node: &Node) -> [KeyValue; 3] {
-    [
+fn own(node: &Node) -> impl Iterator<Item = KeyValue> {
+    let instance = node.instance.as_deref().map(|id| text(names::SERVICE_INSTANCE_ID, id));
+    let cluster = node.kubernetes.as_deref().map(|name| text(names::K8S_NODE_NAME, name));
+    let always = [
         word(names::SERVICE_NAME, "ipwatch"),
         text(names::SERVICE_VERSION, &node.version),
         text(names::HOST_NAME, &node.name),
-    ]
+    ];
+    always.into_iter().chain(instance).chain(cluster)
 }
 
 /// The instrumentation scope.

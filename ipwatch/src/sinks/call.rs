@@ -118,19 +118,22 @@ fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
     out.extend(end.and_then(|e| e.status).map(|n| number(names::PROCESS_EXIT_CODE, n.into())));
     out.extend(end.and_then(|e| e.signal).map(|n| number(names::CNI_SIGNAL, n.into())));
     out.extend(run.error.as_deref().map(|error| text(names::CNI_ERROR, error)));
+    out.extend(how_it_failed(run).map(|how| text(names::ERROR_TYPE, &how)));
     out
 }
 
+/// Of one that failed: its signal or its exit status, in words that are few.
+fn how_it_failed(run: &Run) -> Option<String> {
+    let end = run.entry.ended.filter(crate::map::CallEnd::failed)?;
+    Some(match end.signal {
+        Some(signal) => format!("signal {signal}"),
+        None => format!("exit status {}", end.status.unwrap_or_default()),
+    })
+}
+
 fn outcome(run: &Run) -> Status {
-    let Some(end) = run.entry.ended.filter(crate::map::CallEnd::failed) else {
-        return Status::Unset;
-    };
-    let message = match (&run.error, end.status, end.signal) {
-        (Some(error), ..) => clean(error),
-        (None, _, Some(signal)) => format!("ended by signal {signal}"),
-        (None, status, None) => format!("exit status {}", status.unwrap_or_default()),
-    };
-    Status::error(message)
+    let Some(how) = how_it_failed(run) else { return Status::Unset };
+    Status::error(run.error.as_deref().map_or(how, clean))
 }
 
 #[cfg(test)]
@@ -178,11 +181,22 @@ pub(super) mod tests {
     #[test]
     fn a_failure_says_why() {
         let message = |run: &Run| span(run).status.unwrap().message;
+        let how = |run: &Run| {
+            let pairs = super::span(run).attributes;
+            let pair = pairs.into_iter().find(|pair| pair.key.as_str() == "error.type");
+            pair.map(|pair| pair.value.to_string())
+        };
         let mut failed = run(7, None);
-        assert_eq!(message(&failed), "exit status 1");
+        assert_eq!(
+            (message(&failed), how(&failed)),
+            ("exit status 1".into(), Some("exit status 1".into()))
+        );
+        failed.entry.ended = Some(CallEnd { at: BootNs(30), status: None, signal: Some(9) });
+        assert_eq!((message(&failed), how(&failed)), ("signal 9".into(), Some("signal 9".into())));
         failed.error = Some("no IP\u{1b}[2J".into());
         assert!(message(&failed).starts_with("no IP") && !message(&failed).contains('\u{1b}'));
         failed.entry.ended = Some(CallEnd { at: BootNs(30), status: Some(0), signal: None });
         assert_eq!(span(&failed).status, Some(Status::default()));
+        assert_eq!(how(&failed), None);
     }
 }

@@ -27,12 +27,15 @@ macro_rules! names {
 // `sinks::otlp::tests::golden` fails.
 names! {
     SERVICE_NAME = attribute::SERVICE_NAME,
+    SERVICE_INSTANCE_ID = attribute::SERVICE_INSTANCE_ID,
     SERVICE_VERSION = attribute::SERVICE_VERSION,
     HOST_NAME = attribute::HOST_NAME,
+    ERROR_TYPE = attribute::ERROR_TYPE,
     CONTAINER_ID = attribute::CONTAINER_ID,
     CONTAINER_NAME = attribute::CONTAINER_NAME,
     CONTAINER_RUNTIME_NAME = attribute::CONTAINER_RUNTIME_NAME,
     K8S_NAMESPACE_NAME = attribute::K8S_NAMESPACE_NAME,
+    K8S_NODE_NAME = attribute::K8S_NODE_NAME,
     K8S_POD_NAME = attribute::K8S_POD_NAME,
     K8S_POD_UID = attribute::K8S_POD_UID,
     NETWORK_LOCAL_ADDRESS = attribute::NETWORK_LOCAL_ADDRESS,

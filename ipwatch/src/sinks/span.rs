@@ -2,8 +2,8 @@
 //!
 //! A finding is one trace. Its root span marks the opening; it has no duration and is sent at once, because a trace
 //! without a root is shown as incomplete while the finding is open. Each update is a child span without duration. The
-//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP and to the CNI plugin runs
-//! involved. All ids are derived from the finding: a span that is sent twice has the same id, and a restarted daemon
+//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP, to the CNI plugin runs
+//! involved and to the finding that is its cause. All ids are derived from the finding: a span that is sent twice has the same id, and a restarted daemon
 //! computes the same parent.
 
 use opentelemetry::trace::{
@@ -25,10 +25,15 @@ pub(super) const SAMPLED: TraceFlags = TraceFlags::SAMPLED;
 /// A trace id and a span id.
 pub(super) type Ids = (TraceId, SpanId);
 
-/// A link to another span of this node. `kind` is `tenure` or `cni-call`.
+/// A link to another span of this node. `kind` is `tenure`, `cni-call` or `cause`.
 pub(super) fn link((trace_id, span_id): Ids, kind: &'static str) -> Link {
     let context = SpanContext::new(trace_id, span_id, SAMPLED, false, TraceState::NONE);
     Link::new(context, vec![word(names::LINK_KIND, kind)], 0)
+}
+
+/// A link to the finding that another one follows from.
+pub fn to_finding(cause: &Finding) -> Link {
+    link((trace(cause), root(cause)), "cause")
 }
 
 /// A span without events, links and status. `times` are start and end in nanoseconds since the epoch.
@@ -84,7 +89,6 @@ pub(super) fn moment(change: &Change) -> (&str, &'static str) {
 /// The trace of a finding, and the span of this change in it.
 pub(super) fn ids(change: &Change) -> Ids {
     let (finding, (at, name)) = (&change.finding, moment(change));
-    let trace = attributes::trace_id(&["trace", &finding.id]);
     let span = match change.change {
         ChangeKind::Opened => root(finding),
         ChangeKind::Updated => {
@@ -95,7 +99,11 @@ pub(super) fn ids(change: &Change) -> Ids {
         }
         ChangeKind::Resolved => attributes::span_id(&[&finding.id, &finding.since, name, at]),
     };
-    (trace, span)
+    (trace(finding), span)
+}
+
+fn trace(finding: &Finding) -> TraceId {
+    attributes::trace_id(&["trace", &finding.id])
 }
 
 fn root(finding: &Finding) -> SpanId {
@@ -153,6 +161,9 @@ pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
         text(names::FINDING_IMPACT, &finding.impact),
         list(names::FINDING_REMEDIATION, actions.iter().map(String::as_str)),
     ];
+    if finding.severity != Severity::Info {
+        out.push(word(names::ERROR_TYPE, finding.code.as_str()));
+    }
     if finding.preexisting {
         out.push(flag(names::FINDING_PREEXISTING, true));
     }

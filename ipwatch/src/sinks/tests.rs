@@ -79,7 +79,7 @@ pub(super) fn everything_sent() -> BTreeSet<String> {
     run.entry.ended.as_mut().unwrap().signal = Some(9);
 
     let held = tenure::tests::held(Some("2026-01-01T00:01:00.000Z"));
-    let links = vec![tenure::link(&held.tenure, "boot")];
+    let links = vec![tenure::link(&held.tenure, "boot"), span::to_finding(&change.finding)];
     let spans = [
         span::span(&change, &links),
         span::span(&of_two_reservations("b"), &[]),
@@ -102,5 +102,11 @@ pub(super) fn everything_sent() -> BTreeSet<String> {
 }
 
 pub(super) fn node() -> super::Node {
-    super::Node { name: "node-17".into(), version: "1.2.3".into(), resource: Vec::new() }
+    super::Node {
+        name: "node-17".into(),
+        kubernetes: Some("node-17.example".into()),
+        instance: Some("5d6a7c3e-0b1f-4f8e-9c52-1f0f4a2b7d11".into()),
+        version: "1.2.3".into(),
+        resource: Vec::new(),
+    }
 }

@@ -9,6 +9,7 @@ use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use opentelemetry_sdk::trace::SpanData;
+use opentelemetry_semantic_conventions::SCHEMA_URL;
 
 use super::metrics::{Snapshot, metrics};
 use super::queue::Kind;
@@ -37,7 +38,7 @@ impl Origin {
         let spans = spans.into_iter().map(|span| message(kind, span)).collect();
         let scope_spans = vec![ScopeSpans { scope, spans, ..ScopeSpans::default() }];
         let resource = self.resource.clone();
-        let one = ResourceSpans { resource, scope_spans, ..ResourceSpans::default() };
+        let one = ResourceSpans { resource, scope_spans, schema_url: SCHEMA_URL.to_owned() };
         ExportTraceServiceRequest { resource_spans: vec![one] }
     }
 
@@ -45,7 +46,7 @@ impl Origin {
         let scope = self.scope.clone();
         let scope_logs = vec![ScopeLogs { scope, log_records, ..ScopeLogs::default() }];
         let resource = self.resource.clone();
-        let one = ResourceLogs { resource, scope_logs, ..ResourceLogs::default() };
+        let one = ResourceLogs { resource, scope_logs, schema_url: SCHEMA_URL.to_owned() };
         ExportLogsServiceRequest { resource_logs: vec![one] }
     }
 
@@ -57,7 +58,7 @@ impl Origin {
             let (scope, metrics) = (self.scope.clone(), metrics(AsRef::as_ref(snapshot)));
             let scope_metrics = vec![ScopeMetrics { scope, metrics, ..ScopeMetrics::default() }];
             let resource = self.resource.clone();
-            ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() }
+            ResourceMetrics { resource, scope_metrics, schema_url: SCHEMA_URL.to_owned() }
         };
         ExportMetricsServiceRequest { resource_metrics: snapshots.iter().map(of).collect() }
     }

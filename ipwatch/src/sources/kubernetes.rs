@@ -113,9 +113,21 @@ impl Settings {
 
     /// What this node is called in the cluster, unless that is `node`.
     pub(crate) fn node_name(&self, node: &str) -> String {
+        self.named_node().unwrap_or_else(|| node.to_owned())
+    }
+
+    /// The same where this node is known to be in a cluster.
+    pub(crate) fn node_of_a_cluster(&self, node: &str) -> Option<String> {
+        if self.enabled == Some(false) {
+            return None;
+        }
+        self.named_node().or_else(|| self.door().ok().map(|_| node.to_owned()))
+    }
+
+    fn named_node(&self) -> Option<String> {
         // Told by the manifests, from `spec.nodeName`.
         let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-        self.node.clone().or_else(told).unwrap_or_else(|| node.to_owned())
+        self.node.clone().or_else(told)
     }
 }
 

@@ -68,6 +68,7 @@ fn full() -> Reading {
         findings: [(group, 2)].into(),
         critical: Counted { told: vec![critical], omitted: 1 },
         opened: [(Code::IpDuplicate, 3)].into(),
+        resolved: [(Code::IpDuplicate, 2)].into(),
         ranges: Counted { told: vec![range("cbr0")], omitted: 0 },
         addresses: Some(Counted { told: vec![address], omitted: 4 }),
         probes: vec![probe("task-signalled", Some(7)), probe("netns-list", None)],

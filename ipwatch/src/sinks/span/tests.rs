@@ -112,15 +112,19 @@ fn evidence_is_an_event_at_its_own_time() {
 
 #[test]
 fn what_a_person_acts_on_is_an_error() {
-    let status = |severity| {
+    let of = |severity| {
         let mut change = opened("a");
         change.finding.severity = severity;
-        span(&change).status.unwrap()
+        let span = span(&change);
+        let error = values(&span.attributes).get("error.type").cloned();
+        (span.status.unwrap(), error)
     };
-    assert_eq!(status(Severity::Info), Status::default());
+    assert_eq!(of(Severity::Info), (Status::default(), None));
     for severity in [Severity::Warning, Severity::Critical] {
-        assert_eq!(status(severity).code, status::StatusCode::Error as i32);
-        assert_eq!(status(severity).message, "the IP cannot be used");
+        let (status, error) = of(severity);
+        assert_eq!(status.code, status::StatusCode::Error as i32);
+        assert_eq!(status.message, "the IP cannot be used");
+        assert_eq!(error, Some(string(opened("a").finding.code.as_str())));
     }
 }
 
@@ -168,6 +172,19 @@ fn the_resource_names_the_node() {
     assert_eq!(values["deployment"], string("edge"));
     assert_eq!(values["service.version"], string("1.2.3"));
     assert_eq!(values["host.name"], string("node-17"));
+    assert_eq!(values["k8s.node.name"], string("node-17.example"));
+    assert!(values.contains_key("service.instance.id"));
+}
+
+#[test]
+fn a_consequence_leads_to_the_root_of_its_cause() {
+    let root = Span::from(super::span(&opened("a"), &[]));
+    let mut later = updated("a").finding;
+    later.severity = Severity::Critical;
+    let span = Span::from(super::span(&opened("b"), &[super::to_finding(&later)]));
+    let link = &span.links[0];
+    assert_eq!((&link.trace_id, &link.span_id), (&root.trace_id, &root.span_id));
+    assert_eq!(values(&link.attributes)["ipwatch.link.kind"], string("cause"));
 }
 
 #[test]
