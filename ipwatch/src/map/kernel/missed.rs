@@ -24,7 +24,7 @@ pub(in crate::map) const EVENTS: [&str; 4] =
     ["process-fork", "process-exit", "netns-release", "netns-join"];
 
 /// What seems to have been missed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::map) enum Event {
     Fork,
     Exit,
@@ -33,6 +33,8 @@ pub(in crate::map) enum Event {
 }
 
 impl Event {
+    const ALL: [Self; 4] = [Self::Fork, Self::Exit, Self::Release, Self::Join];
+
     fn name(self) -> &'static str {
         EVENTS[self as usize]
     }
@@ -41,7 +43,7 @@ impl Event {
 #[derive(Debug, Default)]
 pub(in crate::map) struct Missed {
     /// What is to be confirmed, and the snapshot that showed it.
-    suspects: BTreeMap<TaskKey, (Event, BootNs)>,
+    suspects: BTreeMap<(TaskKey, Event), BootNs>,
     counts: BTreeMap<&'static str, u64>,
     /// When the last whole snapshot began.
     before: BootNs,
@@ -50,12 +52,14 @@ pub(in crate::map) struct Missed {
 impl Missed {
     /// An event told of this task after all.
     pub(in crate::map) fn told(&mut self, key: &TaskKey) {
-        self.suspects.remove(key);
+        for event in Event::ALL {
+            self.suspects.remove(&(*key, event));
+        }
     }
 
     fn suspect(&mut self, key: TaskKey, event: Event, at: BootNs) {
         if self.suspects.len() < MOST {
-            self.suspects.entry(key).or_insert((event, at));
+            self.suspects.entry((key, event)).or_insert(at);
         }
     }
 
@@ -81,15 +85,18 @@ impl Missed {
         self.suspect(key, Event::Exit, at);
     }
 
+    /// One that went before a second look at how it came is not missed.
     pub(in crate::map) fn vanished(&mut self, key: TaskKey, at: BootNs) {
-        self.suspect(key, Event::Release, at);
+        if !Event::ALL.iter().any(|event| self.suspects.contains_key(&(key, *event))) {
+            self.suspect(key, Event::Release, at);
+        }
     }
 
     /// A snapshot that began then is whole; `here` are those that it met.
     fn confirm(&mut self, began: BootNs, here: impl Fn(&TaskKey) -> bool) {
         self.before = began;
         let counts = &mut self.counts;
-        self.suspects.retain(|key, (event, at)| {
+        self.suspects.retain(|(key, event), at| {
             if began.since(*at) < DELAY {
                 return true;
             }
@@ -102,7 +109,7 @@ impl Missed {
 
     /// When the next snapshot is wanted, to be sure.
     fn due(&self) -> Option<BootNs> {
-        self.suspects.values().map(|(_, at)| at.plus(DELAY)).min()
+        self.suspects.values().map(|at| at.plus(DELAY)).min()
     }
 }
 

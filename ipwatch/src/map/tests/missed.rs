@@ -53,6 +53,18 @@ fn one_that_no_event_told_is_known_at_once_and_counted_after_a_second_look() {
 }
 
 #[test]
+fn what_follows_before_the_second_look_is_counted_too() {
+    let mut feed = feed();
+    let made = started(30, 20);
+    let dying = Task { killed: true, ..made.clone() };
+    snapshot(&mut feed, 40, &[made]);
+    snapshot(&mut feed, 43, std::slice::from_ref(&dying));
+    assert_eq!(missed(&feed), [("process-fork", 1)]);
+    snapshot(&mut feed, 46, &[dying]);
+    assert_eq!(missed(&feed), [("process-exit", 1), ("process-fork", 1)]);
+}
+
+#[test]
 fn an_event_that_was_on_its_way_is_not_missed() {
     let mut feed = feed();
     let made = started(30, 20);
