@@ -1,6 +1,6 @@
 //! What a finding is about, for its spans: the tenure of its IP, the newest runs of CNI plugins for its container, and
-//! the finding that it follows from. What a span points at is exported too, even where the rest of its kind is not: a link that leads
-//! nowhere helps nobody.
+//! the finding that it follows from. What a span points at is exported too, even where the rest of its kind is not: a
+//! link that leads nowhere helps nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
