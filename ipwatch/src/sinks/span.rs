@@ -2,9 +2,9 @@
 //!
 //! A finding is one trace. Its root span marks the opening; it has no duration and is sent at once, because a trace
 //! without a root is shown as incomplete while the finding is open. Each update is a child span without duration. The
-//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP, to the CNI plugin runs
-//! involved and to the finding that is its cause. All ids are derived from the finding: a span that is sent twice has the same id, and a restarted daemon
-//! computes the same parent.
+//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP, to the CNI plugin runs involved
+//! and to the finding that is its cause. All ids are derived from the finding: a span that is sent twice has the same
+//! id, and a restarted daemon computes the same parent.
 
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
