@@ -29,6 +29,9 @@ pub(super) const RESOLVED_KEPT: usize = 256;
 /// Changes of who holds an IP are told no more often than this, in ns, of each finding: a holder may have thousands of
 /// threads, or restart every few seconds. What somebody acts on is told at once.
 const PACE: u64 = 10_000_000_000;
+/// The first of them waits for so long, in ns, and is told with what follows: five leaks of one crash become known one
+/// shortly after the other, and a message that names only the first would stand for [`PACE`].
+const SETTLES: u64 = 1_000_000_000;
 
 /// A finding and what its life needs to know beyond what people see. This is what the store keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,10 +50,11 @@ pub struct Record {
 /// What of a finding's changes was told, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Told {
-    /// The last one.
+    /// The last one that had waited.
     at: Option<BootNs>,
-    /// Those since then that wait for their turn.
+    /// Those that wait for their turn, and since when the first of them does.
     waiting: u32,
+    since: BootNs,
     /// The pod's name.
     pod: bool,
 }
@@ -58,7 +62,9 @@ struct Told {
 impl Told {
     /// When what waits may be told.
     fn due(&self) -> Option<BootNs> {
-        (self.waiting > 0).then(|| self.at.unwrap_or_default().plus(PACE))
+        let settled = self.since.plus(SETTLES);
+        let due = self.at.map_or(settled, |at| at.plus(PACE).max(settled));
+        (self.waiting > 0).then_some(due)
     }
 }
 
@@ -125,7 +131,7 @@ impl Life {
             let seen = Seen { candidate, cause, remediation };
             let change = match self.open.get_mut(&id) {
                 Some(record) => update(record, now, calendar, seen, self.second_look),
-                None => Some(self.begin(id, now, calendar, seen)),
+                None => Some(self.begin(id, calendar, seen)),
             };
             changes.extend(change);
         }
@@ -280,7 +286,7 @@ impl Life {
             .collect()
     }
 
-    fn begin(&mut self, id: String, now: BootNs, calendar: &Calendar, seen: Seen<'_>) -> Change {
+    fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>) -> Change {
         let Seen { candidate, cause, remediation } = seen;
         self.resolved.retain(|known| known.id != id);
         let finding = Finding {
@@ -307,7 +313,7 @@ impl Life {
         let record = Record {
             observed: at,
             seen: at,
-            told: Told { at: Some(now), waiting: 0, pod: has_pod(&finding.subject) },
+            told: Told { pod: has_pod(&finding.subject), ..Told::default() },
             finding: finding.clone(),
         };
         self.open.insert(id, record);
@@ -331,7 +337,7 @@ fn by_id(candidates: &[Candidate]) -> BTreeMap<String, &Candidate> {
 }
 
 /// Brings a finding up to date. `None` when nothing changed that a person acts on (fresh evidence alone is no news), or
-/// it waits: see [`PACE`].
+/// it waits: see [`PACE`] and [`SETTLES`].
 ///
 /// `since` and `preexisting` stay as they were when it opened: they belong to this life of the
 /// finding, and the traces hang on them.
@@ -375,12 +381,17 @@ fn update(
     let told = &mut record.told;
     told.pod |= has_name;
     if paced && !at_once {
+        if told.waiting == 0 {
+            told.since = now;
+        }
         told.waiting = told.waiting.saturating_add(1);
     }
-    if !at_once && told.due().is_none_or(|due| due > now) {
-        return None;
+    if !at_once {
+        if told.due().is_none_or(|due| due > now) {
+            return None;
+        }
+        told.at = Some(now);
     }
-    told.at = Some(now);
     // The newest of those that waited is told with this one.
     let held_back = std::mem::take(&mut told.waiting).saturating_sub(u32::from(!at_once));
     Some(Change { held_back, ..Change::new(ChangeKind::Updated, finding.clone()) })
