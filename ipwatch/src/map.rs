@@ -44,7 +44,7 @@ pub use conflict::{
 };
 pub use ipam::{
     Grounds, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
-    ReservationEntry, UnreadableEntry, Usage, WRITING,
+    ReservationEntry, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
 };
 pub use kernel::{
     AddressEntry, AddressId, Ending, Identity, Kill, LinkEntry, LookEntry, NeighbourEntry,

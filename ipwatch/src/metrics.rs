@@ -22,8 +22,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 pub use self::reading::{
-    AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, LatencyReading, RANGES, Reading,
-    Role, Signal, Sizes,
+    AddressInfo, CRITICAL, Counted, CriticalFinding, Extent, FindingGroup, LatencyReading, RANGES,
+    Reading, Role, Signal, Sizes,
 };
 pub use self::server::{BindError, Server};
 pub use self::settings::{Listen, Settings};

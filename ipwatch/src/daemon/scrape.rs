@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::core::Core;
 use super::scraped::Scrape;
 use crate::clock;
-use crate::contract::{Body, Document, Prefix, Probe};
-use crate::finding::{Code, Finding};
-use crate::map::{Netns, NodeMap};
+use crate::contract::{Body, Document, IpamRange, Prefix, Probe};
+use crate::finding::{Code, Finding, Severity};
+use crate::map::{Netns, NodeMap, is_of_the_cluster};
 use crate::metrics::{
-    AddressInfo, CRITICAL, Counted, CriticalFinding, FindingGroup, Question, RANGES, Reading, Role,
-    Signal, Sizes,
+    AddressInfo, CRITICAL, Counted, CriticalFinding, Extent, FindingGroup, Question, RANGES,
+    Reading, Role, Signal, Sizes,
 };
 use crate::sinks;
 
@@ -44,8 +44,8 @@ fn read(core: &Core) -> Reading {
         node,
         kernel: boot.map(|boot| boot.kernel.clone()).unwrap_or_default(),
         whole: core.is_whole(),
-        opened: of_every_code(&core.scrape.opened),
-        resolved: of_every_code(&core.scrape.resolved),
+        opened: opened(&core.scrape.opened),
+        resolved: resolved(&core.scrape.resolved),
         ranges: ranges(core),
         addresses: core.scrape.settings.address_info.then(|| addresses(core)),
         probes,
@@ -62,14 +62,27 @@ fn read(core: &Core) -> Reading {
         forgotten_claims: core.map().forgotten_claims(),
         ..Reading::default()
     };
-    findings(&mut reading, core.ledger().open_findings());
+    findings(&mut reading, core.ledger().open_findings(), core.map());
     telemetry(&mut reading, core.sinks.counters());
     reading
 }
 
 /// A counter begins at 0, so that its first increase is one.
-fn of_every_code(counts: &BTreeMap<Code, u64>) -> BTreeMap<Code, u64> {
-    Code::ALL.iter().map(|code| (*code, counts.get(code).copied().unwrap_or_default())).collect()
+fn from_zero<K: Ord + Copy>(
+    all: impl Iterator<Item = K>,
+    counts: &BTreeMap<K, u64>,
+) -> BTreeMap<K, u64> {
+    all.map(|key| (key, counts.get(&key).copied().unwrap_or_default())).collect()
+}
+
+fn opened(counts: &BTreeMap<(Code, Severity), u64>) -> BTreeMap<(Code, Severity), u64> {
+    const SEVERITIES: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Critical];
+    let all = Code::ALL.iter().flat_map(|code| SEVERITIES.map(|severity| (*code, severity)));
+    from_zero(all, counts)
+}
+
+fn resolved(counts: &BTreeMap<Code, u64>) -> BTreeMap<Code, u64> {
+    from_zero(Code::ALL.iter().copied(), counts)
 }
 
 /// Every event, how it is seen, and how many of it were missed.
@@ -82,7 +95,17 @@ pub(super) fn probes(core: &Core) -> Vec<Probe> {
     report
 }
 
-fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) {
+/// A pool of the cluster that runs out is the same finding on every node.
+fn extent(finding: &Finding, map: &NodeMap) -> Extent {
+    let network = finding.subject.network.as_ref();
+    let is_shared = finding.code == Code::IpamRangeExhausting
+        && map
+            .ranges()
+            .any(|entry| entry.is_of_the_cluster() && Some(&entry.range.network) == network);
+    if is_shared { Extent::Cluster } else { Extent::Node }
+}
+
+fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>, map: &NodeMap) {
     let mut critical = Vec::new();
     for finding in open {
         let role = match finding {
@@ -101,6 +124,7 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) 
             critical.push(CriticalFinding {
                 id: finding.id.clone(),
                 code: finding.code,
+                extent: extent(finding, map),
                 ip: ip.map(|ip| ip.to_string()),
                 network,
                 namespace: pod.and_then(|pod| pod.namespace.clone()),
@@ -113,8 +137,13 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>) 
     reading.critical = Counted::first(critical, CRITICAL);
 }
 
-fn ranges(core: &Core) -> Counted<crate::contract::IpamRange> {
-    Counted::first(core.map().ranges_view(clock::now(), core.thresholds()), RANGES)
+fn ranges(core: &Core) -> Counted<(Extent, IpamRange)> {
+    let all = core.map().ranges_view(clock::now(), core.thresholds()).into_iter();
+    let with_extent = |range: IpamRange| {
+        let is_shared = is_of_the_cluster(&range.store);
+        (if is_shared { Extent::Cluster } else { Extent::Node }, range)
+    };
+    Counted::first(all.map(with_extent).collect(), RANGES)
 }
 
 /// IPs of pods, in the order of the IPs: where there are too many, the same ones are left out each time. The

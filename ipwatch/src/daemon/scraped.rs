@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::contract::Prefix;
 use crate::fact::BootNs;
-use crate::finding::{Change, ChangeKind, Code};
+use crate::finding::{Change, ChangeKind, Code, Severity};
 use crate::metrics::{Reading, Settings};
 
 /// A reading serves every scrape for so long, in ns, unless a finding changes: each walks the whole map.
@@ -17,7 +17,7 @@ pub(super) struct Scrape {
     pub(super) settings: Settings,
     /// IPs that several may have: two nodes with one of them are no news.
     pub(super) shared: Vec<Prefix>,
-    pub(super) opened: BTreeMap<Code, u64>,
+    pub(super) opened: BTreeMap<(Code, Severity), u64>,
     pub(super) resolved: BTreeMap<Code, u64>,
     /// What the last scrape was told, and when it was read.
     pub(super) last: Option<(BootNs, Arc<Reading>)>,
@@ -53,12 +53,13 @@ impl Scrape {
     /// A finding changed. Whoever is told of it finds it in a scrape.
     pub(super) fn tell(&mut self, change: &Change) {
         self.forget();
-        let counts = match change.change {
-            ChangeKind::Opened => &mut self.opened,
-            ChangeKind::Resolved => &mut self.resolved,
+        let finding = &change.finding;
+        let count = match change.change {
+            ChangeKind::Opened => self.opened.entry((finding.code, finding.severity)).or_default(),
+            ChangeKind::Resolved => self.resolved.entry(finding.code).or_default(),
             ChangeKind::Updated => return,
         };
-        *counts.entry(change.finding.code).or_default() += 1;
+        *count += 1;
     }
 }
 

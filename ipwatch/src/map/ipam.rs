@@ -22,6 +22,7 @@ pub use ranges::{Level, RangeEntry, Usage};
 pub(super) use reservations::Ipam;
 pub use reservations::{Release, ReservationEntry, UnreadableEntry, WRITING};
 pub(super) use stores::is_freed_by_cni;
+pub use stores::is_of_the_cluster;
 
 use crate::fact::BootNs;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::process::Process;
-use super::reading::Reading;
+use super::reading::{Extent, Reading};
 use super::text::{Family, Fill, Kind, Labels, Page, label};
 use crate::contract::{IpamRange, Probe};
 use crate::fact::SourceStatus;
@@ -48,8 +48,14 @@ const RANGE_LEFT: Family = gauge(
     "Until nothing of it is left, if it goes on as in the last minutes; absent where it does not shrink",
 );
 const ADDRESS: Family = gauge("ipwatch_address_info", "One for each IP of a pod, where it is up");
-const SOURCE: Family = gauge("ipwatch_source_status", "How a source stands: one series each");
-const PROBE: Family = gauge("ipwatch_probe_status", "How a kernel event is seen: one series each");
+const SOURCE: Family =
+    gauge("ipwatch_source_status", "How a source stands: 1 for its status, 0 for each other one");
+const PROBE: Family =
+    gauge("ipwatch_probe_status", "How a kernel event is seen: 1 for its status, 0 for each other");
+/// What [`standing`] returns.
+const SOURCE_STATES: [&str; 4] = ["active", "degraded", "down", "disabled"];
+/// What `status` of a [`Probe`] can be.
+const PROBE_STATES: [&str; 4] = ["active", "fallback", "degraded", "missing"];
 const EVENTS: Family = counter("ipwatch_probe_events_total", "Events that were seen");
 const EVENTS_LOST: Family = counter(
     "ipwatch_probe_events_lost_total",
@@ -168,6 +174,7 @@ impl Scrape {
             let labels = vec![
                 ("id", finding.id.clone()),
                 ("code", finding.code.as_str().to_owned()),
+                ("scope", finding.extent.as_str().to_owned()),
                 ("ip", text(&finding.ip)),
                 ("network", text(&finding.network)),
                 ("namespace", text(&finding.namespace)),
@@ -178,21 +185,23 @@ impl Scrape {
         });
         let doubled = page.family(&CRITICAL, told)?;
         omitted.insert(CRITICAL.name, reading.critical.omitted + doubled);
-        for (family, counts) in [(&OPENED, &reading.opened), (&RESOLVED, &reading.resolved)] {
-            let of =
-                |(code, count): (&Code, &u64)| (vec![("code", code.as_str().to_owned())], *count);
-            page.family(family, counts.iter().map(of))?;
-        }
-        Ok(())
+        let code = |code: &Code| ("code", code.as_str().to_owned());
+        let opened = reading.opened.iter().map(|((of, bad), count)| {
+            (vec![code(of), ("severity", severity(*bad).to_owned())], *count)
+        });
+        page.family(&OPENED, opened)?;
+        let resolved = reading.resolved.iter().map(|(of, count)| (vec![code(of)], *count));
+        page.family(&RESOLVED, resolved).map(|_| ())
     }
 
     fn ranges(&self, page: &mut Page<'_>, omitted: &mut Omitted) -> fmt::Result {
         let ranges = &self.reading.ranges;
-        let labels = |range: &IpamRange| -> Labels {
+        let labels = |(extent, range): &(Extent, IpamRange)| -> Labels {
             vec![
                 ("store", label(&range.store)),
                 ("network", label(&range.network)),
                 ("range", label(&range.range)),
+                ("scope", extent.as_str().to_owned()),
             ]
         };
         let columns: [(&Family, Column); 4] = [
@@ -202,11 +211,11 @@ impl Scrape {
             (&RANGE_LEAKED, |range| range.leaked),
         ];
         for (family, value) in columns {
-            let samples = ranges.told.iter().map(|range| (labels(range), value(range)));
+            let samples = ranges.told.iter().map(|told| (labels(told), value(&told.1)));
             let doubled = page.family(family, samples)?;
             omitted.insert(family.name, ranges.omitted + doubled);
         }
-        let left = ranges.told.iter().filter_map(|range| Some((labels(range), range.time_left?)));
+        let left = ranges.told.iter().filter_map(|told| Some((labels(told), told.1.time_left?)));
         page.family(&RANGE_LEFT, left).map(|_| ())
     }
 
@@ -232,17 +241,20 @@ impl Scrape {
     /// Sources and probes, and how fast they are.
     fn sight(&self, page: &mut Page<'_>) -> fmt::Result {
         let reading = &self.reading;
-        let sources = reading.sources.iter().map(|source| {
-            let status = standing(source.status).to_owned();
-            (vec![("source", label(&source.name)), ("status", status)], 1u64)
+        let sources = reading.sources.iter().flat_map(|source| {
+            states(&SOURCE_STATES, standing(source.status)).map(|(status, is)| {
+                (vec![("source", label(&source.name)), ("status", status.to_owned())], is)
+            })
         });
         page.family(&SOURCE, sources)?;
         let event = |probe: &Probe| -> Labels { vec![("event", probe.event.clone())] };
-        let probes = reading.probes.iter().map(|probe| {
-            let mut labels = event(probe);
-            labels.push(("rung", probe.rung.clone()));
-            labels.push(("status", probe.status.clone()));
-            (labels, 1u64)
+        let probes = reading.probes.iter().flat_map(|probe| {
+            states(&PROBE_STATES, &probe.status).map(|(status, is)| {
+                let mut labels = event(probe);
+                labels.push(("rung", probe.rung.clone()));
+                labels.push(("status", status.to_owned()));
+                (labels, is)
+            })
         });
         page.family(&PROBE, probes)?;
         let seen = reading.probes.iter();
@@ -305,6 +317,16 @@ impl Scrape {
         page.family(&MAX_FDS, max_fds.map(|count| (Labels::new(), count)))?;
         Ok(())
     }
+}
+
+/// A series for each state that something can be in: 1 for the one that it is in, 0 for each other one. It always is in
+/// one, even if the list does not have it.
+fn states<'a>(
+    all: &'static [&'static str],
+    current: &'a str,
+) -> impl Iterator<Item = (&'a str, u64)> {
+    let unlisted = (!all.contains(&current)).then_some((current, 1));
+    all.iter().map(move |state| (*state, u64::from(*state == current))).chain(unlisted)
 }
 
 /// As JSON spells it.

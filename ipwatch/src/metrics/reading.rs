@@ -22,12 +22,12 @@ pub struct Reading {
     pub findings: BTreeMap<FindingGroup, u64>,
     /// Those that fire, are critical and follow from no other, one by one.
     pub critical: Counted<CriticalFinding>,
-    /// Findings that opened since the start; every code is there.
-    pub opened: BTreeMap<Code, u64>,
+    /// Findings that opened since the start, by the severity that they opened with; every code is there with each.
+    pub opened: BTreeMap<(Code, Severity), u64>,
     /// Findings that were resolved since then; every code is there.
     pub resolved: BTreeMap<Code, u64>,
     /// What the networks can still hand out.
-    pub ranges: Counted<IpamRange>,
+    pub ranges: Counted<(Extent, IpamRange)>,
     /// IPs of pods; `None` when nobody wants them.
     pub addresses: Option<Counted<AddressInfo>>,
     /// How each event is seen.
@@ -122,6 +122,26 @@ impl Role {
     }
 }
 
+/// Whose a range is, or what a finding is about: where it is the whole cluster's, every node reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// This node's alone.
+    Node,
+    /// All nodes'.
+    Cluster,
+}
+
+impl Extent {
+    /// As a label says it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Extent::Node => "node",
+            Extent::Cluster => "cluster",
+        }
+    }
+}
+
 /// A finding that pages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CriticalFinding {
@@ -129,6 +149,8 @@ pub struct CriticalFinding {
     pub id: String,
     /// Its kind.
     pub code: Code,
+    /// Whether every node of the cluster reports the same.
+    pub extent: Extent,
     /// The IP at stake. None where a network is: then its IPs come and go, and the series stays.
     pub ip: Option<String>,
     /// The network.

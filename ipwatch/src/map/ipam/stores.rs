@@ -17,7 +17,8 @@ pub(in crate::map) fn is_freed_by_cni(store: &str) -> bool {
 }
 
 /// Whether a store has the reservations of other nodes too.
-pub(in crate::map) fn is_of_the_cluster(store: &str) -> bool {
+#[must_use]
+pub fn is_of_the_cluster(store: &str) -> bool {
     OF_THE_CLUSTER.contains(&store)
 }
 

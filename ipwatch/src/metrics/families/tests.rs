@@ -5,7 +5,7 @@ use crate::contract::SourceState;
 use crate::finding::Code;
 use crate::metrics::text::{Format, write};
 use crate::metrics::{
-    AddressInfo, Counted, CriticalFinding, FindingGroup, LatencyReading, Role, Signal,
+    AddressInfo, Counted, CriticalFinding, Extent, FindingGroup, LatencyReading, Role, Signal,
 };
 
 fn range(network: &str) -> IpamRange {
@@ -47,6 +47,7 @@ fn full() -> Reading {
     let critical = CriticalFinding {
         id: "k3f9aaaaaaaaaaaa".into(),
         code: Code::IpDuplicate,
+        extent: Extent::Node,
         ip: Some("10.0.3.17".into()),
         network: None,
         namespace: Some("shop".into()),
@@ -67,9 +68,9 @@ fn full() -> Reading {
         whole: true,
         findings: [(group, 2)].into(),
         critical: Counted { told: vec![critical], omitted: 1 },
-        opened: [(Code::IpDuplicate, 3)].into(),
+        opened: [((Code::IpDuplicate, Severity::Critical), 3)].into(),
         resolved: [(Code::IpDuplicate, 2)].into(),
-        ranges: Counted { told: vec![range("cbr0")], omitted: 0 },
+        ranges: Counted { told: vec![(Extent::Node, range("cbr0"))], omitted: 0 },
         addresses: Some(Counted { told: vec![address], omitted: 4 }),
         probes: vec![probe("task-signalled", Some(7)), probe("netns-list", None)],
         refused: vec![crate::contract::Refused {
@@ -160,9 +161,14 @@ fn a_reading_is_told_as_it_is() {
     let page = page(full());
     for line in [
         "ipwatch_findings{code=\"ip-duplicate\",severity=\"critical\",status=\"firing\",role=\"cause\"} 2",
-        "ipwatch_critical_finding_info{id=\"k3f9aaaaaaaaaaaa\",code=\"ip-duplicate\",ip=\"10.0.3.17\",network=\"\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
+        "ipwatch_critical_finding_info{id=\"k3f9aaaaaaaaaaaa\",code=\"ip-duplicate\",scope=\"node\",ip=\"10.0.3.17\",network=\"\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
         "ipwatch_address_info{ip=\"10.0.3.17\",netns=\"4026532177\",namespace=\"shop\",pod=\"api-0\",node=\"node-17\"} 1",
-        "ipwatch_ipam_range_free{store=\"host-local\",network=\"cbr0\",range=\"10.0.3.2-10.0.3.254\"} 2",
+        "ipwatch_ipam_range_free{store=\"host-local\",network=\"cbr0\",range=\"10.0.3.2-10.0.3.254\",scope=\"node\"} 2",
+        "ipwatch_findings_opened_total{code=\"ip-duplicate\",severity=\"critical\"} 3",
+        "ipwatch_source_status{source=\"netlink\",status=\"active\"} 1",
+        "ipwatch_source_status{source=\"netlink\",status=\"down\"} 0",
+        "ipwatch_probe_status{event=\"netns-list\",rung=\"tp_btf\",status=\"active\"} 1",
+        "ipwatch_probe_status{event=\"netns-list\",rung=\"tp_btf\",status=\"missing\"} 0",
         "ipwatch_probe_events_lost_total{event=\"task-signalled\"} 0",
         "ipwatch_refused_total{source=\"containerd\",name=\"container-id\"} 3",
         "ipwatch_telemetry_dropped_total{signal=\"findings\"} 6",
@@ -178,6 +184,24 @@ fn a_reading_is_told_as_it_is() {
 }
 
 #[test]
+fn what_has_a_state_is_in_exactly_one() {
+    let told = |all, current| states(all, current).collect::<Vec<_>>();
+    assert_eq!(told(&["up", "down"], "down"), [("up", 0), ("down", 1)]);
+    assert_eq!(told(&["up"], "sideways"), [("up", 0), ("sideways", 1)], "one that is not listed");
+    use SourceStatus::{Active, Degraded, Disabled, Down};
+    for status in [Active, Degraded, Down, Disabled] {
+        assert!(SOURCE_STATES.contains(&standing(status)));
+    }
+}
+
+#[test]
+fn a_pool_of_the_cluster_is_marked_as_one() {
+    let ranges = vec![(Extent::Cluster, range("ippool"))];
+    let page = page(Reading { ranges: Counted { told: ranges, omitted: 0 }, ..full() });
+    assert!(page.contains("network=\"ippool\",range=\"10.0.3.2-10.0.3.254\",scope=\"cluster\"} 2"));
+}
+
+#[test]
 fn addresses_are_not_told_unless_asked_for() {
     let page = page(Reading { addresses: None, ..full() });
     assert!(!page.contains("ipwatch_address_info"));
@@ -186,7 +210,7 @@ fn addresses_are_not_told_unless_asked_for() {
 #[test]
 fn two_ranges_of_one_name_are_one_series_and_a_count() {
     let long = "x".repeat(500);
-    let ranges = vec![range(&format!("{long}1")), range(&format!("{long}2"))];
+    let ranges = ["1", "2"].map(|end| (Extent::Node, range(&format!("{long}{end}")))).into();
     let page = page(Reading { ranges: Counted { told: ranges, omitted: 3 }, ..full() });
     let series = page.lines().filter(|line| line.starts_with("ipwatch_ipam_range_free{")).count();
     assert_eq!(series, 1);

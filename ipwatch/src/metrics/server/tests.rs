@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::contract::IpamRange;
-use crate::metrics::{Counted, Reading};
+use crate::metrics::{Counted, Extent, Reading};
 
 /// A server and a core that answers.
 struct Rig {
@@ -71,7 +71,8 @@ fn reading(ready: bool, ranges: usize) -> Reading {
         path: None,
         time_left: None,
     };
-    let ranges = Counted { told: (0..ranges).map(range).collect(), omitted: 0 };
+    let told = (0..ranges).map(|number| (Extent::Node, range(number))).collect();
+    let ranges = Counted { told, omitted: 0 };
     Reading { whole: ready, ranges, ..Reading::default() }
 }
 
