@@ -165,7 +165,7 @@ fn live_bolt() -> Result<Tally> {
     // Debian's packages are no modules.
     go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
     shell::run(&mut go)?;
-    let words = ["test", "-p", "ipwatch", "--lib", "bolt::live_tests"];
+    let words = ["test", "-p", "ipwatch", "--lib", "bolt::tests::live"];
     let mut cargo = build::cargo(&words)?;
     count(cargo.args(["--", "--ignored"]).env("IPWATCH_TEST_BOLT_WRITER", writer))
 }

@@ -396,5 +396,4 @@ fn by_nsid(netns: &NetnsRef) -> Option<i32> {
 }
 
 #[cfg(test)]
-#[path = "claims_tests.rs"]
 mod tests;

@@ -4,13 +4,7 @@
 //! two of them a pod may come or go. What a list that is not whole lacks proves nothing.
 
 mod calico;
-#[cfg(test)]
-mod calico_tests;
 mod duplicates;
-#[cfg(test)]
-mod duplicates_tests;
-#[cfg(test)]
-mod freeing_tests;
 mod living;
 #[cfg(test)]
 mod tests;

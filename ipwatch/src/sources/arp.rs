@@ -87,6 +87,4 @@ pub fn standing(watch: Watch, rung: Option<Rung>, listens: bool) -> (SourceStatu
 }
 
 #[cfg(test)]
-mod live_tests;
-#[cfg(test)]
 mod tests;

@@ -516,4 +516,4 @@ fn give_memory_back() {
 }
 
 #[cfg(test)]
-mod live_tests;
+mod tests;

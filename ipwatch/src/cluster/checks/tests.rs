@@ -1,5 +1,9 @@
 //! Cases from the field, and what must not be told.
 
+mod calico;
+mod duplicates;
+mod freeing;
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+mod live;
+
 use super::*;
 
 #[test]

@@ -170,6 +170,3 @@ fn head(file: &File) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod live_tests;

@@ -352,5 +352,4 @@ fn errno_name(code: i32) -> String {
 }
 
 #[cfg(test)]
-#[path = "attach_tests.rs"]
 mod tests;

@@ -312,5 +312,4 @@ fn claim_event(record: &ClaimRecord) -> Observation {
 }
 
 #[cfg(test)]
-#[path = "events_tests.rs"]
 mod tests;

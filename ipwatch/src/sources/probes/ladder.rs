@@ -517,5 +517,4 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
 }
 
 #[cfg(test)]
-#[path = "ladder_tests.rs"]
 mod tests;

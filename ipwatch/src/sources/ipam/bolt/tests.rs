@@ -1,3 +1,5 @@
+mod live;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::*;
+use super::super::*;
 use crate::cluster::fixtures::{Told, calico, calico_pod, commands, lines, of_pod};
 
 #[test]

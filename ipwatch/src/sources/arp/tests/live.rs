@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::*;
+use super::super::*;
 use crate::fact::{Claim, ClaimKind, Fact, Mac, Observation, Origin};
 use crate::reading::Readings;
 use crate::sources::Emit;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::*;
+use super::super::*;
 use crate::cluster::fixtures::{
     Told, calico, commands, crashed, line, lines, overlapping, pod, pool,
 };

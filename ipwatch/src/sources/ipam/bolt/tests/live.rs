@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::*;
+use super::super::*;
 use crate::clock;
 
-const NESTED: &[u8] = include_bytes!("fixtures/nested.db");
+const NESTED: &[u8] = include_bytes!("../fixtures/nested.db");
 /// `make.go`, built. `cargo xtask test --long` builds it.
 const WRITER: &str = "IPWATCH_TEST_BOLT_WRITER";
 
