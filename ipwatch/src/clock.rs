@@ -10,7 +10,8 @@ pub fn now() -> BootNs {
     BootNs((now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// Wall clock minus boot clock, in nanoseconds, read once at start (`fact::Boot::wall_offset`).
+/// Wall clock minus boot clock, in nanoseconds: read at the start (`fact::Boot::wall_offset`), and whenever the wall clock
+/// is set (`sources/wall_clock.rs`).
 #[must_use]
 pub fn wall_offset() -> i64 {
     let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);

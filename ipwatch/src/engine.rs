@@ -171,6 +171,9 @@ impl Engine {
                 Observation::Boot(boot) => {
                     self.ledger.set_calendar(Calendar { wall_offset: boot.wall_offset });
                 }
+                Observation::ClockSet { wall_offset } => {
+                    self.ledger.set_calendar(Calendar { wall_offset: *wall_offset });
+                }
                 Observation::Lost { .. } => {
                     let soonest = self.reread_at.plus(REREAD_EVERY);
                     self.reread.get_or_insert(soonest.max(fact.at));

@@ -73,6 +73,8 @@ type Table<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 #[derive(Debug, Default)]
 pub struct NodeMap {
     boot: Option<Boot>,
+    /// The least of the offsets that the wall clock has had: what was written before it was set is dated by another.
+    least_offset: i64,
     sight: Sight,
     sources: BTreeMap<String, Source>,
     /// Time of the newest fact.
@@ -114,6 +116,7 @@ impl NodeMap {
         let at = fact.at;
         match &fact.what {
             Observation::Boot(boot) => self.begin(boot.clone(), at),
+            Observation::ClockSet { wall_offset } => self.set_clock(*wall_offset),
             Observation::Sight(sight) => {
                 self.sight = *sight;
                 self.calls_seen(sight.calls, at);
@@ -284,8 +287,16 @@ impl NodeMap {
         }
     }
 
+    fn set_clock(&mut self, wall_offset: i64) {
+        let Some(boot) = &mut self.boot else { return };
+        boot.wall_offset = wall_offset;
+        self.least_offset = self.least_offset.min(wall_offset);
+        self.ipam.touch_all();
+    }
+
     fn begin(&mut self, boot: Boot, at: BootNs) {
         let host = boot.host;
+        self.least_offset = boot.wall_offset;
         self.boot = Some(boot);
         self.set_host(host, at);
     }

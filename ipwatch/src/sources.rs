@@ -36,6 +36,7 @@ pub(crate) mod socket;
 #[cfg(test)]
 mod testing;
 mod url;
+pub(crate) mod wall_clock;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

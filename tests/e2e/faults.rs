@@ -6,8 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime, clock_settime};
 use serde_json::Value;
 use support::fuse::Hung;
+use support::poll::until;
 use support::role::{Helper, Role, Running};
 use support::stuck::{self, How, Stuck};
 use support::{Config, Daemon, Lab, Netns, daemon, eventually, harness, patience, poorer, sys};
@@ -17,6 +20,7 @@ support::tests! {
     stopped_for_a_while_it_catches_up needs [Fuse],
     where_proc_hides_processes_it_sees_them needs [Fuse],
     killed_again_and_again_it_keeps_what_it_had needs [Fuse],
+    the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Stock,
 }
 
 fn config() -> Config {
@@ -171,4 +175,28 @@ fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
     let name = |file: std::io::Result<std::fs::DirEntry>| file.expect("an entry").file_name();
     let names: Vec<String> = files.map(|file| name(file).to_string_lossy().into_owned()).collect();
     assert!(!names.iter().any(|name| name.contains("corrupt")), "undamaged: {names:?}");
+}
+
+/// Dates follow, and what is known is the same: order and durations are the boot clock's.
+fn the_wall_clock_is_set_a_day_forth_and_back(lab: &Lab) {
+    const DAY: i64 = 86_400;
+    let netns = with_address(lab, "n", 7);
+    let daemon = Daemon::start(lab, &config());
+    daemon.await_ip(lab.ip(7), netns.inode);
+    let taken = || -> Timestamp {
+        let document = daemon.document(&["doctor"]).unwrap();
+        document["taken_at"].as_str().unwrap().parse().unwrap()
+    };
+    for days in [1, -2, 1] {
+        let mut now = clock_gettime(ClockId::Realtime);
+        now.tv_sec += days * DAY;
+        clock_settime(ClockId::Realtime, now).unwrap();
+        until("dates follow the clock", 10, || {
+            taken().duration_since(Timestamp::now()).abs().as_secs() < DAY / 2
+        });
+    }
+    let history = daemon.list("history", &["query", "history", &lab.ip(7).to_string()]);
+    assert_eq!(history.len(), 1, "one tenure over all of it: {history:#?}");
+    assert!(history[0]["to"].is_null(), "and it lasts: {history:#?}");
+    assert_eq!(daemon.findings_in(netns.inode), Vec::<Value>::new());
 }

@@ -21,7 +21,7 @@ use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
-use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes};
+use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes, wall_clock};
 
 /// Between two walks where no probe sees a netns being made (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -135,6 +135,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
     // Whoever looks once has no use for what only time tells.
     if sight == Sight::Everything {
+        tokio::spawn(follow_clock(emit.clone()));
         let mut cluster = config.kubernetes.clone();
         // It keeps its data in one place: where an etcd is named, there.
         cluster.calico &= config.calico.etcd_endpoints.is_empty();
@@ -170,6 +171,13 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     let calls = Calls::new(&config.cni.logs, readings.clone(), emit);
     let first = vec![first, stores];
     Ok(Started { boot, dispatch, eyes: loaded.eyes, facts, first, calls, readings })
+}
+
+/// Without it dates are those of the start.
+async fn follow_clock(emit: Emit) {
+    if let Err(error) = wall_clock::follow(&emit).await {
+        tracing::warn!("dates do not follow when the wall clock is set: {error}");
+    }
 }
 
 pub(super) fn daemon_fact(what: Observation) -> Fact {

@@ -121,6 +121,23 @@ fn told(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
     changes.iter().map(|change| (change.change, change.finding.status)).collect()
 }
 
+/// A clock that was set changes dates and nothing else, whichever way.
+#[test]
+fn dates_follow_when_the_wall_clock_is_set() {
+    const DAY: i64 = 86_400_000_000_000;
+    let mut run = Run::whole();
+    let before = run.hang();
+    let since = |changes: &[Change]| changes.last().unwrap().finding.since.clone();
+    for (ms, wall_offset) in [(6_800, 400 * DAY), (6_900, 399 * DAY)] {
+        let set = fact(ms, Observation::ClockSet { wall_offset });
+        assert_eq!(run.step(ms, &[set]).changes, [], "it is no news");
+        let date = run.0.map().calendar().date(BootNs(0));
+        assert_eq!(date, Calendar { wall_offset }.date(BootNs(0)));
+    }
+    let open = run.0.ledger().findings(false);
+    assert_eq!(open[0].since, since(&before), "what was told keeps its date");
+}
+
 #[test]
 fn it_is_ready_when_everything_was_read_and_everybody_has_answered() {
     let mut run = Run::new(Settings::default());

@@ -140,6 +140,7 @@ impl Check<'_> {
         match what {
             // The daemon's own words, the kernel's numbers, and what is bounded where it is read.
             Observation::Boot(_)
+            | Observation::ClockSet { .. }
             | Observation::Sight(_)
             | Observation::SourceGone { .. }
             | Observation::Refused { .. }

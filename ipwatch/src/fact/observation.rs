@@ -17,6 +17,11 @@ use super::{
 pub enum Observation {
     /// First fact of every stream: which boot of which node this is.
     Boot(Boot),
+    /// The wall clock was set: dates are made with this offset from now on, as [`Boot::wall_offset`].
+    ClockSet {
+        /// Wall clock minus boot clock in nanoseconds.
+        wall_offset: i64,
+    },
     /// How much can be seen; changes when the attach ladder settles.
     Sight(Sight),
     /// A source changed its state.

@@ -123,6 +123,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
     use Reach::{Anywhere, Netns, Process, Task};
     match what {
         Observation::Boot(_)
+        | Observation::ClockSet { .. }
         | Observation::Sight(_)
         | Observation::Source(_)
         | Observation::SourceGone { .. }

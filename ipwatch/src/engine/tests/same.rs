@@ -71,8 +71,10 @@ impl Twins {
 
     fn tell(&mut self, what: &Observation, origin: Origin) {
         self.now = self.now.plus(1);
-        if let Observation::Boot(boot) = what {
-            self.ledger.set_calendar(Calendar { wall_offset: boot.wall_offset });
+        if let Observation::Boot(Boot { wall_offset, .. }) | Observation::ClockSet { wall_offset } =
+            what
+        {
+            self.ledger.set_calendar(Calendar { wall_offset: *wall_offset });
         }
         self.engine.apply(&[Fact { at: self.now, origin, what: what.clone() }]);
     }
@@ -186,9 +188,13 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
                 let source = Source { name: name.into(), status, detail: String::new() };
                 twins.tell(&Observation::Source(source), Origin::Runtime);
             }
-            _ => match pick % 4 {
+            _ => match pick % 5 {
                 0 => twins.tell(&Observation::Lost { count: None, calls: true }, Origin::Probe),
-                _ => twins.acknowledge(pick / 4),
+                1 => {
+                    let wall_offset = (pick as i64 - 30_000) * 1_000_000_000;
+                    twins.tell(&Observation::ClockSet { wall_offset }, Origin::Daemon);
+                }
+                _ => twins.acknowledge(pick / 5),
             },
         }
         // Several facts at once, now and then.

@@ -389,8 +389,8 @@ impl NodeMap {
     }
 
     fn is_before_boot(&self, entry: &ReservationEntry) -> bool {
-        let offset = self.boot.as_ref().map(|boot| boot.wall_offset);
-        entry.since.zip(offset).is_some_and(|(since, boot)| since.saturating_add(CLOCK) < boot)
+        let boot = self.boot.as_ref().map(|_| self.least_offset);
+        entry.since.zip(boot).is_some_and(|(since, boot)| since.saturating_add(CLOCK) < boot)
     }
 
     /// When it was made, as far as is known.
