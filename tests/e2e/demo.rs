@@ -32,23 +32,25 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
     let mut stage = Stage::new(&lab.subdir("demo"), &roles).expect("a stage");
     stage.healthy().expect("a healthy pod");
     stage.leaked().expect("a netns that is left");
+    stage.duplicate().expect("two pods with one IP");
     stage.hanging().expect("a pod that hangs");
     let daemon = Daemon::start(lab, &Config::of(&stage.config()));
     assert!(stage.kill_hanging().expect("kill it"));
     let leaked = firing(&daemon, "netns-leaked", Pod::LEAKED);
     let stuck = firing(&daemon, "ip-held-by-stuck-process", Pod::STUCK);
-    // Everything that the demo shows of its pods is of these two.
+    let twice = firing(&daemon, "ip-duplicate", Pod::TWIN);
+    // Everything that the demo shows of its pods is of these three.
     let of_demo = |finding: &Value| {
-        [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK]
+        [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK, Pod::FIRST]
             .iter()
             .any(|pod| finding["subject"]["ip"] == pod.ip())
     };
     for finding in daemon.findings().iter().filter(|finding| of_demo(finding)) {
-        let known = [&leaked, &stuck].iter().any(|one| one["id"] == finding["id"]);
+        let known = [&leaked, &stuck, &twice].iter().any(|one| one["id"] == finding["id"]);
         assert!(known, "{finding:#?}");
     }
     // What it shows of one look, without the daemon, tells the same commands.
-    let known: BTreeSet<String> = [&leaked, &stuck].into_iter().flat_map(forms).collect();
+    let known: BTreeSet<String> = [&leaked, &stuck, &twice].into_iter().flat_map(forms).collect();
     let config = lab.dir().join("ipwatch.toml");
     let looked = daemon.ask(&["scan", "-o", "json", "--config", config.to_str().expect("text")]);
     let looked: Value = serde_json::from_slice(&looked.stdout).expect("a document");
@@ -62,7 +64,7 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
         let forms = forms(finding);
         assert!(forms.is_subset(&known), "no test runs {:?}", forms.difference(&known));
     }
-    [&leaked, &stuck].into_iter().for_each(|finding| shell.looks(finding));
+    [&leaked, &stuck, &twice].into_iter().for_each(|finding| shell.looks(finding));
 
     let unmount = change(&leaked, "&& umount /");
     assert_eq!(changes(&leaked), [unmount.as_str()], "nothing else changes anything");

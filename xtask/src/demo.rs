@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: three pods made for the moment, one healthy, one that cannot exit, one of which
-//! only the network namespace is left; and what ipwatch says of them.
+//! `cargo xtask demo`: pods made for the moment, one healthy, one that cannot exit, one of which only the network
+//! namespace is left, and two that have one IP; and what ipwatch says of them.
 
 mod stage;
 
@@ -35,7 +35,10 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
-    println!("\nThree pods, in network namespaces of their own:");
+    println!(
+        "\nThis makes five pods, without a container runtime, in network namespaces that nothing routes to; has\n\
+         ipwatch look at them, and at this node; and removes all of it, also after Ctrl-C.\n"
+    );
     stage.healthy()?;
     println!("  shop/web-0   healthy, {}", Pod::HEALTHY.ip());
     stage.leaked()?;
@@ -43,7 +46,9 @@ fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
         "  shop/cart-0  gone, but its network namespace is still mounted, {}",
         Pod::LEAKED.ip()
     );
-    let mut wanted = vec![Pod::LEAKED];
+    stage.duplicate()?;
+    println!("  shop/db-0, shop/db-1   share a link, and both have {}", Pod::TWIN.ip());
+    let mut wanted = vec![Pod::LEAKED, Pod::TWIN];
     match stage.hanging() {
         Ok(()) => {
             println!(
@@ -64,7 +69,7 @@ fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
     }
     let found = await_findings(&monitor, &wanted)?;
 
-    for pod in [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK] {
+    for pod in [Pod::HEALTHY, Pod::LEAKED, Pod::TWIN, Pod::STUCK] {
         // One by one: who knows what else is on this node.
         show(&monitor, &["query", "netns", &pod.netns(), "-o", "tree"])?;
     }

@@ -33,16 +33,25 @@ ignore = ["/"]
 pub(crate) struct Pod {
     name: &'static str,
     number: u8,
+    /// Of its IP.
+    host: u8,
 }
 
 impl Pod {
-    pub(crate) const HEALTHY: Pod = Pod { name: "web-0", number: 2 };
-    pub(crate) const LEAKED: Pod = Pod { name: "cart-0", number: 3 };
-    pub(crate) const STUCK: Pod = Pod { name: "api-0", number: 4 };
+    pub(crate) const HEALTHY: Pod = Pod::new("web-0", 2, 2);
+    pub(crate) const LEAKED: Pod = Pod::new("cart-0", 3, 3);
+    pub(crate) const STUCK: Pod = Pod::new("api-0", 4, 4);
+    pub(crate) const FIRST: Pod = Pod::new("db-0", 5, 5);
+    /// It has the same IP.
+    pub(crate) const TWIN: Pod = Pod::new("db-1", 6, 5);
 
-    /// Its IP. Nothing routes to it: both ends of its veth are in the pod.
+    const fn new(name: &'static str, number: u8, host: u8) -> Self {
+        Self { name, number, host }
+    }
+
+    /// Its IP. Nothing routes to it: both ends of its veth are in the pod, or in two pods.
     pub(crate) fn ip(self) -> String {
-        format!("10.88.7.{}", self.number)
+        format!("10.88.7.{}", self.host)
     }
 
     /// Name of its netns's mount.
@@ -111,6 +120,19 @@ impl Stage {
         self.netns(Pod::LEAKED).map(|_| ())
     }
 
+    /// Two pods on one link that were given one IP.
+    pub(crate) fn duplicate(&mut self) -> Result<()> {
+        let (first, twin) = (self.mounted(Pod::FIRST)?, self.mounted(Pod::TWIN)?);
+        let there = first.display().to_string();
+        let pair = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &there];
+        ip(&twin, &pair)?;
+        for (pod, path) in [(Pod::FIRST, first), (Pod::TWIN, twin)] {
+            self.addressed(pod, &path)?;
+            self.others.push(self.actor("park", "postgres", Some(&path), None)?);
+        }
+        Ok(())
+    }
+
     /// A pod that reads from a file system whose server never answers.
     pub(crate) fn hanging(&mut self) -> Result<()> {
         let mount = self.mount();
@@ -148,6 +170,14 @@ impl Stage {
 
     /// A netns with the pod's IP, mounted as a runtime mounts one, and the CNI result that names the pod.
     fn netns(&mut self, pod: Pod) -> Result<PathBuf> {
+        let path = self.mounted(pod)?;
+        ip(&path, &["link", "add", "eth0", "type", "veth", "peer", "name", "far0"])?;
+        self.addressed(pod, &path)?;
+        Ok(path)
+    }
+
+    /// The netns alone.
+    fn mounted(&mut self, pod: Pod) -> Result<PathBuf> {
         let path = self.dir.join("netns").join(pod.netns());
         File::create_new(&path)?;
         let mut unshare = Command::new("unshare");
@@ -155,18 +185,15 @@ impl Stage {
         // Before it runs: it mounts first, and what it runs then may fail.
         self.netns.push(path.clone());
         run(&mut unshare).context("make a network namespace")?;
-        let address = format!("{}/24", pod.ip());
-        for words in [
-            &["link", "add", "eth0", "type", "veth", "peer", "name", "far0"][..],
-            &["addr", "add", &address, "dev", "eth0"],
-            &["link", "set", "eth0", "up"],
-        ] {
-            let mut nsenter = Command::new("nsenter");
-            nsenter.arg(format!("--net={}", path.display())).arg("ip").args(words);
-            run(&mut nsenter)?;
-        }
-        fs::write(self.cache().join(format!("demo-{}-eth0", pod.sandbox())), cached(pod, &path))?;
         Ok(path)
+    }
+
+    /// The pod's IP on its device, and the CNI result.
+    fn addressed(&self, pod: Pod, path: &Path) -> Result<()> {
+        ip(path, &["addr", "add", &format!("{}/24", pod.ip()), "dev", "eth0"])?;
+        ip(path, &["link", "set", "eth0", "up"])?;
+        fs::write(self.cache().join(format!("demo-{}-eth0", pod.sandbox())), cached(pod, path))?;
+        Ok(())
     }
 
     /// A process with this role and name. It ends when this program does, however that ends.
@@ -197,6 +224,11 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// Runs `ip` in a netns.
+fn ip(netns: &Path, words: &[&str]) -> Result<()> {
+    run(Command::new("nsenter").arg(format!("--net={}", netns.display())).arg("ip").args(words))
 }
 
 /// Runs it; fails, with what it said, when it does.
