@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::contract::{Document, Neighbour, Tenure};
-pub use crate::contract::{Prefix, Selector};
+pub use crate::contract::{Past, Prefix, Selector};
 use crate::finding::{Change, Code};
 
 /// A question to the daemon's core.
@@ -36,7 +36,7 @@ pub enum Ask {
         what: Option<String>,
     },
     /// `query history`: who had an IP from when to when, newest first.
-    History(Option<Prefix>),
+    History(Past),
     /// `query ipam`: ranges, and beside them reservations: those of one network or within one prefix, else
     /// those about which store, kernel and runtime do not agree.
     Ipam {

@@ -8,12 +8,16 @@ mod cluster;
 mod config;
 mod daemon;
 mod doctor;
+mod examples;
 mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod host_root;
+#[cfg(test)]
+mod hostile;
 mod kubectl;
 mod logging;
+mod meant;
 mod output;
 mod paste;
 mod query;

@@ -3,7 +3,6 @@
 //! Every key has a default; an unknown key is an error, because a misspelt grace is worse than none.
 
 pub mod keys;
-pub mod nearest;
 pub mod text;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use crate::contract::Prefix;
 use crate::engine::Settings;
 use crate::map::Thresholds;
 use crate::metrics;
+use crate::nearest::nearest;
 use crate::sinks::otlp::config::Otlp;
 use crate::sources::arp::Watch;
 use crate::sources::calico::etcd;
@@ -401,7 +401,7 @@ fn complaint(text: &str, line: Option<usize>, message: &str) -> String {
         let mut names = rest.split('`').step_by(2);
         let written = names.next().unwrap_or_default();
         let known: Vec<&str> = names.collect();
-        let help = match nearest::nearest(written, known.iter().copied()) {
+        let help = match nearest(written, known.iter().copied()) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("known here: {}", known.join(", ")),
         };

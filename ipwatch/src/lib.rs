@@ -30,6 +30,7 @@ mod http;
 pub mod ledger;
 pub mod map;
 pub mod metrics;
+mod nearest;
 pub mod prefix;
 pub mod reading;
 pub mod remedy;

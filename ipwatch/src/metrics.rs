@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+#[cfg(test)]
+pub(crate) use self::families::tests::page_of;
 pub use self::reading::{
     AddressInfo, CRITICAL, Counted, CriticalFinding, Extent, FindingGroup, LatencyReading, RANGES,
     Reading, Role, Signal, Sizes,

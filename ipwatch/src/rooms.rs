@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top. A room uses what stands before it. Rooms of one line use each other, for the reason above
 /// them.
 const ORDER: &[&[&str]] = &[
-    &["escape", "prefix"],
+    &["escape", "nearest", "prefix"],
     &["fact"],
     &["clock"],
     // A read is bounded in size by the one and in time by the other.

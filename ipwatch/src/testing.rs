@@ -1,8 +1,9 @@
 //! What the unit tests of several rooms share: a log that is read back, a server of gRPC, a certificate authority, a
-//! finding.
+//! finding, the words of strangers.
 
 pub(crate) mod authority;
 mod finding;
+pub(crate) mod words;
 
 use std::convert::Infallible;
 use std::io;

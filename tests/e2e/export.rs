@@ -9,6 +9,7 @@ use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, eventually};
 
 support::tests! {
+    a_duplicate_is_linked_to_the_tenures_of_both_sides needs [Rotel],
     a_finding_reaches_a_collector needs [Fuse, Rotel],
     a_finding_reaches_a_collector_over_http needs [Fuse, Rotel],
     a_freed_ip_is_linked_to_its_tenure_and_to_its_call needs [Cni, Rotel],
@@ -74,6 +75,26 @@ fn a_finding_reaches_a_collector_over_http(lab: &Lab) {
     }
 }
 
+fn a_duplicate_is_linked_to_the_tenures_of_both_sides(lab: &Lab) {
+    let collector = Collector::start(lab);
+    let daemon = Daemon::start(lab, &Config::default().otlp(&collector.endpoint));
+    let node = Netns::new(lab, "node");
+    node.ip("link add bri0 type bridge");
+    node.ip("link set bri0 up");
+    let (ip, pods) = (lab.ip(7).to_string(), [Netns::new(lab, "one"), Netns::new(lab, "two")]);
+    for (n, pod) in pods.iter().enumerate() {
+        node.veth_to(&format!("port{n}"), pod, "eth0");
+        node.ip(&format!("link set port{n} master bri0"));
+        pod.add_address(&lab.cidr(7), "eth0");
+        daemon.await_ip(lab.ip(7), pod.inode);
+    }
+    let finding = collector.await_span("ipwatch.finding.firing ip-duplicate", &[&ip]);
+    for pod in &pods {
+        let tenure = collector.await_span("ipwatch.tenure", &[&ip, &pod.inode.to_string()]);
+        assert!(finding.leads_to(&tenure), "{finding:?}\nleads not to\n{tenure:?}");
+    }
+}
+
 fn a_freed_ip_is_linked_to_its_tenure_and_to_its_call(lab: &Lab) {
     let collector = Collector::start(lab);
     let node = Netns::new(lab, "node");
@@ -91,7 +112,7 @@ fn a_freed_ip_is_linked_to_its_tenure_and_to_its_call(lab: &Lab) {
     });
     std::fs::remove_file(network.reservations().join(&ip)).unwrap();
     daemon.await_firing("ip-released-but-held", 20, |finding| finding["subject"]["ip"] == ip);
-    let finding = collector.await_span("ipwatch.finding ip-released-but-held", &[&ip]);
+    let finding = collector.await_span("ipwatch.finding.firing ip-released-but-held", &[&ip]);
     // Neither every tenure nor every run is exported here: these are, because the finding is about them.
     for (other, part) in [("ipwatch.tenure", &*ip), ("cni ADD bridge", &*container.id)] {
         let other = collector.await_span(other, &[part]);

@@ -5,14 +5,16 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::{Ask, Prefix, Selector, Stream};
+use jiff::Timestamp;
+
+use super::{Ask, Past, Prefix, Selector, Stream};
 
 /// Every route, as an error about an unknown one lists them.
 pub const ROUTES: &[&str] = &[
     "/v1/addresses?ip=IP|CIDR or ?netns=NAME or ?pod=NAMESPACE/NAME or ?pid=PID, and &reach=true",
     "/v1/neighbours?ip=IP|CIDR",
     "/v1/findings?all=true&what=ID|CODE|IP|NAMESPACE/NAME",
-    "/v1/history?ip=IP|CIDR",
+    "/v1/history?ip=IP|CIDR&pod=NAMESPACE/NAME&at=TIME",
     "/v1/ipam?ip=IP|CIDR&network=NAME",
     "/v1/check?ip=IP&container=ID",
     "/v1/doctor",
@@ -66,7 +68,11 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             Route::Ask(if reach { Ask::Reach(selector) } else { Ask::Addresses(selector) })
         }
         "/v1/neighbours" => Route::Ask(Ask::Neighbours(parameters.prefix("ip")?)),
-        "/v1/history" => Route::Ask(Ask::History(parameters.prefix("ip")?)),
+        "/v1/history" => Route::Ask(Ask::History(Past {
+            ip: parameters.prefix("ip")?,
+            pod: parameters.take("pod").filter(|pod| !pod.is_empty()),
+            at: parameters.moment("at")?,
+        })),
         "/v1/findings" => Route::Ask(Ask::Findings {
             all: parameters.flag("all")?,
             what: parameters.take("what").filter(|what| !what.is_empty()),
@@ -115,9 +121,12 @@ pub fn target(ask: &Ask) -> String {
             target.path("/v1/neighbours");
             target.optional("ip", prefix.map(|prefix| prefix.to_string()));
         }
-        Ask::History(prefix) => {
+        Ask::History(Past { ip, pod, at }) => {
             target.path("/v1/history");
-            target.optional("ip", prefix.map(|prefix| prefix.to_string()));
+            target.optional("ip", ip.map(|prefix| prefix.to_string()));
+            target.optional("pod", pod.clone());
+            let date = at.and_then(|at| Timestamp::from_millisecond(at).ok());
+            target.optional("at", date.map(|date| date.to_string()));
         }
         Ask::Findings { all, what } => {
             target.path("/v1/findings");
@@ -243,6 +252,17 @@ impl Parameters {
         let seconds = value.parse().ok().filter(|seconds| (1..=MOST).contains(seconds));
         let wrong = || BadTarget::Parameter(format!("{name} must be seconds, as {name}=3600"));
         seconds.map(Some).ok_or_else(wrong)
+    }
+
+    /// A date, as milliseconds since the Unix epoch.
+    fn moment(&mut self, name: &str) -> Result<Option<i64>, BadTarget> {
+        let Some(value) = self.take(name).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        let wrong = || {
+            BadTarget::Parameter(format!("{name} must be a date, as {name}=2026-01-01T03:12:00Z"))
+        };
+        value.parse().map(|date: Timestamp| Some(date.as_millisecond())).map_err(|_| wrong())
     }
 
     fn flag(&mut self, name: &str) -> Result<bool, BadTarget> {
@@ -383,6 +403,7 @@ mod tests {
             ("/v1/ack?what=k3f9&for=soon", "must be seconds"),
             ("/v1/ack?what=k3f9&for=0", "must be seconds"),
             ("/v1/unack?what=", "a finding's id"),
+            ("/v1/history?at=yesterday", "must be a date"),
             ("/v1/findings?all=maybe", "true or false"),
             ("/v1/findings?what=a&what=b", "twice"),
             ("/v1/findings?what=%f", "percent-encoded"),
@@ -405,7 +426,8 @@ mod tests {
             name.clone().prop_map(|name| Ask::Addresses(Selector::Pod(name))),
             any::<u32>().prop_map(|pid| Ask::Addresses(Selector::Pid(pid))),
             prefix.clone().prop_map(Ask::Neighbours),
-            prefix.prop_map(Ask::History),
+            (prefix, name.clone(), proptest::option::of(0..4_102_444_800_000_i64))
+                .prop_map(|(ip, pod, at)| Ask::History(Past { ip, pod, at })),
             (any::<bool>(), name.clone()).prop_map(|(all, what)| Ask::Findings { all, what }),
             (prefix_or_not, name.clone()).prop_map(|(ip, network)| Ask::Ipam { ip, network }),
             (any::<IpAddr>(), name).prop_map(|(ip, container)| Ask::Check { ip, container }),

@@ -7,9 +7,15 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use jiff::Timestamp;
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
 
+use super::examples;
 use crate::api::Prefix;
 use crate::config::{Config, DEFAULT_SOCKET};
+
+const GLOBALS: &str = "Global options";
 
 /// The shortest grace of `scan`, as in the configuration.
 const SHORTEST_GRACE: Duration = Duration::from_millis(100);
@@ -58,19 +64,31 @@ impl Cli {
 #[derive(Debug, Clone, Args)]
 pub(super) struct Global {
     /// The daemon's socket [default: /run/ipwatch/ipwatch.sock]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = GLOBALS, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// In a container: where the node's root is mounted. Every other path is one below it
-    #[arg(long, global = true, value_name = "DIR", env = "IPWATCH_HOST_ROOT")]
+    /// In a container: where the node's root directory is mounted; all other paths are below it
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBALS,
+        value_name = "DIR",
+        env = "IPWATCH_HOST_ROOT"
+    )]
     pub(super) host_root: Option<PathBuf>,
-    /// How the answer is written
-    #[arg(short, long, global = true, value_enum, default_value_t)]
+    /// Output format
+    #[arg(short, long, global = true, help_heading = GLOBALS, value_enum, default_value_t)]
     pub(super) output: Format,
-    /// Rows only: no header lines, no hints
-    #[arg(long, global = true)]
+    /// Print rows only: no header lines, no hints
+    #[arg(long, global = true, help_heading = GLOBALS)]
     pub(super) no_headers: bool,
     /// Colours: `auto` means on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBALS,
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
     pub(super) color: ColorChoice,
 }
 
@@ -110,35 +128,49 @@ pub(super) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Watch this node until stopped
+    /// Monitor this node until stopped
+    #[command(after_help = examples::RUN)]
     Run(Run),
-    /// Look once, without a daemon; exit code 1 when something is wrong
+    /// Look once, without a daemon; exit code 1 if something is wrong
+    #[command(after_help = examples::SCAN)]
     Scan(Scan),
-    /// What no node alone can know, asked of the API server
+    /// Check what no single node can know, through the API server
+    #[command(after_help = examples::CLUSTER)]
     Cluster(ClusterCommand),
     /// Ask the daemon
+    #[command(after_help = examples::QUERY)]
     Query(Query),
-    /// May this IP be given to a new container on this node? Exit code 1: no, with who has it
+    /// Check whether an IP can be given to a new container on this node; exit code 1 if not
+    #[command(after_help = examples::CHECK)]
     Check(Check),
-    /// Follow findings and addresses as they come and go
+    /// Follow findings and addresses as they change
+    #[command(after_help = examples::WATCH)]
     Watch(Watched),
-    /// What happened, what will break and what to do
+    /// Explain a finding: what happened, what will fail next, and what to do
+    #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
-    /// A finding is known: it is not to page again until it is over, or the time is
+    /// Acknowledge a finding: no pages until it resolves or --for expires
+    #[command(after_help = examples::ACK)]
     Ack(Acked),
-    /// It may page again
+    /// Withdraw an acknowledgement: the finding may page again
+    #[command(after_help = examples::UNACK)]
     Unack(Unacked),
-    /// What can be seen on this node, and why not more
+    /// Show what can be seen on this node, and why not more
+    #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// The configuration: its keys, whether a file is right, what is in force
+    /// Show the configuration: every key, whether a file is valid, what is in force
+    #[command(after_help = examples::CONFIG)]
     Config(ConfigCommand),
-    /// Write down what the sources see, one JSON document a line, for `replay`
+    /// Record what the sources see, one JSON document per line, for `replay`
+    #[command(after_help = examples::RECORD)]
     Record(Record),
-    /// Findings at the end of a recording
+    /// Show what is found in a recording
+    #[command(after_help = examples::REPLAY)]
     Replay(Replay),
-    /// A completion script on stdout
+    /// Print a completion script
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(Completions),
-    /// Manual pages, one for each command
+    /// Write manual pages, one per command
     #[command(hide = true)]
     ManPages(ManPages),
 }
@@ -169,7 +201,8 @@ pub(super) struct Configured {
 pub(super) struct Doctor {
     #[command(flatten)]
     pub(super) configured: Configured,
-    /// First make each event once, in network namespaces of ipwatch's own, and see whether it is told
+    /// First generate each event once, in network namespaces of ipwatch's own, and check that it is
+    /// reported
     #[arg(long)]
     pub(super) canary: bool,
 }
@@ -182,15 +215,15 @@ pub(super) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigWhat {
-    /// A file with every key, what it means and its default, commented out
+    /// Print a file with every key, its meaning and its default, commented out
     Default,
-    /// Is a file right? If not: exit code 2, and one line that says where and what
+    /// Check a file; if it is invalid: exit code 2, and one line that says where and why
     Check {
         /// The file [default: /etc/ipwatch/ipwatch.toml]
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// What would be in force if the daemon were started now; secrets are not shown
+    /// Print what the daemon would use if it were started now; secrets are not shown
     Show(Configured),
 }
 
@@ -198,7 +231,7 @@ pub(super) enum ConfigWhat {
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) configured: Configured,
-    /// Where findings and history are kept
+    /// Directory of findings and history
     #[arg(long, value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
 }
@@ -207,10 +240,10 @@ pub(super) struct Run {
 pub(super) struct Scan {
     #[command(flatten)]
     pub(super) configured: Configured,
-    /// How long a process may take to exit before it counts as stuck, as 2s or 1m30s
+    /// How long a process may take to exit before it counts as stuck, such as 2s or 1m30s
     #[arg(long, value_name = "TIME", value_parser = grace)]
     pub(super) grace: Option<Duration>,
-    /// Consequences too, not only their causes
+    /// Include consequences, not only their causes
     #[arg(long)]
     pub(super) all: bool,
 }
@@ -223,8 +256,8 @@ pub(super) struct ClusterCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterWhat {
-    /// Look twice, without a daemon: IPs allocated for pods and nodes that are gone, IPs that two pods
-    /// have; exit code 1 when something is wrong
+    /// Look twice, without a daemon, for IPs allocated to pods and nodes that are gone, and IPs that two
+    /// pods have; exit code 1 if something is wrong
     Scan(ClusterScan),
 }
 
@@ -236,14 +269,14 @@ pub(super) struct ClusterScan {
     /// One of its contexts [default: the current one]
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
-    /// Between the two looks, as 5s: what is under way is to be over by then
+    /// Time between the two looks, such as 5s, so that what is under way is over by then
     #[arg(long, value_name = "TIME", value_parser = settle, default_value = "5s")]
     pub(super) settle: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Query {
-    /// Ask again whenever something changes
+    /// Repeat the query whenever something changes
     #[arg(short, long, global = true)]
     pub(super) watch: bool,
     #[command(subcommand)]
@@ -253,45 +286,53 @@ pub(super) struct Query {
 #[derive(Debug, Subcommand)]
 pub(super) enum Observation {
     /// Addresses: one IP, those of a prefix, or all
+    #[command(after_help = examples::IP)]
     Ip {
         #[command(flatten)]
         within: Within,
-        /// What shares its link or its router with each of them
+        /// Also show what shares a link or a router with each address
         #[arg(long, requires = "prefix")]
         reach: bool,
     },
     /// Addresses of one netns, or of every netns
+    #[command(after_help = examples::NETNS)]
     Netns {
         /// Its cookie, inode or nsid, or the path or name of its mount
         #[arg(value_name = "NETNS")]
         netns: Option<String>,
     },
     /// Pods: their sandboxes, addresses and holders
+    #[command(after_help = examples::POD)]
     Pod {
         /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
         #[arg(value_name = "POD")]
         pod: Option<String>,
     },
     /// Addresses of the netns that a process holds
+    #[command(after_help = examples::PID)]
     Pid {
         /// Process or thread id
         #[arg(value_name = "PID")]
         pid: u32,
     },
     /// What is wrong
+    #[command(after_help = examples::FINDINGS)]
     Findings {
         /// A finding's id or the beginning of it, a code, an IP, or NAMESPACE/NAME
         #[arg(value_name = "WHAT")]
         what: Option<String>,
-        /// Resolved ones and consequences too
+        /// Include resolved findings and consequences
         #[arg(long)]
         all: bool,
     },
     /// Who had an IP from when to when, newest first
-    History(Within),
+    #[command(after_help = examples::HISTORY)]
+    History(Earlier),
     /// ARP and NDP entries
+    #[command(after_help = examples::NEIGH)]
     Neigh(Within),
-    /// What the IPAM can hand out, what is taken, and where it disagrees with kernel and runtime
+    /// What IPAM can hand out, what is taken, and where it disagrees with the kernel and the runtime
+    #[command(after_help = examples::IPAM)]
     Ipam {
         /// An IP or a prefix, or the name of a network: every reservation of it
         #[arg(value_name = "IP|NETWORK")]
@@ -317,10 +358,10 @@ pub(super) struct Check {
     /// The IP
     #[arg(value_name = "IP")]
     pub(super) ip: IpAddr,
-    /// What this container already has of it does not count: its id, or the first 12 characters or more
+    /// Ignore what this container already has: its id, or the first 12 characters or more
     #[arg(long, value_name = "ID")]
     pub(super) container: Option<String>,
-    /// Exit with 4 if nobody has it, but no IPAM pool of this node contains it
+    /// Exit with 4 if nobody has the IP but no IPAM pool of this node contains it
     #[arg(long)]
     pub(super) strict: bool,
 }
@@ -345,13 +386,25 @@ pub(super) struct Within {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Earlier {
+    #[command(flatten)]
+    pub(super) within: Within,
+    /// Only IPs of this pod: NAME, NAMESPACE/NAME or its uid
+    #[arg(long, value_name = "POD")]
+    pub(super) pod: Option<String>,
+    /// Who had it then: 03:12 (UTC, within the last day), 2026-01-01T03:12:00Z, or 10m (ago)
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(super) at: Option<i64>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Explain {
     /// A finding's id or the beginning of it, a finding code (prints its runbook), an IP,
     /// NAMESPACE/NAME of a pod, a netns, or an error of kubelet or a runtime as it was logged; `-`
     /// reads it from stdin
     #[arg(value_name = "WHAT", required = true)]
     pub(super) what: Vec<String>,
-    /// Every item of proof, whole
+    /// Show every item of proof in full
     #[arg(long)]
     pub(super) evidence: bool,
 }
@@ -361,10 +414,10 @@ pub(super) struct Acked {
     /// The finding's id or the beginning of it
     #[arg(value_name = "FINDING")]
     pub(super) finding: String,
-    /// For how long, as 8h; otherwise until the finding is over
+    /// For how long, such as 8h [default: until the finding resolves]
     #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
     pub(super) lasts: Option<Duration>,
-    /// Why, or who sees to it
+    /// Why, or who is working on it
     #[arg(long, value_name = "TEXT")]
     pub(super) note: Option<String>,
 }
@@ -383,7 +436,7 @@ pub(super) struct Record {
     /// The file to write; `-` is stdout
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub(super) out: PathBuf,
-    /// Stop after this long, as 30s or 10m; otherwise at Ctrl-C
+    /// Stop after this long, such as 30s or 10m [default: at Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,
 }
@@ -393,21 +446,21 @@ pub(super) struct Replay {
     /// A file that `ipwatch record` wrote
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
-    /// Consequences too, not only their causes
+    /// Include consequences, not only their causes
     #[arg(long)]
     pub(super) all: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// For which shell
+    /// The shell
     #[arg(value_name = "SHELL")]
     pub(super) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ManPages {
-    /// Where they are put
+    /// Directory to write them to
     #[arg(value_name = "DIR")]
     pub(super) dir: PathBuf,
 }
@@ -418,6 +471,29 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
         .ok_or_else(|| "not a duration: write it as 500ms, 30s or 1h30m".to_owned())
+}
+
+/// A moment of the past as people write it, in milliseconds since the Unix epoch.
+fn moment(text: &str) -> Result<i64, String> {
+    moment_before(text, Timestamp::now()).ok_or_else(|| {
+        "not a time: write it as 03:12, 2026-01-01T03:12:00Z or 10m (ago)".to_owned()
+    })
+}
+
+fn moment_before(text: &str, now: Timestamp) -> Option<i64> {
+    if let Ok(date) = text.parse::<Timestamp>() {
+        return Some(date.as_millisecond());
+    }
+    // jiff would take 03:12:05 for a duration.
+    if !text.contains(':') {
+        let ago = i64::try_from(duration(text).ok()?.as_millis()).ok()?;
+        return now.as_millisecond().checked_sub(ago);
+    }
+    let time: Time = text.strip_suffix('Z').unwrap_or(text).parse().ok()?;
+    let today = TimeZone::UTC.to_datetime(now).date();
+    let on = |day: Date| TimeZone::UTC.to_timestamp(day.to_datetime(time)).ok();
+    let date = on(today).filter(|date| *date <= now).or_else(|| on(today.yesterday().ok()?))?;
+    Some(date.as_millisecond())
 }
 
 /// A duration of a second at least.
@@ -443,78 +519,4 @@ fn grace(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(line.split_whitespace())
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn global_options_stand_anywhere() {
-        let cli = parse("ipwatch query ip 10.0.3.17 -o json -w --socket /tmp/s").unwrap();
-        assert_eq!(cli.global.output, Format::Json);
-        assert_eq!(cli.global.socket(), PathBuf::from("/tmp/s"));
-        let Command::Query(Query { watch: true, what: Observation::Ip { within, .. } }) =
-            cli.command
-        else {
-            panic!("not a watched query")
-        };
-        assert_eq!(within.prefix, Some("10.0.3.17".parse().unwrap()));
-        assert_eq!(parse("ipwatch watch").unwrap().global.socket(), PathBuf::from(DEFAULT_SOCKET));
-    }
-
-    #[test]
-    fn a_tree_is_drawn_of_addresses_only() {
-        let checked = |line: &str| parse(line).unwrap().checked();
-        for line in ["query ip", "query netns x", "query pod", "query pid 1"] {
-            assert!(checked(&format!("ipwatch {line} -o tree")).is_ok(), "{line}");
-        }
-        for line in ["scan", "query findings", "query neigh", "watch", "doctor", "explain x"] {
-            let error = checked(&format!("ipwatch -o tree {line}")).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
-            assert!(error.to_string().contains("`query netns`"), "{line}: {error}");
-        }
-        assert!(checked("ipwatch scan -o wide").is_ok());
-    }
-
-    #[test]
-    fn an_error_may_be_pasted_without_quotes() {
-        let cli = parse("ipwatch explain no IP addresses --evidence").unwrap();
-        let Command::Explain(explain) = cli.command else { panic!("not explain") };
-        assert_eq!(explain.what, ["no", "IP", "addresses"]);
-        assert!(explain.evidence);
-        assert!(parse("ipwatch explain").is_err());
-    }
-
-    #[test]
-    fn bad_values_come_with_an_example() {
-        for (line, example) in [
-            ("ipwatch query ip 10.0.3", "10.0.3.17"),
-            ("ipwatch query neigh 10.0.3.0/33", "10.0.0.0/24"),
-            ("ipwatch scan --grace soon", "30s"),
-            ("ipwatch scan --grace 5ms", "100ms"),
-        ] {
-            let error = parse(line).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
-            assert!(error.to_string().contains(example), "{error}");
-        }
-    }
-
-    #[test]
-    fn durations_as_people_write_them() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["", "5", "-3s", "5 parsecs"] {
-            assert!(duration(bad).is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

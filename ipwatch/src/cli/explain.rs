@@ -226,7 +226,7 @@ fn keep_what_matters(findings: &mut Vec<Finding>) {
 fn unknown(what: &str, document: &Document) -> Failure {
     let what = format!("no finding, address, pod or netns {what} on this node");
     let next = "`ipwatch query findings --all` lists findings";
-    Failure::NotFound(text::not_there(&what, next, document))
+    Failure::NotFound(text::not_there(&what, next, document, |_| true))
 }
 
 #[cfg(test)]

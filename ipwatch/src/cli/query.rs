@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::args::{Format, Global, Observation, Query, Within};
+use super::args::{Earlier, Format, Global, Observation, Query, Within};
+use super::meant::meant;
 use super::output::Out;
 use super::show::ip::{self, Around};
 use super::view::View;
 use super::{Failure, Outcome, show, text};
 use crate::api::client::{Client, ClientError, Watch};
-use crate::api::{Ask, Prefix, Selector, Stream};
+use crate::api::{Ask, Past, Prefix, Selector, Stream};
 use crate::contract::{Address, Body, Document};
 use crate::escape::escape;
+use crate::fact::SourceName;
 use crate::finding::Finding;
+use crate::remedy::said;
 
 /// Events that come within this time of each other make one new answer.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -50,17 +53,26 @@ async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), 
     match client.ask(ask).await {
         Ok(document) => {
             let missing = missing(ask, &document);
-            Ok((document, missing))
+            Ok((document, with_hint(client, ask, missing).await))
         }
         Err(ClientError::Refused { status: 404, error, .. }) => {
             // The refusal does not tell how the sources stand, which decides what it proves.
             let mut document = client.ask(&Ask::Doctor).await?;
             document.body = nothing(ask);
             let message = missing(ask, &document).unwrap_or(error);
-            Ok((document, Some(message)))
+            Ok((document, with_hint(client, ask, Some(message)).await))
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// What is said of what is not there, and what was probably meant.
+async fn with_hint(client: &Client, ask: &Ask, message: Option<String>) -> Option<String> {
+    let message = message?;
+    Some(match meant(client, ask).await {
+        Some(name) => format!("{message}; did you mean {}?", said(&name)),
+        None => message,
+    })
 }
 
 /// The empty answer.
@@ -90,7 +102,9 @@ fn ask(what: Observation) -> Ask {
         Observation::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
         Observation::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
         Observation::Findings { what, all } => Ask::Findings { all, what },
-        Observation::History(Within { prefix }) => Ask::History(prefix),
+        Observation::History(Earlier { within: Within { prefix }, pod, at }) => {
+            Ask::History(Past { ip: prefix, pod, at })
+        }
         Observation::Neigh(Within { prefix }) => Ask::Neighbours(prefix),
         Observation::Ipam { what } => match what.as_deref().map(str::parse) {
             Some(Ok(prefix)) => Ask::Ipam { ip: Some(prefix), network: None },
@@ -249,9 +263,15 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Ask::Neighbours(Some(ip)) => {
             (format!("no ARP or NDP entry for {ip}"), "`ipwatch query neigh` lists what there is")
         }
-        Ask::History(Some(ip)) => {
-            (format!("no record of who had {ip}"), "`ipwatch query history` lists what there is")
+        Ask::History(Past { ip: Some(ip), at, .. }) => {
+            let then = if at.is_some() { " at that time" } else { "" };
+            let what = format!("no record of who had {ip}{then}");
+            (what, "`ipwatch query history` lists what there is")
         }
+        Ask::History(Past { pod: Some(pod), .. }) => (
+            format!("no record of an IP of pod {pod}"),
+            "`ipwatch query history` lists what there is",
+        ),
         Ask::Ipam { ip: Some(ip), .. } => (
             format!("no reservation of {ip} in any store of this node"),
             "`ipwatch query ipam` lists what there is",
@@ -270,7 +290,22 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         ),
         _ => return None,
     };
-    Some(text::not_there(&what, next, document))
+    Some(text::not_there(&what, next, document, |source| tells(ask, source)))
+}
+
+/// Whether a source would tell of what was asked for.
+fn tells(ask: &Ask, source: &str) -> bool {
+    use SourceName::{Arp, Ledger, Map, Neighbours, Netlink, Probes, Procfs};
+    let all: &[SourceName] = match ask {
+        Ask::Addresses(Selector::Ip(_)) | Ask::Reach(Selector::Ip(_)) => {
+            &[Map, Netlink, Probes, Procfs]
+        }
+        Ask::Neighbours(_) => &[Arp, Map, Neighbours, Netlink, Probes],
+        Ask::History(_) => &[Ledger, Map, Netlink, Probes],
+        // Pods, namespaces, findings and stores are known by many.
+        _ => return true,
+    };
+    all.iter().any(|name| name.as_str() == source)
 }
 
 #[cfg(test)]
@@ -278,7 +313,6 @@ mod tests {
     use super::*;
     use crate::api::{AskError, Event, fake};
     use crate::cli::show::sample;
-    use crate::fact::SourceName;
 
     fn empty(degraded: bool) -> Document {
         let mut document = sample("query-ip.json");
@@ -301,12 +335,16 @@ mod tests {
 
     #[test]
     fn what_a_blind_source_would_have_told_is_no_proof() {
-        let ask = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
-        let message = missing(&ask, &empty(true)).unwrap();
+        let pod = Ask::Addresses(Selector::Pod(Some("api-9".to_owned())));
+        let message = missing(&pod, &empty(true)).unwrap();
         assert!(
             message.contains("which is not proof (cni degraded): see `ipwatch doctor`"),
             "{message}"
         );
+        // Where an IP is up says the kernel.
+        let ip = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
+        let message = missing(&ip, &empty(true)).unwrap();
+        assert!(!message.contains("not proof"), "{message}");
     }
 
     #[test]
@@ -342,7 +380,7 @@ mod tests {
         assert_eq!(document.sources, sample("doctor.json").sources);
         assert!(message.unwrap().contains("no address 10.0.0.9 in any network namespace"));
         // Where we have no words of our own the daemon's are passed on.
-        let (_, message) = look(&fake.client, &Ask::History(None)).await.unwrap();
+        let (_, message) = look(&fake.client, &Ask::History(Past::default())).await.unwrap();
         assert_eq!(message.as_deref(), Some("not here"));
     }
 

@@ -231,16 +231,28 @@ pub(super) fn blind_spots(document: &Document) -> impl Iterator<Item = &SourceSt
 
 /// The same in a few words, the worst last: `cni degraded, netlink down`. Why is `doctor`'s to tell.
 pub(super) fn blind_names(document: &Document) -> String {
-    let mut blind: Vec<&SourceState> = blind_spots(document).collect();
+    blind_names_of(document, |_| true)
+}
+
+/// The same of some sources.
+fn blind_names_of(document: &Document, wanted: impl Fn(&str) -> bool) -> String {
+    let mut blind: Vec<&SourceState> =
+        blind_spots(document).filter(|source| wanted(&source.name)).collect();
     blind.sort_by_key(|source| source.status == SourceStatus::Down);
     let names: Vec<String> =
         blind.iter().map(|source| format!("{} {}", source.name, status(source.status))).collect();
     names.join(", ")
 }
 
-/// That something is not there, and what to do. What a blind source would have told is no proof.
-pub(super) fn not_there(what: &str, next: &str, document: &Document) -> String {
-    match blind_names(document).as_str() {
+/// That something is not there, and what to do. What a blind source would have told is no proof, of those by which it
+/// would be known.
+pub(super) fn not_there(
+    what: &str,
+    next: &str,
+    document: &Document,
+    tells: impl Fn(&str) -> bool,
+) -> String {
+    match blind_names_of(document, tells).as_str() {
         "" => format!("{what}: {next}"),
         blind => format!("{what}, which is not proof ({blind}): see `ipwatch doctor`"),
     }

@@ -4,8 +4,9 @@ use super::args::{Followed, Format, Global, Watched};
 use super::output::{self, Out};
 use super::show::event;
 use super::{Failure, Outcome};
-use crate::api::Stream;
 use crate::api::client::Client;
+use crate::api::{Ask, Stream};
+use crate::escape::escape;
 
 pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<Outcome, Failure> {
     let client = Client::new(global.socket());
@@ -13,7 +14,11 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         None => Stream::Events,
         Some(Followed::Neigh) => Stream::Neighbours,
     };
+    // Follow first, then ask: nothing that happens in between is lost.
     let mut watch = client.watch(stream).await?;
+    if out.for_people() && !global.no_headers {
+        out.raw(beginning(&client, out).await?.as_bytes())?;
+    }
     while let Some(line) = watch.next_line().await? {
         match out.format {
             // As the daemon wrote it, so that what a newer one adds is not lost.
@@ -33,4 +38,33 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
     let path = client.path().display();
     Err(anyhow::anyhow!("the daemon on {path} has gone: `systemctl status ipwatch` says why")
         .into())
+}
+
+/// Whom it follows, and what is open: what comes later is read against that.
+async fn beginning(client: &Client, out: &Out) -> Result<String, Failure> {
+    let document = client.ask(&Ask::Findings { all: false, what: None }).await?;
+    let open = out.render(&document, out.view(&document))?;
+    let socket = client.path().display().to_string();
+    Ok(format!("Following {} until Ctrl-C. Open now:\n{open}\n", escape(&socket)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{AskError, fake};
+    use crate::cli::args::Cli;
+    use crate::cli::show::sample;
+
+    #[tokio::test]
+    async fn it_begins_with_whom_it_follows_and_what_is_open() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Findings { all: false, what: None } => Ok(sample("scan.json")),
+            _ => Err(AskError::NotFound("nothing else is asked".into())),
+        });
+        let cli = Cli::read(["ipwatch", "watch"].map(Into::into).into()).unwrap();
+        let text = beginning(&fake.client, &Out::new(&cli.global)).await.unwrap();
+        let socket = fake.client.path().display().to_string();
+        assert!(text.starts_with(&format!("Following {socket} until Ctrl-C.")), "{text}");
+        assert!(text.contains("k3f9") && text.contains("ip-held-by-stuck-process"), "{text}");
+    }
 }

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
-use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Pod};
+use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Past};
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::Word;
@@ -88,7 +88,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         Ask::Findings { all, what } => {
             let _ = reply.send(findings(core, all, what.as_deref()));
         }
-        Ask::History(prefix) => history(core, prefix, reply),
+        Ask::History(past) => history(core, past, reply),
         Ask::Ipam { ip, network } => {
             let _ = reply.send(ipam(core, ip, network));
         }
@@ -254,23 +254,15 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
 
 /// Whether a finding is meant by an id prefix, a code, an IP, a pod or the name of one.
 fn is_about(finding: &Finding, what: &str) -> bool {
-    let is_of = |pod: &Pod| {
-        let name = pod.name.as_deref();
-        name == Some(what)
-            || name.zip(what.split_once('/')).is_some_and(|(name, (namespace, of))| {
-                name == of && pod.namespace.as_deref() == Some(namespace)
-            })
-    };
     finding.id.starts_with(what)
         || finding.code.as_str() == what
         || what.parse().is_ok_and(|ip| finding.subject.has_ip(ip))
-        || finding.subject.pods().any(is_of)
+        || finding.subject.pods().any(|pod| pod.is_called(what))
 }
 
 /// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
 fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
-    let now = clock::now();
-    let mut ranges = core.map().ranges_view(now, core.thresholds());
+    let mut ranges = scrape::known_ranges(core);
     let reservations = if ip.is_none() && network.is_none() {
         core.map().disagreements(RESERVATIONS)
     } else {
@@ -320,16 +312,20 @@ fn doctor(core: &Core) -> Document {
     document
 }
 
-fn history(core: &Core, prefix: Option<Prefix>, reply: Reply) {
+fn history(core: &Core, past: Past, reply: Reply) {
     let empty = core.document(Body::History(Vec::new()));
-    let history = core.file.history(prefix, HISTORY);
+    let nobody = match (&past.ip, &past.pod) {
+        (Some(ip), None) => Some(format!("nobody is known to have had {ip} on this node")),
+        (Some(ip), Some(pod)) => Some(format!("pod {pod:?} is not known to have had {ip} here")),
+        (None, Some(pod)) => Some(format!("pod {pod:?} is not known to have had an IP here")),
+        (None, None) => None,
+    };
+    let then = if past.at.is_some() { " at that time" } else { "" };
+    let history = core.file.history(past, HISTORY);
     tokio::spawn(async move {
         let found = tokio::task::spawn_blocking(move || history.run()).await.unwrap_or_default();
-        let answer = match prefix.filter(|_| found.is_empty()) {
-            Some(prefix) => Err(AskError::NotFound(format!(
-                "nobody is known to have had {} on this node",
-                prefix
-            ))),
+        let answer = match nobody.filter(|_| found.is_empty()) {
+            Some(nobody) => Err(AskError::NotFound(format!("{nobody}{then}"))),
             None => Ok(Document { body: Body::History(found), ..empty }),
         };
         let _ = reply.send(answer);

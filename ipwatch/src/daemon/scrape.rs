@@ -137,8 +137,17 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>, 
     reading.critical = Counted::first(critical, CRITICAL);
 }
 
+/// Every range, without what cannot be judged: how much of it is leaked while a source is away that says what is gone.
+pub(super) fn known_ranges(core: &Core) -> Vec<IpamRange> {
+    let mut all = core.map().ranges_view(clock::now(), core.thresholds());
+    if core.engine.is_blind(Code::IpamReservationLeaked) {
+        all.iter_mut().for_each(|range| range.leaked = None);
+    }
+    all
+}
+
 fn ranges(core: &Core) -> Counted<(Extent, IpamRange)> {
-    let all = core.map().ranges_view(clock::now(), core.thresholds()).into_iter();
+    let all = known_ranges(core).into_iter();
     let with_extent = |range: IpamRange| {
         let is_shared = is_of_the_cluster(&range.store);
         (if is_shared { Extent::Cluster } else { Extent::Node }, range)

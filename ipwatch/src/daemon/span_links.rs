@@ -1,15 +1,16 @@
-//! What a finding is about, for its spans: the tenure of its IP, the newest runs of CNI plugins for its container, and
+//! What a finding is about, for its spans: the tenures of its IP, the newest runs of CNI plugins for its container, and
 //! the finding that it follows from. What a span points at is exported too, even where the rest of its kind is not: a
 //! link that leads nowhere helps nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::contract::{Netns, Tenure};
 use crate::fact::{CniCommand, NetnsRef, TaskKey};
-use crate::finding::{Change, ChangeKind, Finding};
+use crate::finding::{Change, ChangeKind, Code, Finding};
 use crate::ledger::Ledger;
-use crate::map::{CallEntry, Ending, NodeMap, strip_var};
+use crate::map::{CallEntry, Duplicate, Ending, NetnsId, NodeMap, strip_var};
 use crate::sinks::call::{Run, RunKey};
 use crate::sinks::otlp::{Calls, Otlp};
 use crate::sinks::teardown::Teardown;
@@ -71,9 +72,11 @@ impl SpanLinks {
         let (Some(ip), Some(netns)) = (finding.subject.ip, &finding.subject.netns) else {
             return Vec::new();
         };
+        let Some(own) = find(map, netns) else { return Vec::new() };
         let boot_id: Arc<str> = map.boot().map_or("", |boot| &boot.boot_id).into();
-        let keys = map.tenures_of(ip, netns);
-        let tenures = keys.iter().filter_map(|key| ledger.tenure(key));
+        let all = std::iter::once(own).chain(rivals(map, finding.code, ip, own));
+        let keys = all.flat_map(|id| map.tenures_in(id, ip));
+        let tenures = keys.filter_map(|key| ledger.tenure(&key));
         let link = |tenure: Tenure| {
             let link = tenure::link(&tenure, &boot_id);
             if !otlp.tenures() && remember(&mut self.tenures, span_of(&link)) {
@@ -185,9 +188,23 @@ pub(super) fn tell_teardowns(
     }
 }
 
+fn find(map: &NodeMap, netns: &Netns) -> Option<NetnsId> {
+    map.find(&NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid })
+}
+
+/// The other netns that have the IP of a duplicate.
+fn rivals(map: &NodeMap, code: Code, ip: IpAddr, own: NetnsId) -> impl Iterator<Item = NetnsId> {
+    let all = if code == Code::IpDuplicate { map.duplicates() } else { &[] };
+    let sides = |one: &Duplicate| (one.first.at.netns, one.second.at.netns);
+    all.iter().filter(move |one| one.ip == ip).filter_map(move |one| match sides(one) {
+        (first, second) if first == own => Some(second),
+        (first, second) if second == own => Some(first),
+        _ => None,
+    })
+}
+
 fn holders(map: &NodeMap, netns: &Netns) -> Vec<crate::contract::Holder> {
-    let names = NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid };
-    map.find(&names).map(|id| map.holder_views(id)).unwrap_or_default()
+    find(map, netns).map(|id| map.holder_views(id)).unwrap_or_default()
 }
 
 /// Whether it is new. Where there is no room, something old is forgotten: at worst a span is sent twice, which

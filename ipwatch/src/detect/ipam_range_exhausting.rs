@@ -132,21 +132,25 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     let kind = if entry.is_by_blocks() { "pool" } else { "network" };
     let (fails, error) = refusal(entry);
     let then = match others {
-        0 => text!("Then {}: {}.", fails, error),
+        0 => text!("When none can, {}: {}.", fails, error),
         n => text!(
-            "Then ADD takes from {} that {} room, but not for pods and nodes that only this one is for: {}.",
+            "When none can, ADD takes from {} that {} room, except for pods and nodes that only this one serves: {}.",
             evidence::count(n, "other pool"),
             if n == 1 { "has" } else { "have" },
             error
         ),
     };
+    let restored = match freed {
+        _ if freed == free => text!(""),
+        freed => text!("; freeing the leaks makes it {}", freed),
+    };
     text!(
-        "Room for {} more {} in {} {}, for {} if the leaks were freed. {}",
+        "{} can still start {} from {} {}{}. {}",
         evidence::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
         if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
         kind,
         value(&entry.range.network),
-        freed,
+        restored,
         then
     )
 }

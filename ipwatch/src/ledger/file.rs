@@ -11,7 +11,7 @@ use super::state::Writes;
 use super::tenure;
 use super::writer::{self, Pace, Shared};
 use crate::clock::Calendar;
-use crate::contract::Prefix;
+use crate::contract::Past;
 use crate::contract::Tenure;
 use crate::fact::{Boot, BootNs, SourceStatus};
 
@@ -170,11 +170,11 @@ impl LedgerFile {
         Written(Arc::clone(&self.shared))
     }
 
-    /// Who had the IPs of `prefix`, the newest first, at most `limit`. The query blocks on the disk:
-    /// run it where that is allowed.
+    /// Who had which IPs, the newest first, at most `limit`. The query blocks on the disk: run it where
+    /// that is allowed.
     #[must_use]
-    pub fn history(&self, prefix: Option<Prefix>, limit: usize) -> History {
-        History { shared: Arc::clone(&self.shared), prefix, limit }
+    pub fn history(&self, past: Past, limit: usize) -> History {
+        History { shared: Arc::clone(&self.shared), past, limit }
     }
 
     /// Lets go of what has been over for too long at this date. To be called once at the start and every hour; the
@@ -234,7 +234,7 @@ impl Written {
 #[derive(Debug, Clone)]
 pub struct History {
     shared: Arc<Shared>,
-    prefix: Option<Prefix>,
+    past: Past,
     limit: usize,
 }
 
@@ -242,6 +242,6 @@ impl History {
     /// The answer, the newest first. Blocks on the disk.
     #[must_use]
     pub fn run(&self) -> Vec<Tenure> {
-        self.shared.history(self.prefix, self.limit)
+        self.shared.history(&self.past, self.limit)
     }
 }

@@ -11,8 +11,7 @@ use super::tenure::Open;
 use super::writer::Pace;
 use super::*;
 use crate::clock::Calendar;
-use crate::contract::Prefix;
-use crate::contract::{Netns, Tenure};
+use crate::contract::{Netns, Past, Prefix, Tenure};
 use crate::fact::{Boot, BootNs, NetnsRef, SourceStatus};
 use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Severity, Status, Subject};
 
@@ -101,7 +100,7 @@ impl Whole {
     }
 
     fn history(&self, prefix: Option<Prefix>, limit: usize) -> History {
-        self.file.history(prefix, limit)
+        self.file.history(Past { ip: prefix, ..Past::default() }, limit)
     }
 
     fn prune(&mut self, now: BootNs) {

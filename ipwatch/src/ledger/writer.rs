@@ -6,7 +6,7 @@
 //! [`Inner::loaded`] until the core has taken it over, and nothing is written before.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,8 +19,7 @@ use super::format::{Identity, Loaded, StoreError};
 use super::store::{Store, move_aside};
 use super::tenure::RowKey;
 use crate::clock;
-use crate::contract::Prefix;
-use crate::contract::Tenure;
+use crate::contract::{Past, Tenure};
 use crate::fact::{BootNs, SourceStatus};
 use crate::sources::backoff::Pauses;
 
@@ -151,20 +150,20 @@ impl Shared {
         ((inner.backlog.len() + writing) as u64, inner.backlog.lost())
     }
 
-    /// Tenures of `prefix`, the newest first, at most `limit`. Blocks on the disk.
-    pub(super) fn history(&self, prefix: Option<Prefix>, limit: usize) -> Vec<Tenure> {
-        let range = RowKey::range(prefix);
-        let mut newest = Newest::new(limit);
+    /// What is asked of the past, the newest first, at most `limit`. Blocks on the disk.
+    pub(super) fn history(&self, past: &Past, limit: usize) -> Vec<Tenure> {
+        let range = RowKey::range(past.ip);
+        let mut newest = Newest::new(past, limit);
         // What waits is looked at before the file: a row that is written in between is found twice,
         // never missed, and the one that waited is the later word.
         let inner = self.lock();
         let writing = inner.writing.clone();
         for (name, tenure) in inner.backlog.within(range.0, range.1) {
-            newest.add(name, || Some(tenure));
+            newest.add_waiting(name, tenure);
         }
         drop(inner);
         for (name, tenure) in writing.iter().flat_map(|rows| rows.within(range.0, range.1)) {
-            newest.add(name, || Some(tenure));
+            newest.add_waiting(name, tenure);
         }
         if let Some(store) = &*self.store.read().unwrap_or_else(PoisonError::into_inner)
             && let Err(error) = store
@@ -247,32 +246,49 @@ impl Shared {
     }
 }
 
-/// The newest tenures seen so far, bounded.
-struct Newest {
+/// The newest tenures seen so far that were asked for, bounded.
+struct Newest<'a> {
+    past: &'a Past,
     limit: usize,
-    rows: BTreeMap<(Reverse<u64>, RowKey), Option<Tenure>>,
+    rows: BTreeMap<(Reverse<u64>, RowKey), Tenure>,
+    /// Rows that wait to be written: what the file has of them is an older word.
+    waiting: BTreeSet<RowKey>,
 }
 
-impl Newest {
-    fn new(limit: usize) -> Self {
-        Self { limit, rows: BTreeMap::new() }
+impl<'a> Newest<'a> {
+    fn new(past: &'a Past, limit: usize) -> Self {
+        Self { past, limit, rows: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 
-    /// The first word on a row counts.
+    /// One that waits to be written. The first word on it counts.
+    fn add_waiting(&mut self, name: RowKey, tenure: Tenure) {
+        if self.waiting.insert(name) {
+            self.take(name, || Some(tenure));
+        }
+    }
+
+    /// One of the file, after all that wait.
     fn add(&mut self, name: RowKey, tenure: impl FnOnce() -> Option<Tenure>) {
+        if !self.waiting.contains(&name) {
+            self.take(name, tenure);
+        }
+    }
+
+    fn take(&mut self, name: RowKey, tenure: impl FnOnce() -> Option<Tenure>) {
         let at = (Reverse(name.from()), name);
         let full = self.rows.len() >= self.limit;
         if full && self.rows.last_key_value().is_none_or(|(last, _)| at > *last) {
             return;
         }
-        self.rows.entry(at).or_insert_with(tenure);
+        let Some(tenure) = tenure().filter(|tenure| self.past.has(tenure)) else { return };
+        self.rows.insert(at, tenure);
         if self.rows.len() > self.limit {
             self.rows.pop_last();
         }
     }
 
     fn into_tenures(self) -> Vec<Tenure> {
-        self.rows.into_values().flatten().collect()
+        self.rows.into_values().collect()
     }
 }
 

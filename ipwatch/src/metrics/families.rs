@@ -43,6 +43,14 @@ const RANGE_USED: Family = gauge("ipwatch_ipam_range_used", "IPs of it that are 
 const RANGE_FREE: Family = gauge("ipwatch_ipam_range_free", "Pods that can still be started in it");
 const RANGE_LEAKED: Family =
     gauge("ipwatch_ipam_range_leaked", "IPs of it that are reserved for what is gone");
+const RANGE_HELD: Family = gauge(
+    "ipwatch_ipam_range_held",
+    "IPs of it that are not reserved and are up on this node all the same",
+);
+const RANGE_AVAILABLE: Family = gauge(
+    "ipwatch_ipam_range_available",
+    "Pods that can still be started without an IP that is held",
+);
 const RANGE_LEFT: Family = gauge(
     "ipwatch_ipam_range_time_left_seconds",
     "Until nothing of it is left, if it goes on as in the last minutes; absent where it does not shrink",
@@ -146,6 +154,8 @@ impl Fill for Scrape {
 
 /// What a metric tells of a range.
 type Column = fn(&IpamRange) -> u64;
+/// The same of what is not always known.
+type OptionalColumn = fn(&IpamRange) -> Option<u64>;
 /// How many series are left out, by metric.
 type Omitted = BTreeMap<&'static str, u64>;
 
@@ -204,16 +214,25 @@ impl Scrape {
                 ("scope", extent.as_str().to_owned()),
             ]
         };
-        let columns: [(&Family, Column); 4] = [
+        let columns: [(&Family, Column); 3] = [
             (&RANGE_USABLE, |range| range.usable),
             (&RANGE_USED, |range| range.used),
             (&RANGE_FREE, |range| range.free),
-            (&RANGE_LEAKED, |range| range.leaked),
         ];
         for (family, value) in columns {
             let samples = ranges.told.iter().map(|told| (labels(told), value(&told.1)));
             let doubled = page.family(family, samples)?;
             omitted.insert(family.name, ranges.omitted + doubled);
+        }
+        // What is not known has no series.
+        let optional: [(&Family, OptionalColumn); 3] = [
+            (&RANGE_LEAKED, |range| range.leaked),
+            (&RANGE_HELD, |range| range.held),
+            (&RANGE_AVAILABLE, |range| range.available),
+        ];
+        for (family, value) in optional {
+            let told = ranges.told.iter();
+            page.family(family, told.filter_map(|told| Some((labels(told), value(&told.1)?))))?;
         }
         let left = ranges.told.iter().filter_map(|told| Some((labels(told), told.1.time_left?)));
         page.family(&RANGE_LEFT, left).map(|_| ())
@@ -358,4 +377,4 @@ fn standing(status: SourceStatus) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

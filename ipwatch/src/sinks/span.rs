@@ -1,10 +1,10 @@
 //! A change of a finding as a span. Pure.
 //!
-//! A finding is one trace. Its root span marks the opening; it has no duration and is sent at once, because a trace
-//! without a root is shown as incomplete while the finding is open. Each update is a child span without duration. The
-//! last child lasts from `since` to `resolved_at`. Links point to the tenure of the IP, to the CNI plugin runs involved
-//! and to the finding that is its cause. All ids are derived from the finding: a span that is sent twice has the same
-//! id, and a restarted daemon computes the same parent.
+//! A finding is one trace. Its root span lasts from `since` to `resolved_at` and is therefore sent at the end; that the
+//! finding fired and was acknowledged are events of it. Until then a child span without duration is sent for each
+//! change, and its name says which: opened, firing or updated. Links point to the tenures of the IP, to the CNI plugin
+//! runs involved and to the finding that is its cause. All ids are derived from the finding: a span that is sent twice
+//! has the same id, and a restarted daemon computes the same parent.
 
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -31,7 +31,7 @@ pub(super) fn link((trace_id, span_id): Ids, kind: &'static str) -> Link {
     Link::new(context, vec![word(names::LINK_KIND, kind)], 0)
 }
 
-/// A link to the finding that another one follows from.
+/// A link to the root span of the finding that another one follows from. It is sent when that finding ends.
 pub fn to_finding(cause: &Finding) -> Link {
     link((trace(cause), root(cause)), "cause")
 }
@@ -86,18 +86,24 @@ pub(super) fn moment(change: &Change) -> (&str, &'static str) {
     }
 }
 
+/// Whether the finding fires with this change: nothing that was seen or done is newer.
+fn fires(change: &Change) -> bool {
+    let fired = change.finding.firing_at.as_deref();
+    change.change == ChangeKind::Updated && fired == Some(moment(change).0)
+}
+
 /// The trace of a finding, and the span of this change in it.
 pub(super) fn ids(change: &Change) -> Ids {
     let (finding, (at, name)) = (&change.finding, moment(change));
     let span = match change.change {
-        ChangeKind::Opened => root(finding),
+        ChangeKind::Opened => attributes::span_id(&[&finding.id, &finding.since, name]),
         ChangeKind::Updated => {
             let status = journal::status(finding.status);
             let severity = journal::severity(finding.severity);
             let acked = if finding.acked.is_some() { "acked" } else { "" };
             attributes::span_id(&[&finding.id, &finding.since, name, at, status, severity, acked])
         }
-        ChangeKind::Resolved => attributes::span_id(&[&finding.id, &finding.since, name, at]),
+        ChangeKind::Resolved => root(finding),
     };
     (trace(finding), span)
 }
@@ -107,22 +113,32 @@ fn trace(finding: &Finding) -> TraceId {
 }
 
 fn root(finding: &Finding) -> SpanId {
-    attributes::span_id(&[&finding.id, &finding.since, "opened"])
+    attributes::span_id(&[&finding.id, &finding.since, "root"])
+}
+
+/// The name of a change's span. It says at a glance, and to a search, what happened.
+fn name(change: &Change) -> String {
+    let code = change.finding.code;
+    match change.change {
+        ChangeKind::Opened => format!("ipwatch.finding.opened {code}"),
+        ChangeKind::Updated if fires(change) => format!("ipwatch.finding.firing {code}"),
+        ChangeKind::Updated => format!("ipwatch.finding.updated {code}"),
+        ChangeKind::Resolved => format!("ipwatch.finding {code}"),
+    }
 }
 
 /// The span of a change, with links to the spans it refers to.
 pub(super) fn span(change: &Change, links: &[Link]) -> SpanData {
     let finding = &change.finding;
     let end = nanos(moment(change).0);
-    let (parent, start) = match change.change {
-        ChangeKind::Opened => (None, end),
-        ChangeKind::Updated => (Some(root(finding)), end),
-        ChangeKind::Resolved => (Some(root(finding)), nanos(&finding.since).min(end)),
+    let (parent, start, milestones) = match change.change {
+        ChangeKind::Opened | ChangeKind::Updated => (Some(root(finding)), end, Vec::new()),
+        ChangeKind::Resolved => (None, nanos(&finding.since).min(end), milestones(finding)),
     };
-    let name = format!("ipwatch.finding {}", finding.code);
-    let mut span = plain(name, ids(change), parent, (start, end), attributes(change));
-    let evidence = finding.evidence.iter().take(EVIDENCE).map(event).collect();
-    span.events = events(evidence, more(finding.evidence.len(), EVIDENCE));
+    let mut span = plain(name(change), ids(change), parent, (start, end), attributes(change));
+    let evidence = finding.evidence.iter().take(EVIDENCE).map(event);
+    let told = evidence.chain(milestones).collect();
+    span.events = events(told, more(finding.evidence.len(), EVIDENCE));
     span.links.links = links.to_vec();
     span.status = outcome(finding);
     span
@@ -144,13 +160,18 @@ fn event(evidence: &Evidence) -> Event {
     Event::new("ipwatch.evidence", attributes::moment(nanos(&evidence.at)), attributes, 0)
 }
 
-/// The attributes of a change, for its span and its log record.
+/// What happened between the beginning and the end, as far as the finding remembers it.
+fn milestones(finding: &Finding) -> Vec<Event> {
+    let fired = finding.firing_at.as_deref().map(|at| ("ipwatch.finding.firing", at));
+    let acked = finding.acked.as_ref().map(|ack| ("ipwatch.finding.acked", ack.at.as_str()));
+    let event = |(name, at)| Event::new(name, attributes::moment(nanos(at)), Vec::new(), 0);
+    fired.into_iter().chain(acked).map(event).collect()
+}
+
+/// The attributes of a change, for its span and its log record. What to do is told once, when the finding fires.
 pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     let finding = &change.finding;
     let subject = &finding.subject;
-    let advice = finding.advice();
-    let actions: Vec<String> =
-        advice.iter().map(|step| action(step, &finding.id, attributes::TEXT)).collect();
     let mut out = vec![
         text(names::FINDING_ID, &finding.id),
         word(names::FINDING_CODE, finding.code.as_str()),
@@ -159,8 +180,13 @@ pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
         word(names::FINDING_CHANGE, moment(change).1),
         text(names::FINDING_SINCE, &finding.since),
         text(names::FINDING_IMPACT, &finding.impact),
-        list(names::FINDING_REMEDIATION, actions.iter().map(String::as_str)),
     ];
+    if fires(change) {
+        let advice = finding.advice();
+        let actions: Vec<String> =
+            advice.iter().map(|step| action(step, &finding.id, attributes::TEXT)).collect();
+        out.push(list(names::FINDING_REMEDIATION, actions.iter().map(String::as_str)));
+    }
     if finding.severity != Severity::Info {
         out.push(word(names::ERROR_TYPE, finding.code.as_str()));
     }

@@ -66,7 +66,7 @@ impl Outlets {
 
     /// Looks at all of them while something happens that has this IP freed.
     pub(crate) fn during<T>(&self, ip: &str, act: impl FnOnce() -> T) -> (Seen, T) {
-        let name = format!("ipwatch.finding {RELEASED}");
+        let name = format!("ipwatch.finding.firing {RELEASED}");
         let before = self.firing().expect("somebody listens");
         let fields = ["CODE=", "STATUS=", "IP="].map(|name| format!("IPWATCH_{name}"));
         let fields: Vec<String> =

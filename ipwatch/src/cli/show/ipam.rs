@@ -19,21 +19,25 @@ pub(super) fn ipam(ranges: &[IpamRange], reservations: &[IpamEntry], view: View)
 }
 
 fn of_ranges(ranges: &[IpamRange], view: View) -> String {
-    let mut columns = vec!["NETWORK", "RANGE", "USABLE", "USED", "LEAKED", "FREE", "STORE"];
+    let mut columns = vec!["NETWORK", "RANGE", "USABLE", "USED", "LEAKED", "HELD", "FREE", "STORE"];
     if view.wide {
         columns.push("FROM");
     }
     let mut table = Table::new(&columns);
     for range in ranges {
-        let leaked = if range.leaked > 0 { Style::Yellow } else { Style::Plain };
-        let free = if range.free == 0 { Style::Red } else { Style::Plain };
+        let leaked = if range.leaked > Some(0) { Style::Yellow } else { Style::Plain };
+        let held = if range.held > Some(0) { Style::Yellow } else { Style::Plain };
+        // What can be handed out; where it is not known what is held, what the store says.
+        let left = range.available.unwrap_or(range.free);
+        let free = if left == 0 { Style::Red } else { Style::Plain };
         let mut row = vec![
             Cell::new(&range.network),
             Cell::new(&range.range),
             Cell::new(range.usable.to_string()),
             Cell::new(range.used.to_string()),
-            Cell::styled(range.leaked.to_string(), leaked),
-            Cell::styled(range.free.to_string(), free),
+            Cell::styled(known(range.leaked), leaked),
+            Cell::styled(known(range.held), held),
+            Cell::styled(left.to_string(), free),
             Cell::new(&range.store),
         ];
         if view.wide {
@@ -42,6 +46,11 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
         table.row(row);
     }
     table.render(view.headers, view.paint)
+}
+
+/// A number, or nothing where it is not known.
+fn known(number: Option<u64>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
 }
 
 fn of_reservations(reservations: &[IpamEntry], view: View) -> String {
@@ -117,9 +126,9 @@ mod tests {
         assert_eq!(
             text,
             "\
-NETWORK  RANGE                USABLE  USED  LEAKED  FREE  STORE
-cbr0     10.0.3.2-10.0.3.254  253     251   38      2     host-local
-macvlan  10.9.0.10-10.9.0.14  5       0     0       5     host-local
+NETWORK  RANGE                USABLE  USED  LEAKED  HELD  FREE  STORE
+cbr0     10.0.3.2-10.0.3.254  253     251   38      1     1     host-local
+macvlan  10.9.0.10-10.9.0.14  5       0     0       -     5     host-local
 
 IP         NETWORK  RESERVED FOR  KERNEL      RUNTIME  AGREE   AGE
 10.0.3.18  cbr0     3d1f2a9d7e6f  nobody      denied   leaked  12d

@@ -9,9 +9,9 @@ use super::{card, findings};
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
 use crate::cli::view::View;
-use crate::contract::Document;
+use crate::contract::{Document, SourceState};
 use crate::escape::escape;
-use crate::fact::SourceStatus;
+use crate::fact::{SourceName, SourceStatus};
 use crate::finding::{Evidence, Finding, Status, Subject};
 use crate::remedy::{NEVER, end_of_quotation};
 
@@ -37,7 +37,7 @@ pub(in crate::cli) fn render(
         .map(|finding| {
             let mut story = Story { out: String::new(), paint: view.paint, ids: &ids, view };
             story.tell(finding, &families, whole);
-            for source in text::blind_spots(document) {
+            for source in text::blind_spots(document).filter(|one| rests_on(finding, one)) {
                 let (name, status) = (&source.name, text::status(source.status));
                 let why = if source.detail.is_empty() { "" } else { ": " };
                 let so = match source.status {
@@ -50,6 +50,16 @@ pub(in crate::cli) fn render(
         })
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// Whether what is said of a finding rests on a source: by its proof, or because it cannot be judged without one that
+/// is down. What other sources miss is no caveat of this finding.
+fn rests_on(finding: &Finding, source: &SourceState) -> bool {
+    // A proof says `probe` of what the source `probes` saw.
+    let says = |item: &Evidence| {
+        source.name == item.source || source.name == SourceName::Probes && item.source == "probe"
+    };
+    finding.evidence.iter().any(says) || finding.unjudged && source.status == SourceStatus::Down
 }
 
 struct Story<'a> {
@@ -291,6 +301,27 @@ mod tests {
         let text = render(&document, &findings[..1], &findings, false, plain(&document));
         assert!(text.contains("\n       14 more (ipwatch query findings --all)\n"), "{text}");
         assert_eq!(text.matches("(ipwatch explain z").count(), MOST_CONSEQUENCES - 2);
+    }
+
+    #[test]
+    fn only_sources_that_a_finding_rests_on_are_caveats() {
+        let mut document = sample("scan.json");
+        let Body::Findings(findings) = document.body.clone() else { panic!("findings") };
+        let told = |document: &Document| {
+            render(document, &findings[..1], &findings, true, plain(document))
+        };
+        let caveats = |text: &str| text.lines().filter(|line| line.starts_with("BUT")).count();
+        assert_eq!(caveats(&told(&document)), 1, "its proof has an item of the CNI cache");
+        let other = SourceState {
+            name: "arp".into(),
+            status: SourceStatus::Down,
+            detail: "nothing hears ARP".into(),
+        };
+        document.sources.push(other);
+        assert_eq!(caveats(&told(&document)), 1, "no proof of it is a packet's");
+        let unjudged = Finding { unjudged: true, ..findings[0].clone() };
+        let text = render(&document, &[unjudged], &findings, true, plain(&document));
+        assert!(text.contains("arp down"), "what is down may be why: {text}");
     }
 
     #[test]

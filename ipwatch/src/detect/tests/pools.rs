@@ -80,7 +80,11 @@ pub(super) fn a_pool_that_other_nodes_have_filled_is_told_of_with_what_is_known(
     ] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
-    assert!(found.impact.as_str().contains("3 pods more in the cluster"), "{}", found.impact);
+    assert!(
+        found.impact.as_str().contains("3 pods can still start in the cluster"),
+        "{}",
+        found.impact
+    );
     let lines = lines(&found);
     assert!(lines.contains("calicoctl ipam check") && !lines.contains("cordon"), "{lines}");
     case.at(1_001, block(0, Some(4)));

@@ -96,8 +96,8 @@ pub(super) fn the_pool_of_a_node_that_crashed_is_full_and_two_of_it_can_be_had_b
     let text = &range.evidence[0].text;
     assert!(text.contains("5 of 5 taken, 2 of them leaked, 0 free"), "{text}");
     assert!(
-        range.impact.as_str().contains("Room for 0 pods more in the cluster")
-            && range.impact.as_str().contains("for 2 if"),
+        range.impact.as_str().contains("0 pods can still start in the cluster")
+            && range.impact.as_str().contains("makes it 2."),
         "{}",
         range.impact
     );

@@ -81,6 +81,12 @@ impl RangeEntry {
         tightest.map_or(none, |set| Usage { usable: most.unwrap_or(set.usable), ..set })
     }
 
+    /// Each set: its parts, and how many of its IPs are not reserved.
+    pub(in crate::map) fn sets(&self) -> impl Iterator<Item = (&[RangePart], u64)> {
+        let sets = self.range.sets.iter().zip(&self.used);
+        sets.map(|(parts, used)| (&**parts, usable(parts).saturating_sub(*used)))
+    }
+
     /// Whether a reservation comes out of this range's network, or of another one that it shares its IPs with.
     #[must_use]
     pub fn is_of(&self, entry: &ReservationEntry) -> bool {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::contract::{self, Container, Pod, Tenure};
-use crate::fact::{Attachment, BootNs, NetnsRef};
+use crate::fact::{Attachment, BootNs};
 
 use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
@@ -99,14 +99,10 @@ impl NodeMap {
     }
 
     /// Keys of the tenures that an IP has in a netns, told or not: what a finding that names both is about.
-    #[must_use]
-    pub fn tenures_of(&self, ip: IpAddr, netns: &contract::Netns) -> Vec<String> {
-        let contract::Netns { cookie, inode, nsid, .. } = netns;
-        let names = NetnsRef { cookie: *cookie, inode: *inode, nsid: *nsid };
-        let Some(id) = self.find(&names) else { return Vec::new() };
-        let Some(entry) = self.kernel.netns.get(&id) else { return Vec::new() };
-        let keys = entry.addresses.keys().filter(|key| key.local == ip);
-        keys.filter_map(|key| self.tenure_key(id, key)).collect()
+    pub fn tenures_in(&self, id: NetnsId, ip: IpAddr) -> impl Iterator<Item = String> {
+        let addresses = self.kernel.netns.get(&id).into_iter().flat_map(|entry| &entry.addresses);
+        let keys = addresses.map(|(key, _)| key).filter(move |key| key.local == ip);
+        keys.filter_map(move |key| self.tenure_key(id, key))
     }
 
     /// The key of an address's tenure; none for addresses nobody else could get.

@@ -55,6 +55,33 @@ fn a_pod_takes_one_of_each_set_and_the_tightest_decides() {
     assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
 }
 
+/// What `check` refuses is not counted as what can be handed out.
+#[test]
+fn what_is_up_without_a_reservation_cannot_be_handed_out() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(Observation::Range(range(vec![vec![part(1, 6, &[1])]])));
+    let source = |status| {
+        let name = SourceName::Netlink.as_str().to_owned();
+        Observation::Source(Source { name, status, detail: String::new() })
+    };
+    let view = |feed: &Feed| {
+        let one = feed.map.ranges_view(feed.at, &Thresholds::default()).remove(0);
+        (one.free, one.held, one.available)
+    };
+    assert_eq!(view(&feed), (5, None, None), "what is up is not known");
+    feed.tell(source(SourceStatus::Active));
+    feed.tell(Observation::Netns { netns: full(7, 70, 3) });
+    // Reserved and up; up alone; the gateway's, which is not handed out; another network's.
+    feed.tell(Observation::Reservation(reservation(2, 2)));
+    for last in [2, 3, 1, 9] {
+        feed.tell(Observation::Address { netns: full(7, 70, 3), address: address(last) });
+    }
+    assert_eq!(view(&feed), (4, Some(1), Some(3)));
+    assert!(!feed.map.verdict(ip(3), None).free, "as check says");
+    feed.tell(source(SourceStatus::Down));
+    assert_eq!(view(&feed), (4, None, None));
+}
+
 #[test]
 fn a_torn_file_takes_its_ip_all_the_same() {
     let mut feed = Feed::new(ALL);

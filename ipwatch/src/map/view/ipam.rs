@@ -1,13 +1,14 @@
 //! What the stores say, beside the kernel and the runtimes, in the words of the JSON contract.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::clock::Calendar;
 use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
-use crate::fact::{BootNs, PodName};
+use crate::fact::{BootNs, PodName, SourceName};
 
 use super::netns::interface_view;
-use crate::map::{Grounds, Match};
+use crate::map::{Grounds, Match, RangeEntry, UnreadableEntry};
 use crate::map::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
 
 /// Holders of one IP that are listed.
@@ -17,21 +18,47 @@ impl NodeMap {
     /// Every range of which is known how much of it is taken, and that.
     #[must_use]
     pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
-        let view = |entry: &crate::map::RangeEntry| {
+        let sees_all = self.answers(SourceName::Netlink) && self.short().next().is_none();
+        let view = |entry: &RangeEntry| {
             let usage = entry.usage();
+            let (held, available) = sees_all.then(|| self.held_in(entry)).unzip();
             IpamRange {
                 store: entry.range.store.clone(),
                 network: entry.range.network.clone(),
                 range: entry.text(),
                 usable: usage.usable,
                 used: usage.used,
-                leaked: self.leaked_in(entry, now, thresholds).len() as u64,
+                leaked: Some(self.leaked_in(entry, now, thresholds).len() as u64),
                 free: usage.free,
+                held,
+                available,
                 path: Some(entry.range.path.clone()),
                 time_left: entry.time_left(now).map(|left| left / 1_000_000_000),
             }
         };
         self.ranges().filter(|entry| self.is_counted(entry)).map(view).collect()
+    }
+
+    /// IPs of a range that its store does not reserve and that some netns has all the same, and how many pods can be
+    /// started without them.
+    fn held_in(&self, entry: &RangeEntry) -> (u64, u64) {
+        let is_taken = |ip: IpAddr| {
+            let torn = |one: &UnreadableEntry| one.file.takes == Some(ip);
+            self.reservations_of(ip).any(|one| entry.is_of(one)) || self.unreadable().any(torn)
+        };
+        let mut all = BTreeSet::new();
+        let available = entry.sets().map(|(parts, free)| {
+            let up = parts.iter().filter(|part| part.first <= part.last).flat_map(|part| {
+                let within = self.kernel.within(part.first, part.last);
+                within.map(|(ip, _)| ip).filter(move |ip| part.contains(*ip))
+            });
+            let held: BTreeSet<IpAddr> = up.filter(|ip| !is_taken(*ip)).collect();
+            let available = free.saturating_sub(held.len() as u64);
+            all.extend(held);
+            available
+        });
+        let available = available.min().unwrap_or(0);
+        (all.len() as u64, available)
     }
 
     /// Reservations, of all IPs or of those within a prefix, of all networks or of one; in IP order, at

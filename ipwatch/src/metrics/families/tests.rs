@@ -15,8 +15,10 @@ fn range(network: &str) -> IpamRange {
         range: "10.0.3.2-10.0.3.254".into(),
         usable: 253,
         used: 251,
-        leaked: 38,
+        leaked: Some(38),
         free: 2,
+        held: Some(1),
+        available: Some(1),
         path: None,
         time_left: Some(90),
     }
@@ -85,6 +87,24 @@ fn full() -> Reading {
         sources: vec![source],
         ..Reading::default()
     }
+}
+
+/// A page on which everything that others choose is this word.
+pub(crate) fn page_of(word: &str) -> String {
+    let text = || word.to_owned();
+    let mut reading = full();
+    (reading.node, reading.kernel) = (text(), text());
+    for critical in &mut reading.critical.told {
+        let labels = [&mut critical.network, &mut critical.namespace, &mut critical.pod];
+        labels.into_iter().for_each(|label| *label = Some(text()));
+    }
+    for (_, range) in &mut reading.ranges.told {
+        (range.network, range.range) = (text(), text());
+    }
+    for address in reading.addresses.iter_mut().flat_map(|all| &mut all.told) {
+        (address.namespace, address.pod) = (text(), text());
+    }
+    page(reading)
 }
 
 fn page(reading: Reading) -> String {

@@ -66,8 +66,10 @@ fn reading(ready: bool, ranges: usize) -> Reading {
         range: "10.0.3.2-10.0.3.254".into(),
         usable: 253,
         used: 1,
-        leaked: 0,
+        leaked: Some(0),
         free: 252,
+        held: Some(0),
+        available: Some(252),
         path: None,
         time_left: None,
     };

@@ -35,10 +35,13 @@ fn one_finding_is_one_trace() {
     assert_eq!(open.trace_id, update.trace_id);
     assert_eq!(open.trace_id, end.trace_id);
     assert_ne!(open.trace_id, other.trace_id);
-    assert_eq!(open.name, "ipwatch.finding ip-held-by-stuck-process");
+    let names = [&open, &update, &end].map(|span| span.name.as_str());
+    let code = "ip-held-by-stuck-process";
+    let told = ["ipwatch.finding.opened", "ipwatch.finding.firing", "ipwatch.finding"];
+    assert_eq!(names, told.map(|name| format!("{name} {code}")));
 
-    assert_eq!(open.parent_span_id, Vec::<u8>::new());
-    assert_eq!((&update.parent_span_id, &end.parent_span_id), (&open.span_id, &open.span_id));
+    assert_eq!(end.parent_span_id, Vec::<u8>::new());
+    assert_eq!((&open.parent_span_id, &update.parent_span_id), (&end.span_id, &end.span_id));
     assert_ne!(open.span_id, update.span_id);
     assert_ne!(update.span_id, end.span_id);
 }
@@ -59,7 +62,7 @@ fn an_acknowledgement_that_is_taken_back_is_no_span_of_before() {
 }
 
 #[test]
-fn opening_and_update_are_moments_and_the_end_has_the_whole_length() {
+fn the_root_has_the_whole_length_and_its_children_are_moments_within_it() {
     let time = |change| {
         let span = span(&change);
         (span.start_time_unix_nano, span.end_time_unix_nano)
@@ -67,6 +70,34 @@ fn opening_and_update_are_moments_and_the_end_has_the_whole_length() {
     assert_eq!(time(opened("a")), (T0 + 6 * SECOND, T0 + 6 * SECOND));
     assert_eq!(time(updated("a")), (T0 + 8 * SECOND, T0 + 8 * SECOND));
     assert_eq!(time(resolved("a")), (T0, T0 + 60 * SECOND));
+}
+
+#[test]
+fn the_root_knows_what_happened_meanwhile() {
+    let mut change = resolved("a");
+    let at = "2026-01-01T00:00:30.000Z".to_owned();
+    change.finding.acked = Some(crate::finding::Ack { at, uid: None, until: None, note: None });
+    let told = |change| {
+        let events = span(&change).events.into_iter();
+        events.map(|event| (event.name, event.time_unix_nano)).collect::<Vec<_>>()
+    };
+    let named = |name: &str, seconds| (name.to_owned(), T0 + seconds * SECOND);
+    let evidence = named("ipwatch.evidence", 5);
+    let all =
+        [evidence.clone(), named("ipwatch.finding.firing", 8), named("ipwatch.finding.acked", 30)];
+    assert_eq!(told(change), all);
+    assert_eq!(told(updated("a")), [evidence], "a moment has no past");
+}
+
+#[test]
+fn what_to_do_is_told_once_when_it_fires() {
+    let tells =
+        |change| values(&span(&change).attributes).contains_key("ipwatch.finding.remediation");
+    assert!(tells(updated("a")));
+    let mut later = updated("a");
+    later.finding.last_seen = "2026-01-01T00:00:09.000Z".to_owned();
+    assert_eq!(span(&later).name, "ipwatch.finding.updated ip-held-by-stuck-process");
+    assert!(!tells(opened("a")) && !tells(later) && !tells(resolved("a")));
 }
 
 #[test]
@@ -178,7 +209,7 @@ fn the_resource_names_the_node() {
 
 #[test]
 fn a_consequence_leads_to_the_root_of_its_cause() {
-    let root = Span::from(super::span(&opened("a"), &[]));
+    let root = Span::from(super::span(&resolved("a"), &[]));
     let mut later = updated("a").finding;
     later.severity = Severity::Critical;
     let span = Span::from(super::span(&opened("b"), &[super::to_finding(&later)]));

@@ -1,10 +1,16 @@
-//! Which known name was probably meant. Pure.
+//! Which known name was probably meant: for keys of the configuration, and for what a question names. Pure.
 
 /// The name among `known` that is nearest to `written`, unless none is near.
 #[must_use]
-pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let far = (written.chars().count() / 3).max(2);
-    let measured = known.into_iter().map(|name| (distance(written, name), name));
+pub(crate) fn nearest<'a>(
+    written: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let length = written.chars().count();
+    let far = (length / 3).max(2);
+    // One that is so much longer or shorter is not near, which costs nothing to see.
+    let alike = known.into_iter().filter(|name| name.chars().count().abs_diff(length) <= far);
+    let measured = alike.map(|name| (distance(written, name), name));
     measured.filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name)
 }
 
