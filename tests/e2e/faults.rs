@@ -20,7 +20,7 @@ support::tests! {
     stopped_for_a_while_it_catches_up needs [Fuse],
     where_proc_hides_processes_it_sees_them needs [Fuse],
     killed_again_and_again_it_keeps_what_it_had needs [Fuse],
-    the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Stock,
+    the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Alone Kernel Stock,
 }
 
 fn config() -> Config {

@@ -232,7 +232,9 @@ impl Scrape {
         ];
         for (family, value) in optional {
             let told = ranges.told.iter();
-            page.family(family, told.filter_map(|told| Some((labels(told), value(&told.1)?))))?;
+            let samples = told.filter_map(|told| Some((labels(told), value(&told.1)?)));
+            let doubled = page.family(family, samples)?;
+            omitted.insert(family.name, ranges.omitted + doubled);
         }
         let left = ranges.told.iter().filter_map(|told| Some((labels(told), told.1.time_left?)));
         page.family(&RANGE_LEFT, left).map(|_| ())
