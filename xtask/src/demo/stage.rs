@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -127,6 +128,8 @@ impl Stage {
         let pair = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &there];
         ip(&twin, &pair)?;
         for (pod, path) in [(Pod::FIRST, first), (Pod::TWIN, twin)] {
+            // The kernel dates an address to 10 ms (`put_cacheinfo`), and the newer one is to be known.
+            thread::sleep(Duration::from_millis(30));
             self.addressed(pod, &path)?;
             self.others.push(self.actor("park", "postgres", Some(&path), None)?);
         }
