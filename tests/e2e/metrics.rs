@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -283,6 +284,25 @@ fn the_rules_keep_what_they_promise(lab: &Lab) {
     assert_eq!(alerts, told.iter().map(String::as_str).collect());
     let critical = RULES[1].1.matches("severity: critical").count();
     assert_eq!(critical, 4, "only these may wake somebody");
+    each_alert_leads_to_a_page(alerts.len());
+}
+
+/// By its `runbook_url`: a page of docs, and its section where it names one. The page of a finding has the name of its
+/// code, which another test sees to.
+fn each_alert_leads_to_a_page(alerts: usize) {
+    const RUNBOOKS: &str = "runbook_url: \"https://runbooks.example/ipwatch/";
+    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"));
+    let urls = RULES[1].1.lines().filter_map(|line| line.trim().strip_prefix(RUNBOOKS));
+    let urls: Vec<&str> = urls.map(|url| url.trim_end_matches('"')).collect();
+    assert_eq!(urls.len(), alerts, "{urls:?}");
+    for url in urls {
+        let url = url.replace("{{ $labels.code }}", "ip-duplicate");
+        let (page, section) = url.split_once('#').unwrap_or((&url, ""));
+        let text = fs::read_to_string(docs.join(page)).unwrap_or_else(|e| panic!("{url}: {e}"));
+        let is_it =
+            |line: &str| line.strip_prefix("## ").is_some_and(|t| t.to_lowercase() == section);
+        assert!(section.is_empty() || text.lines().any(is_it), "{url}");
+    }
 }
 
 /// All places are taken by some that never ask and some that never read: what happens is still seen, memory
