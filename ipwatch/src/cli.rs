@@ -5,6 +5,7 @@ mod ack;
 mod args;
 mod check;
 mod cluster;
+mod complete;
 mod config;
 mod daemon;
 mod doctor;
@@ -96,6 +97,11 @@ pub fn main() -> ExitCode {
     if canary::stage::is_meant(&args) {
         return canary::stage::main(&args);
     }
+    match complete::answered(&args) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(usage) => return misused(&usage),
+    }
     if kubectl::is_meant(args.first().map(OsString::as_os_str)) {
         match kubectl::read(args) {
             Ok(kubectl::Meant::Whole(whole)) => args = whole,
@@ -159,13 +165,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Record(record) => daemon::record(&global, record),
         Command::Replay(replay) => scan::replay(&out, &replay),
         Command::Completions(completions) => {
-            let mut script = Vec::new();
-            clap_complete::generate(
-                completions.shell,
-                &mut Cli::command(),
-                env!("CARGO_PKG_NAME"),
-                &mut script,
-            );
+            let script = complete::script(completions.shell).map_err(anyhow::Error::from)?;
             out.raw(&script)?;
             Ok(Outcome::Fine)
         }

@@ -148,6 +148,9 @@ pub struct Address {
     /// Since when the address has been here, as far as ipwatch saw it, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// It was already here at that time, when ipwatch first looked: it has been here for at least so long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preexisting: bool,
     /// Ids of findings about it.
     pub findings: Vec<String>,
     /// With whom it shares a link or a router, when that was asked for.
@@ -344,6 +347,9 @@ pub struct Tenure {
     pub pod: Option<Pod>,
     /// Since when, RFC 3339.
     pub from: String,
+    /// It was already held then, when ipwatch first looked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preexisting: bool,
     /// Until when, RFC 3339; absent while it lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,

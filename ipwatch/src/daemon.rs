@@ -17,6 +17,7 @@ mod canary;
 mod capabilities;
 mod core;
 mod dispatch;
+mod host_id;
 mod jobs;
 mod latency;
 mod memory;
@@ -214,7 +215,9 @@ fn core(
 ) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
     let node = sinks::Node {
         name: started.boot.node.clone(),
+        host_id: host_id::host_id(),
         kubernetes: config.kubernetes.node_of_a_cluster(&started.boot.node),
+        cluster: config.kubernetes.cluster.clone(),
         instance: run_id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         resource: otlp.as_ref().map(|otlp| otlp.resource.clone()).unwrap_or_default(),

@@ -39,8 +39,12 @@ pub use span::to_finding;
 pub struct Node {
     /// The node's name.
     pub name: String,
+    /// Its id, which no other host has; absent where it has no machine id.
+    pub host_id: Option<String>,
     /// Its name in the cluster, where it is in one.
     pub kubernetes: Option<String>,
+    /// The name of that cluster, where it is configured.
+    pub cluster: Option<String>,
     /// Id of this run of ipwatch, which no other has; absent where the kernel gives none.
     pub instance: Option<String>,
     /// Version of ipwatch.

@@ -8,6 +8,7 @@ use support::{Config, Daemon, Lab, Netns, eventually};
 support::tests! {
     killed_in_the_middle_of_churn_it_comes_back_right needs [Fuse],
     it_stops_in_order_and_leaves_no_socket,
+    an_address_is_as_old_as_the_first_daemon_knew,
 }
 
 fn killed_in_the_middle_of_churn_it_comes_back_right(lab: &Lab) {
@@ -64,6 +65,34 @@ fn churn(lab: &Lab, netns: &Netns, done: &AtomicBool) {
         netns.ip_batch(&lines("add"));
         netns.ip_batch(&lines("del"));
     }
+}
+
+/// One address comes before the first daemon, the other one is seen to come.
+fn an_address_is_as_old_as_the_first_daemon_knew(lab: &Lab) {
+    let netns = [Netns::new(lab, "old"), Netns::new(lab, "new")];
+    netns.iter().for_each(|one| drop(one.veth_to_host()));
+    netns[0].add_address(&lab.cidr(7), "eth0");
+    let daemon = Daemon::start(lab, &Config::default());
+    daemon.await_ip(lab.ip(7), netns[0].inode);
+    netns[1].add_address(&lab.cidr(8), "eth0");
+    let known = |daemon: &Daemon| {
+        [(7, true), (8, false)].map(|(n, preexisting)| {
+            let at = &netns[usize::from(n - 7)];
+            let address = daemon.await_ip(lab.ip(n), at.inode);
+            assert_eq!(
+                address["preexisting"].as_bool().unwrap_or_default(),
+                preexisting,
+                "{address}"
+            );
+            let card = daemon.ask(&["query", "ip", &lab.ip(n).to_string()]);
+            let card = String::from_utf8_lossy(&card.stdout).into_owned();
+            assert_eq!(card.contains(", up ≥") || card.contains(", up >="), preexisting, "{card}");
+            address["since"].clone()
+        })
+    };
+    let before = known(&daemon);
+    let _ = daemon.stop();
+    assert_eq!(known(&Daemon::start(lab, &Config::default())), before);
 }
 
 fn it_stops_in_order_and_leaves_no_socket(lab: &Lab) {

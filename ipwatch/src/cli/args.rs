@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates as From;
 use jiff::Timestamp;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 
-use super::examples;
+use super::{complete, examples};
 use crate::api::Prefix;
 use crate::config::{Config, DEFAULT_SOCKET};
 
@@ -298,14 +299,14 @@ pub(super) enum Observation {
     #[command(after_help = examples::NETNS)]
     Netns {
         /// Its cookie, inode or nsid, or the path or name of its mount
-        #[arg(value_name = "NETNS")]
+        #[arg(value_name = "NETNS", add = From::new(complete::netns))]
         netns: Option<String>,
     },
     /// Pods: their sandboxes, addresses and holders
     #[command(after_help = examples::POD)]
     Pod {
         /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
-        #[arg(value_name = "POD")]
+        #[arg(value_name = "POD", add = From::new(complete::pods))]
         pod: Option<String>,
     },
     /// Addresses of the netns that a process holds
@@ -319,7 +320,7 @@ pub(super) enum Observation {
     #[command(after_help = examples::FINDINGS)]
     Findings {
         /// A finding's id or the beginning of it, a code, an IP, or NAMESPACE/NAME
-        #[arg(value_name = "WHAT")]
+        #[arg(value_name = "WHAT", add = From::new(complete::findings_and_codes))]
         what: Option<String>,
         /// Include resolved findings and consequences
         #[arg(long)]
@@ -335,7 +336,7 @@ pub(super) enum Observation {
     #[command(after_help = examples::IPAM)]
     Ipam {
         /// An IP or a prefix, or the name of a network: every reservation of it
-        #[arg(value_name = "IP|NETWORK")]
+        #[arg(value_name = "IP|NETWORK", add = From::new(complete::networks))]
         what: Option<String>,
     },
 }
@@ -356,7 +357,7 @@ impl Observation {
 #[derive(Debug, Args)]
 pub(super) struct Check {
     /// The IP
-    #[arg(value_name = "IP")]
+    #[arg(value_name = "IP", add = From::new(complete::ips))]
     pub(super) ip: IpAddr,
     /// Ignore what this container already has: its id, or the first 12 characters or more
     #[arg(long, value_name = "ID")]
@@ -381,7 +382,7 @@ pub(super) enum Followed {
 #[derive(Debug, Args)]
 pub(super) struct Within {
     /// An IP or a prefix, as 10.0.3.17 or 10.0.0.0/24
-    #[arg(value_name = "IP")]
+    #[arg(value_name = "IP", add = From::new(complete::ips))]
     pub(super) prefix: Option<Prefix>,
 }
 
@@ -390,7 +391,7 @@ pub(super) struct Earlier {
     #[command(flatten)]
     pub(super) within: Within,
     /// Only IPs of this pod: NAME, NAMESPACE/NAME or its uid
-    #[arg(long, value_name = "POD")]
+    #[arg(long, value_name = "POD", add = From::new(complete::pods))]
     pub(super) pod: Option<String>,
     /// Who had it then: 03:12 (UTC, within the last day), 2026-01-01T03:12:00Z, or 10m (ago)
     #[arg(long, value_name = "TIME", value_parser = moment)]
@@ -402,7 +403,7 @@ pub(super) struct Explain {
     /// A finding's id or the beginning of it, a finding code (prints its runbook), an IP,
     /// NAMESPACE/NAME of a pod, a netns, or an error of kubelet or a runtime as it was logged; `-`
     /// reads it from stdin
-    #[arg(value_name = "WHAT", required = true)]
+    #[arg(value_name = "WHAT", required = true, add = From::new(complete::findings_and_codes))]
     pub(super) what: Vec<String>,
     /// Show every item of proof in full
     #[arg(long)]
@@ -412,7 +413,7 @@ pub(super) struct Explain {
 #[derive(Debug, Args)]
 pub(super) struct Acked {
     /// The finding's id or the beginning of it
-    #[arg(value_name = "FINDING")]
+    #[arg(value_name = "FINDING", add = From::new(complete::findings))]
     pub(super) finding: String,
     /// For how long, such as 8h [default: until the finding resolves]
     #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
@@ -425,7 +426,7 @@ pub(super) struct Acked {
 #[derive(Debug, Args)]
 pub(super) struct Unacked {
     /// The finding's id or the beginning of it
-    #[arg(value_name = "FINDING")]
+    #[arg(value_name = "FINDING", add = From::new(complete::findings))]
     pub(super) finding: String,
 }
 

@@ -130,7 +130,7 @@ fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
     Failure::NotFound(match text::blind_names(document).as_str() {
         "" => format!("{what}: {next}"),
         // What a blind source would have told is no proof; the runbook helps nevertheless.
-        blind => format!("{what}, which is not proof ({blind}): {next}"),
+        blind => format!("{what} (incomplete: {blind}): {next}"),
     })
 }
 
@@ -303,7 +303,7 @@ mod tests {
         assert!(busy.ends_with("`ipwatch explain mount-leak-blocks-removal`"), "{busy}");
         assert!(say("a b").ends_with("`ipwatch query findings --all` lists findings"));
         let blind = no_match(&Pasted::read("a b"), &sample("scan.json")).to_string();
-        assert!(blind.contains("not proof (cni degraded)"), "{blind}");
+        assert!(blind.contains("(incomplete: cni degraded)"), "{blind}");
     }
 
     #[tokio::test]

@@ -337,14 +337,11 @@ mod tests {
     fn what_a_blind_source_would_have_told_is_no_proof() {
         let pod = Ask::Addresses(Selector::Pod(Some("api-9".to_owned())));
         let message = missing(&pod, &empty(true)).unwrap();
-        assert!(
-            message.contains("which is not proof (cni degraded): see `ipwatch doctor`"),
-            "{message}"
-        );
+        assert!(message.contains("(incomplete: cni degraded): see `ipwatch doctor`"), "{message}");
         // Where an IP is up says the kernel.
         let ip = Ask::Addresses(Selector::Ip(Some("10.0.0.9".parse().unwrap())));
         let message = missing(&ip, &empty(true)).unwrap();
-        assert!(!message.contains("not proof"), "{message}");
+        assert!(!message.contains("incomplete"), "{message}");
     }
 
     #[test]

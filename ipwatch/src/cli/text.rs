@@ -254,7 +254,7 @@ pub(super) fn not_there(
 ) -> String {
     match blind_names_of(document, tells).as_str() {
         "" => format!("{what}: {next}"),
-        blind => format!("{what}, which is not proof ({blind}): see `ipwatch doctor`"),
+        blind => format!("{what} (incomplete: {blind}): see `ipwatch doctor`"),
     }
 }
 

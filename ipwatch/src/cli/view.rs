@@ -2,6 +2,7 @@
 
 use super::table::Paint;
 use super::text::Now;
+use crate::contract::Address;
 
 /// How text for people is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -21,4 +22,17 @@ pub(super) struct View {
     pub(super) width: Option<usize>,
     /// Trees are drawn without box characters.
     pub(super) ascii: bool,
+}
+
+impl View {
+    /// How long an address has been up: `6m`, or `≥6m` if it was up already when ipwatch first looked.
+    pub(super) fn up(self, address: &Address) -> String {
+        let age = self.now.age(address.since.as_deref());
+        let least = match address.preexisting && !age.is_empty() {
+            false => "",
+            true if self.ascii => ">=",
+            true => "≥",
+        };
+        format!("{least}{age}")
+    }
 }

@@ -121,10 +121,10 @@ pub fn differences(a: &Config, b: &Config) -> Vec<&'static Key> {
 /// Each table and what it is about, in the order of the file.
 pub const TABLES: &[(&str, &str)] = &[
     ("", ""),
-    ("stuck", "When a process on its way out is called stuck."),
-    ("holders", "When what is left of a sandbox is called so."),
+    ("stuck", "When an exiting process counts as stuck."),
+    ("holders", "When remains of a sandbox count as left behind."),
     ("probes", "The eBPF half."),
-    ("addresses", "What is known of addresses beforehand."),
+    ("addresses", "Addresses that are shared on purpose."),
     ("neighbours", "Who claims which IP on a link."),
     ("identity", "How network namespaces are told apart."),
     ("cni", "CNI: its result cache, its plugins, and the runtime's log."),
@@ -134,7 +134,7 @@ pub const TABLES: &[(&str, &str)] = &[
     ("calico", "Calico's datastore, where it is an etcd of its own: docs/calico-etcd.md."),
     ("otlp", "Export to an OpenTelemetry collector."),
     ("metrics", "Metrics for Prometheus: docs/metrics.md."),
-    ("retention", "How long the past is kept."),
+    ("retention", "How long history is kept."),
 ];
 
 /// Every key, in the order of the file.
@@ -157,11 +157,11 @@ pub const KEYS: &[Key] = &[
         "Age of a pod's netns that no runtime knows, or where there is none to ask.",
     )
     .live(),
-    Key::new("holders.teardown_grace", "How long the kernel may be at tearing one netns down.")
+    Key::new("holders.teardown_grace", "How long the kernel may take to tear down one netns.")
         .live(),
     Key::new(
         "probes.enabled",
-        "Load the probes at all. Without them, netlink and procfs tell less, and later.",
+        "Load the eBPF probes. Without them netlink and procfs are used, which report less, and later.",
     ),
     Key::new(
         "probes.forbid",
@@ -169,9 +169,8 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "probes.sweep",
-        "All tasks are looked at again after so long, although probes tell of them: what these \
-         missed is found then. Where they cannot tell of all, it is every 2s. 0s: never, which is \
-         for tests of the probes.",
+        "How often all tasks are read although probes report them, to find what the probes missed. \
+         Where probes cannot report all tasks, it is every 2s. 0s: never, for tests of the probes.",
     ),
     Key::new(
         "probes.canary",
@@ -180,21 +179,21 @@ pub const KEYS: &[Key] = &[
     ),
     Key::new(
         "addresses.shared",
-        "IPs, or prefixes of them, that several may have on purpose: anycast, VIPs that move; as \
+        "IPs or prefixes that several may have on purpose: anycast, VIPs that move; as \
          [\"10.0.0.100\", \"192.0.2.0/24\"].",
     )
     .live(),
     Key::new(
         "neighbours.watch",
-        "A socket hears ARP on the host's links: \"auto\" (where no probe does), \"always\" or \
-         \"off\".",
+        "Receive ARP through a socket on the host's links: \"auto\" (if no probe reports ARP), \
+         \"always\" or \"off\".",
     ),
     Key::new(
         "identity.provisional",
-        "Do as if the kernel had no netns cookies (before 5.14): for tests.",
+        "Work as on a kernel without netns cookies (before 5.14): for tests.",
     ),
     Key::new("cni.cache_dirs", "Directories of the result cache."),
-    Key::new("cni.bin_dirs", "Directories of the plugins whose runs are to be seen."),
+    Key::new("cni.bin_dirs", "Directories of the plugins whose runs are observed."),
     Key::new(
         "cni.logs",
         "Logs of the runtime, files or directories of *.log: they say why a plugin failed.",
@@ -208,7 +207,7 @@ pub const KEYS: &[Key] = &[
     Key::new("ipam.cilium_state", "Cilium: its directory of endpoints."),
     Key::new("ipam.docker_data_root", "dockerd: its data-root, with libnetwork's store."),
     Key::new("ipam.terway_dir", "Terway: its directory."),
-    Key::new("ipam.netavark_db", "podman: the file of the IPs that it gave."),
+    Key::new("ipam.netavark_db", "podman: the file of assigned IPs."),
     Key::new("ipam.netavark_networks", "podman: the directory of its networks."),
     Key::new(
         "runtime.sockets",
@@ -240,19 +239,19 @@ pub const KEYS: &[Key] = &[
     .example("\"/var/run/secrets/kubernetes.io/serviceaccount\""),
     Key::new(
         "kubernetes.whereabouts",
-        "Follow Whereabouts' pools too. Every node then hears of each change of every pool: for \
+        "Follow Whereabouts' pools too. Every node then receives every change of every pool: for \
          small clusters.",
     ),
     Key::new(
         "kubernetes.calico",
         "Follow Calico's blocks and pools too, and what it says of this node's pods. Every node \
-         then hears of each change of every block: for small clusters. Not used where \
+         then receives every change of every block: for small clusters. Not used where \
          `calico.etcd_endpoints` names an etcd.",
     ),
     Key::new(
         "kubernetes.events",
-        "Tell of firing findings as Events on the pods they hurt: `kubectl describe pod` shows \
-         them.",
+        "Write an Event for each firing finding on the pod that it affects: `kubectl describe pod` \
+         shows it.",
     ),
     Key::new(
         "kubernetes.node",
@@ -260,6 +259,11 @@ pub const KEYS: &[Key] = &[
          host name.",
     )
     .example("\"node-17\""),
+    Key::new(
+        "kubernetes.cluster",
+        "The cluster's name, for telemetry (`k8s.cluster.name`): Kubernetes itself has none.",
+    )
+    .example("\"production\""),
     Key::new(
         "kubernetes.kubelet_socket",
         "Socket of the kubelet's pod API, asked for its pods where the API server is not: where \
@@ -338,16 +342,19 @@ pub const KEYS: &[Key] = &[
     .example("\"127.0.0.1:9469\""),
     Key::new(
         "metrics.allow_non_loopback",
-        "Listen where other machines reach it. They can then read pods' names and IPs.",
+        "Allow an address that other machines can reach. They can then read pods' names and IPs.",
     ),
     Key::new(
         "metrics.address_info",
         "ipwatch_address_info, a series for each IP of a pod; needs pod_cidrs.",
     ),
-    Key::new("metrics.pod_cidrs", "The pods' IPs: no other is a series of ipwatch_address_info."),
-    Key::new("metrics.max_address_series", "How many of them there may be; the rest is counted."),
-    Key::new("retention.max_age", "How long the past is kept."),
-    Key::new("retention.max_mib", "And how much of it, in MiB."),
+    Key::new(
+        "metrics.pod_cidrs",
+        "The pods' IPs: only these have a series of ipwatch_address_info.",
+    ),
+    Key::new("metrics.max_address_series", "Maximum number of these series; the rest is counted."),
+    Key::new("retention.max_age", "How long history is kept."),
+    Key::new("retention.max_mib", "Maximum size of the history, in MiB."),
 ];
 
 /// Serialised they are hidden; to compare them their values are needed.

@@ -46,6 +46,7 @@ mod tests {
             container: None,
             pod: Some(pod),
             from: from.to_owned(),
+            preexisting: false,
             to: to.map(str::to_owned),
             ended_by: None,
             times: None,

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
-use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Past};
+use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Past, Tenure};
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::Word;
@@ -154,8 +154,20 @@ fn addresses(core: &Core, selector: &Selector) -> Result<Document, AskError> {
     let open = core.ledger().findings(false);
     for address in &mut found {
         address.findings = findings_about(&open, address);
+        know_better(core, address);
     }
     Ok(core.document(Body::Addresses(found)))
+}
+
+/// An address that was already there when this daemon looked first may have been seen to come by an earlier one.
+fn know_better(core: &Core, address: &mut Address) {
+    if !address.preexisting {
+        return;
+    }
+    let known = core.map().tenure_of(address).and_then(|key| core.ledger().tenure(&key));
+    if let Some(Tenure { from, preexisting, .. }) = known {
+        (address.since, address.preexisting) = (Some(from), preexisting);
+    }
 }
 
 /// Ids of the findings about an address: its netns's. (A finding names one IP of several.)

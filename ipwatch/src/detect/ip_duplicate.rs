@@ -98,7 +98,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     proof.tell(By::Netlink, now, format!("they share {link}"));
     let witnessed = map.has_witness_of(first, ip) || map.has_witness_of(second, ip);
     if !witnessed {
-        let text = "neither is the node's, a container's that a runtime knows, or reserved in a store: no pod is hurt";
+        let text = "neither is the node's, a container's that a runtime knows, or reserved in a store: no pod is affected";
         proof.tell(By::Runtime, now, text);
     }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
@@ -114,8 +114,8 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         since: one.first.since.max(one.second.since),
         observed: now,
         impact: text!(
-            "{} is up in {} and in {}, which {}; both are on {}: who asks for it reaches either, and connections break \
-             as answers change.",
+            "{} is up in {} and in {}, which {}; both are on {}: clients reach either of them, and connections break when \
+             the answer changes.",
             ip,
             shared,
             whose(&new, second),
@@ -178,14 +178,14 @@ fn remediation(
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
         ),
         Step::advice(text!(
-            "Then end what held {} before, if its sandbox is dead: its own finding says how.",
+            "If the one that had {} first belongs to a dead sandbox, remove it: its own finding says how.",
             ip
         )),
         Step::advice(text!(
             "If both have it on purpose (anycast, a VIP): [addresses] shared = [\"{}\"] in ipwatch.toml.",
             ip
         )),
-        Step::never(&text!("take the address off one of them, its IPAM still counts on it there")),
+        Step::never(&text!("remove the address from one of them: IPAM still has it reserved there")),
     ]);
     steps
 }

@@ -132,9 +132,10 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     let kind = if entry.is_by_blocks() { "pool" } else { "network" };
     let (fails, error) = refusal(entry);
     let then = match others {
-        0 => text!("When none can, {}: {}.", fails, error),
+        0 if free == 0 => text!("Now {}: {}.", fails, error),
+        0 => text!("When none is left, {}: {}.", fails, error),
         n => text!(
-            "When none can, ADD takes from {} that {} room, except for pods and nodes that only this one serves: {}.",
+            "When none is left, ADD uses {} that {} free IPs, except for pods and nodes that only this one serves: {}.",
             evidence::count(n, "other pool"),
             if n == 1 { "has" } else { "have" },
             error
@@ -142,7 +143,7 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     };
     let restored = match freed {
         _ if freed == free => text!(""),
-        freed => text!("; freeing the leaks makes it {}", freed),
+        freed => text!(", {} after the leaked IPs are freed", freed),
     };
     text!(
         "{} can still start {} from {} {}{}. {}",
@@ -234,7 +235,7 @@ fn remediation(
     } else if leaked > 0 {
         steps.push(Step::look(
             text!(
-                "Free the {}: the finding that this one is folded under says how. This lists them",
+                "Free the {}: the finding that is the cause of this one says how. This lists them",
                 evidence::count(leaked, "leak")
             ),
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),

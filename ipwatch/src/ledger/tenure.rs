@@ -153,6 +153,7 @@ impl Open {
         let known = self.rows.get(&hash).map(|row| (row.name, row.tenure()));
         if let Some((_, Some(known))) = &known {
             tenure.from.clone_from(&known.from);
+            tenure.preexisting = known.preexisting;
             tenure.container = tenure.container.or_else(|| known.container.clone());
             tenure.pod = tenure.pod.or_else(|| known.pod.clone());
             if *known == tenure {
@@ -232,9 +233,11 @@ impl Open {
             return None;
         }
         // What was learnt since is kept under the older name.
-        if let (Some(tenure), Some(from)) = (newer.tenure(), earlier.tenure().map(|t| t.from)) {
-            let row =
-                Row { name: earlier.name, json: encode(&Tenure { from, ..tenure }), ..earlier };
+        if let (Some(tenure), Some(Tenure { from, preexisting, .. })) =
+            (newer.tenure(), earlier.tenure())
+        {
+            let tenure = Tenure { from, preexisting, ..tenure };
+            let row = Row { name: earlier.name, json: encode(&tenure), ..earlier };
             self.rows.insert(row.hash, row);
         }
         Some(newer.name)

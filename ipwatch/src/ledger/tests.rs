@@ -155,6 +155,7 @@ fn tenure(ip: &str, from: u64) -> Tenure {
         container: None,
         pod: None,
         from: CALENDAR.date(BootNs(from * SECOND)),
+        preexisting: false,
         to: None,
         ended_by: None,
         times: None,

@@ -35,14 +35,19 @@ pub(super) fn place(key: &str, node: &Node) -> (Option<usize>, Option<usize>) {
 }
 
 fn own(node: &Node) -> impl Iterator<Item = KeyValue> {
-    let instance = node.instance.as_deref().map(|id| text(names::SERVICE_INSTANCE_ID, id));
-    let cluster = node.kubernetes.as_deref().map(|name| text(names::K8S_NODE_NAME, name));
+    let optional = [
+        (names::SERVICE_INSTANCE_ID, &node.instance),
+        (names::HOST_ID, &node.host_id),
+        (names::K8S_NODE_NAME, &node.kubernetes),
+        (names::K8S_CLUSTER_NAME, &node.cluster),
+    ];
+    let known = |(name, value): (Name, &Option<String>)| value.as_deref().map(|it| text(name, it));
     let always = [
         word(names::SERVICE_NAME, "ipwatch"),
         text(names::SERVICE_VERSION, &node.version),
         text(names::HOST_NAME, &node.name),
     ];
-    always.into_iter().chain(instance).chain(cluster)
+    always.into_iter().chain(optional.into_iter().filter_map(known))
 }
 
 /// The instrumentation scope.

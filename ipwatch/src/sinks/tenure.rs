@@ -93,6 +93,7 @@ pub(super) mod tests {
             container: finding.subject.container,
             pod: finding.subject.pod,
             from: "2026-01-01T00:00:00.000Z".to_owned(),
+            preexisting: false,
             to: to.map(str::to_owned),
             ended_by: to.map(|_| "netns-gone".to_owned()),
             times: None,

@@ -141,7 +141,9 @@ pub(super) fn everything_sent() -> BTreeSet<String> {
 pub(super) fn node() -> super::Node {
     super::Node {
         name: "node-17".into(),
+        host_id: Some("c1238f1f0bcf4fc487d067fa2f3f0140".into()),
         kubernetes: Some("node-17.example".into()),
+        cluster: Some("production".into()),
         instance: Some("5d6a7c3e-0b1f-4f8e-9c52-1f0f4a2b7d11".into()),
         version: "1.2.3".into(),
         resource: Vec::new(),

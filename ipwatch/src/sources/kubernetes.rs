@@ -67,6 +67,8 @@ pub struct Settings {
     pub events: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
+    /// The name of the cluster.
+    pub cluster: Option<String>,
     /// Socket of the kubelet's pod API, which is asked where the API server is not. Empty: neither is.
     pub kubelet_socket: PathBuf,
 }
@@ -81,6 +83,7 @@ impl Default for Settings {
             calico: false,
             events: false,
             node: None,
+            cluster: None,
             kubelet_socket: PathBuf::from(kubelet::SOCKET),
         }
     }

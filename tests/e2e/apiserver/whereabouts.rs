@@ -80,7 +80,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     }
     assert_eq!(of_pool["range"], format!("{}-{}", ip(10), ip(14)));
     let text = evidence(&full) + &full["impact"].to_string();
-    for said in ["5 of 5 taken, 2 of them leaked, 0 free", "freeing the leaks makes it 2."] {
+    for said in ["5 of 5 taken, 2 of them leaked, 0 free", ", 2 after the leaked IPs are freed."] {
         assert!(text.contains(said), "{said}: {full:#?}");
     }
     // What pods are told is in this plugin's words, not in host-local's.

@@ -91,6 +91,7 @@ fn held(last: u8) -> Event {
         container: None,
         pod: None,
         from: "2026-01-02T03:04:05.000Z".into(),
+        preexisting: false,
         to: None,
         ended_by: None,
         times: None,

@@ -130,7 +130,7 @@ impl Column {
             Pod => Cell::new(text::owner(pod, container)),
             State => Cell::new(text::state(pod, container)),
             Holder => Cell::new(text::holders(&address.holders)),
-            Age => Cell::new(view.now.age(address.since.as_deref())),
+            Age => Cell::new(view.up(address)),
             Attempt => Cell::known(pod.and_then(|pod| pod.attempt)),
             Uid => Cell::known(pod.and_then(|pod| pod.uid.as_deref())),
             Container => Cell::new(container.map(text::container).unwrap_or_default()),

@@ -100,7 +100,7 @@ fn kernel(address: &Address, view: View) -> String {
         parts.extend(interface.mac.map(|mac| mac.to_string()));
         parts.extend(interface.master.as_ref().map(|master| format!("of {master}")));
     }
-    let age = view.now.age(address.since.as_deref());
+    let age = view.up(address);
     let up = if age.is_empty() { String::new() } else { format!(", up {age}") };
     parts.join(" ") + &up
 }
@@ -223,6 +223,17 @@ neigh    REACHABLE 0a:58:0a:00:03:11 on cni0 of netns host for 30s
 finding  k3f9 warn ip-held-by-stuck-process for 5m (ipwatch explain k3f9)
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_was_up_when_ipwatch_first_looked_is_at_least_as_old() {
+        let (address, view) = address("query-ip.json", 0);
+        let line = |preexisting, ascii| {
+            kernel(&Address { preexisting, ..address.clone() }, View { ascii, ..view })
+        };
+        assert!(line(false, false).ends_with(", up 6d"));
+        assert!(line(true, false).ends_with(", up ≥6d"));
+        assert!(line(true, true).ends_with(", up >=6d"));
     }
 
     /// Whereabouts' podref says more to people than the container that only the runtime knows.

@@ -110,7 +110,7 @@ impl Told<'_> {
                 text.push_str(&format!(" {mac}"));
             }
         }
-        let age = self.view.now.age(address.since.as_deref());
+        let age = self.view.up(address);
         if !age.is_empty() {
             text.push_str(&format!(", up {age}"));
         }

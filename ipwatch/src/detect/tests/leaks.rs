@@ -174,7 +174,7 @@ pub(super) fn a_range_that_leaks_run_out_by_is_told_under_them() {
     let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
     assert_eq!(range.severity, Severity::Critical);
     assert!(range.impact.as_str().starts_with("0 pods can still start"), "{}", range.impact);
-    assert!(range.impact.as_str().contains("freeing the leaks makes it 2"), "{}", range.impact);
+    assert!(range.impact.as_str().contains("2 after the leaked IPs are freed"), "{}", range.impact);
     let leaks: Vec<_> =
         found.iter().filter(|one| one.code == Code::IpamReservationLeaked).collect();
     assert_eq!(leaks.len(), 1, "one cause");
@@ -331,13 +331,13 @@ fn of_many_leaks_the_oldest_are_listed_and_the_others_counted() {
 #[test]
 fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
     for (store, error) in [
-        ("host-local", "When none can, ADD fails: no IP addresses available in range set."),
-        ("whereabouts", "When none can, ADD fails: Could not allocate IP in range."),
+        ("host-local", "ADD fails: no IP addresses available in range set."),
+        ("whereabouts", "ADD fails: Could not allocate IP in range."),
         (
             "libnetwork",
-            "When none can, a container does not start: no available IPv4 addresses on this network's address pools.",
+            "a container does not start: no available IPv4 addresses on this network's address pools.",
         ),
-        ("netavark", "When none can, a container does not start: failed to find free IP in range."),
+        ("netavark", "a container does not start: failed to find free IP in range."),
     ] {
         let mut case = Case::with_runtime();
         case.source(store, SourceStatus::Active);

@@ -122,7 +122,7 @@ pub(super) fn a_full_pool_beside_one_with_room_is_context() {
     assert_eq!(found.severity, Severity::Info, "ADD goes over to the second");
     assert_eq!(found.subject.network.as_deref(), Some("default-ipv4-ippool"));
     assert!(
-        found.impact.as_str().contains("takes from 1 other pool that has room"),
+        found.impact.as_str().contains("uses 1 other pool that has free IPs"),
         "{}",
         found.impact
     );

@@ -97,7 +97,7 @@ pub(super) fn the_pool_of_a_node_that_crashed_is_full_and_two_of_it_can_be_had_b
     assert!(text.contains("5 of 5 taken, 2 of them leaked, 0 free"), "{text}");
     assert!(
         range.impact.as_str().contains("0 pods can still start in the cluster")
-            && range.impact.as_str().contains("makes it 2."),
+            && range.impact.as_str().contains(", 2 after the leaked IPs are freed."),
         "{}",
         range.impact
     );

@@ -12,6 +12,7 @@ fn tenure(ip: &str, from: u64, vouched: bool) -> Tenure {
         container: vouched.then_some(container),
         pod: None,
         from: date(from),
+        preexisting: false,
         to: None,
         ended_by: None,
         times: None,

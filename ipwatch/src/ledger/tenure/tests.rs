@@ -10,6 +10,7 @@ fn tenure(ip: &str, from: &str) -> Tenure {
         container: None,
         pod: None,
         from: from.to_owned(),
+        preexisting: false,
         to: None,
         ended_by: None,
         times: None,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::contract::{self, Container, Pod, Tenure};
-use crate::fact::{Attachment, BootNs};
+use crate::fact::{Attachment, BootNs, NetnsRef};
 
 use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
@@ -98,6 +98,18 @@ impl NodeMap {
         keys
     }
 
+    /// The key of the tenure that an address is, as it is shown.
+    #[must_use]
+    pub fn tenure_of(&self, shown: &contract::Address) -> Option<String> {
+        let (ip, interface) = (shown.ip?, shown.interface.as_ref()?);
+        let contract::Netns { cookie, inode, nsid, .. } = shown.netns;
+        let id = self.find(&NetnsRef { cookie, inode, nsid })?;
+        let mut keys = self.netns(id)?.on_device(interface.index, ip);
+        let same = |known: &AddressEntry| Some(known.prefix_len) == shown.prefix_len;
+        let (key, _) = keys.find(|(_, known)| same(known))?;
+        self.tenure_key(id, key)
+    }
+
     /// Keys of the tenures that an IP has in a netns, told or not: what a finding that names both is about.
     pub fn tenures_in(&self, id: NetnsId, ip: IpAddr) -> impl Iterator<Item = String> {
         let addresses = self.kernel.netns.get(&id).into_iter().flat_map(|entry| &entry.addresses);
@@ -114,13 +126,14 @@ impl NodeMap {
 
     fn tenure(&self, id: NetnsId, key: &AddressId) -> Option<Tenure> {
         let entry = self.kernel.netns.get(&id)?;
-        let since = entry.addresses.get(key)?.since;
+        let AddressEntry { since, seen_to_come, .. } = *entry.addresses.get(key)?;
         Some(Tenure {
             ip: key.local,
             netns: self.netns_view(entry),
             container: None,
             pod: None,
             from: self.calendar().date(since),
+            preexisting: !seen_to_come,
             to: None,
             ended_by: None,
             times: None,

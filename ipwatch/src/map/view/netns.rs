@@ -141,6 +141,7 @@ impl NodeMap {
             pod,
             reservation: address.and_then(|(key, _)| self.reservation_at(entry, key.local)),
             since: address.map(|(_, known)| self.calendar().date(known.since)),
+            preexisting: address.is_some_and(|(_, known)| !known.seen_to_come),
             findings: Vec::new(),
             reach: None,
         }

@@ -203,7 +203,9 @@ fn the_resource_names_the_node() {
     assert_eq!(values["deployment"], string("edge"));
     assert_eq!(values["service.version"], string("1.2.3"));
     assert_eq!(values["host.name"], string("node-17"));
+    assert_eq!(values["host.id"], string("c1238f1f0bcf4fc487d067fa2f3f0140"));
     assert_eq!(values["k8s.node.name"], string("node-17.example"));
+    assert_eq!(values["k8s.cluster.name"], string("production"));
     assert!(values.contains_key("service.instance.id"));
 }
 
