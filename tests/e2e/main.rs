@@ -3,7 +3,7 @@
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
 //! [`neighbour_links`] (what is found), [`remedies`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
-//! (the field's cases), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
+//! (the field's cases), [`incident`] (the whole text of four of them), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`identity`], [`scale`],
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
@@ -44,6 +44,7 @@ mod healthy;
 mod holders;
 mod hung_reads;
 mod identity;
+mod incident;
 mod ipam;
 mod ipam_bolt;
 mod kubelet;
@@ -141,6 +142,7 @@ fn main() -> std::process::ExitCode {
         kubelet::events::TESTS,
         kubelet::outage::TESTS,
         lead::outlets::TESTS,
+        incident::TESTS,
         scale::TESTS,
         neighbours::TESTS,
         neighbour_links::TESTS,

@@ -133,6 +133,12 @@ impl Collector {
 }
 
 impl Span {
+    /// As it was printed.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether it points at another one.
     ///
     /// # Panics

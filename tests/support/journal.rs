@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Lab, daemon, patience};
+use crate::{Lab, daemon, eventually, patience};
 
 /// Puts the directory `$1` where journald has its socket, and becomes the rest of the arguments. Nothing else
 /// of `/run` is hidden where there is a `/run/systemd`.
@@ -58,4 +59,67 @@ impl Journal {
         }
         panic!("no entry with {wanted:?}, but: {seen:#?}");
     }
+}
+
+/// A field of an entry: its name and its value.
+pub type Field = (String, String);
+
+/// What comes to a journal, kept as it comes: its socket has room for few entries.
+#[derive(Debug)]
+pub struct Entries {
+    all: Arc<Mutex<Vec<Vec<Field>>>>,
+}
+
+impl Journal {
+    /// Keeps every entry from now on.
+    #[must_use]
+    pub fn keep(self) -> Entries {
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let entries = Entries { all: Arc::clone(&all) };
+        std::thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            // Until the test is the only one left that has the list.
+            while Arc::strong_count(&all) > 1 {
+                let Ok(len) = self.socket.recv(&mut buffer) else { continue };
+                let entry = fields(&buffer[..len]);
+                all.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+            }
+        });
+        entries
+    }
+}
+
+impl Entries {
+    /// Waits for the first entry that has all these fields.
+    #[must_use]
+    #[track_caller]
+    pub fn await_first(&self, wanted: &[(&str, &str)], seconds: u32) -> Vec<Field> {
+        let has = |entry: &[Field], (name, value): (&str, &str)| {
+            entry.iter().any(|(known, said)| known == name && said == value)
+        };
+        eventually(&format!("an entry with {wanted:?}"), seconds, || {
+            let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().find(|entry| wanted.iter().all(|field| has(entry, *field))).cloned()
+        })
+    }
+}
+
+/// The fields of an entry in journald's native protocol: `NAME=VALUE`, or the name alone, the length of the value in
+/// 64 bits, little-endian, and the value.
+fn fields(mut entry: &[u8]) -> Vec<Field> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut fields = Vec::new();
+    while let Some(end) = entry.iter().position(|byte| *byte == b'\n') {
+        let (line, rest) = (&entry[..end], &entry[end + 1..]);
+        if let Some(equals) = line.iter().position(|byte| *byte == b'=') {
+            fields.push((text(&line[..equals]), text(&line[equals + 1..])));
+            entry = rest;
+            continue;
+        }
+        let Some((length, rest)) = rest.split_first_chunk::<8>() else { break };
+        let length = usize::try_from(u64::from_le_bytes(*length)).expect("a length");
+        fields.push((text(line), text(&rest[..length])));
+        entry = &rest[length + 1..];
+    }
+    fields
 }

@@ -102,7 +102,7 @@ impl Deref for Pod {
 pub struct Setup<'a> {
     /// A secret in the CNI configuration, of which libcni keeps a copy for each pod.
     pub secret: &'a str,
-    /// Where its pods' IPs come from, other than the lab's whole range.
+    /// Where its pods' IPs come from, other than the lab's whole range: `CIDR`, or `CIDR FIRST LAST`.
     pub subnet: Option<String>,
     /// Its node is this netns, beside a first containerd: its network is one of `ptp`, whose addresses
     /// stand on the node, and for pods of the handler [`MACVLAN`] one of macvlan. Their IPs come from

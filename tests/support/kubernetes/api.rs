@@ -145,12 +145,17 @@ pub struct Events {
 }
 
 impl Events {
+    /// All so far.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Instant, Value)> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Those about a pod so far.
     #[must_use]
     pub fn of(&self, pod: &str) -> Vec<(Instant, Value)> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let about = |event: &Value| event["involvedObject"]["name"] == pod;
-        heard.iter().filter(|(_, event)| about(event)).cloned().collect()
+        self.all().into_iter().filter(|(_, event)| about(event)).collect()
     }
 
     /// Waits for the first with this reason about a pod.

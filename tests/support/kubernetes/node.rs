@@ -43,8 +43,8 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Starts everything and waits until the node is Ready. `subnet` is where pods' IPs come from; `flags` are
-    /// further ones of the kubelet's.
+    /// Starts everything and waits until the node is Ready. `subnet` is where pods' IPs come from ([`Setup::subnet`]);
+    /// `flags` are further ones of the kubelet's.
     #[must_use]
     pub fn start(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
         Self::of(lab, ControlPlane::start(lab), subnet, flags)
@@ -93,6 +93,12 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn netns(&self) -> &crate::Netns {
         self.control.netns()
+    }
+
+    /// Its name in the cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.control.node
     }
 
     /// The namespace of its pods.
@@ -154,6 +160,12 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<Value> {
         self.api().get(&self.path(name)).ok()
+    }
+
+    /// Asks for a pod's end, as `kubectl delete` does: kubelet kills it after a second, and the API has it until then.
+    pub fn delete(&self, name: &str) {
+        let soon = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 1 });
+        self.api().ask("DELETE", &self.path(name), Some(&soon)).expect("delete a pod");
     }
 
     /// Takes a pod out of the API at once, whatever becomes of it on the node.

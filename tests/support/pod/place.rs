@@ -154,7 +154,12 @@ fn block(lab: &Lab, n: u8) -> String {
 }
 
 fn conflist(lab: &Lab, name: &str, mut plugin: Value, subnet: &str) -> String {
-    let ranges = json!([[{ "subnet": subnet }]]);
+    let mut words = subnet.split(' ');
+    let mut range = json!({ "subnet": words.next() });
+    if let (Some(first), Some(last)) = (words.next(), words.next()) {
+        (range["rangeStart"], range["rangeEnd"]) = (first.into(), last.into());
+    }
+    let ranges = json!([[range]]);
     plugin["ipam"] =
         json!({ "type": "host-local", "dataDir": lab.dir().join("ipam"), "ranges": ranges });
     let name = super::network(lab.tag(), name);
