@@ -73,10 +73,11 @@ fn what_a_person_on_call_reads(lab: &Lab) {
     reserve_and_forget(&node);
     // After kubelet, which otherwise has a copy of this mount.
     let (mut hung, _fusectl) = (Hung::mount(lab), Fusectl::new());
-    let told = Told::new(lab, &node);
     let db = node.run("db-0", hung.dir(), &READ);
     hung.await_read();
     let web = node.run_idle("web-0");
+    // The range is full from then on, so that its findings fire with these words.
+    let told = Told::new(lab, &node);
     for pod in [&db, &web] {
         told.daemon.await_ip(&pod.ip, pod.netns);
     }

@@ -89,7 +89,7 @@ fn the_past_is_asked_by_ip_pod_and_time(lab: &Lab) {
     assert!(both.iter().all(|tenure| tenure["to"].is_string()), "both are over: {both:#?}");
     for (name, at) in ["web-0", "web-1"].into_iter().zip(&times) {
         assert_eq!(of(&past(&[&ip, "--at", at])), [name], "at {at}: {both:#?}");
-        let by_pod = past(&["--pod", &format!("shop/{name}")]);
+        let by_pod = past(&[&ip, "--pod", &format!("shop/{name}")]);
         assert_eq!(of(&by_pod), [name], "{by_pod:#?}");
         assert_eq!(by_pod[0]["ip"], *ip, "{by_pod:#?}");
     }
