@@ -19,6 +19,7 @@ support::tests! {
     with_too_few_files_it_says_so,
     stopped_for_a_while_it_catches_up needs [Fuse],
     where_proc_hides_processes_it_sees_them needs [Fuse],
+    a_state_directory_that_hangs_is_waited_for needs [Fuse],
     killed_again_and_again_it_keeps_what_it_had needs [Fuse],
     the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Alone Kernel Stock,
 }
@@ -100,6 +101,29 @@ fn where_proc_hides_processes_it_sees_them(lab: &Lab) {
     let inside = with_address(lab, "inside", 22);
     let helper = Helper::new(Role::Park).inside(&inside).start();
     daemon.await_holder(lab.ip(22), inside.inode, "the helper", |h| h["pid"] == helper.pid());
+}
+
+/// A mount whose server is gone: whoever opens a file there waits. The daemon watches without its history, and keeps it
+/// when the mount works.
+fn a_state_directory_that_hangs_is_waited_for(lab: &Lab) {
+    let stuck = Stuck::new(lab);
+    let mut hung = Hung::mount_at(lab, "history");
+    let state = hung.dir().to_owned();
+    let daemon = Daemon::start_in(lab, &config(), &state);
+    let found = await_finding(&daemon, &stuck.netns);
+    let ledger = || daemon.source("ledger").expect("the source");
+    until("it says so", 15, || {
+        ledger()["status"] == "degraded" && ledger()["detail"].to_string().contains("not answer")
+    });
+    let history = daemon.list("history", &["query", "history", &lab.ip(1).to_string()]);
+    assert_eq!(history.len(), 1, "what waits to be written is told: {history:#?}");
+    hung.release();
+    until("it is written", 20, || ledger()["status"] == "active");
+    until("and at the place that it is meant for", 10, || state.join("ledger.redb").exists());
+    daemon.crash();
+    let daemon = Daemon::start_in(lab, &config(), &state);
+    let after = await_finding(&daemon, &stuck.netns);
+    assert_eq!((&after["id"], &after["since"]), (&found["id"], &found["since"]));
 }
 
 /// One of several that hang.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::core::Core;
 use super::scrape;
@@ -12,7 +12,7 @@ use crate::clock;
 use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Past, Tenure};
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
-use crate::ledger::Word;
+use crate::ledger::{History, Word};
 
 /// How long a question waits for a fresh look at what no probe tells.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -23,6 +23,11 @@ const RESERVATIONS: usize = 4_096;
 
 /// How long an acknowledgement is waited for until it is on the disk.
 const ON_DISK: Duration = Duration::from_secs(2);
+
+/// How long the past is waited for, and how many may read it at once: one that hangs takes a thread with it, and others
+/// need the rest of them.
+const READ_WITHIN: Duration = Duration::from_secs(4);
+static READERS: Semaphore = Semaphore::const_new(4);
 
 type Reply = oneshot::Sender<Result<Document, AskError>>;
 
@@ -335,11 +340,25 @@ fn history(core: &Core, past: Past, reply: Reply) {
     let then = if past.at.is_some() { " at that time" } else { "" };
     let history = core.file.history(past, HISTORY);
     tokio::spawn(async move {
-        let found = tokio::task::spawn_blocking(move || history.run()).await.unwrap_or_default();
+        let Ok(Some(found)) = tokio::time::timeout(READ_WITHIN, read(history)).await else {
+            let why = "the history cannot be read: the file system of the state directory does not answer";
+            let _ = reply.send(Err(AskError::Unavailable(why.to_owned())));
+            return;
+        };
         let answer = match nobody.filter(|_| found.is_empty()) {
             Some(nobody) => Err(AskError::NotFound(format!("{nobody}{then}"))),
             None => Ok(Document { body: Body::History(found), ..empty }),
         };
         let _ = reply.send(answer);
     });
+}
+
+/// What the file and what waits for it have of the past. `None`: the thread that read it has ended.
+async fn read(history: History) -> Option<Vec<Tenure>> {
+    let reader = READERS.acquire().await.ok()?;
+    let reading = tokio::task::spawn_blocking(move || {
+        let _until_it_comes_back = reader;
+        history.run()
+    });
+    reading.await.ok()
 }

@@ -83,7 +83,7 @@ impl Retention {
 }
 
 /// The ledger's file, or without a directory what is kept of it in memory. The rows that wait there are written by a thread
-/// of its own; nothing here but [`LedgerFile::open`] and [`LedgerFile::close`] blocks.
+/// of its own; nothing here but [`LedgerFile::open`] and [`LedgerFile::close`] blocks, and both for a limited time.
 #[derive(Debug)]
 pub struct LedgerFile {
     retention: Retention,

@@ -127,6 +127,7 @@ fn try_open(dir: &Path, boot_id: &str, retention: Retention) -> Result<Whole, Le
     let pace = Pace {
         gather: Duration::from_millis(200),
         retry: (Duration::from_millis(20), Duration::from_millis(50)),
+        ..Pace::default()
     };
     Whole::open_with(Some(dir), &boot(boot_id), retention, pace)
 }

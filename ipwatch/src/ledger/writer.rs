@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ const GATHER_ROWS: usize = 1024;
 const PRUNE_ROWS: usize = 4096;
 /// A file below this is never worth compacting.
 const COMPACT_FROM: u64 = 4 * 1024 * 1024;
+/// What is said of a disk that takes what is asked and never answers.
+const HANGS: &str = "the file system does not answer (a mount whose server is gone?)";
+
 /// How the writer waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
@@ -37,12 +41,14 @@ pub(super) struct Pace {
     pub(super) gather: Duration,
     /// First and longest wait before a file that failed is tried again.
     pub(super) retry: (Duration, Duration),
+    /// How long the disk may take for one thing before it counts as hung, and how long a start waits for it.
+    pub(super) patience: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        Self { gather: second, retry: (second, 30 * second) }
+        Self { gather: second, retry: (second, 30 * second), patience: 3 * second }
     }
 }
 
@@ -51,6 +57,8 @@ impl Default for Pace {
 pub(super) struct Shared {
     /// Empty: in memory only, and there is no writer.
     path: PathBuf,
+    /// See [`Pace::patience`].
+    patience: Duration,
     inner: Mutex<Inner>,
     /// Something to do for the writer, or done by it.
     changed: Condvar,
@@ -70,6 +78,8 @@ pub(super) struct Inner {
     pub(super) loaded: Option<Loaded>,
     /// Why the file cannot be used.
     trouble: Option<String>,
+    /// Since when the writer has been waiting for the disk.
+    busy: Option<BootNs>,
     /// Retention asked for: remove what was over before this (wall clock, milliseconds).
     prune: Option<u64>,
     stop: bool,
@@ -77,9 +87,10 @@ pub(super) struct Inner {
 }
 
 impl Shared {
-    fn new(path: PathBuf) -> Arc<Self> {
+    fn new(path: PathBuf, patience: Duration) -> Arc<Self> {
         Arc::new(Self {
             path,
+            patience,
             inner: Mutex::default(),
             changed: Condvar::new(),
             store: RwLock::new(None),
@@ -88,7 +99,7 @@ impl Shared {
 
     /// Without a file: the last ended tenures are kept as if they waited to be written.
     pub(super) fn memory() -> Arc<Self> {
-        Self::new(PathBuf::new())
+        Self::new(PathBuf::new(), Pace::default().patience)
     }
 
     pub(super) fn in_memory(&self) -> bool {
@@ -131,7 +142,8 @@ impl Shared {
             0 => String::new(),
             lost => format!(", {lost} lost for want of room"),
         };
-        match &inner.trouble {
+        let hangs = self.hangs(&inner).then_some(HANGS);
+        match hangs.or(inner.trouble.as_deref()) {
             None => (SourceStatus::Active, format!("{path}{lost}")),
             Some(why) => (
                 SourceStatus::Degraded,
@@ -141,6 +153,11 @@ impl Shared {
                 ),
             ),
         }
+    }
+
+    /// Whether the writer has waited for the disk for too long: a mount whose server is gone.
+    fn hangs(&self, inner: &Inner) -> bool {
+        inner.busy.is_some_and(|since| clock::now().since(since) >= nanos(self.patience))
     }
 
     /// Rows that wait to be written, and those that were lost for want of room.
@@ -161,11 +178,14 @@ impl Shared {
         for (name, tenure) in inner.backlog.within(range.0, range.1) {
             newest.add_waiting(name, tenure);
         }
+        let hangs = self.hangs(&inner);
         drop(inner);
         for (name, tenure) in writing.iter().flat_map(|rows| rows.within(range.0, range.1)) {
             newest.add_waiting(name, tenure);
         }
-        if let Some(store) = &*self.store.read().unwrap_or_else(PoisonError::into_inner)
+        // Whoever reads it would hang as the writer does.
+        if !hangs
+            && let Some(store) = &*self.store.read().unwrap_or_else(PoisonError::into_inner)
             && let Err(error) = store
                 .history(range, |name, json| newest.add(name, || serde_json::from_slice(json).ok()))
         {
@@ -209,7 +229,7 @@ impl Shared {
         let until = clock::now().plus(nanos(timeout));
         while inner.backlog.is_urgent() || inner.writing.is_some() {
             let left = until.since(clock::now());
-            if left == 0 || inner.trouble.is_some() || inner.done {
+            if left == 0 || inner.trouble.is_some() || inner.done || self.hangs(&inner) {
                 return false;
             }
             inner = self.wait(inner, Some(Duration::from_nanos(left)));
@@ -292,7 +312,8 @@ impl<'a> Newest<'a> {
     }
 }
 
-/// Opens the file and starts the thread. What the file held is in [`Inner::loaded`].
+/// Starts the thread, which opens the file. What the file held is in [`Inner::loaded`]. A disk that does not answer is
+/// waited for no longer than [`Pace::patience`]: the daemon watches without it, and the file joins late.
 ///
 /// # Errors
 /// [`StoreError::Locked`] and [`StoreError::Newer`]: going on without the file would be wrong. With
@@ -303,8 +324,8 @@ pub(super) fn start(
     retention: Retention,
     pace: Pace,
 ) -> Result<Arc<Shared>, StoreError> {
-    let shared = Shared::new(path);
-    let mut writer = Writer {
+    let shared = Shared::new(path, pace.patience);
+    let writer = Writer {
         shared: Arc::clone(&shared),
         identity,
         retention,
@@ -314,18 +335,26 @@ pub(super) fn start(
         last_try: false,
         claim: None,
     };
-    match writer.open() {
-        Ok(()) => {}
-        Err(error @ (StoreError::Locked | StoreError::Newer(_))) => return Err(error),
-        Err(error) => writer.fail(&error.to_string()),
-    }
+    let (tell, opened) = mpsc::sync_channel(0);
     std::thread::Builder::new()
         .name("ledger".to_owned())
         // It writes rows of a few kilobytes; the default of 2 MiB is address space for nothing.
         .stack_size(512 * 1024)
-        .spawn(move || writer.run())
+        .spawn(move || writer.begin(&tell))
         .map_err(|error| StoreError::Io(format!("no thread to write it: {error}")))?;
-    Ok(shared)
+    match opened.recv_timeout(pace.patience) {
+        Ok(refused) => refused.map_or(Ok(shared), Err),
+        Err(RecvTimeoutError::Timeout) => {
+            tracing::warn!(
+                "{}: {HANGS}; findings go on in memory and are written when it answers",
+                shared.path.display()
+            );
+            Ok(shared)
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(StoreError::Io("the thread that writes it has ended".to_owned()))
+        }
+    }
 }
 
 /// What the writer does next.
@@ -351,13 +380,37 @@ struct Writer {
 }
 
 impl Writer {
+    /// Opens the file for the first time and tells what forbids to go on, if anything does.
+    fn begin(mut self, tell: &mpsc::SyncSender<Option<StoreError>>) {
+        let (forbids, fails) = match self.timed(Self::open) {
+            Ok(()) => (None, None),
+            Err(error @ (StoreError::Locked | StoreError::Newer(_))) => (Some(error), None),
+            Err(error) => (None, Some(error)),
+        };
+        if let Some(error) = fails {
+            self.fail(&error.to_string());
+        }
+        let forbidden = forbids.is_some();
+        match tell.send(forbids) {
+            Ok(()) if forbidden => return,
+            Ok(()) => {}
+            // Whoever started it has given up waiting, and watches: what forbids to go on is trouble like any other.
+            Err(mpsc::SendError(forbids)) => {
+                if let Some(error) = forbids {
+                    self.fail(&error.to_string());
+                }
+            }
+        }
+        self.run();
+    }
+
     fn run(mut self) {
         loop {
             let work = self.next();
             let done = match work {
-                Work::Open => self.open(),
-                Work::Write(rows) => self.write(rows),
-                Work::Prune(before) => self.prune(before),
+                Work::Open => self.timed(Self::open),
+                Work::Write(rows) => self.timed(|writer| writer.write(rows)),
+                Work::Prune(before) => self.timed(|writer| writer.prune(before)),
                 Work::Stop => break,
             };
             if let Err(error) = done {
@@ -372,6 +425,24 @@ impl Writer {
         self.claim = None;
         self.shared.lock().done = true;
         self.shared.changed.notify_all();
+    }
+
+    /// Does something on the disk, which may hang.
+    fn timed(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.shared.lock().busy = Some(clock::now());
+        let done = work(self);
+        let took = self.shared.lock().busy.take().map_or(0, |since| clock::now().since(since));
+        if took >= nanos(self.shared.patience) {
+            let path = self.shared.path.display();
+            tracing::info!(
+                "{path}: the file system answers again, after {} s",
+                took / 1_000_000_000
+            );
+        }
+        done
     }
 
     /// Waits for something to do.

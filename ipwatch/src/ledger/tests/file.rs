@@ -178,6 +178,29 @@ fn a_file_that_is_deleted_is_made_again_with_all_that_is_alive() {
 }
 
 #[test]
+fn a_directory_that_is_deleted_is_made_again_with_all_that_is_alive() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let mut ledger = open(&state, "boot-1");
+    see(&mut ledger, 10, &["a"]);
+    ledger.held("k", tenure("10.0.0.1", 1));
+    until_written(&mut ledger);
+    std::fs::remove_dir_all(&state).unwrap();
+    see(&mut ledger, 11, &["a", "b"]);
+    until(&mut ledger, "a new directory", |ledger| {
+        ledger.held("k", tenure("10.0.0.1", 1));
+        file(&state).exists() && ledger.file.shared.is_idle()
+    });
+    // It is this daemon's as the old one was.
+    let second = try_open(&state, "boot-1", Retention::default()).unwrap_err();
+    assert!(matches!(second, LedgerError::Locked(_)), "{second}");
+    close(ledger);
+    let ledger = open(&state, "boot-1");
+    assert_eq!((ledger.findings(false).len(), history(&ledger).len()), (2, 1));
+    close(ledger);
+}
+
+#[test]
 fn whoever_waits_for_the_disk_finds_it_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path(), "boot-1");
