@@ -9,7 +9,7 @@
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`ended_sources`] (what is started again),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
-//! [`bad_runtime`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
+//! [`bad_runtime`], [`bad_servers`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
 //! Helm makes), [`cluster`] (what one node cannot know).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
@@ -25,6 +25,7 @@ mod bad_collector;
 mod bad_input;
 mod bad_link;
 mod bad_runtime;
+mod bad_servers;
 mod canary;
 mod cases;
 mod chart;
@@ -107,6 +108,7 @@ fn main() -> std::process::ExitCode {
         bad_input::TESTS,
         bad_link::TESTS,
         bad_runtime::TESTS,
+        bad_servers::TESTS,
         pod::TESTS,
         cni_calls::TESTS,
         forged::TESTS,

@@ -13,6 +13,9 @@ use super::json::JsonError;
 const AHEAD: usize = 8;
 /// What the parser is given at once.
 const BUFFER: usize = 16 << 10;
+/// The most that a parser may be made to keep of one piece: a word, or an entry of a list with all that is in it. No store
+/// of such a server takes more than 3 MiB as one.
+const LONGEST_PIECE: usize = 4 << 20;
 
 /// Why an answer is not understood.
 #[derive(Debug)]
@@ -44,9 +47,13 @@ where
 }
 
 /// What `parse` makes of a body of `limit` bytes at most. It is called on a thread of its own, while the body comes.
+///
+/// A parser keeps a word as a whole, and what it reads an entry as. So neither may be longer than [`LONGEST_PIECE`].
+/// `levels`: how deeply a list of entries is nested; `None`: the parser keeps no more than words.
 pub(super) async fn read<B, T, P>(
     mut body: B,
     limit: usize,
+    levels: Option<u32>,
     parse: P,
 ) -> Result<T, Unread<B::Error>>
 where
@@ -55,7 +62,8 @@ where
     P: FnOnce(BufReader<Coming>) -> Result<T, serde_json::Error> + Send + 'static,
 {
     let (parts, coming) = mpsc::channel(AHEAD);
-    let coming = BufReader::with_capacity(BUFFER, Coming { coming, now: Bytes::new() });
+    let pieces = Pieces { levels: levels.unwrap_or(u32::MAX), ..Pieces::default() };
+    let coming = BufReader::with_capacity(BUFFER, Coming { coming, now: Bytes::new(), pieces });
     let parser = tokio::task::spawn_blocking(move || parse(coming));
     let mut read = 0;
     let mut fed = Ok(());
@@ -84,6 +92,7 @@ where
     fed?;
     match parsed {
         Ok(Ok(read)) => Ok(read),
+        Ok(Err(error)) if error.is_io() => Err(Unread::Garbage(error.to_string())),
         Ok(Err(error)) => Err(Unread::Garbage(JsonError::of(&error, read).to_string())),
         Err(_) => Err(Unread::Garbage("it cannot be read".to_owned())),
     }
@@ -93,6 +102,47 @@ where
 pub(super) struct Coming {
     coming: mpsc::Receiver<Bytes>,
     now: Bytes,
+    pieces: Pieces,
+}
+
+/// How long the piece is that is being read.
+#[derive(Debug, Default)]
+struct Pieces {
+    levels: u32,
+    depth: u32,
+    in_word: bool,
+    /// Behind a backslash.
+    escaped: bool,
+    length: usize,
+}
+
+impl Pieces {
+    /// Whether all of this is no part of a piece that is too long.
+    fn are_short(&mut self, text: &[u8]) -> bool {
+        for byte in text {
+            self.length += 1;
+            if self.in_word {
+                self.in_word = self.escaped || *byte != b'"';
+                self.escaped = !self.escaped && *byte == b'\\';
+                if self.length > LONGEST_PIECE {
+                    return false;
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_word = true,
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            if self.depth <= self.levels && !self.in_word {
+                self.length = 0;
+            } else if self.length > LONGEST_PIECE {
+                return false;
+            }
+        }
+        true
+    }
 }
 
 impl Read for Coming {
@@ -104,6 +154,10 @@ impl Read for Coming {
             }
         }
         let part = self.now.split_to(out.len().min(self.now.len()));
+        if !self.pieces.are_short(&part) {
+            let limit = LONGEST_PIECE >> 20;
+            return Err(io::Error::other(format!("a piece of it has more than {limit} MiB")));
+        }
         out[..part.len()].copy_from_slice(&part);
         Ok(part.len())
     }
@@ -126,7 +180,7 @@ mod tests {
 
     async fn numbers(frames: Frames, limit: usize) -> Result<Vec<u8>, Unread<&'static str>> {
         let body = StreamBody::new(stream::iter(frames));
-        read(body, limit, serde_json::from_reader).await
+        read(body, limit, None, serde_json::from_reader).await
     }
 
     #[tokio::test]
@@ -152,11 +206,40 @@ mod tests {
         }
     }
 
+    /// A gigabyte in one word, or in one entry of many short words: neither is kept.
+    #[tokio::test]
+    async fn no_piece_is_longer_than_any_should_be() {
+        let endless = |first: &'static str, then: &'static str| {
+            let rest = std::iter::repeat_n(Bytes::from(then.repeat(1000)), 1 << 20);
+            let all = std::iter::once(Bytes::from_static(first.as_bytes())).chain(rest);
+            StreamBody::new(stream::iter(all.map(|part| Ok::<_, &str>(Frame::data(part)))))
+        };
+        let texts = [r#"{"items":[{"a":"\""#, r#"{"items":[{"a":[1"#, r#"{"items":[{"b":{"c":1"#];
+        for (text, then) in texts.into_iter().zip(["aa", ",1", r#","d":[]"#]) {
+            let read = read(endless(text, then), usize::MAX, Some(2), |coming| {
+                serde_json::from_reader::<_, serde_json::Value>(coming)
+            });
+            let said = format!("{:?}", read.await);
+            assert!(said.contains("more than 4 MiB"), "{text}: {said}");
+        }
+        // Many entries are as long as they may be, and so are the words of what is read deeper.
+        let entry = format!("{{\"a\":\"{}\"}},", "\\\"".repeat(1 << 20));
+        let list = format!("{{\"items\":[{}0]}}", entry.repeat(3));
+        let whole =
+            || StreamBody::new(stream::iter([Ok::<_, &str>(Frame::data(list.clone().into()))]));
+        for levels in [Some(2), None] {
+            let read = read(whole(), usize::MAX, levels, |coming| {
+                serde_json::from_reader::<_, serde_json::Value>(coming)
+            });
+            assert_eq!(read.await.unwrap()["items"].as_array().unwrap().len(), 4);
+        }
+    }
+
     #[tokio::test]
     async fn a_parser_that_has_enough_ends_it() {
         let frames: Frames = (0..1000).map(|_| data("1 ")).collect();
         let body = StreamBody::new(stream::iter(frames));
-        let first = read(body, usize::MAX, |coming| {
+        let first = read(body, usize::MAX, None, |coming| {
             serde_json::Deserializer::from_reader(coming).into_iter::<u8>().next().transpose()
         });
         assert_eq!(first.await.unwrap(), Some(1));

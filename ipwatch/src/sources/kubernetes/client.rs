@@ -188,10 +188,12 @@ impl Body {
         P: FnOnce(BufReader<Coming>) -> Result<T, serde_json::Error> + Send + 'static,
     {
         let what = self.what;
-        body::read(self.incoming, most, parse).await.map_err(|error| match error {
-            Unread::Broken(error) => ApiError::failed(what, &error),
-            Unread::TooLong => ApiError::TooLarge { what, limit: most >> 20 },
-            Unread::Garbage(why) => ApiError::Garbage { what, why },
+        body::read(self.incoming, most, Some(super::read::LEVELS), parse).await.map_err(|error| {
+            match error {
+                Unread::Broken(error) => ApiError::failed(what, &error),
+                Unread::TooLong => ApiError::TooLarge { what, limit: most >> 20 },
+                Unread::Garbage(why) => ApiError::Garbage { what, why },
+            }
         })
     }
 

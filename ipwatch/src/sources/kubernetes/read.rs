@@ -10,6 +10,8 @@ use super::error::ApiError;
 
 /// Longest answer to a list, in bytes. 10,000 pods with all that is managed in them have 200 MiB.
 pub(super) const LIST_LIMIT: usize = 256 << 20;
+/// How deeply the items of a list are nested: `{"items": [{…}]}`.
+pub(super) const LEVELS: u32 = 2;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
 

@@ -71,7 +71,7 @@ pub(super) fn read(
 ) -> (Entries, impl Future<Output = Result<(), EtcdError>> + Send) {
     let (found, entries) = mpsc::channel(AHEAD);
     let batch = move |leaves| found.blocking_send(leaves).is_ok();
-    let read = body::read(body, LIST_LIMIT, |coming| parse(coming, batch));
+    let read = body::read(body, LIST_LIMIT, None, |coming| parse(coming, batch));
     let read = async move {
         read.await.map_err(|error| match error {
             Unread::Broken(error) => EtcdError::Broken { what, why: chain(&error) },
