@@ -25,6 +25,7 @@ pub(crate) mod changes;
 mod conflict;
 mod ipam;
 mod kernel;
+mod openings;
 mod queue;
 mod refused;
 pub mod request;
@@ -207,6 +208,7 @@ impl NodeMap {
                 self.drop_neighbour(netns, *ifindex, *ip, at);
             }
 
+            Observation::NetnsUser { netns, uid } => self.set_netns_user(netns, *uid, at),
             Observation::PeerNetns { netns, nsid, peer } => {
                 self.set_peer_netns(netns, *nsid, peer, at)
             }

@@ -370,6 +370,7 @@ fn place(what: &Observation) -> Option<&NetnsRef> {
         Observation::Netns { netns }
         | Observation::NetnsCreated { netns }
         | Observation::NetnsDying { netns }
+        | Observation::NetnsUser { netns, .. }
         | Observation::PeerNetns { netns, .. }
         | Observation::Port { netns, .. }
         | Observation::Vlans { netns, .. }

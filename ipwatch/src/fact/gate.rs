@@ -151,6 +151,7 @@ impl Check<'_> {
             | Observation::Ended { .. }
             | Observation::Netns { .. }
             | Observation::NetnsCreated { .. }
+            | Observation::NetnsUser { .. }
             | Observation::NetnsDying { .. }
             | Observation::NetnsGone { .. }
             | Observation::NetnsClosed { .. }

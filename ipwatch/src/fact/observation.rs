@@ -80,6 +80,14 @@ pub enum Observation {
         /// Its names.
         netns: NetnsRef,
     },
+    /// Whose a netns is: only he, or root, can have made it. For the sharing of what is bounded.
+    NetnsUser {
+        /// Which.
+        netns: NetnsRef,
+        /// The user who made its user namespace; of nested ones the outermost, but for the node's own. 0 where it belongs
+        /// to that.
+        uid: u32,
+    },
     /// The teardown has begun, or the nsid was taken away: its addresses may still be up.
     NetnsDying {
         /// Its names.

@@ -133,6 +133,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         Observation::Began(scope) | Observation::Ended { scope, .. } => (of_scope(scope), Anywhere),
         Observation::Netns { .. }
         | Observation::NetnsCreated { .. }
+        | Observation::NetnsUser { .. }
         | Observation::NetnsClosed { .. }
         | Observation::Holder { .. }
         | Observation::HoldersSearched { .. } => (Kinds::NETNS, Anywhere),

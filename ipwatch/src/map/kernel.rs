@@ -27,6 +27,7 @@ mod news;
 mod shares;
 mod task;
 mod teardown;
+mod tenants;
 mod tenure;
 mod tombstones;
 mod topology;

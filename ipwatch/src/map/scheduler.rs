@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, Door, TaskKey};
 
+use super::openings::Openings;
 use super::queue::Queue;
 use super::request::Request;
 use super::{Kinds, NetnsId, NodeMap, Table};
@@ -108,6 +109,7 @@ impl Tries {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     adopt: Queue<NetnsId>,
+    openings: Openings,
     /// When the host is to be dumped once more.
     host: Option<BootNs>,
     adopt_tries: Table<NetnsId, Tries>,
@@ -151,12 +153,20 @@ impl Pending {
         }
     }
 
+    /// A runtime vouches for it: it waits behind no stranger's.
+    pub(super) fn vouched(&mut self, id: NetnsId, at: BootNs) {
+        if self.openings.leaves(id) {
+            self.adopt.set(id, at);
+        }
+    }
+
     /// It is to be opened already, or is being opened.
     pub(super) fn opens(&self, id: NetnsId) -> bool {
         self.adopt.contains(&id)
     }
 
     pub(super) fn adopted(&mut self, id: NetnsId) {
+        self.openings.leaves(id);
         self.adopt.cancel(&id);
         self.adopt_tries.remove(&id);
     }
@@ -168,6 +178,7 @@ impl Pending {
 
     /// It could not be opened, or not read whole.
     pub(super) fn not_adopted(&mut self, id: NetnsId, at: BootNs) {
+        self.openings.answered(id);
         if let Some(tries) = self.adopt_tries.get_mut(&id).filter(|tries| tries.asked) {
             tries.asked = false;
             let pause = tries.pause();
@@ -457,10 +468,29 @@ impl NodeMap {
         }
     }
 
+    /// Asks for a netns to be opened.
+    fn adoption(&mut self, id: NetnsId, now: BootNs) -> Option<Request> {
+        let entry = self.kernel.get(id)?;
+        let tries = self.scheduler.adopt_tries.entry(id).or_default();
+        let again = tries.failed > 0;
+        tries.asked = true;
+        self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
+        let doors = self.doors(id);
+        // The second try at a door that may not exist: only a search can find another.
+        if doors == [Door::Handle] && again {
+            self.scheduler.search.hasten(id, now);
+        }
+        let neighbours = entry.neighbours();
+        let neighbours = neighbours.map(|known| (known.neighbour.ifindex, known.neighbour.ip));
+        Some(Request::Adopt { netns: entry.names, doors, neighbours: neighbours.collect() })
+    }
+
     fn want_adoptions(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut doubt = false;
         while let Some(id) = self.scheduler.adopt.pop(now) {
             let Some(entry) = self.kernel.get(id) else { continue };
+            // Nobody has answered for so long that it is asked for again.
+            self.scheduler.openings.answered(id);
             let tries = self.scheduler.adopt_tries.entry(id).or_default();
             if entry.names.cookie.is_none() && entry.names.inode.is_none() {
                 doubt |= tries.failed >= TRIES_BEFORE_DOUBT && !tries.doubted;
@@ -469,19 +499,14 @@ impl NodeMap {
                 self.scheduler.walk.get_or_insert(now);
                 continue;
             }
-            let again = tries.failed > 0;
-            tries.asked = true;
-            self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
-            let doors = self.doors(id);
-            // The second try at a door that may not exist: only a search can find another.
-            if doors == [Door::Handle] && again {
-                self.scheduler.search.hasten(id, now);
+            if entry.is_strangers() && !self.scheduler.openings.admits(id) {
+                self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
+            } else {
+                wants.extend(self.adoption(id, now));
             }
-            let neighbours = entry
-                .neighbours()
-                .map(|known| (known.neighbour.ifindex, known.neighbour.ip))
-                .collect();
-            wants.push(Request::Adopt { netns: entry.names, doors, neighbours });
+        }
+        while let Some(id) = self.scheduler.openings.next() {
+            wants.extend(self.adoption(id, now));
         }
         // Where ends are told, an inode is known to be free.
         if doubt && !self.sight.teardown_end && self.scheduler.doubts_from <= now {

@@ -2,19 +2,17 @@
 //! and whose.
 //!
 //! As in `shares`, one room is shared by all netns but the host's. It is counted in bytes, roughly: what a link takes is
-//! many times what a route does. When it is full, a netns that no runtime vouches for gives, the one with most first;
-//! what a runtime vouches for gives only to its like. So whoever may make a netns of his own, which on many nodes is
-//! everybody, cannot make ipwatch forget what it knows of pods, nor take its memory.
+//! many times what a route does. When it is full, `tenants` says who gives. So whoever may make a netns of his own, which
+//! on many nodes is everybody, cannot make ipwatch forget what it knows of pods or of other users, nor take its memory.
 //!
 //! What is given up first is what findings rest on least: neighbours that nobody has told of for longest, then the newest
 //! routes, VLANs, names and links.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
+use super::tenants::{Room, Tenant};
 use crate::fact::BootNs;
-use crate::map::workload::Told;
-use crate::map::{Netns, NetnsId, NodeMap, Table};
+use crate::map::{Netns, NetnsId, NodeMap};
 
 /// What one of each takes, with what the tables around it do, in bytes.
 const LINK: usize = 640;
@@ -43,6 +41,20 @@ pub(super) enum Fitting {
 }
 
 impl Fitting {
+    /// How what is not kept is counted, in the words of people.
+    pub(super) const KINDS: [&'static str; 4] =
+        ["links", "neighbours", "routes", "VLANs and names of other netns"];
+
+    /// Which of these it is.
+    pub(super) fn kind(self) -> usize {
+        match self {
+            Self::Link => 0,
+            Self::Neighbour => 1,
+            Self::Route => 2,
+            Self::Vlans(_) | Self::Peer => 3,
+        }
+    }
+
     fn bytes(self) -> usize {
         match self {
             Self::Link => LINK,
@@ -58,69 +70,30 @@ impl Fitting {
 #[derive(Debug)]
 pub(in crate::map) struct Fittings {
     in_all: usize,
-    of: Table<NetnsId, Size>,
-    /// The largest of those that nobody vouches for come last.
-    sizes: BTreeSet<(Size, NetnsId)>,
-    kept: usize,
+    room: Room,
 }
-
-/// Whether no runtime vouches for it, and the bytes.
-type Size = (bool, usize);
 
 impl Default for Fittings {
     fn default() -> Self {
-        Self { in_all: MAX_IN_ALL, of: Table::default(), sizes: BTreeSet::new(), kept: 0 }
+        Self { in_all: MAX_IN_ALL, room: Room::default() }
     }
 }
 
 impl Fittings {
-    fn set(&mut self, id: NetnsId, size: Option<Size>) {
-        let was = match size {
-            Some(size) => self.of.insert(id, size),
-            None => self.of.remove(&id),
-        };
-        if was == size {
-            return;
-        }
-        if let Some(was) = was {
-            self.sizes.remove(&(was, id));
-            self.kept -= was.1;
-        }
-        if let Some(size) = size {
-            self.sizes.insert((size, id));
-            self.kept += size.1;
-        }
-    }
-
     /// Whether there is enough to read anew what was not kept.
     pub(super) fn has_room(&self) -> bool {
-        self.kept < self.in_all - self.in_all / ROOM
-    }
-
-    /// Whoever gives room to a netns of this size: none that has less, but for what nobody vouches for.
-    fn giver(&self, to: Size) -> Option<(usize, NetnsId)> {
-        let (strange, bytes) = to;
-        let stranger = self.sizes.last().filter(|((strange, _), _)| *strange);
-        match stranger {
-            Some(((_, has), id)) => (!strange || *has > bytes).then_some((*has, *id)),
-            None if strange => None,
-            None => {
-                let ((_, has), id) = self.sizes.range(..((true, 0), NetnsId::MIN)).next_back()?;
-                (*has > bytes).then_some((*has, *id))
-            }
-        }
+        self.room.kept() < self.in_all - self.in_all / ROOM
     }
 }
 
 impl Netns {
-    fn size(&self) -> Size {
-        let vouched = self.owner.as_ref().is_some_and(|owner| owner.told == Told::Surely);
-        let bytes = self.links.len() * LINK
+    /// What it has beside addresses, in bytes.
+    fn size(&self) -> usize {
+        self.links.len() * LINK
             + self.neighbours.len() * NEIGHBOUR
             + self.wiring.routes_len() * ROUTE
             + self.wiring.vlan_ranges() * VLANS
-            + self.wiring.peers_len() * PEER;
-        (!vouched, bytes)
+            + self.wiring.peers_len() * PEER
     }
 }
 
@@ -135,12 +108,13 @@ impl NodeMap {
     #[cfg(test)]
     pub(in crate::map) fn assert_fittings_count(&self) {
         let own = self.kernel.netns.values().filter(|entry| !entry.host);
-        let own = own.map(|entry| (entry.size(), entry.id));
-        let sizes: BTreeSet<(Size, NetnsId)> = own.filter(|((_, bytes), _)| *bytes > 0).collect();
+        let sizes = own.map(|entry| (entry.id, (entry.tenant(), entry.size())));
         let fittings = &self.kernel.fittings;
-        assert_eq!(sizes, fittings.sizes);
-        assert_eq!(sizes.iter().map(|((_, bytes), _)| bytes).sum::<usize>(), fittings.kept);
-        assert!(fittings.kept <= fittings.in_all);
+        assert_eq!(
+            sizes.filter(|(_, (_, size))| *size > 0).collect::<std::collections::BTreeMap<_, _>>(),
+            fittings.room.sizes()
+        );
+        assert!(fittings.room.kept() <= fittings.in_all);
     }
 
     /// Makes sure that one more of these can be kept of a netns, at the cost of another one. If not, it is counted.
@@ -148,15 +122,14 @@ impl NodeMap {
         for _ in 0..GIVERS {
             let Some(entry) = self.kernel.netns.get(&id) else { return false };
             let fittings = &self.kernel.fittings;
-            if entry.host || fittings.kept + one.bytes() <= fittings.in_all {
+            if entry.host || fittings.room.kept() + one.bytes() <= fittings.in_all {
                 return true;
             }
-            let (strange, bytes) = entry.size();
-            let giver = fittings.giver((strange, bytes + one.bytes()));
-            let Some((most, largest)) = giver else { break };
-            self.shed(largest, (most / CUT).max(one.bytes()), at);
+            let giver = fittings.room.giver(entry.tenant(), entry.size(), one.bytes());
+            let Some(giver) = giver else { break };
+            self.shed(giver.id, (giver.has / CUT).max(one.bytes()), at);
         }
-        self.not_kept_of(id, 1);
+        self.not_kept_of(id, one, 1);
         false
     }
 
@@ -165,10 +138,10 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let mut given = 0;
         let neighbours = entry.neighbours.iter().map(|(key, known)| (known.touched, *key));
-        let neighbours = first(neighbours.collect(), bytes.div_ceil(NEIGHBOUR));
-        given += neighbours.len() * NEIGHBOUR;
-        let mut count = neighbours.len();
-        for (_, (ifindex, ip)) in neighbours {
+        let oldest = first(neighbours.collect(), bytes.div_ceil(NEIGHBOUR));
+        let neighbours = oldest.len();
+        given += neighbours * NEIGHBOUR;
+        for (_, (ifindex, ip)) in oldest {
             self.forget_neighbour(id, ifindex, ip, at);
         }
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
@@ -179,43 +152,47 @@ impl NodeMap {
         given += ranges * VLANS;
         let peers = entry.wiring.shed_peers(left(given).div_ceil(PEER));
         given += peers * PEER;
-        count += routes + ranges + peers;
         let links = entry.links.values().map(|known| (Reverse(known.since), known.link.ifindex));
-        for (_, ifindex) in first(links.collect(), left(given).div_ceil(LINK)) {
-            entry.links.remove(&ifindex);
-            entry.pair_up(ifindex);
-            count += 1;
+        let links = first(links.collect(), left(given).div_ceil(LINK));
+        for (_, ifindex) in &links {
+            entry.links.remove(ifindex);
+            entry.pair_up(*ifindex);
         }
         self.conflict.rewired();
         self.conflict.readdressed();
-        self.not_kept_of(id, count);
+        let gone = [
+            (Fitting::Neighbour, neighbours),
+            (Fitting::Route, routes),
+            (Fitting::Vlans(1), ranges),
+            (Fitting::Peer, peers),
+            (Fitting::Link, links.len()),
+        ];
+        gone.into_iter().for_each(|(one, count)| self.not_kept_of(id, one, count));
         self.refit(id);
     }
 
-    /// So many of what it has beside addresses are not kept.
-    pub(super) fn not_kept_of(&mut self, id: NetnsId, count: usize) {
+    /// So many more of these are not kept of it.
+    pub(super) fn not_kept_of(&mut self, id: NetnsId, one: Fitting, count: usize) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let count = u64::try_from(count).unwrap_or(u64::MAX);
-        entry.unkept.fittings = entry.unkept.fittings.saturating_add(count);
-        entry.unkept.fittings_in_dump = entry.unkept.fittings_in_dump.saturating_add(count);
+        entry.unkept.add(one, u64::try_from(count).unwrap_or(u64::MAX));
         self.mark_short(id);
     }
 
     /// A dump of all this has begun, or has told all of it.
     pub(in crate::map) fn fittings_of_dump(&mut self, id: NetnsId, ended: bool) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let found = std::mem::take(&mut entry.unkept.fittings_in_dump);
+        entry.unkept.dump_of_fittings(ended);
         if ended {
-            entry.unkept.fittings = found;
             self.mark_short(id);
         }
     }
 
-    /// Something came to or went from what it has beside addresses, or somebody vouches for it now.
+    /// Something came to or went from what it has beside addresses, or it turned out whose it is.
     pub(in crate::map) fn refit(&mut self, id: NetnsId) {
         let entry = self.kernel.netns.get(&id).filter(|entry| !entry.host);
-        let size = entry.map(Netns::size).filter(|(_, bytes)| *bytes > 0);
-        self.kernel.fittings.set(id, size);
+        let sized = entry.map(|entry| (entry.tenant(), entry.size()));
+        let (tenant, size) = sized.unwrap_or((Tenant::Root, 0));
+        self.kernel.fittings.room.set(id, tenant, size);
     }
 }
 

@@ -19,6 +19,11 @@ pub struct NetnsId(u64);
 impl NetnsId {
     pub(in crate::map) const MIN: Self = Self(0);
     pub(in crate::map) const MAX: Self = Self(u64::MAX);
+
+    #[cfg(test)]
+    pub(in crate::map) const fn numbered(n: u64) -> Self {
+        Self(n)
+    }
 }
 
 /// What identifies a netns within a boot, for ids and for the history.

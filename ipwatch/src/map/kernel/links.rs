@@ -19,7 +19,7 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let is_new = !entry.links.contains_key(&link.ifindex);
         if is_new && entry.links.len() >= MAX_LINKS {
-            self.not_kept_of(id, 1);
+            self.not_kept_of(id, Fitting::Link, 1);
             return;
         }
         if is_new && !self.make_room_for(id, Fitting::Link, at) {

@@ -154,7 +154,7 @@ impl NodeMap {
         for (_, (ifindex, ip)) in all {
             self.forget_neighbour(id, ifindex, ip, at);
         }
-        self.not_kept_of(id, count);
+        self.not_kept_of(id, Fitting::Neighbour, count);
         self.refit(id);
     }
 

@@ -61,6 +61,8 @@ pub struct Netns {
     pub(super) bare_searches: u32,
     /// Whose it is.
     pub(super) owner: Option<Owner>,
+    /// Who owns its user namespace, once somebody has looked.
+    pub(super) user: Option<u32>,
     /// No task has been in it since.
     pub(super) idle_since: Option<BootNs>,
 }
@@ -107,6 +109,7 @@ impl Netns {
             searched: None,
             bare_searches: 0,
             owner: None,
+            user: None,
             idle_since: Some(at),
         }
     }
@@ -125,8 +128,8 @@ impl Netns {
         self.touched = self.touched.max(other.touched);
         self.dying = self.dying.or(other.dying);
         self.opened = self.opened.max(other.opened);
-        self.unkept.addresses += other.unkept.addresses;
-        self.unkept.fittings += other.unkept.fittings;
+        self.unkept.absorb(other.unkept);
+        self.user = self.user.or(other.user);
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
@@ -197,7 +200,7 @@ impl Netns {
 
     /// What of it was beyond the bounds and is not kept: addresses, links, neighbours, routes and what else it has.
     pub(in crate::map) fn beyond_bounds(&self) -> u64 {
-        self.unkept.fittings + self.unkept()
+        self.unkept.all()
     }
 
     /// The tasks known in it: processes, and threads whose process is not.

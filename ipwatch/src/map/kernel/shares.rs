@@ -1,15 +1,17 @@
 //! How many addresses are kept, and whose; what is left out is read anew. The same of all else in a netns: `fittings`.
 //!
 //! Whoever can make one netns can make many and fill each, and no container may use up what others need. So the room is
-//! shared: when it is full, a netns that has few addresses takes room from the one that has most. What is not kept is
-//! unknown, not gone: it is counted, and the netns is read anew once there is room. The host's netns is one, and root
-//! fills it: its addresses have room of their own.
+//! shared by tenants (see there): when it is full, one that has few addresses takes room from the one that has most, and of
+//! one tenant's netns the one that has few. What is not kept is unknown, not gone: it is counted, and the netns is read
+//! anew once there is room. The host's netns is one, and root fills it: its addresses have room of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
-use crate::fact::BootNs;
-
-use crate::map::{AddressId, Netns, NetnsId, NodeMap, Table};
+use super::fittings::Fitting;
+use super::tenants::{Room, Tenant};
+use crate::fact::{BootNs, NetnsRef};
+use crate::map::{AddressId, Netns, NetnsId, NodeMap};
 
 /// Addresses kept per netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
@@ -40,38 +42,49 @@ impl Default for Bounds {
 pub(in crate::map) struct Shares {
     bounds: Bounds,
     /// How many are kept of each netns but the host's.
-    of: Table<NetnsId, usize>,
-    /// The same in order.
-    sizes: BTreeSet<(usize, NetnsId)>,
-    kept: usize,
+    room: Room,
     /// Netns of which something is not kept, be it addresses or fittings.
     short: BTreeSet<NetnsId>,
     /// When they were last read anew, and the last of them.
     reread: (BootNs, Option<NetnsId>),
 }
 
-impl Shares {
-    fn set(&mut self, id: NetnsId, count: usize) {
-        let was = if count == 0 { self.of.remove(&id) } else { self.of.insert(id, count) };
-        let was = was.unwrap_or(0);
-        self.sizes.remove(&(was, id));
-        if count > 0 {
-            self.sizes.insert((count, id));
-        }
-        self.kept = self.kept + count - was;
-    }
-}
-
-/// What of a netns is not kept.
+/// What of a netns is not kept, roughly.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::map) struct Unkept {
-    /// Addresses, roughly.
-    pub(super) addresses: u64,
-    /// Links, neighbours, routes, VLANs and names of other netns, roughly.
-    pub(super) fittings: u64,
+    addresses: u64,
+    fittings: [u64; Fitting::KINDS.len()],
     /// The same of the dump that is being applied.
     in_dump: u64,
-    pub(super) fittings_in_dump: u64,
+    fittings_in_dump: [u64; Fitting::KINDS.len()],
+}
+
+impl Unkept {
+    /// Whatever it is.
+    pub(super) fn all(&self) -> u64 {
+        self.addresses + self.fittings.iter().sum::<u64>()
+    }
+
+    /// What an entry lacked that turned out to be the same netns.
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.addresses += other.addresses;
+        self.fittings.iter_mut().zip(other.fittings).for_each(|(own, others)| *own += others);
+    }
+
+    pub(super) fn add(&mut self, one: Fitting, count: u64) {
+        for counts in [&mut self.fittings, &mut self.fittings_in_dump] {
+            let count_of = &mut counts[one.kind()];
+            *count_of = count_of.saturating_add(count);
+        }
+    }
+
+    /// A dump of its fittings has begun, or has told all of them.
+    pub(super) fn dump_of_fittings(&mut self, ended: bool) {
+        let found = std::mem::take(&mut self.fittings_in_dump);
+        if ended {
+            self.fittings = found;
+        }
+    }
 }
 
 impl Netns {
@@ -97,15 +110,13 @@ impl NodeMap {
         if own >= self.kernel.shares.bounds.of_one {
             return false;
         }
-        if host || self.kernel.shares.kept < self.kernel.shares.bounds.in_all {
+        let shares = &self.kernel.shares;
+        if host || shares.room.kept() < shares.bounds.in_all {
             return true;
         }
-        let Some((most, largest)) = self.kernel.shares.sizes.last().copied() else { return true };
         // Among equals nobody takes anything.
-        if most <= own + 1 {
-            return false;
-        }
-        self.cut(largest, (most / CUT).clamp(1, most - own - 1), at);
+        let Some(giver) = shares.room.giver(entry.tenant(), own, 1) else { return false };
+        self.cut(giver.id, (giver.has / CUT).clamp(1, giver.at_most), at);
         true
     }
 
@@ -146,8 +157,8 @@ impl NodeMap {
 
     /// Something of it is not kept, or everything is.
     pub(in crate::map) fn mark_short(&mut self, id: NetnsId) {
-        let unkept = self.kernel.netns.get(&id).map(|entry| entry.unkept).unwrap_or_default();
-        if unkept.addresses + unkept.fittings == 0 {
+        let unkept = self.kernel.netns.get(&id).map_or(0, |entry| entry.unkept.all());
+        if unkept == 0 {
             self.kernel.shares.short.remove(&id);
         } else {
             self.kernel.shares.short.insert(id);
@@ -157,14 +168,61 @@ impl NodeMap {
     /// Something came to or went from its addresses.
     pub(in crate::map) fn recount(&mut self, id: NetnsId) {
         self.mark_short(id);
-        let counts = self.kernel.netns.get(&id).filter(|entry| !entry.host);
-        self.kernel.shares.set(id, counts.map_or(0, |entry| entry.addresses.len()));
+        let entry = self.kernel.netns.get(&id).filter(|entry| !entry.host);
+        let counts = entry.map(|entry| (entry.tenant(), entry.addresses.len()));
+        let (tenant, count) = counts.unwrap_or((Tenant::Root, 0));
+        self.kernel.shares.room.set(id, tenant, count);
     }
 
     /// Netns of which not all addresses are kept.
     pub fn short(&self) -> impl Iterator<Item = &Netns> {
         let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
         short.filter(|entry| entry.unkept() > 0)
+    }
+
+    /// Whoever owns its user namespace: where its room is from.
+    pub(in crate::map) fn set_netns_user(&mut self, netns: &NetnsRef, user: u32, at: BootNs) {
+        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        if entry.user.replace(user) != Some(user) {
+            self.recount(id);
+            self.refit(id);
+        }
+    }
+
+    /// What is not kept, by tenant, for people; those that lack most come first.
+    fn said_of_tenants(&self) -> Option<String> {
+        const LISTED: usize = 3;
+        let mut tenants: BTreeMap<Tenant, (Unkept, usize)> = BTreeMap::new();
+        let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
+        for entry in short.filter(|entry| !entry.host) {
+            let (unkept, netns) = tenants.entry(entry.tenant()).or_default();
+            unkept.absorb(entry.unkept);
+            *netns += 1;
+        }
+        let mut tenants: Vec<_> = tenants.into_iter().collect();
+        tenants.sort_by_key(|(_, (unkept, _))| std::cmp::Reverse(unkept.all()));
+        let of = |(tenant, (unkept, netns)): &(Tenant, (Unkept, usize))| {
+            let mut said = match tenant {
+                Tenant::User(Some(uid)) => format!("uid {uid}"),
+                Tenant::User(None) => "users not known yet".to_owned(),
+                Tenant::Root => "root".to_owned(),
+                Tenant::Pod(id) => self.kernel.netns.get(id).map_or_else(String::new, |entry| {
+                    entry.names.inode.map_or("a pod".to_owned(), |inode| format!("net:[{inode}]"))
+                }),
+            };
+            let kinds = Fitting::KINDS.into_iter().zip(unkept.fittings);
+            let all = [("addresses", unkept.addresses)].into_iter().chain(kinds);
+            let mut apart = ": ";
+            for (kind, count) in all.filter(|(_, count)| *count > 0) {
+                let _ = write!(said, "{apart}{count} {kind}");
+                apart = ", ";
+            }
+            let _ = write!(said, " not kept, of {netns} network namespaces");
+            said
+        };
+        let listed: Vec<String> = tenants.iter().take(LISTED).map(of).collect();
+        (!listed.is_empty()).then(|| format!("; {}", listed.join("; ")))
     }
 
     /// The same for people, after what else is beyond the bounds; those that lack most come first.
@@ -183,9 +241,11 @@ impl NodeMap {
         };
         let listed: Vec<String> = all.iter().take(LISTED).map(of).collect();
         let more = all.len().checked_sub(LISTED + 1).map(|more| format!(" and {} more", more + 1));
-        (!all.is_empty()).then(|| {
+        let by_netns = (!all.is_empty()).then(|| {
             format!("; addresses kept by netns: {}{}", listed.join(", "), more.unwrap_or_default())
-        })
+        });
+        let said = [by_netns, self.said_of_tenants()];
+        said.into_iter().flatten().reduce(|netns, tenants| netns + &tenants)
     }
 
     /// Has what was not kept read anew, where there is room again. When to look again.
@@ -204,8 +264,8 @@ impl NodeMap {
             after.chain(short).copied().take(AT_A_TIME.min(short.len())).collect();
         self.kernel.shares.reread = (now, next.last().copied());
         let Bounds { of_one, in_all } = self.kernel.shares.bounds;
-        let room =
-            self.kernel.shares.kept < in_all - in_all / ROOM && self.kernel.fittings.has_room();
+        let room = self.kernel.shares.room.kept() < in_all - in_all / ROOM
+            && self.kernel.fittings.has_room();
         for id in next {
             let Some(entry) = self.kernel.netns.get(&id).filter(|entry| entry.dying.is_none())
             else {

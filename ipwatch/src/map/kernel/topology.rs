@@ -252,7 +252,7 @@ impl NodeMap {
         let routes = &entry.wiring.routes;
         let is_new = !routes.contains_key(&route.key);
         if is_new && routes.len() >= MAX_ROUTES {
-            self.not_kept_of(id, 1);
+            self.not_kept_of(id, Fitting::Route, 1);
             return;
         }
         if is_new && !self.make_room_for(id, Fitting::Route, at) {

@@ -176,6 +176,26 @@ fn nobody_fills_the_room_of_others() {
     }
 }
 
+/// A pod with more addresses than each of a thousand netns of a user's keeps them, and so does root's container.
+#[test]
+fn many_small_netns_take_nothing_from_a_larger_one() {
+    let mut feed = bounded();
+    let roots = full(7, 70, 3);
+    feed.tell(Observation::NetnsUser { netns: roots, uid: 0 });
+    for last in 0..8 {
+        feed.tell(Observation::Address { netns: roots, address: address(last) });
+    }
+    for n in 0..3_000 {
+        feed.tell(Observation::NetnsUser { netns: hostile(n), uid: 65_534 });
+        fill(&mut feed, n, 2, false);
+    }
+    assert_eq!(kept(&feed, roots), 8);
+    assert!(feed.map.beyond_bounds() > 500, "{}", feed.map.beyond_bounds());
+    let said = feed.map.said_of_short().unwrap();
+    let of_user = said.split_once("; uid 65534: ").map(|(_, of_user)| of_user);
+    assert!(of_user.is_some_and(|said| said.contains(" addresses not kept, of ")), "{said}");
+}
+
 #[test]
 fn the_host_has_room_of_its_own() {
     let mut feed = bounded();

@@ -85,6 +85,43 @@ fn strangers_share_what_pods_and_the_host_leave() {
     feed.map.assert_fittings_count();
 }
 
+/// Thousands of netns of one user are one tenant's: another user's netns, and root's, which nobody vouches for, keep
+/// what they have, although they have more than any of his.
+#[test]
+fn many_netns_of_one_user_take_nothing_from_others() {
+    let mut feed = bounded();
+    let (roots, others) = (strange(5_000), strange(5_001));
+    for (netns, uid) in [(roots, 0), (others, 1_000)] {
+        feed.tell(Observation::NetnsUser { netns, uid });
+        fill(&mut feed, netns, 40);
+    }
+    for n in 0..1_000 {
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534 });
+        fill(&mut feed, strange(n), 3);
+    }
+    assert_eq!((kept(&feed, roots), kept(&feed, others)), ([40; 3], [40; 3]));
+    let said = feed.map.said_of_short().unwrap();
+    assert!(said.starts_with("; uid 65534: "), "{said}");
+    for kind in [" links, ", " neighbours, ", " routes, ", " not kept, of "] {
+        assert!(said.contains(kind), "{said}");
+    }
+    assert!(!said.contains("uid 1000") && !said.contains("root"), "{said}");
+    feed.map.assert_fittings_count();
+}
+
+/// Whose it is may turn out after it was filled.
+#[test]
+fn who_is_known_later_is_counted_with_his_own() {
+    let mut feed = bounded();
+    for n in 0..200 {
+        fill(&mut feed, strange(n), 3);
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534 });
+    }
+    fill(&mut feed, strange(5_000), 60);
+    assert_eq!(kept(&feed, strange(5_000)), [60; 3], "he has more in all");
+    feed.map.assert_fittings_count();
+}
+
 #[test]
 fn what_was_given_up_is_read_anew_once_there_is_room() {
     let mut feed = bounded();

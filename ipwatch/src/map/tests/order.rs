@@ -387,3 +387,37 @@ fn netns_that_cannot_be_opened_have_the_others_opened_seldom() {
     }
     assert!((1..=10).contains(&opened), "{opened} times in ten minutes");
 }
+
+/// Thousands of netns of a user's are opened a few at a time: a pod that a runtime tells of waits behind no more than
+/// these, and so does root's container.
+#[test]
+fn nobody_waits_behind_all_netns_of_one_user() {
+    let mut feed = Feed::new(ALL);
+    let opened = |wants: &[Request]| -> Vec<u64> {
+        let all = wants.iter().filter_map(|want| match want {
+            Request::Adopt { netns, .. } => netns.cookie,
+            _ => None,
+        });
+        all.collect()
+    };
+    for n in 0..1_000 {
+        feed.tell(Observation::Netns { netns: full(1_000 + n, 1_000 + n as u32, n as i32 + 100) });
+    }
+    assert_eq!(opened(&feed.wants(10)).len(), 64);
+    let (roots, pod) = (full(7, 70, 3), full(8, 80, 4));
+    feed.tell(Observation::Netns { netns: roots });
+    feed.tell(Observation::NetnsUser { netns: roots, uid: 0 });
+    feed.tell(Observation::Netns { netns: pod });
+    assert_eq!(opened(&feed.wants(10)), [7], "the pod is a stranger as yet");
+    feed.tell(Observation::Holder { netns: pod, holder: mounted_at(PATH) });
+    feed.tell(sandbox(None));
+    let opens = [feed.wants(1), feed.wants(1)].concat();
+    assert_eq!(opened(&opens), [8]);
+    // Who is answered makes room for the newest and the oldest of those that wait.
+    for cookie in [1_000, 1_001] {
+        feed.tell(Observation::NetnsClosed {
+            netns: full(cookie, cookie as u32, cookie as i32 - 900),
+        });
+    }
+    assert_eq!(opened(&feed.wants(1)), [1_999, 1_064]);
+}

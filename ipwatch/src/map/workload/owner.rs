@@ -283,9 +283,11 @@ impl NodeMap {
             self.ipam.touch(key.local);
         }
         self.conflict.readdressed();
+        self.recount(id);
         self.refit(id);
         if let Some(owner) = owner {
             if owner.told == Told::Surely {
+                self.scheduler.vouched(id, self.now);
                 let others: Vec<NetnsId> = self.workload.owners.netns_of(&owner.sandbox).collect();
                 self.workload.owners.some.extend(others);
             }

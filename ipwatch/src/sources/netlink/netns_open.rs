@@ -147,6 +147,47 @@ pub(in crate::sources) fn netns_of_socket(process: BorrowedFd<'_>, fd: u32) -> i
 
 const SIOCGSKNS: libc::Ioctl = 0x894C; // linux/sockios.h
 
+/// The user who made the user namespace that a netns belongs to; of nested ones the outermost below our own. 0: it
+/// belongs to our own.
+///
+/// A user may have many uids within his namespaces (subuids), but the outermost one is made with his own.
+pub(super) fn user_of(netns: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut namespace = related(netns, NS_GET_USERNS)?;
+    let mut user = 0;
+    // So deep they are nested at most (`create_user_ns`: level > 32).
+    for _ in 0..=32 {
+        let outer = match related(namespace.as_fd(), NS_GET_PARENT) {
+            Ok(outer) => outer,
+            // Our own: whatever is outside of it is not shown (`ns_get_owner`, kernel/user_namespace.c).
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(user),
+            Err(error) => return Err(error),
+        };
+        // SAFETY: writes one uid_t, to a place that is ours.
+        let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut user) };
+        if asked < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        namespace = outer;
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+/// The namespace that an ioctl of nsfs leads to (4.9+; the owner 4.11+).
+fn related(namespace: BorrowedFd<'_>, ask: libc::Ioctl) -> io::Result<OwnedFd> {
+    // SAFETY: takes no argument; returns a new fd or -1.
+    let found = unsafe { libc::ioctl(namespace.as_raw_fd(), ask) };
+    if found < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made for us, open, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(found) })
+}
+
+// linux/nsfs.h
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+
 /// `struct file_handle` with nsfs's handle in it (`struct nsfs_file_handle`, linux/nsfs.h).
 #[repr(C)]
 struct Handle {
@@ -194,4 +235,15 @@ fn by_handle(wanted: NetnsRef) -> io::Result<OwnedFd> {
 pub(super) fn own() -> io::Result<OwnedFd> {
     const OWN: &CStr = c"/proc/thread-self/ns/net";
     Ok(rustix::fs::open(OWN, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of another user's, `worst_hour::netns_that_are_full_take_no_memory` tells.
+    #[test]
+    fn our_own_netns_belongs_to_our_own_user_namespace() {
+        assert_eq!(user_of(own().unwrap().as_fd()).unwrap(), 0);
+    }
 }

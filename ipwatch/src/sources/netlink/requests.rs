@@ -136,8 +136,13 @@ impl Requests {
         if found.nsid.is_none() && !observe_only {
             found.nsid = self.assign(fd.as_fd())?;
         }
+        let user = netns_open::user_of(fd.as_fd());
         drop(fd);
         let mut facts = vec![seen(Observation::Netns { netns: found })];
+        match user {
+            Ok(uid) => facts.push(seen(Observation::NetnsUser { netns: found, uid })),
+            Err(error) => tracing::debug!(netns = ?found, %error, "whose it is"),
+        }
         // A socket of that netns, not a dump by nsid from here: neighbours need it anyway, and a
         // dump from here would number IFLA_LINK_NETNSID as the host does, not as that netns does
         // (`rtnl_dump_ifinfo` fills it for the asking netns, `rtmsg_ifinfo` for the device's own).
