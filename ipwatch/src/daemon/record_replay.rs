@@ -313,4 +313,6 @@ impl Player {
 #[cfg(test)]
 mod field;
 #[cfg(test)]
+mod outages;
+#[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::tests::replayed;
 
 /// The name of a recording, and the codes of the findings that fire in it.
-const CASES: [(&str, &[&str]); 11] = [
+pub(super) const CASES: [(&str, &[&str]); 11] = [
     ("api-server-is-silent", &[]),
     ("del-never-called", &["ipam-range-exhausting", "ipam-reservation-leaked"]),
     ("del-of-an-old-sandbox", &["cni-del-hits-successor"]),
@@ -37,7 +37,7 @@ fn directory() -> PathBuf {
 }
 
 #[allow(clippy::disallowed_methods, reason = "files of the repository")]
-fn recording(name: &str) -> Vec<u8> {
+pub(super) fn recording(name: &str) -> Vec<u8> {
     std::fs::read(directory().join(format!("{name}.jsonl"))).unwrap()
 }
 
