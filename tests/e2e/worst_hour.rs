@@ -11,11 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use support::cgroup::Memory;
 use support::fuse::Hung;
 use support::harness::FIGURE;
 use support::poll::until;
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, eventually, patience, proc};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, patience, proc};
 
 support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
@@ -28,6 +29,9 @@ const NEIGHBOURS: u32 = 4_096;
 const ROUTES: u32 = 8_192;
 /// What that may cost, in KiB, with what the allocator keeps: 12 MiB of it are what is kept of them.
 const MEMORY: u64 = 40 * 1024;
+/// What the daemon may have in all, in bytes, as its cgroup counts: half of `MemoryHigh` of the unit, above which it
+/// would be slowed down.
+const CEILING: u64 = 64 << 20;
 
 /// Somebody with nothing but an account.
 const NOBODY: u32 = 65_534;
@@ -110,11 +114,21 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
         routes.display()
     );
 
-    let daemon = Daemon::start(lab, &Config::default());
+    let memory = Memory::counted(lab);
+    let mut daemon = match &memory {
+        None => Daemon::spawn(lab, &Config::default(), &lab.subdir("state")),
+        Some(memory) => {
+            let command = memory.command(&daemon::binary());
+            Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"))
+        }
+    };
+    daemon.await_ready();
+    let counted = || memory.as_ref().map_or(0, Memory::now);
     let pod = Netns::new(lab, "pod");
     pod.veth_to_host();
     pod.add_address(&lab.cidr(9), "eth0");
     daemon.await_ip(lab.ip(9), pod.inode);
+    let (at_rest, mut in_all) = (counted(), 0);
     let before = proc::rss_kib(daemon.pid());
     let strangers: Vec<Stranger> =
         (0..NETNS).map(|n| Stranger::start(dir, &format!("n{n}"), &script)).collect();
@@ -122,6 +136,7 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
     let mut most = before;
     while !strangers.iter().all(Stranger::is_done) {
         most = most.max(proc::rss_kib(daemon.pid()));
+        in_all = in_all.max(counted());
         assert!(
             began.elapsed() < Duration::from_secs(90) * patience(),
             "the attack takes its time"
@@ -139,6 +154,10 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
         let map = daemon.source("map");
         map.is_some_and(|map| map["detail"].to_string().contains(" more than is kept"))
     });
+    until("and whose it is", 60, || {
+        let map = daemon.source("map");
+        map.is_some_and(|map| map["detail"].to_string().contains(&format!("; uid {NOBODY}: ")))
+    });
     most = most.max(proc::rss_kib(daemon.pid()));
     println!(
         "{FIGURE}{NETNS} netns with {NEIGHBOURS} neighbours and {ROUTES} routes: {} MiB more; a new address is told after \
@@ -146,6 +165,13 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
         (most - before) / 1024
     );
     assert!(most - before < MEMORY, "{before} KiB before, {most} KiB at most");
+    let mib = |bytes: u64| bytes >> 20;
+    println!(
+        "{FIGURE}as its cgroup counts, without pages of files: {} MiB before, {} MiB at most",
+        mib(at_rest),
+        mib(in_all)
+    );
+    assert!(in_all < CEILING, "{in_all} bytes");
     // What it knew of others it still knows.
     daemon.await_ip(lab.ip(9), pod.inode);
 }

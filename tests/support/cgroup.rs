@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Lab;
@@ -74,6 +75,41 @@ pub fn with_little_memory(lab: &Lab) -> Option<PathBuf> {
         }
     }
     Some(dir)
+}
+
+/// A group of the test's own in which memory is counted. [`crate::sweep`] removes it.
+#[derive(Debug)]
+pub struct Memory(PathBuf);
+
+impl Memory {
+    /// `None` where no hierarchy here can have one without a change to groups of others.
+    #[must_use]
+    pub fn counted(lab: &Lab) -> Option<Self> {
+        let dir = memory_v1().or_else(memory_v2)?.join(format!("{}-memory", lab.tag()));
+        fs::create_dir_all(&dir).expect("make a cgroup");
+        Some(Self(dir))
+    }
+
+    /// Runs this program in it.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]);
+        command.arg(self.0.join("cgroup.procs")).arg(program);
+        command
+    }
+
+    /// What it has now, in bytes: all that counts against a limit (its pages, eBPF maps, socket buffers, what else the
+    /// kernel has for it) but pages of files, which the kernel takes back when it needs them.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        let read = |file: &str| fs::read_to_string(self.0.join(file)).ok();
+        let all = read("memory.current").or_else(|| read("memory.usage_in_bytes"));
+        let all: u64 = all.and_then(|text| text.trim().parse().ok()).expect("what it has");
+        let stat = read("memory.stat").expect("of what kind");
+        let kind = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        all - kind("file ").or_else(|| kind("total_cache ")).unwrap_or(0).min(all)
+    }
 }
 
 fn memory_v1() -> Option<PathBuf> {
