@@ -87,7 +87,9 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
         .otlp(&format!("http://127.0.0.1:{grpc}"))
         .line(&format!("[kubernetes]\nkubeconfig = {:?}\nnode = \"n\"", kubeconfig(lab, api)))
         .line(&calico(etcd3, "v3"));
+    // Without a runtime to ask, what stands idle would be a leak.
     let second = config()
+        .cri(&cri)
         .otlp(&format!("http://127.0.0.1:{http}"))
         .otlp_line("protocol = \"http/protobuf\"")
         .line(&format!("[kubernetes]\nkubelet_socket = {kubelet:?}"))
@@ -99,7 +101,7 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
     let stuck = Stuck::new(lab);
     for (config, asked) in [
         (first, &["cri", "docker", "api", "etcd-v3", "otlp-grpc"][..]),
-        (second, &["kubelet", "etcd-v2", "otlp-http"][..]),
+        (second, &["cri", "kubelet", "etcd-v2", "otlp-http"][..]),
     ] {
         let daemon = Daemon::start(lab, &config);
         let fires = |finding: &Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
