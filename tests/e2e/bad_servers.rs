@@ -103,7 +103,8 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
         (first, &["cri", "docker", "api", "etcd-v3", "otlp-grpc"][..]),
         (second, &["cri", "kubelet", "etcd-v2", "otlp-http"][..]),
     ] {
-        let daemon = Daemon::start(lab, &config);
+        // With a state of its own: the finding is news, for the collector too.
+        let daemon = Daemon::start_in(lab, &config, &lab.subdir(&format!("state-{}", asked[1])));
         let fires = |finding: &Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
         daemon.await_firing("ip-held-by-stuck-process", 15, fires);
         let ours = || served.iter().filter(|(name, _)| asked.contains(name));
@@ -140,7 +141,8 @@ fn says_what_is_wrong(daemon: &Daemon, asked: &[&str]) {
         server if server.starts_with("etcd") => "calico",
         _ => "otlp",
     };
-    for server in asked {
+    // By HTTP the collector's 200 is its word that it took what it was sent, whatever it says besides.
+    for server in asked.iter().filter(|server| **server != "otlp-http") {
         let all = daemon.list("sources", &["doctor"]);
         let is = |one: &&Value| one["name"].as_str().is_some_and(|n| n.starts_with(names(server)));
         let source = all.iter().find(is).unwrap_or_else(|| panic!("{server}: {all:#?}"));
