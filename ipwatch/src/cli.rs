@@ -11,6 +11,7 @@ mod daemon;
 mod doctor;
 mod examples;
 mod explain;
+mod fix;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod host_root;
@@ -53,6 +54,8 @@ enum Outcome {
     Findings,
     /// `check` says no.
     Taken,
+    /// `fix`: something that was planned was not done.
+    Skipped,
     /// `check --strict`: nobody has the IP, and no pool of this node contains it.
     InNoPool,
 }
@@ -80,7 +83,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Exit code of `scan` when it found something, and of `check` when it says no.
+/// Exit code of `scan` when it found something, of `check` when it says no, and of `fix` when it skipped something.
 const FINDINGS: u8 = 1;
 /// Exit code of errors, usage errors among them (clap's own choice too).
 const ERROR: u8 = 2;
@@ -116,7 +119,7 @@ pub fn main() -> ExitCode {
     logging::start(matches!(cli.command, Command::Run(_) | Command::Record(_)));
     match dispatch(cli) {
         Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
-        Ok(Outcome::Findings | Outcome::Taken) => ExitCode::from(FINDINGS),
+        Ok(Outcome::Findings | Outcome::Taken | Outcome::Skipped) => ExitCode::from(FINDINGS),
         Ok(Outcome::InNoPool) => ExitCode::from(IN_NO_POOL),
         Err(failure) => failed(&failure),
     }
@@ -158,6 +161,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
+        Command::Fix(asked) => wait_for(fix::fix(&global, &out, asked))?,
         Command::Ack(acked) => wait_for(ack::ack(&global, &out, acked))?,
         Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
         Command::Doctor(asked) => doctor::doctor(&global, &out, &asked),

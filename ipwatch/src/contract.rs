@@ -9,6 +9,7 @@
 mod cluster;
 mod codes;
 mod finding;
+mod fix;
 mod holder;
 mod ipam;
 mod past;
@@ -23,6 +24,7 @@ pub use self::codes::Code;
 pub use self::finding::{
     Ack, Change, ChangeKind, Evidence, Finding, Reserved, Severity, Status, Subject,
 };
+pub use self::fix::{Fix, FixItem, FixState, FixTarget};
 pub use self::holder::{Holder, HolderKind};
 pub use self::ipam::{IpamEntry, IpamHolder, IpamRange, Reservation, Verdict};
 pub use self::past::Past;
@@ -89,6 +91,8 @@ pub enum Body {
     Verdict(Verdict),
     /// `cluster scan`.
     Cluster(Cluster),
+    /// `fix`.
+    Fix(Fix),
 }
 
 /// Which addresses.

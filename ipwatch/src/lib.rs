@@ -23,6 +23,7 @@ pub mod engine;
 pub mod escape;
 pub mod fact;
 pub mod finding;
+mod fix;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -27,6 +27,8 @@ const ORDER: &[&[&str]] = &[
     &["metrics"],
     &["config"],
     &["daemon"],
+    // A command that changes what the daemon only tells of.
+    &["fix"],
     // `cluster` is a command, and its hostile test prints what the command prints.
     &["cli", "cluster"],
     &["fuzzing"],

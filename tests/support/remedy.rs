@@ -216,7 +216,7 @@ pub fn ran(command: &str) {
 }
 
 /// What programs are told to do, in the commands of findings.
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 39] = [
     "addr",
     "check",
     "cluster",
@@ -226,6 +226,7 @@ const VERBS: [&str; 38] = [
     "describe",
     "dev",
     "explain",
+    "fix",
     "get",
     "inspectp",
     "ip",

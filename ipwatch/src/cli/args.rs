@@ -25,7 +25,7 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 fine, 1 `scan` or `cluster scan` found something or `check` says no, 2 error or usage, \
+    after_help = "Exit codes: 0 fine, 1 `scan` or `cluster scan` found something, `check` says no or `fix` skipped something, 2 error or usage, \
                   3 not found, \
                   4 `check --strict` in no pool."
 )]
@@ -150,6 +150,9 @@ pub(super) enum Command {
     /// Explain a finding: what happened, what will fail next, and what to do
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
+    /// Do what a finding's FIX says, where it is certain: shows the plan, asks, and looks at each item again
+    #[command(after_help = examples::FIX)]
+    Fix(Fix),
     /// Acknowledge a finding: no pages until it resolves or --for expires
     #[command(after_help = examples::ACK)]
     Ack(Acked),
@@ -408,6 +411,29 @@ pub(super) struct Explain {
     /// Show every item of proof in full
     #[arg(long)]
     pub(super) evidence: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Fix {
+    /// The finding's id or the beginning of it, or the name of a network: every leak in it
+    #[arg(value_name = "FINDING|NETWORK")]
+    pub(super) what: String,
+    /// Show what would be changed, and change nothing [default where there is no terminal]
+    #[arg(long, conflicts_with = "yes")]
+    pub(super) dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(super) yes: bool,
+    /// Only reservations of these IPs
+    #[arg(long, value_name = "IP", num_args = 1.., value_delimiter = ',')]
+    pub(super) only: Vec<IpAddr>,
+    /// Restore what an earlier run has moved away and nobody was given since
+    #[arg(long)]
+    pub(super) undo: bool,
+    /// Where the record of each run, and what it moved away, is kept; for root alone
+    /// [default: fix in the daemon's state directory, /var/lib/ipwatch/fix]
+    #[arg(long, value_name = "DIR")]
+    pub(super) record_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

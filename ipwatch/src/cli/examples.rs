@@ -49,6 +49,11 @@ pub(super) const EXPLAIN: &str = "Examples:
   ipwatch explain k3f9                a finding
   ipwatch explain ip-duplicate        a runbook, also without a daemon
   ipwatch explain 'failed to allocate for range 0: no IP addresses available in range set'";
+pub(super) const FIX: &str = "Examples:
+  ipwatch fix k3f9 --dry-run          what would be changed for a finding, each with its proof
+  ipwatch fix cbr0                    every leaked reservation of a network, after a question
+  ipwatch fix cbr0 --only 10.0.3.18 --yes
+  ipwatch fix cbr0 --undo             restores what has not been given out since";
 pub(super) const ACK: &str = "Examples:
   ipwatch ack k3f9 --for 8h --note 'node is drained tomorrow'";
 pub(super) const UNACK: &str = "Examples:

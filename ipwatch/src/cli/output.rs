@@ -142,6 +142,7 @@ fn json_lines(body: &Body) -> Result<String, Failure> {
         Body::Ranges(items) => lines(items),
         Body::Verdict(verdict) => lines(std::slice::from_ref(verdict)),
         Body::Cluster(cluster) => lines(&cluster.findings),
+        Body::Fix(fix) => lines(&fix.items),
     };
     Ok(quiet(&text.map_err(anyhow::Error::from)?))
 }
@@ -195,6 +196,7 @@ fn names(body: &Body) -> String {
         Body::Ranges(items) => items.iter().map(|range| range.network.clone()).collect(),
         Body::Verdict(verdict) => vec![verdict.ip.to_string()],
         Body::Cluster(cluster) => cluster.findings.iter().map(text::cluster_name).collect(),
+        Body::Fix(fix) => fix.items.iter().map(text::fix_name).collect(),
     };
     names.dedup();
     names.iter().map(|name| format!("{}\n", escape(name))).collect()

@@ -236,7 +236,7 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Body::History(list) => list.is_empty(),
         Body::Probes(list) => list.is_empty(),
         Body::Ranges(list) => list.is_empty() && document.reservations.is_empty(),
-        Body::Verdict(_) | Body::Cluster(_) => false,
+        Body::Verdict(_) | Body::Cluster(_) | Body::Fix(_) => false,
     };
     if !empty {
         return None;

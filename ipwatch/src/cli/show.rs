@@ -6,6 +6,7 @@ mod cluster;
 pub(super) mod event;
 pub(super) mod family;
 pub(super) mod findings;
+mod fix;
 pub(super) mod ip;
 mod ipam;
 mod lists;
@@ -31,6 +32,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Ranges(list) => ipam::ipam(list, &document.reservations, view),
         Body::Verdict(verdict) => ipam::verdict(verdict),
         Body::Cluster(cluster) => cluster::table(document, cluster, view),
+        Body::Fix(fix) => fix::table(fix, view),
     }
 }
 
@@ -101,6 +103,7 @@ mod tests {
         "query-ipam.json",
         "check.json",
         "cluster-scan.json",
+        "fix.json",
         "doctor.json",
     ];
 

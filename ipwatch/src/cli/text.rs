@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use crate::contract::{
-    Address, ClusterFinding, Container, Document, Holder, Netns, Pod, SourceState,
+    Address, ClusterFinding, Container, Document, FixItem, FixTarget, Holder, Netns, Pod,
+    SourceState,
 };
 use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
@@ -263,6 +264,18 @@ pub(super) fn address_name(address: &Address) -> String {
     match address.ip {
         Some(ip) => ip.to_string(),
         None => format!("netns/{}", netns(&address.netns)),
+    }
+}
+
+/// What an item of `fix` is about: an IP, a path, a device.
+pub(super) fn fix_name(item: &FixItem) -> String {
+    match &item.target {
+        FixTarget::FreeReservation { ip, .. } => ip.to_string(),
+        FixTarget::UnmountNetns { path, .. } => path.clone(),
+        FixTarget::DeletePair { interface, .. } => {
+            interface.name.clone().unwrap_or_else(|| format!("ifindex:{}", interface.index))
+        }
+        FixTarget::Nothing { about } => about.clone(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Code, Container, Holder, Netns, Pod, Run, Step};
+use super::{Code, Container, Holder, Interface, Netns, Pod, Run, Step};
 
 /// How soon a person must act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,6 +49,12 @@ pub struct Subject {
     /// The CNI network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
+    /// The pod's device, for a pair of `veth-orphaned`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Interface>,
+    /// The other end of `interface`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Interface>,
     /// Reservations that one cause has left, where there are several, the oldest first. `ip`, `container` and `pod` are
     /// absent then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -10,7 +10,7 @@ use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::{BootNs, store};
-use crate::finding::{Candidate, Code, Severity, Subject};
+use crate::finding::{Candidate, Code, Severity, Subject, finding_id};
 use crate::map::{
     CallHistory, Kinds, Leak, LeakCause, NodeMap, RangeEntry, ReservationEntry, Thresholds, Usage,
     Word,
@@ -137,7 +137,6 @@ fn candidate(map: &NodeMap, key: String, members: &[Member<'_>]) -> Candidate {
     let since = |one: &Member<'_>| one.leak.entry.bereft.unwrap_or(one.leak.from).min(one.observed);
     Candidate {
         code: Code::IpamReservationLeaked,
-        key,
         severity: Severity::Warning,
         subject,
         holders: Vec::new(),
@@ -145,7 +144,8 @@ fn candidate(map: &NodeMap, key: String, members: &[Member<'_>]) -> Candidate {
         since: members.iter().map(since).min().unwrap_or_default(),
         observed: members.iter().map(|one| one.observed).max().unwrap_or_default(),
         impact: impact(map, members, omitted),
-        remediation: remediation(map, members, omitted),
+        remediation: remediation(map, &key, members, omitted),
+        key,
         caused_by: None,
         preexisting: members.iter().all(|one| one.leak.entry.preexisting),
     }
@@ -281,7 +281,7 @@ fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
     proof.dels(history);
 }
 
-fn remediation(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Vec<Step> {
+fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize) -> Vec<Step> {
     let network = &members[0].leak.entry.network;
     // Not `ipwatch check`: it says no to an IP that is reserved, as these are.
     let mut steps = match members {
@@ -297,6 +297,14 @@ fn remediation(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Vec<Ste
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
         )],
     };
+    if &*members[0].leak.entry.store == store::HOST_LOCAL {
+        let id = finding_id(Code::IpamReservationLeaked, key);
+        let fix = Command::new("ipwatch").own("fix").value(&id).own("--dry-run");
+        steps.push(Step::look(
+            text!("See what one command would free, each with its proof. Without --dry-run it asks, and looks at each again"),
+            fix,
+        ));
+    }
     let mut after = None;
     for one in members {
         let Freeing { each, once } = free(one.leak.entry, one.id);

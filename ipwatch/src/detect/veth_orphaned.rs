@@ -71,7 +71,12 @@ fn candidate(
         code: Code::VethOrphaned,
         key: format!("{}/{}/{}", boot.boot_id, link.name, link.ifindex),
         severity: Severity::Info,
-        subject: Subject { netns: Some(map.netns_view(host)), ..Subject::default() },
+        subject: Subject {
+            netns: Some(map.netns_view(host)),
+            interface: Some(device(link)),
+            peer: Some(device(other)),
+            ..Subject::default()
+        },
         holders: vec![contract::Holder::of_kind(HolderKind::Kernel)],
         evidence: proof.done(),
         since,
@@ -84,6 +89,17 @@ fn candidate(
         caused_by: None,
         preexisting: false,
     })
+}
+
+/// A device of the pair, which is on no bridge.
+fn device(link: &Link) -> contract::Interface {
+    contract::Interface {
+        name: Some(link.name.clone()),
+        index: link.ifindex,
+        mac: link.mac,
+        kind: link.kind.clone(),
+        master: None,
+    }
 }
 
 /// The pod that a device is named after.

@@ -243,7 +243,7 @@ fn can_be_typed(word: &str) -> bool {
 /// Whether it is one of our own commands that ask the daemon.
 fn asks(run: &Run) -> bool {
     run.argv[0] == "ipwatch"
-        && matches!(run.argv.get(1).map(String::as_str), Some("query" | "check"))
+        && matches!(run.argv.get(1).map(String::as_str), Some("query" | "check" | "fix"))
 }
 
 /// Whether a path leads up.

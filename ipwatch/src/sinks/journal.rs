@@ -3,6 +3,7 @@
 pub mod entry;
 mod native;
 
+pub(crate) use native::note;
 pub use native::to_the_journal;
 
 use std::fmt::Write as _;

@@ -15,6 +15,7 @@ mod listen;
 mod make;
 mod netns_open;
 mod parse;
+mod remove;
 mod requests;
 mod sieve;
 mod socket;
@@ -23,6 +24,7 @@ mod talk;
 pub(crate) use make::{Given, Maker, Numbers};
 
 pub use listen::{Counters, Listener, Lost};
+pub(crate) use remove::remove_link;
 pub use requests::{AdoptError, Requests};
 
 pub(super) use netns_open::netns_of_socket;

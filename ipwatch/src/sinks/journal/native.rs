@@ -35,6 +35,15 @@ pub(super) fn send(change: &Change) -> bool {
     socket.send_to(&encode(&entry::fields(change)), Path::new(SOCKET)).is_ok()
 }
 
+/// Sends an entry that is no finding, for a command that is run once. `false`: there is no journal, or it does not take it.
+pub(crate) fn note(fields: &[(&str, String)]) -> bool {
+    let socket = UnixDatagram::unbound().and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.send_to(&encode(fields), Path::new(SOCKET))
+    });
+    socket.is_ok()
+}
+
 /// `NAME=value` lines; a value with a line break goes with its length, so that it cannot begin a field.
 fn encode(fields: &[(&str, String)]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1024);

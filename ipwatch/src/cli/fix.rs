@@ -1,0 +1,230 @@
+//! `ipwatch fix`: shows what is to be changed, asks, and has it changed.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use super::args::{Fix as Asked, Global};
+use super::output::Out;
+use super::text::count;
+use super::{Failure, Outcome};
+use crate::api::client::Client;
+use crate::api::{Ask, Prefix};
+use crate::config::Config;
+use crate::contract::{Body, Document, Finding, Fix, FixState, IpamEntry};
+use crate::fix::plan::Unclear;
+use crate::fix::{act, plan, undo};
+
+/// The directory of the records, in the daemon's state directory.
+const RECORDS: &str = "fix";
+
+/// Longest answer to a question that is read.
+const ANSWER: usize = 16;
+
+pub(super) async fn fix(global: &Global, out: &Out, asked: Asked) -> Result<Outcome, Failure> {
+    let base = asked.record_dir.clone().unwrap_or_else(records);
+    let client = Client::new(global.socket());
+    if asked.undo {
+        return restore(&client, out, &asked, &base).await;
+    }
+    let (mut document, planned) = planned(&client, &asked).await?;
+    if !goes_on(out, &asked, &mut document, planned.clone(), "Change this?")? {
+        return Ok(Outcome::Fine);
+    }
+    let names = (&*asked.what, &*document.node.clone());
+    let changed = act::change(&client, planned, names, &base).await.map_err(anyhow::Error::from)?;
+    tell(out, &mut document, changed)
+}
+
+/// The default is below the daemon's own state, where that may be read.
+fn records() -> PathBuf {
+    Config::load(None).unwrap_or_default().state_dir.join(RECORDS)
+}
+
+/// Shows the plan, and says whether it is to be done.
+fn goes_on(
+    out: &Out,
+    asked: &Asked,
+    document: &mut Document,
+    planned: Fix,
+    question: &str,
+) -> Result<bool, Failure> {
+    let todo = planned.items.iter().filter(|item| item.state == FixState::Planned).count();
+    let can_ask = out.for_people() && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let mode = Mode::of(asked, can_ask);
+    document.body = Body::Fix(planned);
+    // What has been done is told at the end: one document for a program.
+    if mode != Mode::Do || todo == 0 {
+        out.document(document, true)?;
+    }
+    if todo == 0 {
+        return Ok(false);
+    }
+    match mode {
+        Mode::Show => Ok(false),
+        Mode::Do => Ok(true),
+        Mode::Ask => says_yes(question, todo),
+    }
+}
+
+/// What became of it.
+fn tell(
+    out: &Out,
+    document: &mut Document,
+    (fix, logged): (Fix, bool),
+) -> Result<Outcome, Failure> {
+    if !logged {
+        super::complain(
+            "neither the journal nor syslog took a note of it: the record alone has it",
+        );
+    }
+    let skipped = fix.items.iter().any(|item| item.state == FixState::Skipped);
+    document.body = Body::Fix(fix);
+    out.document(document, true)?;
+    Ok(if skipped { Outcome::Skipped } else { Outcome::Fine })
+}
+
+async fn restore(
+    client: &Client,
+    out: &Out,
+    asked: &Asked,
+    base: &std::path::Path,
+) -> Result<Outcome, Failure> {
+    let undo = undo::look(base, &asked.what, &asked.only).map_err(anyhow::Error::from)?;
+    for unread in &undo.unread {
+        super::complain(&format!("a record cannot be read: {unread}"));
+    }
+    if undo.fix.items.is_empty() {
+        let what = crate::remedy::said(&asked.what);
+        return Err(Failure::NotFound(format!(
+            "nothing that was done about {what} can be undone: {} has no such record",
+            base.display()
+        )));
+    }
+    let mut document = envelope(client).await;
+    if !goes_on(out, asked, &mut document, undo.fix.clone(), "Restore this?")? {
+        return Ok(Outcome::Fine);
+    }
+    let restored = undo::restore(undo).await.map_err(anyhow::Error::from)?;
+    tell(out, &mut document, restored)
+}
+
+/// Undoing needs no daemon: who that is and how its sources stand is told where it answers.
+async fn envelope(client: &Client) -> Document {
+    let empty = || Document {
+        schema: crate::contract::SCHEMA.to_owned(),
+        node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        taken_at: crate::fix::record::date(),
+        sources: Vec::new(),
+        body: Body::Fix(Fix::default()),
+        reservations: Vec::new(),
+        refused: Vec::new(),
+    };
+    let told = client.ask(&Ask::Findings { all: false, what: None }).await;
+    told.unwrap_or_else(|_| empty())
+}
+
+/// What the daemon says, and the plan that follows from it.
+async fn planned(client: &Client, asked: &Asked) -> Result<(Document, Fix), Failure> {
+    let document = client.ask(&Ask::Findings { all: false, what: None }).await?;
+    let none = Vec::new();
+    let open: &[Finding] = match &document.body {
+        Body::Findings(findings) => findings,
+        _ => &none,
+    };
+    let meant = plan::meant(open, &asked.what).map_err(|unclear| match unclear {
+        Unclear::NotFound(_) => Failure::NotFound(unclear.to_string()),
+        Unclear::Ambiguous(_) => anyhow::Error::from(unclear).into(),
+    })?;
+    let mut entries: Vec<IpamEntry> = Vec::new();
+    for ip in plan::reserved(&meant) {
+        let ask = Ask::Ipam { ip: Some(Prefix::host(ip)), network: None };
+        match client.ask(&ask).await {
+            Ok(document) => entries.extend(document.reservations),
+            Err(crate::api::client::ClientError::Refused { status: 404, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let fix = plan::plan(&meant, &entries, &asked.only);
+    Ok((document, fix))
+}
+
+/// Whether a plan is shown, asked about or done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Show,
+    Ask,
+    Do,
+}
+
+impl Mode {
+    /// Without somebody who can be asked nothing is changed, unless that was said.
+    fn of(asked: &Asked, can_ask: bool) -> Self {
+        match asked {
+            Asked { dry_run: true, .. } => Mode::Show,
+            Asked { yes: true, .. } => Mode::Do,
+            _ if can_ask => Mode::Ask,
+            _ => Mode::Show,
+        }
+    }
+}
+
+/// Asks on the terminal. Anything but a yes is a no.
+fn says_yes(question: &str, todo: usize) -> Result<bool, Failure> {
+    let fail = |error: io::Error| anyhow::anyhow!("cannot ask on the terminal: {error}");
+    let mut terminal = io::stderr().lock();
+    write!(terminal, "{question} {} [y/N] ", count(todo, "item")).map_err(fail)?;
+    terminal.flush().map_err(fail)?;
+    let mut answer = Vec::new();
+    let mut input = io::Read::take(io::stdin().lock(), ANSWER as u64);
+    input.read_until(b'\n', &mut answer).map_err(fail)?;
+    Ok(is_yes(&answer))
+}
+
+fn is_yes(answer: &[u8]) -> bool {
+    let answer = answer.trim_ascii();
+    answer.eq_ignore_ascii_case(b"y") || answer.eq_ignore_ascii_case(b"yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+    use clap::Parser as _;
+
+    fn asked(line: &str) -> Asked {
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Fix(asked) = cli.command else { panic!("{line}") };
+        asked
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_changed_unless_that_is_said() {
+        for (line, terminal, mode) in [
+            ("ipwatch fix k3f9", false, Mode::Show),
+            ("ipwatch fix k3f9", true, Mode::Ask),
+            ("ipwatch fix k3f9 --dry-run", true, Mode::Show),
+            ("ipwatch fix k3f9 --yes", false, Mode::Do),
+            ("ipwatch fix k3f9 --undo", false, Mode::Show),
+        ] {
+            assert_eq!(Mode::of(&asked(line), terminal), mode, "{line} {terminal}");
+        }
+        assert!(Cli::try_parse_from(["ipwatch", "fix", "x", "--yes", "--dry-run"]).is_err());
+    }
+
+    #[test]
+    fn only_a_yes_is_one() {
+        for yes in ["y\n", "Y", "yes\n", " Yes \n"] {
+            assert!(is_yes(yes.as_bytes()), "{yes:?}");
+        }
+        for no in ["", "\n", "n\n", "yeah\n", "yy", "no"] {
+            assert!(!is_yes(no.as_bytes()), "{no:?}");
+        }
+    }
+
+    #[test]
+    fn several_ips_may_stand_behind_only() {
+        for line in ["--only 10.0.3.18 10.0.3.19", "--only 10.0.3.18,10.0.3.19"] {
+            assert_eq!(asked(&format!("ipwatch fix cbr0 {line}")).only.len(), 2, "{line}");
+        }
+    }
+}

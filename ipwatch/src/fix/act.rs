@@ -1,0 +1,216 @@
+//! Changing what was planned, each item after everything has been looked at again.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::host_local::{Expected, Locked};
+use super::node::{self, Node};
+use super::record::{Record, RecordError};
+use super::who::Who;
+use super::{log, plan};
+use crate::api::Ask;
+use crate::api::client::{Client, ClientError};
+use crate::contract::{
+    Body, Document, Finding, Fix, FixItem, FixState, FixTarget, IpamEntry, Prefix,
+};
+
+/// How long the daemon is given for an answer. The store's lock is held meanwhile, and pods wait for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why nothing was changed at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ActError {
+    #[error("only root may change the node: use sudo, or --dry-run to see what would be changed")]
+    NotRoot,
+    #[error("{0}")]
+    Elsewhere(String),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the node cannot be looked at: {0}")]
+    Look(#[from] io::Error),
+}
+
+/// Whether this process can change the node at all.
+///
+/// # Errors
+/// [`ActError`]
+pub(crate) fn may() -> Result<(), ActError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(ActError::NotRoot);
+    }
+    node::is_here().map_err(ActError::Elsewhere)
+}
+
+/// What is asked of the daemon at a change.
+struct Anew {
+    findings: Vec<Finding>,
+    entries: Vec<IpamEntry>,
+}
+
+/// A run.
+struct Act<'a> {
+    client: &'a Client,
+    node: Node,
+    record: Record,
+    who: Who,
+    /// The daemon did not answer: it is not asked again.
+    silent: Option<String>,
+    unlogged: bool,
+}
+
+/// Does what is planned, and says what became of it. `what` was asked for, `node` is the node's name; the record is kept
+/// below `base`. Whether every change was logged.
+///
+/// # Errors
+/// [`ActError`]: nothing was changed.
+pub(crate) async fn change(
+    client: &Client,
+    mut fix: Fix,
+    (what, node): (&str, &str),
+    base: &Path,
+) -> Result<(Fix, bool), ActError> {
+    may()?;
+    let who = Who::now();
+    let look = Node::new()?;
+    let record = Record::begin(base, what, node, who.clone())?;
+    fix.record = Some(record.path().display().to_string());
+    fix.dry_run = false;
+    let mut act = Act { client, node: look, record, who, silent: None, unlogged: false };
+    for item in fix.items.iter_mut().filter(|item| item.state == FixState::Planned) {
+        match act.item(item).await {
+            Ok(()) => item.state = FixState::Done,
+            Err(why) => (item.state, item.why) = (FixState::Skipped, Some(why)),
+        }
+        item.proof.clear();
+        if item.state == FixState::Done {
+            act.unlogged |= !log::tell(item, &act.who, act.record.path());
+        }
+    }
+    Ok((fix, !act.unlogged))
+}
+
+impl Act<'_> {
+    /// Looks at one item again, and changes it.
+    async fn item(&mut self, item: &FixItem) -> Result<(), String> {
+        match &item.target {
+            FixTarget::FreeReservation { .. } => self.reservation(item).await,
+            FixTarget::UnmountNetns { path, netns } => {
+                self.agrees(item).await?;
+                let number = self.intend(item, None)?;
+                let done = self.node.unmount(path, netns);
+                self.became(number, item, done)
+            }
+            FixTarget::DeletePair { interface, peer } => {
+                self.agrees(item).await?;
+                let number = self.intend(item, None)?;
+                let done = self.node.delete_pair(interface, peer);
+                self.became(number, item, done)
+            }
+            FixTarget::Nothing { .. } => Err("there is nothing to be done".to_owned()),
+        }
+    }
+
+    /// Moves a reservation away. All of it is looked at while no ADD and no DEL of the network runs.
+    async fn reservation(&mut self, item: &FixItem) -> Result<(), String> {
+        let FixTarget::FreeReservation { ip, path, container_id, ifname, since, .. } = &item.target
+        else {
+            return Err("it is no reservation".to_owned());
+        };
+        let path = Path::new(path);
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err("it is no path of a file".to_owned());
+        };
+        if let Some(why) = &self.silent {
+            return Err(why.clone());
+        }
+        let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
+        self.agrees(item).await?;
+        self.is_free(*ip, container_id).await?;
+        self.node.nobody_has(*ip)?;
+        let kept = format!("{}-{ip}", self.record.items());
+        let number = self.intend(item, Some(&kept))?;
+        let (ifname, since) = (ifname.as_deref(), since.as_deref());
+        let expected = Expected { container_id, ifname, since };
+        let done = locked.move_away(name, expected, self.record.dir(), &kept);
+        self.became(number, item, done.map_err(|error| error.to_string()))
+    }
+
+    fn intend(&mut self, item: &FixItem, kept: Option<&str>) -> Result<usize, String> {
+        let noted = self.record.intend(item, kept);
+        noted.map_err(|error| format!("it could not be recorded ({error}), so it is not changed"))
+    }
+
+    /// Notes how it went. What was changed stays so if the disk does not take the note: its intention is there.
+    fn became(
+        &mut self,
+        number: usize,
+        item: &FixItem,
+        done: Result<(), String>,
+    ) -> Result<(), String> {
+        let (state, why) = match &done {
+            Ok(()) => (FixState::Done, None),
+            Err(why) => (FixState::Skipped, Some(why.clone())),
+        };
+        let item = FixItem { state, why, ..item.clone() };
+        if let Err(error) = self.record.became(number, &item, None) {
+            tracing::warn!("the record in {} is not whole: {error}", self.record.path().display());
+        }
+        done
+    }
+
+    /// The daemon still says the same of an item.
+    async fn agrees(&mut self, item: &FixItem) -> Result<(), String> {
+        let anew = self.anew(item).await?;
+        plan::still(item, &anew.findings, &anew.entries)
+    }
+
+    async fn anew(&mut self, item: &FixItem) -> Result<Anew, String> {
+        let what = Some(item.finding.clone());
+        let told = match self.ask(&Ask::Findings { all: true, what }).await? {
+            Some(Document { body: Body::Findings(findings), .. }) => findings,
+            _ => Vec::new(),
+        };
+        let FixTarget::FreeReservation { ip, .. } = &item.target else {
+            return Ok(Anew { findings: told, entries: Vec::new() });
+        };
+        let asked = Ask::Ipam { ip: Some(Prefix::host(*ip)), network: None };
+        let entries = self.ask(&asked).await?.map(|document| document.reservations);
+        Ok(Anew { findings: told, entries: entries.unwrap_or_default() })
+    }
+
+    /// Nobody but the container that is gone has the IP, by what the daemon knows, and no source is silent that would know.
+    async fn is_free(&mut self, ip: std::net::IpAddr, container: &str) -> Result<(), String> {
+        let asked = Ask::Check { ip, container: Some(container.to_owned()) };
+        match self.ask(&asked).await? {
+            Some(Document { body: Body::Verdict(verdict), .. }) if verdict.free => Ok(()),
+            Some(Document { body: Body::Verdict(verdict), .. }) => {
+                let why = verdict.reasons.into_iter().next();
+                Err(why.unwrap_or_else(|| "the daemon says that it is not free".to_owned()))
+            }
+            _ => Err("the daemon does not say whether it is free".to_owned()),
+        }
+    }
+
+    /// Asks the daemon. `None`: it says that there is no such thing.
+    async fn ask(&mut self, ask: &Ask) -> Result<Option<Document>, String> {
+        if let Some(why) = &self.silent {
+            return Err(why.clone());
+        }
+        let why = match timeout(PATIENCE, self.client.ask(ask)).await {
+            Ok(Ok(document)) => return Ok(Some(document)),
+            Ok(Err(ClientError::Refused { status: 404, .. })) => return Ok(None),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it takes more than two seconds".to_owned(),
+        };
+        let why =
+            format!("the daemon does not answer, and nothing is changed without its word: {why}");
+        self.silent = Some(why.clone());
+        Err(why)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! host-local's files, moved away and back under host-local's own lock.
+//!
+//! The plugin holds a lock of its network's directory for each ADD and DEL: `flock` of the file `lock` in it, which it
+//! makes where it is missing; old ones of the directory itself (plugins/ipam/host-local/backend/disk/lock.go).
+//! Both are taken here. `last_reserved_ip.*` is left as it is.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use crate::bounded;
+use crate::clock::{self, Calendar};
+use crate::fact::BootNs;
+use crate::sources::ipam::host_local::parse;
+
+const LOCK: &str = "lock";
+
+/// Longest reservation that is read, as by the source.
+const LONGEST: usize = 1_024;
+
+/// How long a lock is waited for, and between two tries. An ADD takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a file was left where it is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("{path}: {error}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("somebody else than root may write to {0}")]
+    Foreign(PathBuf),
+    #[error("another process keeps the store's lock, {0}, for longer than ten seconds")]
+    Locked(PathBuf),
+    #[error("the directory is another one by now")]
+    Replaced,
+    #[error("its file is gone: it was freed meanwhile")]
+    Gone,
+    #[error("its file is of another container by now, or was written again")]
+    Changed,
+    #[error("its file is no reservation: {0}")]
+    NoReservation(&'static str),
+    #[error(
+        "the record is on another file system than the store: --record-dir names a directory on that of {0}"
+    )]
+    OtherFileSystem(PathBuf),
+    #[error("the IP has been given out again since")]
+    GivenOut,
+    #[error("the record has no file of it: it was never moved, or was taken away")]
+    NotKept,
+}
+
+/// What a reservation says, by which it is known to be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expected<'a> {
+    pub(super) container_id: &'a str,
+    pub(super) ifname: Option<&'a str>,
+    /// When it was written, RFC 3339.
+    pub(super) since: Option<&'a str>,
+}
+
+/// The directory of a network, for as long as no ADD and no DEL runs there.
+#[derive(Debug)]
+pub(super) struct Locked {
+    dir: OwnedFd,
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Locked {
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// [`Refused`]
+    pub(super) async fn take(path: &Path) -> Result<Self, Refused> {
+        let fail = |error: io::Error| Refused::Io { path: path.to_owned(), error };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|error| fail(error.into()))?;
+        let stat = rustix::fs::fstat(&dir).map_err(|error| fail(error.into()))?;
+        let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+        if others || stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Refused::Foreign(path.to_owned()));
+        }
+        // As the plugin opens it.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = flags | OFlags::NONBLOCK;
+        let lock = rustix::fs::openat(&dir, LOCK, flags, Mode::from_raw_mode(0o750));
+        let lock = lock.map_err(|error| fail(error.into()))?;
+        let end = clock::now().plus(PATIENCE.as_nanos() as u64);
+        for fd in [lock.as_fd(), dir.as_fd()] {
+            while let Err(error) = rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+                match error {
+                    Errno::WOULDBLOCK | Errno::INTR if clock::now() < end => {}
+                    Errno::WOULDBLOCK => return Err(Refused::Locked(path.join(LOCK))),
+                    error => return Err(fail(error.into())),
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        // Who waited may have a directory that nobody uses any more.
+        let now = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+        if !now.is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) {
+            return Err(Refused::Replaced);
+        }
+        Ok(Self { dir, path: path.to_owned(), _lock: lock })
+    }
+
+    /// Moves a reservation away that says what is expected.
+    ///
+    /// # Errors
+    /// [`Refused`]; it lies where it was then.
+    pub(super) fn move_away(
+        &self,
+        name: &OsStr,
+        expected: Expected<'_>,
+        to: BorrowedFd<'_>,
+        kept: &str,
+    ) -> Result<(), Refused> {
+        let stat = self.compare(name, expected)?;
+        self.rename((self.dir.as_fd(), name), (to, kept.as_ref()))?;
+        // Whoever keeps to the lock cannot have put another one there; whoever does not may have.
+        let moved = rustix::fs::statat(to, kept, AtFlags::SYMLINK_NOFOLLOW);
+        if moved.is_ok_and(|moved| is_same(&moved, &stat)) {
+            self.sync();
+            return Ok(());
+        }
+        self.rename((to, kept.as_ref()), (self.dir.as_fd(), name))?;
+        Err(Refused::Changed)
+    }
+
+    /// Moves a reservation back, unless there is one of its IP by now.
+    ///
+    /// # Errors
+    /// [`Refused`]; it lies where it was then.
+    pub(super) fn move_back(
+        &self,
+        from: BorrowedFd<'_>,
+        kept: &str,
+        name: &OsStr,
+    ) -> Result<(), Refused> {
+        self.rename((from, kept.as_ref()), (self.dir.as_fd(), name)).map_err(
+            |error| match error {
+                Refused::Gone => Refused::NotKept,
+                error => error,
+            },
+        )?;
+        self.sync();
+        Ok(())
+    }
+
+    /// Looks at a reservation: the file that was looked at.
+    fn compare(&self, name: &OsStr, expected: Expected<'_>) -> Result<Stat, Refused> {
+        let fail = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Refused::Gone,
+            _ => Refused::Io { path: self.path.join(name), error },
+        };
+        let before = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let before = before.map_err(|error| fail(error.into()))?;
+        let mut buffer = [0; LONGEST + 1];
+        let read = bounded::read_at(self.dir.as_fd(), name.as_ref(), &mut buffer).map_err(fail)?;
+        if read.length > LONGEST {
+            return Err(Refused::NoReservation("it is too long"));
+        }
+        let holder = parse(&buffer[..read.length]).map_err(Refused::NoReservation)?;
+        let written = read.modified.and_then(|at| u64::try_from(at).ok());
+        let written = written.map(|at| Calendar::default().date(BootNs(at)));
+        let is = Expected {
+            container_id: &holder.container_id,
+            ifname: holder.ifname.as_deref(),
+            since: written.as_deref(),
+        };
+        let after = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let after = after.map_err(|error| fail(error.into()))?;
+        if is == expected && is_same(&before, &after) { Ok(after) } else { Err(Refused::Changed) }
+    }
+
+    fn rename(
+        &self,
+        (from, old): (BorrowedFd<'_>, &OsStr),
+        (to, new): (BorrowedFd<'_>, &OsStr),
+    ) -> Result<(), Refused> {
+        let done = rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE);
+        done.map_err(|error| match error {
+            Errno::XDEV => Refused::OtherFileSystem(self.path.clone()),
+            Errno::EXIST => Refused::GivenOut,
+            Errno::NOENT => Refused::Gone,
+            error => Refused::Io { path: self.path.join(old), error: error.into() },
+        })
+    }
+
+    /// After a crash the file is in one of the two directories, with or without this.
+    fn sync(&self) {
+        let _ = rustix::fs::fsync(&self.dir);
+    }
+}
+
+/// The same file, which nobody has written since.
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    let of =
+        |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
+    of(one) == of(other)
+}
+
+#[cfg(test)]
+mod tests;

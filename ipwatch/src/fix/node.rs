@@ -1,0 +1,326 @@
+//! The node as it is at the moment of a change, by our own look: who has an IP, who is in a netns, how a pair stands.
+//! The daemon is asked as well, but may be seconds behind.
+//!
+//! What could not be read is no proof: then nothing is changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::mount::UnmountFlags;
+
+use crate::clock;
+use crate::contract::{Interface, Netns};
+use crate::fact::{BootNs, Door, Fact, Holder, Link, NetnsRef, Observation, Scope};
+use crate::remedy::said;
+use crate::sources::netlink::{AdoptError, Requests, remove_link};
+use crate::sources::procfs::{Proc, Search};
+
+/// How often the netns that are there are listed, so that those that come and go meanwhile are told apart from those that
+/// do not open.
+const ROUNDS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How old a look at all addresses may be at a change.
+const FRESH: u64 = 1_000_000_000;
+
+/// How long a search for what holds a netns may take. Nobody waits for it but a person.
+const SEARCHED: u64 = 15_000_000_000;
+
+/// Whether this is the node itself: its mounts and its network are this process's. Otherwise, why nothing can be changed
+/// from here.
+///
+/// # Errors
+/// In words.
+pub(super) fn is_here() -> Result<(), String> {
+    for kind in ["mnt", "net"] {
+        let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/{kind}"));
+        match (of("self"), of("1")) {
+            (Ok(own), Ok(node)) if own == node => {}
+            (Ok(_), Ok(_)) => {
+                return Err(
+                    "this is not the node itself, but a container or another namespace: run \
+                            `ipwatch fix` on the node"
+                        .to_owned(),
+                );
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                return Err(format!(
+                    "whether this is the node itself cannot be seen (/proc/1/ns/{kind}: {error}): run it as root"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the node. Its thread visits other netns: see [`Requests`].
+pub(super) struct Node {
+    proc: Proc,
+    requests: Requests,
+    /// Every address of the node, as of then.
+    up: Option<(BootNs, BTreeMap<IpAddr, String>)>,
+}
+
+impl Node {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { proc: Proc::new(), requests: Requests::new()?, up: None })
+    }
+
+    /// Succeeds if no netns of the node has the IP, asked within the last second.
+    ///
+    /// # Errors
+    /// Who has it, or what could not be asked.
+    pub(super) fn nobody_has(&mut self, ip: IpAddr) -> Result<(), String> {
+        let fresh = |(at, _): &(BootNs, _)| clock::now().since(*at) < FRESH;
+        if !self.up.as_ref().is_some_and(fresh) {
+            let at = clock::now();
+            self.up = Some((at, self.addresses()?));
+        }
+        match self.up.as_ref().and_then(|(_, up)| up.get(&ip)) {
+            Some(netns) => {
+                Err(format!("{netns} has the IP up: once freed, the next pod would share it"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Every address of every netns that a task or a mount leads to, and where it is. A netns that an fd or a socket alone
+    /// keeps is the daemon's to tell of.
+    fn addresses(&mut self) -> Result<BTreeMap<IpAddr, String>, String> {
+        let mut up = BTreeMap::new();
+        let host = self.requests.dump_host().map_err(|error| error.to_string())?;
+        note(&host, "the node", &mut up)?;
+        let (mut read, mut closed) = (BTreeSet::new(), String::new());
+        for round in 0..ROUNDS {
+            if round > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let all = self.all_netns()?;
+            let left: Vec<_> = all.into_iter().filter(|(inode, _)| !read.contains(inode)).collect();
+            if left.is_empty() {
+                return Ok(up);
+            }
+            for (inode, doors) in left {
+                match self.requests.adopt(NetnsRef::inode(inode), &doors, &[], true) {
+                    Ok(facts) => {
+                        note(&facts, &format!("net:[{inode}]"), &mut up)?;
+                        read.insert(inode);
+                    }
+                    Err(error @ AdoptError::Stranded) => return Err(error.to_string()),
+                    // It has gone, or the way in has: the next list tells.
+                    Err(error) => closed = format!("net:[{inode}]: {error}"),
+                }
+            }
+        }
+        Err(format!("what a network namespace has could not be asked: {closed}"))
+    }
+
+    /// The netns of the node but the host's, by inode, with the ways in.
+    fn all_netns(&self) -> Result<BTreeMap<u32, Vec<Door>>, String> {
+        let host = self.requests.host();
+        let tasks = self.proc.tasks(host).map_err(unread)?;
+        let mounts = self.proc.mounts().map_err(unread)?;
+        let others = self.proc.all_mounts().map_err(unread)?;
+        if !is_complete(&tasks, |scope| matches!(scope, Scope::Tasks)) {
+            return Err("not every process could be read".to_owned());
+        }
+        let mut all: BTreeMap<u32, Vec<Door>> = BTreeMap::new();
+        for fact in tasks.iter().chain(&mounts).chain(&others) {
+            let (netns, door) = match &fact.what {
+                Observation::Task(task) => {
+                    let (pid, tid) = (task.key.pid, task.key.tid);
+                    (task.netns, Some(Door::Task { pid, tid }))
+                }
+                Observation::Holder { netns, holder } => (*netns, Door::through(holder)),
+                _ => continue,
+            };
+            if let Some(inode) = netns.inode.filter(|inode| Some(*inode) != host.inode) {
+                all.entry(inode).or_default().extend(door);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Unmounts a netns from the node's mount namespace if it is this very one, and nothing but this mount holds it.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub(super) fn unmount(&mut self, path: &str, netns: &Netns) -> Result<(), String> {
+        let Some(inode) = netns.inode else {
+            return Err("which netns it is is not known".to_owned());
+        };
+        let wanted = NetnsRef { cookie: netns.cookie, inode: Some(inode), nsid: None };
+        let door = [Door::Mount { pid: 1, path: path.to_owned() }];
+        // Compares its inode and, where the kernel tells one (5.14), its cookie.
+        self.requests.adopt(wanted, &door, &[], true).map_err(|error| match error {
+            AdoptError::Mismatch { .. } => {
+                "another network namespace is mounted there by now".to_owned()
+            }
+            error => error.to_string(),
+        })?;
+        let tasks = self.proc.tasks(self.requests.host()).map_err(unread)?;
+        if !is_complete(&tasks, |scope| matches!(scope, Scope::Tasks)) {
+            return Err("not every process could be read".to_owned());
+        }
+        let is_inside = |fact: &Fact| match &fact.what {
+            Observation::Task(task) if task.netns.inode == Some(inode) => Some(task.key.pid),
+            _ => None,
+        };
+        if let Some(pid) = tasks.iter().find_map(is_inside) {
+            return Err(format!("pid {pid} is in it"));
+        }
+        let until = clock::now().plus(SEARCHED);
+        let search = Search { until, ..Search::everything() };
+        let found = self.proc.search(&[wanted], search).map_err(unread)?;
+        only_mount(&found, path)?;
+        unmount_there(path, inode)
+    }
+
+    /// Deletes a pair of devices if both are the same, on the node, without an address, and the other end is on no bridge.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub(super) fn delete_pair(&mut self, one: &Interface, other: &Interface) -> Result<(), String> {
+        let facts = self.requests.dump_host().map_err(|error| error.to_string())?;
+        is_orphaned(&facts, one, other)?;
+        remove_link(one.index).map_err(|error| format!("the kernel refuses: {error}"))
+    }
+}
+
+/// Whether a search read everything and found this one mount.
+fn only_mount(found: &[Fact], path: &str) -> Result<(), String> {
+    let mut mounts = 0;
+    for fact in found {
+        match &fact.what {
+            Observation::HoldersSearched { complete: false, .. } => {
+                return Err("not everything that may hold it could be read".to_owned());
+            }
+            Observation::Holder { holder: Holder::Mount { path: at, pid: 1, .. }, .. }
+                if at == path =>
+            {
+                mounts += 1;
+            }
+            Observation::Holder { holder, .. } => {
+                return Err(format!("{} holds it as well", words(holder)));
+            }
+            _ => {}
+        }
+    }
+    match mounts {
+        0 => Err("it is not mounted there any more".to_owned()),
+        1 => Ok(()),
+        _ => Err("it is mounted there more than once".to_owned()),
+    }
+}
+
+fn words(holder: &Holder) -> String {
+    match holder {
+        Holder::Mount { mount_ns, path, .. } => {
+            format!("a mount at {} in mnt:[{mount_ns}]", said(path))
+        }
+        Holder::Fd { pid, fd, comm } => format!("fd {fd} of pid {pid} ({})", said(comm)),
+        Holder::Socket { pid, fd, comm } => {
+            format!("a socket, fd {fd} of pid {pid} ({}),", said(comm))
+        }
+        Holder::Orphan { .. } => "a socket of no process".to_owned(),
+    }
+}
+
+fn unread(error: io::Error) -> String {
+    format!("/proc cannot be read: {error}")
+}
+
+/// Whether the only dump of this scope was a complete one.
+fn is_complete(facts: &[Fact], is: impl Fn(&Scope) -> bool) -> bool {
+    facts.iter().any(|fact| match &fact.what {
+        Observation::Ended { scope, complete, .. } => *complete && is(scope),
+        _ => false,
+    })
+}
+
+/// Notes the addresses of a netns.
+fn note(facts: &[Fact], name: &str, up: &mut BTreeMap<IpAddr, String>) -> Result<(), String> {
+    if !is_complete(facts, |scope| matches!(scope, Scope::Addresses { .. })) {
+        return Err(format!("not all addresses of {name} could be read"));
+    }
+    for fact in facts {
+        if let Observation::Address { address, .. } = &fact.what {
+            up.insert(address.key.local, name.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Whether two devices are the ends of a pair that leads nowhere, by what the host's netns has.
+fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(), String> {
+    let whole = |is: fn(&Scope) -> bool| is_complete(facts, is);
+    if !whole(|scope| matches!(scope, Scope::Links { .. }))
+        || !whole(|scope| matches!(scope, Scope::Addresses { .. }))
+    {
+        return Err("not all devices and addresses of the node could be read".to_owned());
+    }
+    let link = |wanted: &Interface| {
+        let link = facts.iter().find_map(|fact| match &fact.what {
+            Observation::Link { link, .. } if link.ifindex == wanted.index => Some(link),
+            _ => None,
+        });
+        let name = wanted.name.as_deref().unwrap_or_default();
+        match link {
+            Some(link) if link.name == name && link.mac == wanted.mac && link.is_pair() => Ok(link),
+            Some(_) => Err(format!("index {} is another device's by now", wanted.index)),
+            None => Err(format!("{} is not on the node any more", said(name))),
+        }
+    };
+    let ends: [&Link; 2] = [link(one)?, link(other)?];
+    let [near, far] = ends;
+    let leads = |from: &Link, to: &Link| from.peer == Some(to.ifindex) && from.peer_nsid.is_none();
+    if !leads(near, far) || !leads(far, near) {
+        return Err("they are not each other's ends any more".to_owned());
+    }
+    if far.master.is_some() {
+        return Err(format!("{} was plugged into a bridge", said(&far.name)));
+    }
+    let used = facts.iter().any(|fact| match &fact.what {
+        Observation::Address { address, .. } => {
+            ends.iter().any(|end| end.ifindex == address.key.ifindex)
+        }
+        _ => false,
+    });
+    if used { Err("one of the two has an address by now".to_owned()) } else { Ok(()) }
+}
+
+/// Unmounts what is mounted at a path if that is a netns with this inode. No symlink is followed on the way, and nothing
+/// that is in use goes: not lazily.
+fn unmount_there(path: &str, inode: u32) -> Result<(), String> {
+    let fail = |error: rustix::io::Errno| format!("{}: {error}", said(path));
+    let path_of = Path::new(path);
+    let (Some(above), Some(name)) = (path_of.parent(), path_of.file_name()) else {
+        return Err(format!("{} is no path of a mount", said(path)));
+    };
+    let open = |at: &Path, flags: OFlags| {
+        let (flags, resolve) = (flags | OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
+        rustix::fs::openat2(rustix::fs::CWD, at, flags, Mode::empty(), resolve)
+    };
+    let directory: OwnedFd = open(above, OFlags::DIRECTORY).map_err(fail)?;
+    {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(&directory, name, flags, Mode::empty()).map_err(fail)?;
+        let stat = rustix::fs::fstat(&file).map_err(fail)?;
+        if stat.st_ino != u64::from(inode) {
+            return Err("another network namespace is mounted there by now".to_owned());
+        }
+    }
+    let at = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    rustix::mount::unmount(&at, UnmountFlags::NOFOLLOW).map_err(|error| match error {
+        rustix::io::Errno::BUSY => "somebody has it open".to_owned(),
+        error => fail(error),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! The record of what was changed: a directory for each run, which only root may read. What was moved away lies in it,
+//! and beside that `record.jsonl`: who had it done, what was about to be done, and what became of it. The intention is on
+//! the disk before the change, so that a run that was killed can be undone too.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::who::Who;
+use crate::clock;
+use crate::contract::{FixItem, FixState};
+
+const LOG: &str = "record.jsonl";
+
+/// Longest record that is read: 64 items are some 100 KiB.
+const LONGEST: u64 = 4 << 20;
+
+/// Runs that are looked through, the newest of them.
+const RUNS: usize = 4_096;
+
+/// For its owner alone.
+const OWNERS: Mode = Mode::RWXU;
+
+/// Why there is no record. Nothing is changed without one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error(
+        "{path}: {error}: the record of what is changed cannot be kept there; --record-dir names another place"
+    )]
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error(
+        "{0} is not this user's alone: `chown root:root` and `chmod 700` it, or name another place by --record-dir"
+    )]
+    Open(PathBuf),
+}
+
+/// A line of a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "kebab-case")]
+pub(crate) enum Line {
+    /// The first one.
+    Begin {
+        /// When, RFC 3339.
+        at: String,
+        /// The finding or the network that was named.
+        what: String,
+        /// The node.
+        node: String,
+        /// Who had it done.
+        who: Who,
+    },
+    /// This is about to be done.
+    Intent {
+        /// When, RFC 3339.
+        at: String,
+        /// Its number in the run.
+        number: usize,
+        /// What.
+        item: Box<FixItem>,
+        /// The name in this directory under which what is moved away is kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<String>,
+    },
+    /// This became of it.
+    Outcome {
+        /// When, RFC 3339.
+        at: String,
+        /// Its number in the run.
+        number: usize,
+        /// What became of it.
+        state: FixState,
+        /// Why, where it was skipped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+        /// Who, where it is another run that undid it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        who: Option<Who>,
+    },
+}
+
+/// The date of now.
+pub(crate) fn date() -> String {
+    clock::Calendar { wall_offset: clock::wall_offset() }.date(clock::now())
+}
+
+/// The record of one run.
+#[derive(Debug)]
+pub(crate) struct Record {
+    dir: OwnedFd,
+    path: PathBuf,
+    log: File,
+    items: usize,
+}
+
+impl Record {
+    /// Begins one below `base`, which is made where it is missing.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub(crate) fn begin(
+        base: &Path,
+        what: &str,
+        node: &str,
+        who: Who,
+    ) -> Result<Self, RecordError> {
+        let fail = |error: io::Error| RecordError::Io { path: base.to_owned(), error };
+        if let Some(above) = base.parent() {
+            make_above(above).map_err(fail)?;
+        }
+        let made = rustix::fs::mkdir(base, OWNERS);
+        made.or_else(unless_there).map_err(|error| fail(error.into()))?;
+        let parent = open_base(base)?;
+        let at = date();
+        let name = format!("{at}-{}", who.pid);
+        rustix::fs::mkdirat(&parent, &name, OWNERS).map_err(|error| fail(error.into()))?;
+        let dir = open_dir(parent.as_fd(), name.as_ref()).map_err(fail)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND;
+        let log = open_log(dir.as_fd(), flags).map_err(fail)?;
+        let mut record = Self { dir, path: base.join(&name), log, items: 0 };
+        let begin = Line::Begin { at, what: what.to_owned(), node: node.to_owned(), who };
+        record.write(&begin).map_err(fail)?;
+        // The directory's name is on the disk too before anything is moved into it.
+        rustix::fs::fsync(&parent).map_err(|error| fail(error.into()))?;
+        Ok(record)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many items were intended so far.
+    pub(crate) fn items(&self) -> usize {
+        self.items
+    }
+
+    /// The directory for what is moved away.
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Notes what is about to be done, and under which name it is kept if it is moved away. Its number.
+    ///
+    /// # Errors
+    /// The disk does not take it: then it must not be done.
+    pub(crate) fn intend(&mut self, item: &FixItem, kept: Option<&str>) -> io::Result<usize> {
+        let number = self.items;
+        self.items += 1;
+        let kept = kept.map(str::to_owned);
+        self.write(&Line::Intent { at: date(), number, item: Box::new(item.clone()), kept })?;
+        Ok(number)
+    }
+
+    /// Notes what became of it.
+    ///
+    /// # Errors
+    /// The disk does not take it.
+    pub(crate) fn became(
+        &mut self,
+        number: usize,
+        item: &FixItem,
+        who: Option<&Who>,
+    ) -> io::Result<()> {
+        let (state, why, who) = (item.state, item.why.clone(), who.cloned());
+        self.write(&Line::Outcome { at: date(), number, state, why, who })
+    }
+
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.log.write_all(&text)?;
+        self.log.sync_all()
+    }
+}
+
+/// A run whose record is still there.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) record: Record,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// The runs below `base`, the newest first. One whose record cannot be read is passed over, and named.
+///
+/// # Errors
+/// [`RecordError`]; that there is none yet is none.
+pub(crate) fn runs(base: &Path) -> Result<(Vec<Kept>, Vec<String>), RecordError> {
+    let fail = |error: io::Error| RecordError::Io { path: base.to_owned(), error };
+    let parent = match open_base(base) {
+        Err(RecordError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        parent => parent?,
+    };
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(&parent).map_err(|error| fail(error.into()))? {
+        let entry = entry.map_err(|error| fail(error.into()))?;
+        let name = entry.file_name().to_bytes();
+        if !name.starts_with(b".") {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    names.truncate(RUNS);
+    let (mut kept, mut unread) = (Vec::new(), Vec::new());
+    for name in names {
+        match read(base, parent.as_fd(), &name) {
+            Ok(run) => kept.push(run),
+            Err(error) => unread.push(format!("{}: {error}", base.join(&name).display())),
+        }
+    }
+    Ok((kept, unread))
+}
+
+fn read(base: &Path, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Kept> {
+    use std::io::Read as _;
+    let dir = open_dir(parent, name)?;
+    let mut bytes = Vec::new();
+    let log = open_log(dir.as_fd(), OFlags::RDWR | OFlags::APPEND)?;
+    (&log).take(LONGEST).read_to_end(&mut bytes)?;
+    // The last line of a run that was killed may be half a one.
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let lines: Vec<Line> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    if !matches!(lines.first(), Some(Line::Begin { .. })) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it has no beginning"));
+    }
+    let items = lines.iter().filter(|line| matches!(line, Line::Intent { .. })).count();
+    Ok(Kept { record: Record { dir, path: base.join(name), log, items }, lines })
+}
+
+/// The directories above the records, as far as they are missing. The lowest is the daemon's state directory.
+fn make_above(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn unless_there(error: rustix::io::Errno) -> rustix::io::Result<()> {
+    if error == rustix::io::Errno::EXIST { Ok(()) } else { Err(error) }
+}
+
+/// The directory of all records: our own, and nobody else's.
+fn open_base(base: &Path) -> Result<OwnedFd, RecordError> {
+    let dir = open_dir(rustix::fs::CWD, base.as_os_str())
+        .map_err(|error| RecordError::Io { path: base.to_owned(), error })?;
+    let stat = rustix::fs::fstat(&dir)
+        .map_err(|error| RecordError::Io { path: base.to_owned(), error: error.into() })?;
+    let shared = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO);
+    if shared || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(RecordError::Open(base.to_owned()));
+    }
+    Ok(dir)
+}
+
+fn open_dir(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
+}
+
+fn open_log(dir: BorrowedFd<'_>, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, LOG, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its record is no regular file"));
+    }
+    Ok(File::from(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::contract::{Code, FixTarget};
+
+    fn item() -> FixItem {
+        FixItem {
+            finding: "k3f9q2m7x5wz4a6b".to_owned(),
+            code: Code::IpamReservationLeaked,
+            target: FixTarget::Nothing { about: "a\u{1b}\n".to_owned() },
+            state: FixState::Planned,
+            why: None,
+            proof: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_read_again_the_newest_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("state/fix");
+        assert!(runs(&base).unwrap().0.is_empty());
+        for what in ["one", "two"] {
+            let mut record = Record::begin(&base, what, "node-1", Who::now()).unwrap();
+            let number = record.intend(&item(), Some("0-x")).unwrap();
+            record.became(number, &FixItem { state: FixState::Done, ..item() }, None).unwrap();
+            // A run in the same millisecond would have the same name.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let (kept, unread) = runs(&base).unwrap();
+        assert_eq!((kept.len(), unread.len()), (2, 0));
+        let Line::Begin { what, .. } = &kept[0].lines[0] else { panic!("{:?}", kept[0].lines) };
+        assert_eq!(what, "two");
+        let Line::Intent { item: told, .. } = &kept[0].lines[1] else { panic!("no intent") };
+        assert_eq!(**told, item());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!([mode(&base), mode(kept[0].record.path())], [0o700; 2]);
+        assert_eq!(mode(&kept[0].record.path().join(LOG)), 0o600);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_keeps_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("fix");
+        std::fs::create_dir(&base).unwrap();
+        std::fs::set_permissions(&base, PermissionsExt::from_mode(0o755)).unwrap();
+        let refused = Record::begin(&base, "x", "n", Who::now()).unwrap_err();
+        assert!(matches!(refused, RecordError::Open(_)), "{refused}");
+        std::fs::remove_dir(&base).unwrap();
+        std::os::unix::fs::symlink("/tmp", &base).unwrap();
+        assert!(Record::begin(&base, "x", "n", Who::now()).is_err(), "a link was followed");
+    }
+
+    #[test]
+    fn half_a_last_line_is_passed_over_and_what_is_no_record_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("fix");
+        let record = Record::begin(&base, "x", "n", Who::now()).unwrap();
+        let log = record.path().join(LOG);
+        use std::io::Write as _;
+        File::options().append(true).open(log).unwrap().write_all(b"{\"line\":\"int").unwrap();
+        std::fs::create_dir(base.join("2000")).unwrap();
+        let (kept, unread) = runs(&base).unwrap();
+        assert_eq!((kept.len(), kept[0].lines.len()), (1, 1));
+        assert!(unread[0].contains("/2000: "), "{unread:?}");
+    }
+}
