@@ -11,8 +11,8 @@ use super::node::{self, Node};
 use super::record::{Record, RecordError};
 use super::who::Who;
 use super::{log, plan};
-use crate::api::Ask;
 use crate::api::client::{Client, ClientError};
+use crate::api::{Ask, Selector};
 use crate::contract::{
     Body, Document, Finding, Fix, FixItem, FixState, FixTarget, IpamEntry, Prefix,
 };
@@ -129,6 +129,7 @@ impl Act<'_> {
         let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
         self.agrees(item).await?;
         self.is_free(*ip, container_id).await?;
+        self.hear_of_netns().await?;
         self.node.nobody_has(*ip)?;
         let kept = format!("{}-{ip}", self.record.items());
         let number = self.intend(item, Some(&kept))?;
@@ -136,6 +137,18 @@ impl Act<'_> {
         let expected = Expected { container_id, ifname, since };
         let done = locked.move_away(name, expected, self.record.dir(), &kept);
         self.became(number, item, done.map_err(|error| error.to_string()))
+    }
+
+    /// Tells the look at the node which netns the daemon knows.
+    async fn hear_of_netns(&mut self) -> Result<(), String> {
+        if self.node.is_fresh() {
+            return Ok(());
+        }
+        let asked = Ask::Addresses(Selector::Netns(None));
+        if let Some(Document { body: Body::Addresses(all), .. }) = self.ask(&asked).await? {
+            self.node.hears(&all);
+        }
+        Ok(())
     }
 
     fn intend(&mut self, item: &FixItem, kept: Option<&str>) -> Result<usize, String> {

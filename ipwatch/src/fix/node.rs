@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::UnmountFlags;
 
 use crate::clock;
-use crate::contract::{Interface, Netns};
+use crate::contract::{Address, Interface, Netns};
 use crate::fact::{BootNs, Door, Fact, Holder, Link, NetnsRef, Observation, Scope};
 use crate::remedy::said;
 use crate::sources::netlink::{AdoptError, Requests, remove_link};
@@ -37,25 +37,42 @@ const SEARCHED: u64 = 15_000_000_000;
 /// # Errors
 /// In words.
 pub(super) fn is_here() -> Result<(), String> {
-    for kind in ["mnt", "net"] {
-        let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/{kind}"));
-        match (of("self"), of("1")) {
-            (Ok(own), Ok(node)) if own == node => {}
-            (Ok(_), Ok(_)) => {
-                return Err(
-                    "this is not the node itself, but a container or another namespace: run \
-                            `ipwatch fix` on the node"
-                        .to_owned(),
-                );
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                return Err(format!(
-                    "whether this is the node itself cannot be seen (/proc/1/ns/{kind}: {error}): run it as root"
-                ));
-            }
+    let unseen = |error: io::Error| {
+        format!("whether this is the node itself cannot be seen ({error}): run it as root")
+    };
+    let mounts = Proc::new().is_in_nodes_mounts().map_err(unseen)?;
+    let net = net_of("1").map_err(unseen)? == net_of("self").map_err(unseen)?;
+    if mounts && net {
+        return Ok(());
+    }
+    Err("this is not the node itself, but a container or another namespace: run `ipwatch fix` on the node".to_owned())
+}
+
+/// A number that tells the netns of a process from all others, also where the link of that may not be asked for: the inode
+/// of a file that each netns has for itself (`get_proc_task_net`, fs/proc/proc_net.c; 6.18).
+fn net_of(process: &str) -> io::Result<u64> {
+    let path = Path::new("/proc").join(process).join("net/dev");
+    Ok(rustix::fs::stat(path.as_path())?.st_ino)
+}
+
+/// Whether all processes whose namespaces may not be read are in this process's netns. Those have capabilities that we
+/// lack, as the first process may have; their threads are taken to be where they are.
+fn unread_are_here() -> io::Result<bool> {
+    let own = net_of("self")?;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
+        match std::fs::read_link(Path::new("/proc").join(pid).join("ns/net")) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            _ => continue,
+        }
+        match net_of(pid) {
+            Ok(theirs) if theirs != own => return Ok(false),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Looks at the node. Its thread visits other netns: see [`Requests`].
@@ -64,11 +81,39 @@ pub(super) struct Node {
     requests: Requests,
     /// Every address of the node, as of then.
     up: Option<(BootNs, BTreeMap<IpAddr, String>)>,
+    /// By inode, what the daemon tells of each netns.
+    told: BTreeMap<u32, Told>,
+}
+
+/// What the daemon tells of a netns.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    cookie: Option<u64>,
+    /// It knows addresses of it: it has read them, and knows all.
+    addresses: bool,
 }
 
 impl Node {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { proc: Proc::new(), requests: Requests::new()?, up: None })
+        let (proc, requests) = (Proc::new(), Requests::new()?);
+        Ok(Self { proc, requests, up: None, told: BTreeMap::new() })
+    }
+
+    /// Whether a look at all addresses is young enough to count.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.up.as_ref().is_some_and(|(at, _)| clock::now().since(*at) < FRESH)
+    }
+
+    /// Hears from the daemon which netns there are, for those that nothing leads to from here: hidden below another mount,
+    /// for one.
+    pub(super) fn hears(&mut self, addresses: &[Address]) {
+        self.told.clear();
+        for address in addresses {
+            let Some(inode) = address.netns.inode else { continue };
+            let told = self.told.entry(inode).or_default();
+            told.cookie = address.netns.cookie;
+            told.addresses |= address.ip.is_some();
+        }
     }
 
     /// Succeeds if no netns of the node has the IP, asked within the last second.
@@ -76,8 +121,7 @@ impl Node {
     /// # Errors
     /// Who has it, or what could not be asked.
     pub(super) fn nobody_has(&mut self, ip: IpAddr) -> Result<(), String> {
-        let fresh = |(at, _): &(BootNs, _)| clock::now().since(*at) < FRESH;
-        if !self.up.as_ref().is_some_and(fresh) {
+        if !self.is_fresh() {
             let at = clock::now();
             self.up = Some((at, self.addresses()?));
         }
@@ -106,12 +150,16 @@ impl Node {
                 return Ok(up);
             }
             for (inode, doors) in left {
-                match self.requests.adopt(NetnsRef::inode(inode), &doors, &[], true) {
+                match self.read(inode, &doors) {
                     Ok(facts) => {
                         note(&facts, &format!("net:[{inode}]"), &mut up)?;
                         read.insert(inode);
                     }
                     Err(error @ AdoptError::Stranded) => return Err(error.to_string()),
+                    // The daemon, which has just said that nobody has the IP, knows what is in it.
+                    Err(_) if self.told.get(&inode).is_some_and(|told| told.addresses) => {
+                        read.insert(inode);
+                    }
                     // It has gone, or the way in has: the next list tells.
                     Err(error) => closed = format!("net:[{inode}]: {error}"),
                 }
@@ -120,15 +168,26 @@ impl Node {
         Err(format!("what a network namespace has could not be asked: {closed}"))
     }
 
+    /// Reads a netns through one of these doors, or by the cookie that the daemon knows (Linux 6.18).
+    fn read(&mut self, inode: u32, doors: &[Door]) -> Result<Vec<Fact>, AdoptError> {
+        let by_inode = NetnsRef::inode(inode);
+        let closed = match self.requests.adopt(by_inode, doors, &[], true) {
+            Err(error) if !error.is_fatal() => error,
+            read => return read,
+        };
+        let cookie = self.told.get(&inode).and_then(|told| told.cookie);
+        if cookie.is_none() {
+            return Err(closed);
+        }
+        self.requests.adopt(NetnsRef { cookie, ..by_inode }, &[Door::Handle], &[], true)
+    }
+
     /// The netns of the node but the host's, by inode, with the ways in.
     fn all_netns(&self) -> Result<BTreeMap<u32, Vec<Door>>, String> {
         let host = self.requests.host();
-        let tasks = self.proc.tasks(host).map_err(unread)?;
+        let tasks = self.tasks()?;
         let mounts = self.proc.mounts().map_err(unread)?;
         let others = self.proc.all_mounts().map_err(unread)?;
-        if !is_complete(&tasks, |scope| matches!(scope, Scope::Tasks)) {
-            return Err("not every process could be read".to_owned());
-        }
         let mut all: BTreeMap<u32, Vec<Door>> = BTreeMap::new();
         for fact in tasks.iter().chain(&mounts).chain(&others) {
             let (netns, door) = match &fact.what {
@@ -163,10 +222,7 @@ impl Node {
             }
             error => error.to_string(),
         })?;
-        let tasks = self.proc.tasks(self.requests.host()).map_err(unread)?;
-        if !is_complete(&tasks, |scope| matches!(scope, Scope::Tasks)) {
-            return Err("not every process could be read".to_owned());
-        }
+        let tasks = self.tasks()?;
         let is_inside = |fact: &Fact| match &fact.what {
             Observation::Task(task) if task.netns.inode == Some(inode) => Some(task.key.pid),
             _ => None,
@@ -177,8 +233,26 @@ impl Node {
         let until = clock::now().plus(SEARCHED);
         let search = Search { until, ..Search::everything() };
         let found = self.proc.search(&[wanted], search).map_err(unread)?;
+        // Fds of processes that have more capabilities than we have may not be read. That nothing of that kind holds it
+        // rests on the daemon then: the finding fires only after a search that read everything.
+        if !is_whole(&found) {
+            let mounts = self.proc.search(&[wanted], Search { until, ..Search::mounts() });
+            if !is_whole(&mounts.map_err(unread)?) {
+                return Err("not every mount could be read".to_owned());
+            }
+        }
         only_mount(&found, path)?;
         unmount_there(path, inode)
+    }
+
+    /// Every task that is in another netns than the host's.
+    fn tasks(&self) -> Result<Vec<Fact>, String> {
+        let tasks = self.proc.tasks(self.requests.host()).map_err(unread)?;
+        let whole = is_complete(&tasks, |scope| matches!(scope, Scope::Tasks));
+        if whole || unread_are_here().map_err(unread)? {
+            return Ok(tasks);
+        }
+        Err("not every process could be read".to_owned())
     }
 
     /// Deletes a pair of devices if both are the same, on the node, without an address, and the other end is on no bridge.
@@ -192,14 +266,18 @@ impl Node {
     }
 }
 
-/// Whether a search read everything and found this one mount.
+/// Whether a search read everything.
+fn is_whole(found: &[Fact]) -> bool {
+    let cut =
+        |fact: &Fact| matches!(fact.what, Observation::HoldersSearched { complete: false, .. });
+    !found.iter().any(cut)
+}
+
+/// Whether a search found this one mount and nothing else.
 fn only_mount(found: &[Fact], path: &str) -> Result<(), String> {
     let mut mounts = 0;
     for fact in found {
         match &fact.what {
-            Observation::HoldersSearched { complete: false, .. } => {
-                return Err("not everything that may hold it could be read".to_owned());
-            }
             Observation::Holder { holder: Holder::Mount { path: at, pid: 1, .. }, .. }
                 if at == path =>
             {

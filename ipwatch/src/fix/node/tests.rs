@@ -1,5 +1,5 @@
 use super::*;
-use crate::fact::{Address, AddressKey, Origin};
+use crate::fact::{AddressKey, Origin};
 
 fn fact(what: Observation) -> Fact {
     Fact { at: BootNs(1), origin: Origin::Netlink, what }
@@ -49,7 +49,7 @@ fn a_pair_goes_only_while_it_is_the_same_and_leads_nowhere() {
     let mut facts = host(ends(), true);
     let key =
         AddressKey { ifindex: 42, local: "10.0.3.9".parse().unwrap(), prefix_len: 24, peer: None };
-    let address = Address { key, scope: None, flags: None };
+    let address = crate::fact::Address { key, scope: None, flags: None };
     facts.push(fact(Observation::Address { netns: NetnsRef::inode(1), address }));
     assert!(judge(&facts).unwrap_err().contains("an address"));
 }
@@ -82,7 +82,10 @@ fn what_is_mounted_elsewhere_or_more_than_once_is_left() {
         foreign: pid != 1,
     };
     let fd = || Holder::Fd { pid: 9, fd: 3, comm: "agent".to_owned() };
-    let judge = |facts: Vec<Fact>| only_mount(&facts, "/run/netns/a");
+    let judge = |facts: Vec<Fact>| match is_whole(&facts) {
+        true => only_mount(&facts, "/run/netns/a"),
+        false => Err("half a search".to_owned()),
+    };
     assert_eq!(judge(found(vec![mount(1, "/run/netns/a")], true)), Ok(()));
     for (holders, complete) in [
         (vec![], true),

@@ -102,6 +102,16 @@ impl Proc {
         if ours { 1 } else { std::process::id() }
     }
 
+    /// Whether this process is in the node's own mount namespace, that of the first process.
+    ///
+    /// # Errors
+    /// `/proc` is unreadable.
+    pub(crate) fn is_in_nodes_mounts(&self) -> io::Result<bool> {
+        let root = Dir::open(&self.root)?;
+        let ours = root.dir("self")?.namespace("ns/mnt", "mnt")?;
+        Ok(self.first_of_ours(&root, ours) == 1)
+    }
+
     /// Searches for what holds these netns: a fact for each holder, and for each netns one that says
     /// that the search has ended, and whether everything could be read **of where it was to look**. A
     /// netns whose inode is not known cannot be searched for.
