@@ -95,6 +95,9 @@ fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Docume
         body: Body::Cluster(cluster),
         reservations: Vec::new(),
         refused: Vec::new(),
+        blind: Vec::new(),
+        daemon: None,
+        runs: Vec::new(),
     }
 }
 

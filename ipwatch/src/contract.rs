@@ -13,6 +13,7 @@ mod fix;
 mod holder;
 mod ipam;
 mod past;
+mod plugin_run;
 mod step;
 
 use std::net::IpAddr;
@@ -28,6 +29,7 @@ pub use self::fix::{Fix, FixItem, FixState, FixTarget};
 pub use self::holder::{Holder, HolderKind};
 pub use self::ipam::{IpamEntry, IpamHolder, IpamRange, Reservation, Verdict};
 pub use self::past::Past;
+pub use self::plugin_run::PluginRun;
 pub use self::step::{Run, Step};
 pub use crate::prefix::Prefix;
 
@@ -56,6 +58,28 @@ pub struct Document {
     /// `doctor`, beside the probes: what sources told and was not taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
+    /// `doctor`, beside the probes: codes of findings that cannot be judged, because a source that they rest on does not
+    /// answer. None of them begins or ends meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<Code>,
+    /// `doctor`, beside the probes: which daemon answers, on which kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<DaemonInfo>,
+    /// `query history` of an IP or a pod, beside the tenures: runs of CNI plugins for those containers, under way or ended
+    /// within the last ten minutes, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<PluginRun>,
+}
+
+/// Which daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its version.
+    pub version: String,
+    /// The kernel's release, as `uname -r` has it.
+    pub kernel: String,
+    /// The machine's architecture: `x86_64`, `aarch64`.
+    pub machine: String,
 }
 
 /// Names of one kind that a source told and that are none, or runs of CNI plugins that do not count.

@@ -282,6 +282,7 @@ pub fn doctor(config: &Config, canary: bool) -> anyhow::Result<Document> {
     let core = one_shot(config, ScanOptions::default(), Sight::Everything, when)?;
     Ok(Document {
         refused: core.map().refused(),
+        daemon: Some(answer::about_itself(&core)),
         ..core.document(Body::Probes(core.eyes.report()))
     })
 }

@@ -303,6 +303,11 @@ impl Engine {
         self.blind.contains(&code)
     }
 
+    /// The codes whose findings could not be judged in the last step.
+    pub fn blind(&self) -> impl Iterator<Item = Code> {
+        self.blind.iter().copied()
+    }
+
     /// The map.
     #[must_use]
     pub fn map(&self) -> &NodeMap {

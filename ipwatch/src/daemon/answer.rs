@@ -9,7 +9,9 @@ use super::core::Core;
 use super::scrape;
 use crate::api::{Ask, AskError, Prefix, Request, Selector};
 use crate::clock;
-use crate::contract::{Address, Body, Document, IpamEntry, IpamRange, Past, Tenure};
+use crate::contract::{
+    Address, Body, DaemonInfo, Document, IpamEntry, IpamRange, Past, PluginRun, Pod, Tenure,
+};
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::{History, Word};
@@ -319,6 +321,8 @@ fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {
 fn doctor(core: &Core) -> Document {
     let mut document = core.document(Body::Probes(scrape::probes(core)));
     document.refused = core.map().refused();
+    document.blind = core.engine.blind().collect();
+    document.daemon = Some(about_itself(core));
     if let Some(speed) = core.speed()
         && let Some(probes) =
             document.sources.iter_mut().find(|source| source.name == SourceName::Probes)
@@ -329,8 +333,21 @@ fn doctor(core: &Core) -> Document {
     document
 }
 
+/// Which daemon this is, and on which kernel.
+pub(super) fn about_itself(core: &Core) -> DaemonInfo {
+    DaemonInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: core.map().boot().map(|boot| boot.kernel.clone()).unwrap_or_default(),
+        machine: std::env::consts::ARCH.to_owned(),
+    }
+}
+
 fn history(core: &Core, past: Past, reply: Reply) {
     let empty = core.document(Body::History(Vec::new()));
+    // Which containers had an IP is known when the disk was read: until then all runs are kept, some thousands at most.
+    let narrow = past.at.is_none() && (past.ip.is_some() || past.pod.is_some());
+    let mut runs = if narrow { core.map().runs_view(past.pod.as_deref()) } else { Vec::new() };
+    let by_ip = past.ip.is_some();
     let nobody = match (&past.ip, &past.pod) {
         (Some(ip), None) => Some(format!("nobody is known to have had {ip} on this node")),
         (Some(ip), Some(pod)) => Some(format!("pod {pod:?} is not known to have had {ip} here")),
@@ -345,9 +362,12 @@ fn history(core: &Core, past: Past, reply: Reply) {
             let _ = reply.send(Err(AskError::Unavailable(why.to_owned())));
             return;
         };
-        let answer = match nobody.filter(|_| found.is_empty()) {
+        if by_ip {
+            runs.retain(|run| found.iter().any(|tenure| is_for(run, tenure)));
+        }
+        let answer = match nobody.filter(|_| found.is_empty() && runs.is_empty()) {
             Some(nobody) => Err(AskError::NotFound(format!("{nobody}{then}"))),
-            None => Ok(Document { body: Body::History(found), ..empty }),
+            None => Ok(Document { body: Body::History(found), runs, ..empty }),
         };
         let _ = reply.send(answer);
     });
@@ -361,4 +381,13 @@ async fn read(history: History) -> Option<Vec<Tenure>> {
         history.run()
     });
     reading.await.ok()
+}
+
+/// Whether a run was for the container that had an IP, or for its pod: a sandbox has an id of its own.
+fn is_for(run: &PluginRun, tenure: &Tenure) -> bool {
+    let id = tenure.container.as_ref().and_then(|container| container.id.as_deref());
+    let pod = |pod: &Pod| Some((pod.namespace.clone()?, pod.name.clone()?));
+    let named = run.pod.as_ref().and_then(pod);
+    id.is_some() && run.container_id.as_deref() == id
+        || named.is_some() && named == tenure.pod.as_ref().and_then(pod)
 }

@@ -461,6 +461,9 @@ impl Core {
             body,
             reservations: Vec::new(),
             refused: Vec::new(),
+            blind: Vec::new(),
+            daemon: None,
+            runs: Vec::new(),
         }
     }
 

@@ -306,6 +306,9 @@ impl Player {
             body: Body::Findings(engine.ledger().findings(true)),
             reservations: Vec::new(),
             refused: Vec::new(),
+            blind: Vec::new(),
+            daemon: None,
+            runs: Vec::new(),
         })
     }
 }

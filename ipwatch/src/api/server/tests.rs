@@ -81,6 +81,9 @@ fn document(body: Body) -> Document {
         body,
         reservations: Vec::new(),
         refused: Vec::new(),
+        blind: Vec::new(),
+        daemon: None,
+        runs: Vec::new(),
     }
 }
 

@@ -88,3 +88,19 @@ fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
     feed.tell(del(run(11, 2), 1, "bridge"));
     assert_eq!((went(&feed).running, feed.map.running_calls().count()), (1, 1));
 }
+
+#[test]
+fn runs_are_told_with_how_they_ended_the_oldest_first() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(del(run(10, 1), 1, "bridge"));
+    feed.tell(del(run(11, 2), 10, "host-local"));
+    feed.tell(ended(run(11, 2), Some(4), None));
+    let told = feed.map.runs_view(None);
+    let [outer, inner] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((outer.plugin.as_str(), outer.pid, outer.within), ("bridge", 10, None));
+    assert_eq!((outer.ended.as_ref(), outer.failed()), (None, false));
+    assert_eq!((inner.plugin.as_str(), inner.within, inner.status), ("host-local", Some(10), Some(4)));
+    assert!(inner.failed() && inner.ended.is_some() && inner.began >= outer.began);
+    assert_eq!(inner.container_id.as_deref(), Some("c1"));
+    assert!(feed.map.runs_view(Some("shop/api-0")).is_empty(), "no pod was named");
+}
