@@ -23,6 +23,7 @@ mod meant;
 mod output;
 mod paste;
 mod query;
+mod report;
 mod scan;
 mod show;
 mod table;
@@ -162,6 +163,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Fix(asked) => wait_for(fix::fix(&global, &out, asked))?,
+        Command::Report(wanted) => wait_for(report::report(&global, &out, wanted))?,
         Command::Ack(acked) => wait_for(ack::ack(&global, &out, acked))?,
         Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
         Command::Doctor(asked) => doctor::doctor(&global, &out, &asked),

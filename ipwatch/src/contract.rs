@@ -14,6 +14,7 @@ mod holder;
 mod ipam;
 mod past;
 mod plugin_run;
+pub mod report;
 mod step;
 
 use std::net::IpAddr;

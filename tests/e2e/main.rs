@@ -2,7 +2,7 @@
 //! test` runs it everywhere; see `support::harness` for its own options.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
-//! [`neighbour_links`] (what is found), [`remedies`], [`fix`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`] and [`secrets`] (what is taken along, and what not), [`cases`]
+//! [`neighbour_links`] (what is found), [`remedies`], [`fix`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`], [`secrets`] and [`report`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`incident`] (the whole text of four of them), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`identity`], [`scale`],
@@ -63,6 +63,7 @@ mod pod;
 mod probes;
 mod reach;
 mod remedies;
+mod report;
 mod reproductions;
 mod restart;
 mod scale;
@@ -98,6 +99,7 @@ fn main() -> std::process::ExitCode {
         tape::TESTS,
         identity::TESTS,
         ipam::TESTS,
+        report::TESTS,
         restart::TESTS,
         probes::TESTS,
         canary::TESTS,

@@ -17,7 +17,7 @@
 //!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
 //!   [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
-//!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests.
+//!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests, [`chromium`] shows pages.
 //! - [`bad_server`] stands in the place of any server, and is slow, wrong, endless, cut off or has a gigabyte to say.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
@@ -30,6 +30,7 @@
 pub mod arp;
 pub mod bad_server;
 pub mod cgroup;
+pub mod chromium;
 pub mod cni;
 pub mod collector;
 pub mod config;

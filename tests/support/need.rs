@@ -46,6 +46,8 @@ pub enum Need {
     Prometheus,
     /// Helm and kubectl.
     Helm,
+    /// Chromium.
+    Chromium,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
@@ -105,6 +107,7 @@ impl Need {
             Need::Rotel => crate::collector::missing(),
             Need::Prometheus => crate::prometheus::missing(),
             Need::Helm => crate::helm::missing(),
+            Need::Chromium => crate::chromium::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),
@@ -124,11 +127,13 @@ impl Need {
 
 impl Need {
     /// A host may lack it even in CI: cgroup v1 is built into fewer and fewer kernels. The VMs, whose
-    /// kernels take probes on functions, have it.
+    /// kernels take probes on functions, have it. Chromium is large: `cargo xtask test --long` alone installs it.
     #[must_use]
     pub fn may_be_missing(self) -> bool {
         // busybox, which is in VMs of another machine, knows no namespaces.
-        self == Need::UmountN || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
+        self == Need::UmountN
+            || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
+            || self == Need::Chromium && !crate::harness::is_long()
     }
 }
 

@@ -1,19 +1,61 @@
-//! The pictures in `docs/images`: each `NAME.svg` is made from `NAME.dot` by Graphviz.
+//! The pictures in `docs/images`: each `NAME.svg` is made from `NAME.dot` by Graphviz; `report.svg` is the timeline of a
+//! report about a real pod that hangs, which an end-to-end test makes.
 //!
-//! Graphviz's output differs from version to version, so a picture is compared with its source by a checksum that is
-//! written into it, not by drawing it again.
+//! Graphviz's output differs from version to version, and no two runs take the same time, so a picture is compared with
+//! its sources by a checksum that is written into it, not by drawing it again.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-use crate::place;
-use crate::setup;
-use crate::shell::{command, output};
+use crate::shell::{command, output, run};
+use crate::{build, place, setup, test};
+
+/// The test that makes a report, and the variable that says where to.
+const REPORT: (&str, &str) = ("report::one_file_tells", "IPWATCH_TEST_PICTURES");
+/// What its picture is made by.
+const REPORT_SOURCES: [&str; 2] =
+    ["ipwatch/src/cli/report/picture.rs", "ipwatch/src/cli/report/style.css"];
 
 /// Draws every picture anew.
 pub(crate) fn draw() -> Result<()> {
+    setup::need_root("making a report of a real pod")?;
+    graphs()?;
+    let dir = place::target().join("pictures");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    let (test, variable) = REPORT;
+    let mut e2e = test::end_to_end(&build::for_tests()?, &[test])?;
+    run(e2e.args(["--jobs", "1", test]).env(variable, &dir))?;
+    let page = fs::read_to_string(dir.join("redacted.html"))?;
+    let picture = format!("{}\n{}", mark(&report_sources()?), timeline(&page)?);
+    Ok(fs::write(images().join("report.svg"), picture)?)
+}
+
+/// The timeline of a page as a picture of its own, with the page's style.
+fn timeline(page: &str) -> Result<String> {
+    let between = |from: &str, to: &str| {
+        let rest = page.split_once(from)?.1;
+        Some(rest.split_once(to)?.0)
+    };
+    let style = between("<style>", "</style>").context("no style in the page")?;
+    let svg = between("<svg", "</svg>").context("no picture in the page")?;
+    let (attributes, body) = svg.split_once('>').context("no picture in the page")?;
+    // A picture's root is no body: it has neither a font nor a ground.
+    let own =
+        "svg { background: var(--card); font-family: system-ui, \"DejaVu Sans\", sans-serif; }";
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\"{attributes}>\n<style>{style}{own}\n</style>{body}</svg>\n"
+    ))
+}
+
+fn report_sources() -> Result<String> {
+    let texts = REPORT_SOURCES.map(|source| fs::read_to_string(place::repository().join(source)));
+    Ok(texts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+fn graphs() -> Result<()> {
     setup::packages(&["graphviz"])?;
     for source in sources()? {
         let text = fs::read_to_string(&source)?;
@@ -26,10 +68,13 @@ pub(crate) fn draw() -> Result<()> {
     Ok(())
 }
 
+fn images() -> PathBuf {
+    place::repository().join("docs/images")
+}
+
 fn sources() -> Result<Vec<PathBuf>> {
-    let dir = place::repository().join("docs/images");
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir)? {
+    for entry in fs::read_dir(images())? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "dot") {
             found.push(path);
@@ -60,5 +105,17 @@ mod tests {
             let wanted = mark(&fs::read_to_string(&source).unwrap());
             assert!(picture.starts_with(&wanted), "{}: cargo xtask pictures", source.display());
         }
+        let report = fs::read_to_string(images().join("report.svg")).unwrap();
+        let wanted = mark(&report_sources().unwrap());
+        assert!(report.starts_with(&wanted), "report.svg: cargo xtask pictures");
+    }
+
+    #[test]
+    fn a_timeline_is_taken_out_of_its_page() {
+        let page = "<style>\nb {}</style><p/><svg viewBox=\"0 0 1 1\">\n<g/></svg>";
+        let picture = timeline(page).unwrap();
+        assert!(picture.starts_with("<svg xmlns=") && picture.contains(" viewBox=\"0 0 1 1\">"));
+        assert!(picture.contains("b {}svg {") && picture.ends_with("<g/></svg>\n"), "{picture}");
+        assert!(timeline("<p/>").is_err());
     }
 }

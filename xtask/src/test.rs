@@ -177,6 +177,10 @@ fn on_this_host(
     tally: &mut Tally,
     phases: &mut Phases,
 ) -> Result<()> {
+    // It is large, and what it shows changes seldom: without `--long` its test runs where it is there already.
+    if wanted.long {
+        phases.run("Chromium", || setup::packages(&["chromium"]))?;
+    }
     let daemons = phases.run("programs that the tests run", || Daemons::get(binaries, filters))?;
     let e2e = || {
         let mut command = daemons.command(binaries);

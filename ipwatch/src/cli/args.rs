@@ -1,22 +1,25 @@
 //! The command line as clap sees it.
 
+mod global;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates as From;
 use jiff::Timestamp;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 
+pub(super) use self::global::{Format, Global, Output};
 use super::{complete, examples};
 use crate::api::Prefix;
-use crate::config::{Config, DEFAULT_SOCKET};
 
-const GLOBALS: &str = "Global options";
+/// The command that writes files.
+const REPORT: &str = "report";
 
 /// The shortest grace of `scan`, as in the configuration.
 const SHORTEST_GRACE: Duration = Duration::from_millis(100);
@@ -47,84 +50,18 @@ impl Cli {
 
     /// What clap cannot know: only addresses and their holders make a tree.
     fn checked(self) -> Result<Self, clap::Error> {
-        let Global { output, .. } = self.global;
+        let Global { output, .. } = &self.global;
         let tree = match &self.command {
             Command::Query(query) => query.what.has_tree(),
             _ => false,
         };
-        if output == Format::Tree && !tree {
+        if *output == Output::Format(Format::Tree) && !tree {
             let help = "there is no tree of this: `-o tree` goes with `query ip`, `query netns`, \
                         `query pod` and `query pid`";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, help));
         }
         Ok(self)
     }
-}
-
-/// Options that every command takes.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Global {
-    /// The daemon's socket [default: /run/ipwatch/ipwatch.sock]
-    #[arg(long, global = true, help_heading = GLOBALS, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// In a container: where the node's root directory is mounted; all other paths are below it
-    #[arg(
-        long,
-        global = true,
-        help_heading = GLOBALS,
-        value_name = "DIR",
-        env = "IPWATCH_HOST_ROOT"
-    )]
-    pub(super) host_root: Option<PathBuf>,
-    /// Output format
-    #[arg(short, long, global = true, help_heading = GLOBALS, value_enum, default_value_t)]
-    pub(super) output: Format,
-    /// Print rows only: no header lines, no hints
-    #[arg(long, global = true, help_heading = GLOBALS)]
-    pub(super) no_headers: bool,
-    /// Colours: `auto` means on a terminal, unless NO_COLOR is set
-    #[arg(
-        long,
-        global = true,
-        help_heading = GLOBALS,
-        value_name = "WHEN",
-        default_value = "auto"
-    )]
-    pub(super) color: ColorChoice,
-}
-
-impl Global {
-    /// Where the daemon is: as named here, or in the usual configuration where that may be read.
-    pub(super) fn socket(&self) -> PathBuf {
-        let configured =
-            || Config::load(None).map_or(DEFAULT_SOCKET.into(), |config| config.socket);
-        self.socket.clone().unwrap_or_else(configured)
-    }
-
-    /// The socket, when it was named.
-    pub(super) fn named_socket(&self) -> Option<PathBuf> {
-        self.socket.clone()
-    }
-}
-
-/// How answers are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(super) enum Format {
-    /// For people
-    #[default]
-    Table,
-    /// For people with wide terminals: more columns
-    Wide,
-    /// Addresses and who holds them, drawn as a tree
-    Tree,
-    /// One document, schema ipwatch/v1
-    Json,
-    /// One JSON object a line for each item
-    Jsonl,
-    /// The same document as YAML
-    Yaml,
-    /// What identifies each item, one a line
-    Name,
 }
 
 #[derive(Debug, Subcommand)]
@@ -153,6 +90,9 @@ pub(super) enum Command {
     /// Do what a finding's FIX says, where it is certain: shows the plan, asks, and looks at each item again
     #[command(after_help = examples::FIX)]
     Fix(Fix),
+    /// Write a report of a finding, an IP or a pod: one file for the incident channel or the post-mortem
+    #[command(name = REPORT, after_help = examples::REPORT)]
+    Report(Reported),
     /// Acknowledge a finding: no pages until it resolves or --for expires
     #[command(after_help = examples::ACK)]
     Ack(Acked),
@@ -434,6 +374,43 @@ pub(super) struct Fix {
     /// [default: fix in the daemon's state directory, /var/lib/ipwatch/fix]
     #[arg(long, value_name = "DIR")]
     pub(super) record_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Reported {
+    /// A finding's id or the beginning of it, an IP, or NAMESPACE/NAME of a pod
+    #[arg(value_name = "FINDING|IP|POD")]
+    pub(super) what: String,
+    /// One page that needs nothing else: no script, no request
+    #[arg(long, group = "form")]
+    html: bool,
+    /// Markdown [default where `-o` names no file]
+    #[arg(long, group = "form")]
+    md: bool,
+    /// JSON, schema ipwatch/v1
+    #[arg(long, group = "form")]
+    json: bool,
+    /// Replace names and IPs: the same name by the same word throughout. Pids, numbers of netns and times
+    /// stay
+    #[arg(long)]
+    pub(super) redact: bool,
+}
+
+/// The forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    Html,
+    Markdown,
+    Json,
+}
+
+impl Reported {
+    /// The form that was asked for.
+    pub(super) fn form(&self) -> Option<Written> {
+        [(self.html, Written::Html), (self.md, Written::Markdown), (self.json, Written::Json)]
+            .into_iter()
+            .find_map(|(wanted, form)| wanted.then_some(form))
+    }
 }
 
 #[derive(Debug, Args)]

@@ -54,6 +54,10 @@ pub(super) const FIX: &str = "Examples:
   ipwatch fix cbr0                    every leaked reservation of a network, after a question
   ipwatch fix cbr0 --only 10.0.3.18 --yes
   ipwatch fix cbr0 --undo             restores what has not been given out since";
+pub(super) const REPORT: &str = "Examples:
+  ipwatch report k3f9 -o incident.html
+  ipwatch report 10.0.3.17 --md
+  ipwatch report shop/api-0 --html --redact -o incident.html    without names and IPs";
 pub(super) const ACK: &str = "Examples:
   ipwatch ack k3f9 --for 8h --note 'node is drained tomorrow'";
 pub(super) const UNACK: &str = "Examples:

@@ -36,14 +36,18 @@ pub(super) async fn explain(
     if what.contains(char::is_whitespace) {
         return error(&client, out, what, explain.evidence).await;
     }
-    let document = match findings_about(&client, what).await? {
-        Some(document) => document,
-        None => match addresses(&client, what).await? {
-            Told::Findings(document) => document,
-            Told::Nothing(document) => return healthy(out, what, document),
-        },
-    };
-    tell(&client, out, document, explain.evidence).await
+    match about(&client, what).await? {
+        Told::Findings(document) => tell(&client, out, document, explain.evidence).await,
+        Told::Nothing(document) => healthy(out, what, document),
+    }
+}
+
+/// What is known about a finding, an IP, a pod or a netns.
+pub(super) async fn about(client: &Client, what: &str) -> Result<Told, Failure> {
+    match findings_about(client, what).await? {
+        Some(document) => Ok(Told::Findings(document)),
+        None => addresses(client, what).await,
+    }
 }
 
 /// The text on stdin, up to a length that no error has.
@@ -79,7 +83,7 @@ async fn tell(
 
 /// Every finding that these may be related to, they among them. A story does without when it cannot
 /// be had.
-async fn around(client: &Client, findings: &[Finding]) -> Vec<Finding> {
+pub(super) async fn around(client: &Client, findings: &[Finding]) -> Vec<Finding> {
     // What is over was caused by what is over as well.
     let over = findings.iter().any(|finding| finding.status == Status::Resolved);
     match client.ask(&Ask::Findings { all: over, what: None }).await {
@@ -134,9 +138,9 @@ fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
     })
 }
 
-/// What a look at addresses brought.
-enum Told {
-    /// Findings about them.
+/// What a question about one thing brought.
+pub(super) enum Told {
+    /// Findings about it.
     Findings(Document),
     /// The addresses, about which nothing wrong is known.
     Nothing(Document),
@@ -210,7 +214,7 @@ fn healthy(out: &Out, what: &str, document: Document) -> Result<Outcome, Failure
 }
 
 /// Old stories are told only when there is no open one, and a cause's story tells of what came of it.
-fn keep_what_matters(findings: &mut Vec<Finding>) {
+pub(super) fn keep_what_matters(findings: &mut Vec<Finding>) {
     if findings.iter().any(|finding| finding.status != Status::Resolved) {
         findings.retain(|finding| finding.status != Status::Resolved);
     }

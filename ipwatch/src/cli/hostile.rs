@@ -46,7 +46,7 @@ const FOREIGN: [&str; 15] = [
 const LONGEST: usize = 16 << 10;
 
 /// The same with this word in each of these fields.
-fn with(word: &str, value: &mut Value) {
+pub(super) fn with(word: &str, value: &mut Value) {
     match value {
         Value::Object(object) => {
             for (field, value) in object {
@@ -65,7 +65,7 @@ fn with(word: &str, value: &mut Value) {
     }
 }
 
-fn document(name: &str, word: &str) -> Document {
+pub(super) fn document(name: &str, word: &str) -> Document {
     let mut value = serde_json::to_value(sample(name)).unwrap();
     with(word, &mut value);
     serde_json::from_value(value).unwrap()
@@ -98,7 +98,7 @@ fn sent(finding: &Finding) -> Vec<(String, String)> {
 }
 
 /// Not by `escape`, which it is about: no control character, and none that is invisible or turns the direction.
-fn is_harmless(text: &str) -> bool {
+pub(super) fn is_harmless(text: &str) -> bool {
     let unseen = ['\u{200b}', '\u{202e}', '\u{2066}', '\u{feff}', '\u{e0041}'];
     text.lines().all(|line| !line.chars().any(|c| c.is_control() || unseen.contains(&c)))
 }

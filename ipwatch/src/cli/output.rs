@@ -37,7 +37,7 @@ impl Out {
             }
         };
         Self {
-            format: global.output,
+            format: global.format(),
             headers: !global.no_headers,
             paint: Paint(color),
             width: width(),

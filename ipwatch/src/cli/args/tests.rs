@@ -1,6 +1,7 @@
 use clap::CommandFactory;
 
 use super::*;
+use crate::config::DEFAULT_SOCKET;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(line.split_whitespace())
@@ -14,7 +15,7 @@ fn the_command_line_is_consistent() {
 #[test]
 fn global_options_stand_anywhere() {
     let cli = parse("ipwatch query ip 10.0.3.17 -o json -w --socket /tmp/s").unwrap();
-    assert_eq!(cli.global.output, Format::Json);
+    assert_eq!(cli.global.format(), Format::Json);
     assert_eq!(cli.global.socket(), PathBuf::from("/tmp/s"));
     let Command::Query(Query { watch: true, what: Observation::Ip { within, .. } }) = cli.command
     else {
@@ -114,4 +115,22 @@ fn durations_as_people_write_them() {
     for bad in ["", "5", "-3s", "5 parsecs"] {
         assert!(duration(bad).is_err(), "{bad:?}");
     }
+}
+
+#[test]
+fn a_file_is_for_a_report_alone() {
+    let output = |line: &str| parse(line).unwrap().global.output;
+    let file = Output::File("incident.html".into());
+    assert_eq!(output("ipwatch report k3f9 -o incident.html"), file);
+    assert_eq!(output("ipwatch report k3f9 --html --output incident.html --redact"), file);
+    assert_eq!(output("ipwatch report k3f9 -o json"), Output::Format(Format::Json));
+    assert_eq!(output("ipwatch report k3f9"), Output::Format(Format::Table));
+    for line in
+        ["query ip -o incident.html", "-o incident.html report k3f9", "report k3f9 --md --html"]
+    {
+        let error = parse(&format!("ipwatch {line}")).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+    let error = parse("ipwatch scan -o jsn").unwrap_err().to_string();
+    assert!(error.contains("possible values: table, wide") && error.contains("json"), "{error}");
 }

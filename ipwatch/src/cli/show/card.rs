@@ -124,7 +124,7 @@ pub(super) fn holding(holder: &Holder, view: View) -> String {
 }
 
 /// A pod, and what its runtime says of its sandbox.
-pub(super) fn pod(of: &Pod) -> String {
+pub(in crate::cli) fn pod(of: &Pod) -> String {
     let mut parts = vec![text::pod(of)];
     // A pod that has only its uid is already named by it.
     let uid = of.uid.as_deref().filter(|_| of.name.is_some());
@@ -135,7 +135,7 @@ pub(super) fn pod(of: &Pod) -> String {
 }
 
 /// A container, and what its runtime says of it.
-pub(super) fn container(of: &Container) -> String {
+pub(in crate::cli) fn container(of: &Container) -> String {
     let id = of.id.as_deref().filter(|_| of.name.is_some()).map(|id| text::cut(id, 12));
     let runtime = of.runtime.as_deref().map(|runtime| format!(" of {runtime}"));
     let state = of.state.as_deref().map(|state| format!(", {}", text::shown(state)));

@@ -9,6 +9,7 @@ use super::{card, findings};
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
 use crate::cli::view::View;
+use crate::contract::report::When;
 use crate::contract::{Document, SourceState};
 use crate::escape::escape;
 use crate::fact::{SourceName, SourceStatus};
@@ -37,19 +38,27 @@ pub(in crate::cli) fn render(
         .map(|finding| {
             let mut story = Story { out: String::new(), paint: view.paint, ids: &ids, view };
             story.tell(finding, &families, whole);
-            for source in text::blind_spots(document).filter(|one| rests_on(finding, one)) {
-                let (name, status) = (&source.name, text::status(source.status));
-                let why = if source.detail.is_empty() { "" } else { ": " };
-                let so = match source.status {
-                    SourceStatus::Down => "what it would have told is unknown",
-                    _ => "it may have told less than there is",
-                };
-                story.line("BUT", &format!("{name} {status}{why}{}; {so}", source.detail));
+            for caveat in caveats(document, finding) {
+                story.line("BUT", &caveat);
             }
             story.out
         })
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// What was not seen of what a finding rests on.
+pub(in crate::cli) fn caveats(document: &Document, finding: &Finding) -> Vec<String> {
+    let say = |source: &SourceState| {
+        let (name, status) = (&source.name, text::status(source.status));
+        let why = if source.detail.is_empty() { "" } else { ": " };
+        let so = match source.status {
+            SourceStatus::Down => "what it would have told is unknown",
+            _ => "it may have told less than there is",
+        };
+        format!("{name} {status}{why}{}; {so}", source.detail)
+    };
+    text::blind_spots(document).filter(|one| rests_on(finding, one)).map(say).collect()
 }
 
 /// Whether what is said of a finding rests on a source: by its proof, or because it cannot be judged without one that
@@ -73,8 +82,7 @@ impl Story<'_> {
     fn tell(&mut self, finding: &Finding, families: &Families<'_>, whole: bool) {
         self.title(finding);
         self.cause(finding, families);
-        let mut evidence: Vec<&Evidence> = finding.evidence.iter().collect();
-        evidence.sort_by_key(|item| item.at.parse::<Timestamp>().ok());
+        let evidence = in_order(finding);
         for (at, item) in evidence.iter().enumerate() {
             let text = if whole { item.text.as_str() } else { text::cut(&item.text, TEXT_LENGTH) };
             let more = match text.len() < item.text.len() {
@@ -158,10 +166,11 @@ impl Story<'_> {
     fn way_out(&mut self, finding: &Finding) {
         let mut last = "";
         let mut tell = |story: &mut Self, at: usize, what: &str, command: Option<&str>| {
-            let (label, text) = match what.strip_prefix(NEVER) {
-                Some(text) => ("DON'T", text),
-                None if at == 0 => ("NOW", what),
-                None => ("FIX", what),
+            let (when, text) = when(at, what);
+            let label = match when {
+                When::Never => "DON'T",
+                When::Now => "NOW",
+                When::Fix => "FIX",
             };
             let colon = if command.is_some() { ":" } else { "" };
             story.line(if label == last { "" } else { label }, &format!("{text}{colon}"));
@@ -194,6 +203,22 @@ impl Story<'_> {
             let label = self.paint.paint(Style::Dim, &format!("{label:<6}")).into_owned();
             self.out.push_str(&format!("{label} {}\n", escape(text)));
         }
+    }
+}
+
+/// The proof, the oldest first.
+pub(in crate::cli) fn in_order(finding: &Finding) -> Vec<&Evidence> {
+    let mut evidence: Vec<&Evidence> = finding.evidence.iter().collect();
+    evidence.sort_by_key(|item| item.at.parse::<Timestamp>().ok());
+    evidence
+}
+
+/// When a step is to be done, by its place and its words; and the words that are left to say.
+pub(in crate::cli) fn when(at: usize, what: &str) -> (When, &str) {
+    match what.strip_prefix(NEVER) {
+        Some(text) => (When::Never, text),
+        None if at == 0 => (When::Now, what),
+        None => (When::Fix, what),
     }
 }
 

@@ -99,7 +99,10 @@ fn runs_are_told_with_how_they_ended_the_oldest_first() {
     let [outer, inner] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!((outer.plugin.as_str(), outer.pid, outer.within), ("bridge", 10, None));
     assert_eq!((outer.ended.as_ref(), outer.failed()), (None, false));
-    assert_eq!((inner.plugin.as_str(), inner.within, inner.status), ("host-local", Some(10), Some(4)));
+    assert_eq!(
+        (inner.plugin.as_str(), inner.within, inner.status),
+        ("host-local", Some(10), Some(4))
+    );
     assert!(inner.failed() && inner.ended.is_some() && inner.began >= outer.began);
     assert_eq!(inner.container_id.as_deref(), Some("c1"));
     assert!(feed.map.runs_view(Some("shop/api-0")).is_empty(), "no pod was named");

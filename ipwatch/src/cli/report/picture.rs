@@ -1,0 +1,332 @@
+//! The timeline as a picture: SVG within the page, without a script. Pure.
+//!
+//! What matters lasts from milliseconds (a signal, a plugin) to weeks (a tenure), so that no scale shows all of it. Gaps
+//! between events are drawn as wide as the logarithm of their length, and the axis says how long each was.
+
+use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::build::date;
+use super::html::escaped;
+use crate::cli::text;
+use crate::contract::report::{Item, ItemKind, Lane, Report};
+
+/// Pixels of the picture, of which the page shows as many as it has room for.
+const WIDTH: f64 = 1000.0;
+/// Where the lanes begin, and end.
+const LEFT: f64 = 224.0;
+const RIGHT: f64 = 984.0;
+const AXIS: f64 = 44.0;
+const ROW: f64 = 22.0;
+const BAR: f64 = 15.0;
+const PAD: f64 = 7.0;
+/// A character of the picture's labels, and of its lanes' names.
+const LETTER: f64 = 5.9;
+/// Between what stands in one row.
+const GAP: f64 = 8.0;
+/// The narrowest gap between two events.
+const NARROWEST: f64 = 4.0;
+/// Characters of a label.
+const LONGEST: usize = 72;
+
+/// The picture, or nothing where nothing has a date.
+pub(super) fn svg(report: &Report) -> String {
+    let lanes = &report.timeline.lanes;
+    let Some(scale) = Scale::of(lanes, &report.taken_at) else { return String::new() };
+    let (mut back, mut front) = (String::new(), String::new());
+    let mut y = AXIS;
+    let mut last = None;
+    for lane in lanes {
+        if last.is_some_and(|kind| kind != lane.kind) {
+            y += PAD;
+        }
+        last = Some(lane.kind);
+        y += draw_lane(lane, y, &scale, &report.taken_at, &mut back, &mut front);
+    }
+    let height = y + PAD;
+    let axis = scale.axis(height, &report.taken_at);
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"timeline-title\">\n\
+         <title id=\"timeline-title\">What happened when: the table below says the same</title>\n\
+         {back}{axis}{front}</svg>\n"
+    )
+}
+
+fn millis(date: &str) -> Option<i64> {
+    date.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+}
+
+/// Where each moment is.
+struct Scale {
+    times: Vec<i64>,
+    places: Vec<f64>,
+}
+
+impl Scale {
+    fn of(lanes: &[Lane], now: &str) -> Option<Self> {
+        let items = lanes.iter().flat_map(|lane| &lane.items);
+        let dates = items.flat_map(|item| [Some(item.from.as_str()), item.to.as_deref()]).flatten();
+        let mut times: Vec<i64> = dates.filter_map(millis).collect();
+        if times.is_empty() {
+            return None;
+        }
+        times.extend(millis(now));
+        times.sort_unstable();
+        times.dedup();
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        #[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
+        let weights: Vec<f64> = gaps.map(|gap| (1.0 + gap as f64 / 250.0).ln()).collect();
+        let total: f64 = weights.iter().sum();
+        let room = RIGHT - LEFT;
+        #[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
+        let count = weights.len() as f64;
+        // Half of the room at most goes to the least that each gap has.
+        let least = NARROWEST.min(room / 2.0 / count.max(1.0));
+        let rest = room - least * count;
+        let mut place = LEFT;
+        let mut places = vec![place];
+        for weight in weights {
+            place += least + rest * weight / total.max(f64::MIN_POSITIVE);
+            places.push(place);
+        }
+        Some(Self { times, places })
+    }
+
+    fn at(&self, date: &str) -> Option<f64> {
+        let at = self.times.binary_search(&millis(date)?).ok()?;
+        self.places.get(at).copied()
+    }
+
+    /// The axis: some times, and how long it was between them.
+    fn axis(&self, height: f64, now: &str) -> String {
+        const LABEL: f64 = 58.0;
+        let last = self.times.len() - 1;
+        let mut shown: Vec<usize> = vec![0];
+        for at in 1..last {
+            let after = self.places[at] - self.places[shown[shown.len() - 1]];
+            if after >= LABEL && self.places[last] - self.places[at] >= LABEL {
+                shown.push(at);
+            }
+        }
+        if last > 0 {
+            shown.push(last);
+        }
+        let mut out = String::new();
+        let mut day = String::new();
+        for (nth, at) in shown.iter().enumerate() {
+            let x = self.places[*at];
+            let stamp = Timestamp::from_millisecond(self.times[*at]).unwrap_or_default();
+            let is_now = millis(now) == Some(self.times[*at]);
+            let anchor = if nth == 0 {
+                "start"
+            } else if *at == last {
+                "end"
+            } else {
+                "middle"
+            };
+            let clock = if is_now { "now".to_owned() } else { stamp.strftime("%T").to_string() };
+            let today = stamp.strftime("%F").to_string();
+            out.push_str(&format!(
+                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{height:.1}\"/>\n\
+                 <text class=\"tick\" x=\"{x:.1}\" y=\"24\" text-anchor=\"{anchor}\">{clock}</text>\n",
+                AXIS - 8.0
+            ));
+            if today != day {
+                out.push_str(&format!(
+                    "<text class=\"day\" x=\"{x:.1}\" y=\"11\" text-anchor=\"{anchor}\">{today}</text>\n"
+                ));
+                day = today;
+            }
+            let Some(before) = nth.checked_sub(1).map(|before| shown[before]) else { continue };
+            let gap = match self.times[*at] - self.times[before] {
+                millis @ ..1000 => format!("{millis} ms"),
+                millis => text::span(millis / 1000),
+            };
+            let (from, middle) = (self.places[before], (self.places[before] + x) / 2.0);
+            out.push_str(&format!(
+                "<line class=\"gap\" x1=\"{:.1}\" y1=\"33\" x2=\"{:.1}\" y2=\"33\"/>\n\
+                 <text class=\"day\" x=\"{middle:.1}\" y=\"36.5\" text-anchor=\"middle\">{}</text>\n",
+                from + 3.0,
+                x - 3.0,
+                gap
+            ));
+        }
+        out
+    }
+}
+
+/// An item with its place.
+struct Placed<'a> {
+    item: &'a Item,
+    from: f64,
+    to: f64,
+    label: Option<(f64, &'static str)>,
+    text: String,
+}
+
+impl Placed<'_> {
+    /// From where to where it takes room in its row.
+    fn extent(&self) -> (f64, f64) {
+        let width = self.width();
+        match self.label {
+            Some((x, "end")) => (x - width, self.to),
+            Some((x, _)) => (self.from, self.to.max(x + width)),
+            None => (self.from, self.to),
+        }
+    }
+
+    fn width(&self) -> f64 {
+        letters(&self.text)
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a width in a picture")]
+fn letters(text: &str) -> f64 {
+    text.width() as f64 * LETTER
+}
+
+fn place<'a>(item: &'a Item, scale: &Scale, now: &str) -> Option<Placed<'a>> {
+    let from = scale.at(&item.from)?;
+    let is_moment = item.to.is_none() && !item.lasts;
+    let to = match (&item.to, is_moment) {
+        (_, true) => from + 6.0,
+        (Some(to), _) => scale.at(to)?,
+        (None, _) => scale.at(now)?,
+    };
+    let to = to.max(from + 4.0);
+    let text = match item.kind {
+        // Said by its form: a dot each would be a sentence each.
+        ItemKind::Seen => cut(&item.text, 44),
+        ItemKind::FailedRun => format!("{}, {}", item.text, item.ended),
+        _ => cut(&item.text, LONGEST),
+    };
+    let width = letters(&text);
+    let label = if !is_moment && width + 10.0 <= to - from {
+        Some((from + 6.0, "start"))
+    } else if to + 5.0 + width <= RIGHT {
+        Some((to + 5.0, "start"))
+    } else if from - 6.0 - width >= LEFT {
+        Some((from - 6.0, "end"))
+    } else {
+        None
+    };
+    Some(Placed { item, from, to, label, text })
+}
+
+fn cut(text: &str, length: usize) -> String {
+    match text::cut(text, length) {
+        whole if whole.len() == text.len() => text.to_owned(),
+        short => format!("{short}…"),
+    }
+}
+
+/// Draws a lane, its ground behind the lines of the times, and says how high it is.
+fn draw_lane(
+    lane: &Lane,
+    y: f64,
+    scale: &Scale,
+    now: &str,
+    back: &mut String,
+    out: &mut String,
+) -> f64 {
+    let placed: Vec<Placed<'_>> =
+        lane.items.iter().filter_map(|item| place(item, scale, now)).collect();
+    // Each into the first row where it meets nothing.
+    let mut rows: Vec<Vec<(f64, f64)>> = Vec::new();
+    let mut drawn = String::new();
+    for one in &placed {
+        let (from, to) = one.extent();
+        let free =
+            |row: &Vec<(f64, f64)>| row.iter().all(|(a, b)| from >= b + GAP || to + GAP <= *a);
+        let row = rows.iter().position(free).unwrap_or_else(|| {
+            rows.push(Vec::new());
+            rows.len() - 1
+        });
+        rows[row].push((from, to));
+        #[allow(clippy::cast_precision_loss, reason = "a row in a picture")]
+        draw_item(one, y + PAD + row as f64 * ROW, now, &mut drawn);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "rows in a picture")]
+    let height =
+        (rows.len() as f64 * ROW + 2.0 * PAD).max(if lane.detail.is_empty() { 32.0 } else { 42.0 });
+    back.push_str(&format!(
+        "<rect class=\"lane\" x=\"0\" y=\"{y:.1}\" width=\"{WIDTH}\" height=\"{:.1}\" rx=\"4\"/>\n",
+        height - 2.0
+    ));
+    let name_y = y + PAD + 12.0;
+    out.push_str(&format!(
+        "<text class=\"name\" x=\"10\" y=\"{name_y:.1}\">{}<title>{}</title></text>\n",
+        escaped(&cut(&lane.name, 28)),
+        escaped(&lane.name)
+    ));
+    if !lane.detail.is_empty() {
+        out.push_str(&format!(
+            "<text class=\"detail\" x=\"10\" y=\"{:.1}\">{}<title>{}</title></text>\n",
+            name_y + 15.0,
+            escaped(&cut(&lane.detail, 36)),
+            escaped(&lane.detail)
+        ));
+    }
+    out.push_str(&drawn);
+    height
+}
+
+fn draw_item(one: &Placed<'_>, y: f64, now: &str, out: &mut String) {
+    let item = one.item;
+    let class = class(item.kind);
+    let until = match (&item.to, item.lasts) {
+        (Some(to), _) => format!(" to {}", date(to)),
+        (None, true) => format!(", still at {}", date(now)),
+        (None, false) => String::new(),
+    };
+    let ended = if item.ended.is_empty() { String::new() } else { format!("; {}", item.ended) };
+    let tip = format!("{}{until}: {}{ended}", date(&item.from), item.text);
+    out.push_str(&format!("<g class=\"{class}\"><title>{}</title>", escaped(&tip)));
+    let (x, middle) = (one.from, y + BAR / 2.0);
+    let is_moment = item.to.is_none() && !item.lasts;
+    if is_moment {
+        let shape = match item.kind {
+            ItemKind::Signal => format!("M{x:.1} {:.1}l5 9h-10z", middle - 5.0),
+            ItemKind::Acked | ItemKind::Resolved => {
+                format!("M{x:.1} {:.1}l5 5l-5 5l-5 -5z", middle - 5.0)
+            }
+            _ => format!("M{:.1} {middle:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", x - 3.5),
+        };
+        out.push_str(&format!("<path d=\"{shape}\"/>"));
+    } else {
+        out.push_str(&format!(
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"3\"/>",
+            one.to - x
+        ));
+        if item.lasts {
+            let tip = one.to;
+            out.push_str(&format!("<path d=\"M{tip:.1} {y:.1}l7 7.5l-7 7.5z\"/>"));
+        }
+    }
+    if let Some((x, anchor)) = one.label {
+        out.push_str(&format!(
+            "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            middle + 4.0,
+            escaped(&one.text)
+        ));
+    }
+    out.push_str("</g>\n");
+}
+
+/// The class by which the style knows it; a legend has the same.
+pub(super) fn class(kind: ItemKind) -> &'static str {
+    match kind {
+        ItemKind::Tenure => "tenure",
+        ItemKind::Reservation => "reservation",
+        ItemKind::Run => "run",
+        ItemKind::FailedRun => "failed",
+        ItemKind::Hold => "hold",
+        ItemKind::Exiting => "exiting",
+        ItemKind::Signal => "signal",
+        ItemKind::Seen => "seen",
+        ItemKind::Pending => "pending",
+        ItemKind::Firing => "firing",
+        ItemKind::Acked => "acked",
+        ItemKind::Resolved => "resolved",
+    }
+}

@@ -1,0 +1,201 @@
+//! What the page and the Markdown both say: rows of tables, and lines of them. Pure.
+
+use jiff::Timestamp;
+
+use super::build::{date, lasted};
+use super::picture;
+use crate::cli::show::findings;
+use crate::contract::Probe;
+use crate::contract::report::{Item, ItemKind, Keeper, Lane, LaneKind, Report, Story};
+use crate::fact::SourceStatus;
+use crate::finding::{Severity, Status};
+
+/// One row of the timeline.
+pub(super) struct Row {
+    order: (Option<Timestamp>, usize),
+    /// To the millisecond.
+    pub(super) at: String,
+    /// The class of its mark.
+    pub(super) class: &'static str,
+    /// Which lane.
+    pub(super) lane: String,
+    /// What began, happened or ended.
+    pub(super) text: String,
+}
+
+/// The timeline as rows, the oldest first: what lasted has one for its beginning and one for its end.
+pub(super) fn rows(report: &Report) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for lane in &report.timeline.lanes {
+        for item in &lane.items {
+            rows.extend(of_item(lane, item, &report.taken_at));
+        }
+    }
+    for (nth, row) in rows.iter_mut().enumerate() {
+        row.order.1 = nth;
+    }
+    rows.sort_by_key(|row| row.order);
+    rows
+}
+
+fn of_item(lane: &Lane, item: &Item, taken_at: &str) -> Vec<Row> {
+    let class = picture::class(item.kind);
+    let name = match lane.kind {
+        LaneKind::Finding if !lane.detail.is_empty() => format!("{} {}", lane.name, lane.detail),
+        LaneKind::Pod if !lane.detail.is_empty() => format!("{} ({})", lane.name, lane.detail),
+        _ => lane.name.clone(),
+    };
+    let row = |at: &str, text: String| Row {
+        order: (at.parse().ok(), 0),
+        at: precise(at),
+        class,
+        lane: name.clone(),
+        text,
+    };
+    let is_run = matches!(item.kind, ItemKind::Run | ItemKind::FailedRun);
+    match (&item.to, item.lasts) {
+        // A run is short: one row says all of it.
+        (Some(to), _) if is_run => {
+            vec![row(
+                &item.from,
+                format!("{}: {} after {}", item.text, item.ended, took(&item.from, to)),
+            )]
+        }
+        (Some(to), _) => {
+            let how = if item.ended.is_empty() {
+                format!("{}: over", item.text)
+            } else {
+                item.ended.clone()
+            };
+            let after = lasted(&item.from, Some(to), taken_at);
+            let mut rows = vec![row(&item.from, item.text.clone())];
+            // That a finding fires, and that it is resolved, are said by themselves.
+            if !matches!(item.kind, ItemKind::Pending | ItemKind::Firing) {
+                rows.push(row(to, format!("{how}, after {after}")));
+            }
+            rows
+        }
+        (None, true) => {
+            let so_far = lasted(&item.from, None, taken_at);
+            vec![row(&item.from, format!("{} (still, for {so_far})", item.text))]
+        }
+        (None, false) => vec![row(&item.from, item.text.clone())],
+    }
+}
+
+/// To the millisecond: that is what tells the order of a kill.
+fn precise(date: &str) -> String {
+    match date.parse::<Timestamp>() {
+        Ok(stamp) => format!("{}.{:03}", stamp.strftime("%F %T"), stamp.subsec_millisecond()),
+        Err(_) => date.to_owned(),
+    }
+}
+
+/// How long a run took.
+fn took(from: &str, to: &str) -> String {
+    match (from.parse::<Timestamp>(), to.parse::<Timestamp>()) {
+        (Ok(from), Ok(to)) => match to.duration_since(from).as_millis() {
+            millis @ ..10_000 => format!("{millis} ms"),
+            millis => format!("{} s", millis / 1000),
+        },
+        _ => "an unknown time".to_owned(),
+    }
+}
+
+/// The cells of a holder.
+pub(super) fn keeper(keeper: &Keeper) -> [String; 4] {
+    [
+        keeper.name.clone(),
+        keeper.keeps.clone(),
+        keeper.since.as_deref().map(date).unwrap_or_default(),
+        keeper.stands.join(", "),
+    ]
+}
+
+/// How a related finding belongs to the others.
+pub(super) fn relation(report: &Report, story: &Story) -> Option<String> {
+    let causes = |other: &&Story| other.caused_by.as_deref() == Some(story.id.as_str());
+    if report.stories.first().filter(causes).is_some() {
+        return Some("It is the cause.".to_owned());
+    }
+    let id = story.caused_by.as_deref()?;
+    let cause = report.stories.iter().find(|other| other.id == id);
+    Some(match cause {
+        Some(cause) => format!("It came of {} ({id}).", cause.code),
+        None => format!("It came of {id}."),
+    })
+}
+
+/// What probes and detectors miss, a line each.
+pub(super) fn not_seen(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !report.blind.is_empty() {
+        let codes: Vec<&str> = report.blind.iter().map(|code| code.as_str()).collect();
+        lines.push(format!(
+            "Could not be judged, so that none of them began or ended: {}",
+            codes.join(", ")
+        ));
+    }
+    // One reason often stands behind many events.
+    let mut groups: Vec<(&Probe, Vec<&str>)> = Vec::new();
+    for probe in &report.probes {
+        let same = |other: &Probe| {
+            (&other.status, &other.rung, &other.why) == (&probe.status, &probe.rung, &probe.why)
+        };
+        match groups.iter_mut().find(|(first, _)| same(first)) {
+            Some((_, events)) => events.push(&probe.event),
+            None => groups.push((probe, vec![&probe.event])),
+        }
+    }
+    for (probe, events) in groups {
+        let why = probe.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        let how = match probe.status.as_str() {
+            "missing" => "not seen".to_owned(),
+            "degraded" => "attached, and not seen in a test".to_owned(),
+            _ => format!("seen by way of {}", probe.rung),
+        };
+        lines.push(format!("Events {how} ({}){why}", events.join(", ")));
+    }
+    lines
+}
+
+/// Who made it, where, of what.
+pub(super) fn made_by(report: &Report) -> String {
+    let daemon = report.daemon.as_ref().map(|daemon| {
+        format!(", daemon {} on Linux {} ({})", daemon.version, daemon.kernel, daemon.machine)
+    });
+    let redacted = if report.redacted {
+        ". Names and IPs are stand-ins, the same one for the same name; numbers and times are as they were"
+    } else {
+        ""
+    };
+    format!(
+        "Node {}, {}. Made by ipwatch {}{}{redacted}.",
+        report.node,
+        date(&report.taken_at),
+        report.version,
+        daemon.unwrap_or_default()
+    )
+}
+
+pub(super) fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "critical",
+        Severity::Warning => "warning",
+        Severity::Info => "info",
+    }
+}
+
+pub(super) fn status(status: Status) -> &'static str {
+    findings::status(status)
+}
+
+/// The class of a source's mark.
+pub(super) fn standing_class(status: SourceStatus) -> &'static str {
+    match status {
+        SourceStatus::Active => "resolved",
+        SourceStatus::Degraded => "pending",
+        SourceStatus::Down => "firing",
+        SourceStatus::Disabled => "seen",
+    }
+}
