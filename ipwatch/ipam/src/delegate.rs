@@ -1,0 +1,225 @@
+//! The delegate: found as libcni finds a plugin, and run with bounds.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::cni::{Code, Failure};
+use crate::time::Deadline;
+
+/// Longest answer that is taken. A result is a kilobyte.
+const ANSWER: usize = 1 << 20;
+/// How long it may take. A runtime's own patience is shorter (kubelet's is 2 to 4 minutes), this is for one without.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a delegate answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its exit status: 0, 1, or what it chose.
+    pub code: u8,
+    /// Its standard output, to the byte.
+    pub stdout: Vec<u8>,
+}
+
+impl Answer {
+    /// Whether it succeeded.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.code == 0
+    }
+}
+
+/// The program of a plugin: the first file of this name in one of the directories (libcni's `invoke.FindInPath`).
+///
+/// # Errors
+/// It is no name, or is nowhere.
+pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, Failure> {
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        let msg = format!("ipam.delegate.type is no plugin's name: {name:?}");
+        return Err(Failure::new(Code::Config, msg));
+    }
+    let mut candidates = path.iter().map(|dir| dir.join(name));
+    candidates.find(|file| file.is_file()).ok_or_else(|| {
+        let msg = format!("failed to find plugin {name:?} in path {path:?}");
+        Failure::new(Code::Config, msg)
+    })
+}
+
+/// Runs it: the environment is this process's own with `set` in it, the standard error too.
+///
+/// # Errors
+/// It cannot be started, was killed, says too much, or does not end.
+pub fn run(program: &Path, set: &[(&str, &OsStr)], input: &[u8]) -> Result<Answer, Failure> {
+    run_within(program, set, input, PATIENCE)
+}
+
+fn run_within(
+    program: &Path,
+    set: &[(&str, &OsStr)],
+    input: &[u8],
+    patience: Duration,
+) -> Result<Answer, Failure> {
+    let failed = |what: String| Failure::new(Code::Other, format!("{}: {what}", program.display()));
+    let mut command = Command::new(program);
+    command.envs(set.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
+    let deadline = Deadline::within(patience);
+    match converse(&mut child, input, deadline) {
+        Ok((status, stdout)) => match status.code() {
+            Some(code) => Ok(Answer { code: u8::try_from(code).unwrap_or(1), stdout }),
+            None => {
+                let signal = status.signal().unwrap_or_default();
+                Err(failed(format!("was killed by signal {signal}")))
+            }
+        },
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(failed(error.to_string()))
+        }
+    }
+}
+
+/// Writes what it reads, and reads what it says until it has ended.
+fn converse(
+    child: &mut Child,
+    input: &[u8],
+    deadline: Deadline,
+) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut stdin = child.stdin.take();
+    let mut stdout = child.stdout.take();
+    if let (Some(stdin), Some(stdout)) = (&stdin, &stdout) {
+        ioctl_fionbio(stdin, true)?;
+        ioctl_fionbio(stdout, true)?;
+    }
+    // A child of its own that keeps the pipe open is not waited for.
+    let ended: Option<OwnedFd> = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let (mut rest, mut said) = (input, Vec::new());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            if let Some(stdout) = &mut stdout {
+                drain(stdout, &mut said)?;
+            }
+            return Ok((status, said));
+        }
+        let left = deadline.left().ok_or_else(|| io::Error::other("does not end"))?;
+        let mut fds = Vec::with_capacity(3);
+        fds.extend(ended.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(stdout.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+        // Where there is no pidfd its end is looked for.
+        let pause = if ended.is_some() { left } else { left.min(Duration::from_millis(5)) };
+        wait(&mut fds, pause)?;
+        if let Some(pipe) = &mut stdin {
+            match pipe.write(rest) {
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                // It may end without reading all of it.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => rest = &[],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if rest.is_empty() {
+                stdin = None;
+            }
+        }
+        if let Some(pipe) = &mut stdout
+            && drain(pipe, &mut said)?
+        {
+            stdout = None;
+        }
+    }
+}
+
+/// Reads what is there. Whether that was the end.
+fn drain(pipe: &mut impl Read, said: &mut Vec<u8>) -> io::Result<bool> {
+    let mut part = [0; 4096];
+    loop {
+        match pipe.read(&mut part) {
+            Ok(0) => return Ok(true),
+            Ok(length) => said.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if said.len() > ANSWER {
+            return Err(io::Error::other("says more than a mebibyte"));
+        }
+    }
+}
+
+/// Waits until one of them is ready or the time is over.
+pub(crate) fn wait(fds: &mut [PollFd<'_>], pause: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(pause).ok();
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One descriptor, to be waited for.
+pub(crate) fn ready(fd: &impl AsFd, flags: PollFlags, pause: Duration) -> io::Result<()> {
+    wait(&mut [PollFd::new(fd, flags)], pause)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::testing::script;
+
+    #[test]
+    fn a_name_with_a_separator_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = script(dir.path(), "plugin", "exit 0");
+        let path = [PathBuf::from("/nowhere"), dir.path().to_owned()];
+        assert_eq!(find("plugin", &path).unwrap(), program);
+        for wrong in ["", "../plugin", "a/plugin", ".", "..", "other"] {
+            assert_eq!(find(wrong, &path).unwrap_err().code, Code::Config, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn input_output_and_status_are_passed_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = script(dir.path(), "plugin", "cat; printf %s \"$CNI_COMMAND\"; exit 7");
+        // More than a pipe holds.
+        let input = vec![b'x'; 300_000];
+        let answer = run(&program, &[("CNI_COMMAND", OsStr::new("ADD"))], &input).unwrap();
+        assert_eq!(answer.code, 7);
+        assert_eq!(answer.stdout.len(), input.len() + 3);
+        assert!(answer.stdout.ends_with(b"ADD"));
+        // One that does not read at all.
+        let deaf = script(dir.path(), "deaf", "exec 0<&-; echo '{}'");
+        assert_eq!(run(&deaf, &[], &input).unwrap().stdout, b"{}\n");
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let slow = script(dir.path(), "slow", "exec sleep 600");
+        let error = run_within(&slow, &[], b"", Duration::from_millis(100)).unwrap_err();
+        assert!(error.msg.contains("does not end"), "{error}");
+        let loud = script(dir.path(), "loud", "head -c 3000000 /dev/zero");
+        let error = run(&loud, &[], b"").unwrap_err();
+        assert!(error.msg.contains("more than a mebibyte"), "{error}");
+        let killed = script(dir.path(), "killed", "kill -9 $$");
+        let error = run(&killed, &[], b"").unwrap_err();
+        assert!(error.msg.contains("signal 9"), "{error}");
+        // What it leaves behind with the pipe is not waited for.
+        let parent = script(dir.path(), "parent", "sleep 5 & echo '{}'");
+        let began = crate::time::now();
+        assert_eq!(run(&parent, &[], b"").unwrap().stdout, b"{}\n");
+        assert!(crate::time::now() - began < Duration::from_secs(4));
+    }
+}

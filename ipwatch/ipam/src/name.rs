@@ -1,0 +1,74 @@
+//! What a parked reservation is called.
+//!
+//! The delegate stores it under a container id that no runtime makes. The id tells everything that is needed to judge it
+//! when the state file is lost: the boot in which it was parked, and the network namespace that has the IP.
+
+/// Every parked reservation's container id begins so.
+pub const PREFIX: &str = "ipwatch-parked-";
+/// Its interface.
+pub const IFNAME: &str = "ipwparked";
+/// Characters of the boot id.
+const BOOT: usize = 8;
+
+/// What the id of a parked reservation says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// The beginning of the boot id.
+    pub boot: String,
+    /// `net->net_cookie` of the netns that has the IP; 0: unknown.
+    pub cookie: u64,
+    /// Tells those of one netns apart.
+    pub nonce: u64,
+}
+
+impl Parked {
+    /// Reads one. `None`: it is nobody's but a container's own id.
+    #[must_use]
+    pub fn read(id: &str) -> Option<Self> {
+        let mut parts = id.strip_prefix(PREFIX)?.split('-');
+        let (boot, cookie, nonce) = (parts.next()?, parts.next()?, parts.next()?);
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let whole = parts.next().is_none() && boot.len() == BOOT && hex(boot).is_some();
+        whole.then_some(())?;
+        Some(Self { boot: boot.to_owned(), cookie: hex(cookie)?, nonce: hex(nonce)? })
+    }
+
+    /// The id.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{PREFIX}{}-{:x}-{:x}", self.boot, self.cookie, self.nonce)
+    }
+}
+
+/// Whether this is the container id of a parked reservation.
+#[must_use]
+pub fn is_parked(id: &str) -> bool {
+    Parked::read(id).is_some()
+}
+
+/// The part of a boot id (`/proc/sys/kernel/random/boot_id`) that an id has.
+#[must_use]
+pub fn boot_of(boot_id: &str) -> Option<String> {
+    let short = boot_id.get(..BOOT)?;
+    short.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| short.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_says_what_it_was_made_of() {
+        let parked = Parked { boot: "0f3c9a12".into(), cookie: 4711, nonce: u64::MAX };
+        let id = parked.id();
+        assert_eq!(Parked::read(&id), Some(parked));
+        // What libcni takes for a container's id.
+        assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)));
+        assert!(IFNAME.len() < 16);
+        for other in ["", "abc", PREFIX, "ipwatch-parked-0f3c9a12-1", "ipwatch-parked-x-1-1"] {
+            assert_eq!(Parked::read(other), None, "{other}");
+        }
+        assert_eq!(boot_of("0f3c9a12-8c4d-4d1e-9a51-0242ac120002").as_deref(), Some("0f3c9a12"));
+        assert_eq!(boot_of("short"), None);
+    }
+}

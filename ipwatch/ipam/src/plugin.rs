@@ -1,0 +1,177 @@
+//! One call: what the runtime asks for, and what it is answered.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::ask::Question;
+use crate::cni::{self, Code, Command, Environment, Failure};
+use crate::config::{self, Config};
+use crate::delegate::{self, Answer};
+use crate::state::State;
+use crate::tally::{self, Event};
+use crate::{gate, name, park};
+
+/// A call of the plugin.
+#[derive(Debug)]
+pub struct Call {
+    /// What the runtime put into the environment.
+    pub environment: Environment,
+    /// What it wrote to the standard input.
+    pub config: Config,
+    /// The part of the boot id that parked reservations are called by.
+    pub boot: Option<String>,
+    /// The environment is set for the delegate: in tests, where it is not this process's own.
+    pub(crate) set: bool,
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let input = match read_input() {
+        Ok(input) => input,
+        Err(failure) => return answer(Err(failure), ""),
+    };
+    let version = config::version_of(&input);
+    answer(serve(&input), &version)
+}
+
+fn read_input() -> Result<Vec<u8>, Failure> {
+    let mut input = Vec::new();
+    let limit = config::LONGEST as u64 + 1;
+    let read = io::stdin().lock().take(limit).read_to_end(&mut input);
+    read.map_err(|error| {
+        Failure::new(Code::Io, format!("the configuration cannot be read: {error}"))
+    })?;
+    if input.len() > config::LONGEST {
+        let msg = "the network configuration is longer than a mebibyte";
+        return Err(Failure::new(Code::Decode, msg));
+    }
+    Ok(input)
+}
+
+fn answer(answer: Result<Answer, Failure>, version: &str) -> ExitCode {
+    let (code, text) = match answer {
+        Ok(Answer { code, stdout }) => (code, stdout),
+        Err(failure) => (1, failure.json(version)),
+    };
+    let mut out = io::stdout().lock();
+    // A runtime that does not listen any more cannot be told.
+    match out.write_all(&text).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::from(code),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve(input: &[u8]) -> Result<Answer, Failure> {
+    let environment = Environment::read(|name| std::env::var_os(name))?;
+    if environment.command == Command::Version {
+        let stdout = cni::version_answer(&config::version_of(input));
+        return Ok(Answer { code: 0, stdout });
+    }
+    let config = Config::read(input)?;
+    let boot = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok().and_then(|file| {
+        let mut text = String::new();
+        file.take(64).read_to_string(&mut text).ok()?;
+        name::boot_of(&text)
+    });
+    Call { environment, config, boot, set: false }.serve()
+}
+
+impl Call {
+    /// Serves it.
+    ///
+    /// # Errors
+    /// Those of this plugin itself; the delegate's are its answer.
+    pub fn serve(&self) -> Result<Answer, Failure> {
+        for doubt in &self.config.doubts {
+            self.say(doubt);
+        }
+        match self.environment.command {
+            Command::Add => park::add(self),
+            Command::Del => gate::del(self),
+            Command::Gc => self.gc(),
+            Command::Status => self.status(),
+            Command::Check | Command::Version => self.run(self.environment.command.as_str()),
+        }
+    }
+
+    /// What is parked is valid, whatever the runtime knows.
+    fn gc(&self) -> Result<Answer, Failure> {
+        let Config { name, state_dir, .. } = &self.config;
+        let state = self.config.is_named().then(|| State::read(state_dir, name)).flatten();
+        let parked = state.unwrap_or_default().parked;
+        let parked = parked.iter().map(|entry| (entry.id.as_str(), entry.ifname.as_str()));
+        self.run_with("GC", &self.config.for_gc(parked))
+    }
+
+    /// The delegate's word. One that is older than CNI 1.1 has none, and serves ADDs; what it says instead depends on its
+    /// version, so that it is asked for that.
+    fn status(&self) -> Result<Answer, Failure> {
+        let answer = self.run("STATUS")?;
+        if !answer.is_ok() && !self.knows_status() {
+            return Ok(Answer { code: 0, stdout: Vec::new() });
+        }
+        Ok(answer)
+    }
+
+    /// Whether the delegate knows STATUS, as far as it says which versions it knows.
+    fn knows_status(&self) -> bool {
+        let versions = self.run_with("VERSION", br#"{"cniVersion":"1.1.0"}"#).ok();
+        let versions = versions.and_then(|answer| {
+            let answer: Value = serde_json::from_slice(&answer.stdout).ok()?;
+            answer.get("supportedVersions")?.as_array().cloned()
+        });
+        versions.is_none_or(|versions| versions.iter().any(|version| version == "1.1.0"))
+    }
+
+    /// Runs the delegate, as the runtime would, under its id and interface.
+    pub(crate) fn run(&self, command: &str) -> Result<Answer, Failure> {
+        self.run_with(command, &self.config.for_delegate())
+    }
+
+    fn run_with(&self, command: &str, input: &[u8]) -> Result<Answer, Failure> {
+        let Environment { container, netns, ifname, args, path, .. } = &self.environment;
+        let program = delegate::find(&self.config.kind, path)?;
+        let mut set: Vec<(&str, &OsStr)> = vec![("CNI_COMMAND", command.as_ref())];
+        let joined = std::env::join_paths(path).unwrap_or_default();
+        if self.set {
+            set.push(("CNI_PATH", &joined));
+            set.push(("CNI_CONTAINERID", container.as_ref()));
+            set.push(("CNI_NETNS", netns.as_ref()));
+            set.push(("CNI_IFNAME", ifname.as_ref()));
+            set.push(("CNI_ARGS", args.as_ref()));
+        }
+        delegate::run(&program, &set, input)
+    }
+
+    /// A question about this call, without addresses.
+    pub(crate) fn question<'a>(&'a self, call: &'a str) -> Question<'a> {
+        Question {
+            call,
+            store: &self.config.kind,
+            network: &self.config.name,
+            container: &self.environment.container,
+            ifname: &self.environment.ifname,
+            ips: &[],
+            netns: None,
+            parked: &[],
+        }
+    }
+
+    /// A line for the runtime's log.
+    pub(crate) fn say(&self, text: &str) {
+        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut out = io::stderr().lock();
+        let _ = writeln!(out, "ipwatch-ipam: network {}: {text}", self.config.name.escape_debug());
+    }
+
+    pub(crate) fn count(&self, event: Event) {
+        tally::count(&self.config.state_dir, event);
+    }
+}
+
+#[cfg(test)]
+mod tests;

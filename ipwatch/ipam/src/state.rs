@@ -1,0 +1,240 @@
+//! The files of the plugin: one with the parked reservations of each network, each with a lock beside it.
+//!
+//! 0600 in a directory of 0700, for a network configuration may carry credentials. A file is replaced whole, so that
+//! whoever reads without the lock reads an old or a new one. No link is followed.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time::Deadline;
+
+/// Longest file: eight configurations.
+const LONGEST: usize = 16 << 20;
+/// How long a lock is waited for. Whoever has it runs a delegate four times at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A parked reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its container id ([`crate::name`]).
+    pub id: String,
+    /// Its interface.
+    pub ifname: String,
+    /// Its addresses; empty where only its id was found.
+    pub ips: Vec<IpAddr>,
+    /// The network configuration, with the delegate in it, that a DEL needs.
+    pub config: Value,
+    /// `CNI_PATH`.
+    pub path: Vec<PathBuf>,
+    /// When the daemon last said that it is held, in seconds since the boot.
+    pub proven: u64,
+    /// Who has it, in words.
+    #[serde(default)]
+    pub who: String,
+}
+
+/// What is parked of one network.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct State {
+    /// Each.
+    pub parked: Vec<Entry>,
+}
+
+impl State {
+    /// The file's. `None`: it is not there, or is none.
+    #[must_use]
+    pub fn read(dir: &Path, network: &str) -> Option<Self> {
+        let bytes = read_small(&file(dir, network), LONGEST).ok()??;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Replaces the file. Whoever does so has the lock.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, dir: &Path, network: &str) -> io::Result<()> {
+        make(dir)?;
+        write_private(&file(dir, network), &serde_json::to_vec(self)?)
+    }
+
+    /// Networks that have a file.
+    #[must_use]
+    pub fn networks(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(4096);
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> =
+            names.filter_map(|name| name.strip_suffix(".parked").map(str::to_owned)).collect();
+        names.sort();
+        names
+    }
+}
+
+fn file(dir: &Path, network: &str) -> PathBuf {
+    dir.join(format!("{network}.parked"))
+}
+
+pub(crate) fn make(dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A lock, until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes it if nobody has it.
+    #[must_use]
+    pub fn try_take(dir: &Path, name: &str) -> Option<Self> {
+        Self::attempt(dir, name).ok().flatten()
+    }
+
+    /// `None`: somebody has it.
+    fn attempt(dir: &Path, name: &str) -> io::Result<Option<Self>> {
+        make(dir)?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600);
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        let file = options.open(dir.join(format!("{name}.lock")))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes it, and waits for it while whoever has it may be at work.
+    #[must_use]
+    pub fn take(dir: &Path, name: &str) -> Option<Self> {
+        Self::take_within(dir, name, PATIENCE)
+    }
+
+    /// The same with less patience, for what may be left to another call.
+    #[must_use]
+    pub fn take_soon(dir: &Path, name: &str) -> Option<Self> {
+        Self::take_within(dir, name, PATIENCE / 100)
+    }
+
+    fn take_within(dir: &Path, name: &str, patience: Duration) -> Option<Self> {
+        let deadline = Deadline::within(patience);
+        loop {
+            match Self::attempt(dir, name) {
+                Ok(Some(lock)) => return Some(lock),
+                Ok(None) => {}
+                // It cannot be had at all.
+                Err(_) => return None,
+            }
+            deadline.left()?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A file up to so many bytes. `None`: it is not there.
+pub(crate) fn read_small(path: &Path, longest: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is no file"));
+    }
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes)?;
+    if bytes.len() > longest {
+        return Err(io::Error::other("is too long"));
+    }
+    Ok(Some(bytes))
+}
+
+/// Replaces a file by one that only root reads.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    // What a killed one has left.
+    let _ = fs::remove_file(&new);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(&new)?;
+    // Not synced: after a crash of the node nobody holds anything, and what is parked is found by its name.
+    file.write_all(bytes)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and read files of their own"
+)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            id: "ipwatch-parked-0f3c9a12-1-1".into(),
+            ifname: "ipwparked".into(),
+            ips: vec!["10.1.0.2".parse().unwrap()],
+            config: serde_json::json!({ "name": "net" }),
+            path: vec!["/opt/cni/bin".into()],
+            proven: 7,
+            who: String::new(),
+        }
+    }
+
+    #[test]
+    fn it_is_private_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("a/b");
+        assert_eq!(State::read(&dir, "net"), None);
+        let state = State { parked: vec![entry()] };
+        state.write(&dir, "net").unwrap();
+        assert_eq!(State::read(&dir, "net"), Some(state));
+        assert_eq!(State::networks(&dir), ["net"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&file(&dir, "net"))), (0o700, 0o600));
+        fs::write(file(&dir, "net"), "{").unwrap();
+        assert_eq!(State::read(&dir, "net"), None);
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        fs::write(&target, "{\"parked\":[]}").unwrap();
+        symlink(&target, file(dir.path(), "net")).unwrap();
+        assert_eq!(State::read(dir.path(), "net"), None);
+        State::default().write(dir.path(), "net").unwrap();
+        assert!(fs::symlink_metadata(file(dir.path(), "net")).unwrap().is_file());
+        assert_eq!(fs::read(&target).unwrap(), b"{\"parked\":[]}");
+    }
+
+    #[test]
+    fn one_has_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::try_take(dir.path(), "net").unwrap();
+        assert!(Lock::try_take(dir.path(), "net").is_none());
+        assert!(Lock::try_take(dir.path(), "other").is_some());
+        drop(lock);
+        assert!(Lock::take(dir.path(), "net").is_some());
+    }
+}

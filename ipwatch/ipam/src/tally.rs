@@ -1,0 +1,98 @@
+//! What the plugin did and could not do, counted in one small file that `ipwatch cni status` shows.
+//!
+//! On the usual way, an answer and nobody who holds anything, nothing is counted and nothing is written. Counting never
+//! fails a call: where the file cannot be written, the line on the standard error, which the runtime logs, is all.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::state::{Lock, read_small, write_private};
+
+/// Longest file: a number for each of these words.
+const LONGEST: usize = 4096;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The daemon did not answer: `unanswered-` and why.
+    Unanswered(crate::ask::Unanswered),
+    /// It did not know about an address.
+    Unknown,
+    /// An address was parked.
+    Parked,
+    /// A parked one was released.
+    Released,
+    /// An address could not be parked.
+    NotParked,
+    /// A DEL was put off.
+    Gated,
+    /// A held address was given, for there was no other.
+    GaveHeld,
+    /// An ADD failed, for everything that was left is held.
+    AllHeld,
+}
+
+impl Event {
+    /// Its name in the file.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Unanswered(why) => format!("unanswered-{why}"),
+            Self::Unknown => "unknown".into(),
+            Self::Parked => "parked".into(),
+            Self::Released => "released".into(),
+            Self::NotParked => "not-parked".into(),
+            Self::Gated => "gated".into(),
+            Self::GaveHeld => "gave-held".into(),
+            Self::AllHeld => "all-held".into(),
+        }
+    }
+}
+
+/// Counts.
+pub fn count(state_dir: &Path, event: Event) {
+    let Some(_lock) = Lock::take_soon(state_dir, "counters") else { return };
+    let mut all = read(state_dir);
+    let number = all.entry(event.name()).or_insert(0);
+    *number = number.saturating_add(1);
+    if let Ok(json) = serde_json::to_vec(&all) {
+        let _ = write_private(&file(state_dir), &json);
+    }
+}
+
+/// Everything that was counted.
+#[must_use]
+pub fn read(state_dir: &Path) -> BTreeMap<String, u64> {
+    let read = read_small(&file(state_dir), LONGEST).ok().flatten();
+    let all: Option<BTreeMap<String, u64>> =
+        read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    all.unwrap_or_default()
+}
+
+fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join("counters")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::ask::Unanswered;
+
+    #[test]
+    fn it_counts_and_survives_what_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("new");
+        for _ in 0..3 {
+            count(&state, Event::Unanswered(Unanswered::NoDaemon));
+        }
+        count(&state, Event::Parked);
+        let all = read(&state);
+        assert_eq!((all["unanswered-no-daemon"], all["parked"]), (3, 1));
+        std::fs::write(file(&state), "garbage").unwrap();
+        count(&state, Event::Parked);
+        assert_eq!(read(&state)["parked"], 1);
+        // Where nothing can be written nothing happens.
+        count(Path::new("/proc/nowhere"), Event::Parked);
+    }
+}
